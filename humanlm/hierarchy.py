@@ -6,7 +6,7 @@
 __all__ = ['SPEAKER', 'HIERARCHY', 'LEVELS', 'STATES', 'THINKING', 'PROMPTS', 'BLOCKS', 'STATUSES', 'Dimension', 'Hierarchy',
            'make_hierarchy', 'load_hierarchy', 'HierarchyConfig', 'plain', 'markup', 'opening', 'closing', 'parts_text',
            'format_persona', 'fill', 'prompt', 'target', 'make_rows', 'max_tokens', 'LevelIndex', 'level_index',
-           'row_index', 'ParsePolicy', 'Parsed', 'parse']
+           'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
 
 # %% ../nbs/10_hierarchy.ipynb #import-json-import-re
 import json
@@ -466,3 +466,24 @@ def _flexible(text: str, start: int, levels: tuple[str, ...], policy: ParsePolic
     if len(found) == len(levels): return Parsed(found, "ok" if all(found.values()) else "empty")
     lost = next(n for n in levels if n not in found)
     return Parsed(found, "unterminated" if re.search(f"<{lost}>", text, re.I | re.A) else "missing")
+
+# %% ../nbs/10_hierarchy.ipynb #clean_reply
+def clean_reply(
+    text: str,  # a completion, with or without thought and tags
+) -> str:
+    "Take the reply out of any completion, however badly formed."
+    text = _outside_thoughts(text)
+    opened = re.search("<response>", text, re.I)
+    rest = text[opened.end():] if opened else text
+    closed = re.search("</response>", rest, re.I)
+    return (rest[:closed.start()] if closed else rest).strip()
+
+
+def _outside_thoughts(text: str) -> str:
+    kept, depth, last = [], 0, 0
+    for m in re.finditer("<(/?)think>|<response>", text, re.I):
+        if not depth: kept.append(text[last:m.start()])
+        last = m.start() if m[1] is None else m.end()
+        if m[1] == "/" and not depth: kept = []
+        depth = max(depth - 1, 0) if m[1] == "/" else depth + 1 if m[1] == "" else depth
+    return "".join(kept) + ("" if depth else text[last:])
