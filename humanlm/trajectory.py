@@ -80,13 +80,14 @@ class Trajectory:
 
     def _repr_html_(self) -> str: return _card(self)
 
-
+# %% ../nbs/04_trajectory.ipynb #_check_lengths
 def _check_lengths(t: Trajectory):
     T = len(t.completion_ids)
     for name in ("mask", "logps", "advantage"):
         value = getattr(t, name)
         if isinstance(value, (list, tuple)) and len(value) != T:
-            raise DataError(f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} completion tokens. Give one per token.")
+            raise DataError(f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} completion tokens. "
+                            "Give one per token.")
 
 # %% ../nbs/04_trajectory.ipynb #_token
 _TRAINED, _MASKED = "rgba(22,130,80,{:.2f})", "rgba(128,128,128,.22)"
@@ -109,62 +110,78 @@ def token_strip(
     "Show a completion token by token: trained or masked, turn borders, log-probabilities"
     starts = {turn.span[0] for turn in t.turns if turn.span[1] > turn.span[0]}
     logps = t.logps or [None] * len(t.completion_ids)
-    spans = [_token(decode([i]), m, p, n in starts) for n, (i, m, p) in enumerate(zip(t.completion_ids, t.mask, logps))]
-    legend = _token("trained", True, None, False) + _token("masked", False, None, False) + " stronger = less expected, bar = new turn"
-    return f'<div style="white-space:pre-wrap;line-height:1.9">{"".join(spans)}</div><small>{legend}</small>'
+    rows = enumerate(zip(t.completion_ids, t.mask, logps))
+    spans = "".join(_token(decode([i]), trained, logp, n in starts) for n, (i, trained, logp) in rows)
+    legend = _token("trained", True, None, False) + _token("masked", False, None, False)
+    return (f'<div style="white-space:pre-wrap;line-height:1.9">{spans}</div>'
+            f"<small>{legend} stronger = less expected, bar = new turn</small>")
 
 # %% ../nbs/04_trajectory.ipynb #_verdict
 def _verdict(level: str, s: Score) -> str:
     value = "no score" if math.isnan(s.value) else f"{s.value:.2f}"
-    return f"<li>{escape(level)}: <b>{value}</b> {escape(s.status)} {escape(shorten(s.reason, 200))} <small>({escape(s.judge)})</small></li>"
+    why = f"{escape(s.status)}: {escape(shorten(s.reason, 200))}"
+    return f"<li>{escape(level)}: <b>{value}</b>, {why} <small>({escape(s.judge)})</small></li>"
 
 
+def _bubble(turn: Turn, mask: list[bool]) -> str:
+    return f"<div><small>{escape(turn.role)}</small> {_token(turn.text, any(mask[slice(*turn.span)]), None, False)}</div>"
+
+# %% ../nbs/04_trajectory.ipynb #_card
 def _card(t: Trajectory) -> str:
     "Give a trajectory as HTML: what it is, its turns, its scores"
     head = f"{t.id} · {t.row_id} · group {t.group} · step {t.step} · {t.parse_status or 'not parsed'}"
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
-    body = "".join(f"<div><small>{escape(u.role)}</small> {_token(u.text, any(t.mask[slice(*u.span)]), None, False)}</div>" for u in turns)
-    notes = "".join(_verdict(k, s) for k, s in t.scores.items()) + "".join(f"<li>{escape(e)}</li>" for e in t.errors)
-    advantage = "per token" if isinstance(t.advantage, list) else "not yet" if math.isnan(t.advantage) else f"{t.advantage:+.2f}"
-    return f"<div><small>{escape(head)}</small>{body}<ul>{notes}<li>advantage: {advantage}</li></ul></div>"
+    body = "".join(_bubble(turn, t.mask) for turn in turns)
+    notes = [_verdict(level, score) for level, score in t.scores.items()] + [f"<li>{escape(e)}</li>" for e in t.errors]
+    advantage = "per token" if isinstance(t.advantage, list) else "none" if math.isnan(t.advantage) else f"{t.advantage:+.2f}"
+    return f"<div><small>{escape(head)}</small>{body}<ul>{''.join(notes)}<li>advantage: {advantage}</li></ul></div>"
 
-# %% ../nbs/04_trajectory.ipynb #_fill
-def _fill(d: dict, *names: str) -> dict:
+# %% ../nbs/04_trajectory.ipynb #_nan
+def _nan(value: Any) -> Any:
+    if isinstance(value, (list, tuple)): return [_nan(v) for v in value]
+    return math.nan if value is None else value
+
+
+def _fill(d: Any, *names: str) -> Any:
     "Put nan where a number is missing"
-    return d | {n: math.nan for n in names if d.get(n, 0) is None}
+    return d | {n: _nan(d[n]) for n in names if n in d} if isinstance(d, dict) else d
 
-
+# %% ../nbs/04_trajectory.ipynb #_nested
 def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
     "Build the records inside a trajectory"
-    turns = tuple(from_dict(Turn, _fill(x, "reward"), f"{where}, turn {i}") for i, x in enumerate(d["turns"]))
-    scores = {k: from_dict(Score, _fill(x, "value", "penalty"), f"{where}, score {k!r}") for k, x in d.get("scores", {}).items()}
-    rewards = _fill(d.get("rewards", {}), *d.get("rewards", {}))
-    return _fill(d, "advantage") | dict(turns=turns, scores=scores, rewards=rewards, errors=tuple(d.get("errors", ())))
+    turns = [from_dict(Turn, _fill(x, "reward"), f"{where}, turn {i}") for i, x in enumerate(d["turns"])]
+    scores = {k: from_dict(Score, _fill(x, "value", "penalty", "matches"), f"{where}, score {shorten(k)!r}")
+              for k, x in d["scores"].items()}
+    return _fill(d, "advantage") | dict(
+        turns=tuple(turns), scores=scores, rewards=_fill(d["rewards"], *d["rewards"]), errors=tuple(d["errors"]))
 
 # %% ../nbs/04_trajectory.ipynb #trajectory_from_dict
 def trajectory_from_dict(
-    d: dict[str, Any],          # plain values, as `humanlm.data.to_dict` makes them; None or nan for a missing number
+    d: dict[str, Any],          # as `humanlm.data.to_dict` makes it; None or nan for a missing number
     where: str = "trajectory",  # file and row, for messages
 ) -> Trajectory:
     "Build a trajectory from plain values; `DataError` names place and field"
     try: return Trajectory(**_nested(d, where))
     except DataError: raise
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise DataError(f"{where} is not a trajectory: {type(e).__name__} {shorten(str(e))}. Compare its fields with Trajectory.") from e
+        raise DataError(f"{where} is not a trajectory: {type(e).__name__} {shorten(str(e))}. "
+                        "Restore it or leave it out.") from e
 
 # %% ../nbs/04_trajectory.ipynb #SCHEMA_VERSION
 SCHEMA_VERSION = 1
 _JSON = ("turns", "fields", "scores", "rewards", "usage", "errors")
 _NUMBERS = {"group": "int64", "step": "int64", "advantage": "float64", "schema_version": "int64"}
-_LISTS = {"prompt_ids": "int32", "completion_ids": "int32", "mask": "bool_", "logps": "float64", "token_advantages": "float64"}
+_LISTS = {"prompt_ids": "int32", "completion_ids": "int32", "mask": "bool_",
+          "logps": "float64", "token_advantages": "float64"}
 
 
 def _schema():
     "Give the parquet layout: numbers, lists of numbers, and text for everything else"
     import pyarrow as pa
-    kinds = {n: getattr(pa, k)() for n, k in _NUMBERS.items()} | {n: pa.list_(getattr(pa, k)()) for n, k in _LISTS.items()}
-    names = [f.name for f in fields(Trajectory)] + ["token_advantages"]
-    return pa.schema([(n, kinds.get(n, pa.string())) for n in names], metadata={"humanlm.trajectory": str(SCHEMA_VERSION)})
+    kinds = {n: getattr(pa, k)() for n, k in _NUMBERS.items()}
+    kinds |= {n: pa.list_(getattr(pa, k)()) for n, k in _LISTS.items()}
+    columns = [(n, kinds.get(n, pa.string())) for n in [f.name for f in fields(Trajectory)] + ["token_advantages"]]
+    return pa.schema(columns, metadata={"humanlm.trajectory": str(SCHEMA_VERSION)})
 
 # %% ../nbs/04_trajectory.ipynb #_columns
 def _columns(t: Trajectory) -> dict[str, Any]:
@@ -182,7 +199,8 @@ def save_trajectories(
     "Write trajectories to a parquet file, completely or not at all"
     import pyarrow as pa, pyarrow.parquet as pq
     try: table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
-    except (pa.ArrowException, TypeError) as e: raise DataError(f"{path} not written: {shorten(str(e), 160)}. Give fields their declared types.") from e
+    except (pa.ArrowException, TypeError) as e:
+        raise DataError(f"{path} not written: {shorten(str(e), 160)}. Give every field its declared type.") from e
     with atomic_path(path) as tmp: pq.write_table(table, tmp, compression="zstd")
     return Path(path)
 
@@ -196,7 +214,8 @@ def _read_table(path: Path):
         raise DataError(f"{path} is not a readable parquet file ({shorten(str(e))}). Restore it or leave it out.") from e
     version = (table.schema.metadata or {}).get(b"humanlm.trajectory", b"none").decode()
     if version == str(SCHEMA_VERSION): return table
-    raise DataError(f"{path} has trajectory layout {shorten(version)}, expected {SCHEMA_VERSION}. Read it with the release that wrote it.")
+    raise DataError(f"{path} has trajectory layout {shorten(version)}, expected {SCHEMA_VERSION}. "
+                    "Read it with the release that wrote it.")
 
 # %% ../nbs/04_trajectory.ipynb #_unflatten
 def _unflatten(d: dict[str, Any], where: str) -> Trajectory:
@@ -207,10 +226,11 @@ def _unflatten(d: dict[str, Any], where: str) -> Trajectory:
     per_token = d.pop("token_advantages")
     return trajectory_from_dict(d if per_token is None else d | {"advantage": per_token}, where)
 
-
+# %% ../nbs/04_trajectory.ipynb #load_trajectories
 def load_trajectories(
     path: str | Path,  # a file, or a folder whose *.parquet files are read in the order of their names
 ) -> list[Trajectory]:
     "Read trajectories back; `DataError` names file and row"
     files = sorted(Path(path).glob("*.parquet")) if Path(path).is_dir() else [Path(path)]
-    return [_unflatten(d, f"{file}, row {n}") for file in files for n, d in enumerate(_read_table(file).to_pylist(), 1)]
+    rows = ((file, n, d) for file in files for n, d in enumerate(_read_table(file).to_pylist(), 1))
+    return [_unflatten(d, f"{file}, row {n}") for file, n, d in rows]
