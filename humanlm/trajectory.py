@@ -152,8 +152,8 @@ def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
     turns = [from_dict(Turn, _fill(x, "reward"), f"{where}, turn {i}") for i, x in enumerate(d["turns"])]
     scores = {k: from_dict(Score, _fill(x, "value", "penalty", "matches"), f"{where}, score {shorten(k)!r}")
               for k, x in d["scores"].items()}
-    return _fill(d, "advantage") | dict(
-        turns=tuple(turns), scores=scores, rewards=_fill(d["rewards"], *d["rewards"]), errors=tuple(d["errors"]))
+    rewards = {k: _nan(v) for k, v in d["rewards"].items()}
+    return _fill(d, "advantage") | dict(turns=tuple(turns), scores=scores, rewards=rewards, errors=tuple(d["errors"]))
 
 # %% ../nbs/04_trajectory.ipynb #trajectory_from_dict
 def trajectory_from_dict(
