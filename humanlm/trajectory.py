@@ -41,7 +41,7 @@ class Score:
     "A judge's verdict on one candidate: coverage minus penalty (HumanLM, section 3)"
     id: str         # the candidate's id in its judge request
     value: float    # in [0, 1]; nan = no score
-    status: str     # "ok", or what was wrong and whose fault it was
+    status: str     # "scored", or what was wrong and whose fault it was
     reason: str = ""                  # the judge's explanation
     key_points: tuple[str, ...] = ()  # what the true reply expresses
     matches: tuple[float, ...] = ()   # one match in [0, 1] per key point
