@@ -4,24 +4,28 @@
 
 # %% auto #0
 __all__ = ['VALUES', 'AXES', 'BELIEFS', 'OPPOSED', 'STANCES', 'EMOTIONS', 'INTENSITIES', 'TEMPERS', 'FEELS', 'GOALS', 'ROLES',
-           'AIMS', 'TONES', 'STRUCTURES', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'STATE_LEVELS', 'SPLITS', 'SLOTS',
-           'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS', 'Phrases', 'Domain', 'Stance',
-           'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states', 'perturb', 'describe',
-           'describe_all', 'realise', 'Traits', 'Profile', 'make_traits', 'persona_phrases', 'Topic', 'Post',
-           'make_topics', 'make_post', 'rule_states', 'needed_phrases', 'WorldConfig', 'Reply', 'World', 'make_world',
-           'make_users', 'make_reply', 'world_examples', 'Item', 'Reading', 'lexicon', 'words_of', 'read', 'StateScore',
-           'expressed', 'Charge', 'copied_share', 'score_state', 'score_reply', 'score_reply_states', 'baselines']
+           'AIMS', 'TONES', 'STRUCTURES', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'State', 'STATE_LEVELS', 'SPLITS',
+           'SLOTS', 'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS',
+           'Phrases', 'Domain', 'Stance', 'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states',
+           'perturb', 'describe', 'describe_all', 'realise', 'Traits', 'Profile', 'make_traits', 'persona_phrases',
+           'make_users', 'Topic', 'make_topics', 'Post', 'make_post', 'rule_states', 'needed_phrases', 'WorldConfig',
+           'Reply', 'World', 'make_reply', 'make_world', 'world_examples', 'row_html', 'lexicon', 'words_of', 'Item',
+           'Reading', 'read', 'highlight', 'expressed', 'match_stance', 'match_emotion', 'match_goal',
+           'match_communication', 'Charge', 'listing_charges', 'contradiction_charges', 'line_charges', 'copied_share',
+           'StateScore', 'score_state', 'score_reply', 'surplus_charges', 'shape_charges', 'score_reply_states',
+           'baselines']
 
 # %% ../nbs/05_miniworld.ipynb #a-small-synthetic-world
 "A small synthetic world whose users have known latent states, and the oracle that scores texts against them."
 
-# %% ../nbs/05_miniworld.ipynb #import-json-random-re
-import json, random, re
+# %% ../nbs/05_miniworld.ipynb #import-random-re-from
+import random, re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from .data import DataError, Example, Message, Persona, check_name, escape, fingerprint, require, shorten
@@ -234,7 +238,7 @@ class Stance(NamedTuple):
     "For or against what, and how firmly"
     direction: str # for | against
     strength: str  # strong | mild
-    target: str    # "the night tram"
+    target: str    # such as "the night tram"
 
 
 class Emotion(NamedTuple):
@@ -249,7 +253,10 @@ class Communication(NamedTuple):
     tone: str      # a key of `TONES`
     structure: str # claim | story | query
 
-# %% ../nbs/05_miniworld.ipynb #States
+# %% ../nbs/05_miniworld.ipynb #State
+State = Stance | Emotion | Communication | str
+
+
 class States(NamedTuple):
     "The six latent states behind one reply"
     stance: Stance
@@ -269,7 +276,7 @@ def agreeable_states(
     "Give the constant polite answer: mildly for it, grateful, trusting, careful, informative, formal"
     return States(Stance("for", "mild", target), Emotion("grateful", "mild", target), "trust", "safety", "inform", Communication("formal", "claim"))
 
-
+# %% ../nbs/05_miniworld.ipynb #uniform_states
 def uniform_states(
     target: str,        # what the post is about
     rng: random.Random, # source of chance
@@ -279,21 +286,23 @@ def uniform_states(
     return States(Stance(*pick(STANCES).split("/"), target), Emotion(pick(EMOTIONS), pick(INTENSITIES), target),
                   pick(BELIEFS), pick(VALUES), pick(GOALS), Communication(pick(TONES), pick(STRUCTURES)))
 
-
+# %% ../nbs/05_miniworld.ipynb #perturb
 def perturb(
-    states: States,          # what to start from
-    share: float,            # each state is replaced with this probability
-    rng: random.Random,      # source of chance
-    agreeable: float = 0.0,  # share of the replacements that are the polite answer instead of a uniform draw
+    states: States,         # what to start from
+    share: float,           # probability that a state is replaced, each independently
+    rng: random.Random,     # source of chance
+    agreeable: float = 0.0, # share of the replacements that are the polite answer; the others are uniform draws
 ) -> States:
-    "Replace some of the states, each independently"
-    other, polite = uniform_states(states.stance.target, rng), agreeable_states(states.stance.target)
-    return States(*((p if rng.random() < agreeable else o) if rng.random() < share else s for s, o, p in zip(states, other, polite)))
+    "Replace some of the states"
+    target = states.stance.target
+    dice, polite = uniform_states(target, rng), agreeable_states(target)
+    other = (p if rng.random() < agreeable else d for d, p in zip(dice, polite))
+    return States(*(o if rng.random() < share else s for s, o in zip(states, other)))
 
 # %% ../nbs/05_miniworld.ipynb #describe
 def describe(
-    level: str,                  # one of `STATE_LEVELS`
-    state: Stance | Emotion | Communication | str, # of that level
+    level: str,   # one of `STATE_LEVELS`
+    state: State, # of that level
     rng: random.Random | None = None, # draws the wording; None gives the canonical one
 ) -> str:
     "Write one state as a short line"
@@ -304,10 +313,10 @@ def describe(
     if level == "communication": return f"{pick(TONES[state.tone].state)} tone, {pick(STRUCTURES[state.structure].state)}"
     return pick({"belief": BELIEFS, "value": VALUES, "goal": GOALS}[level][state].state)
 
-
+# %% ../nbs/05_miniworld.ipynb #describe_all
 def describe_all(
     states: States,
-    rng: random.Random | None = None, # draws the wordings
+    rng: random.Random | None = None, # draws the wordings; None gives the canonical ones
 ) -> dict[str, str]: # level → description
     "Describe all six states"
     return {level: describe(level, state, rng) for level, state in zip(STATE_LEVELS, states)}
@@ -315,34 +324,37 @@ def describe_all(
 # %% ../nbs/05_miniworld.ipynb #realise
 def realise(
     states: States,
-    rng: random.Random, # draws wordings and what stays unsaid
+    rng: random.Random, # draws the wording and what stays unsaid
 ) -> str:
-    "Write the states as a reply of about 31 words"
-    pick, comm = rng.choice, states.communication
-    stance = pick(STANCES[f"{states.stance.direction}/{states.stance.strength}"].reply).replace("{T}", states.stance.target)
-    tone, marker = pick(TONES[comm.tone].reply), pick(STRUCTURES[comm.structure].reply)
-    feeling = f"{pick(INTENSITIES[states.emotion.intensity].reply)} {pick(EMOTIONS[states.emotion.kind].reply)}."
-    belief, goal = pick(BELIEFS[states.belief].reply) + ".", pick(GOALS[states.goal].reply)
-    head = {"claim": f"{tone}, {stance}. {marker}.", "story": f"{tone}, {marker}. {stance}.", "query": f"{tone}, {marker}? {stance}."}
-    said = [head[comm.structure], pick(VALUES[states.value].reply) + "."]
-    if rng.random() < (0.9 if states.emotion.intensity == "strong" else 0.5): said.append(feeling)
-    if rng.random() < 0.6: said.append(belief)
-    return " ".join(said + [goal + ("?" if states.goal == "ask" else ".")])
+    "Write the states as a reply of about 30 words"
+    pick, emotion = rng.choice, states.emotion
+    feeling = f"{pick(INTENSITIES[emotion.intensity].reply)} {pick(EMOTIONS[emotion.kind].reply)}."
+    sentences = [_opening(states, rng), pick(VALUES[states.value].reply) + "."]
+    if rng.random() < (0.9 if emotion.intensity == "strong" else 0.5): sentences.append(feeling)
+    if rng.random() < 0.6: sentences.append(pick(BELIEFS[states.belief].reply) + ".")
+    return " ".join(sentences + [pick(GOALS[states.goal].reply) + ("?" if states.goal == "ask" else ".")])
+
+
+def _opening(states, rng):
+    tone, structure = states.communication
+    first, marker = rng.choice(TONES[tone].reply), rng.choice(STRUCTURES[structure].reply)
+    stance = rng.choice(STANCES[f"{states.stance.direction}/{states.stance.strength}"].reply).replace("{T}", states.stance.target)
+    return {"claim": f"{first}, {stance}. {marker}.", "story": f"{first}, {marker}. {stance}.", "query": f"{first}, {marker}? {stance}."}[structure]
 
 # %% ../nbs/05_miniworld.ipynb #Traits
 class Traits(NamedTuple):
     "What is constant about a user"
     values: tuple[str, str, str] # one pole of each axis, the dominant one first
-    temper: str
+    temper: str                  # a key of `TEMPERS`
     reactivity: str              # strong | mild
-    belief: str
-    role: str
-    tone: str
-    structure: str
+    belief: str                  # a key of `BELIEFS`
+    role: str                    # a key of `ROLES`
+    tone: str                    # a key of `TONES`
+    structure: str               # a key of `STRUCTURES`
 
-
+# %% ../nbs/05_miniworld.ipynb #Profile
 class Profile(NamedTuple):
-    "A user: traits, and the nine phrases that show them"
+    "A synthetic user: the traits, and the nine phrases that show them"
     id: str
     traits: Traits
     phrases: tuple[str, ...] # values (3), temper, reactivity, belief, role, tone, structure
@@ -350,8 +362,18 @@ class Profile(NamedTuple):
 
     @property
     def persona(self) -> Persona:
-        "What the model may know about the user"
+        "Give what a model may know about the user"
         return Persona(self.id, " ".join(self.phrases), {"phrases": list(self.phrases)})
+
+    def _repr_html_(self):
+        names = ("value, dominant", "value", "value", *Traits._fields[1:])
+        rows = [(name, key, phrase) for name, key, phrase in zip(names, (*self.traits.values, *self.traits[1:]), self.phrases)]
+        return f"<b>{escape(self.id)}</b> (synthetic user{', held out' if self.held_out else ''})" + _table(("trait", "hidden key", "persona phrase"), rows)
+
+
+def _table(head, rows):
+    cells = lambda tag, row: "".join(f'<{tag} style="text-align:left">{escape(c)}</{tag}>' for c in row)
+    return f"<table><tr>{cells('th', head)}</tr>" + "".join(f"<tr>{cells('td', row)}</tr>" for row in rows) + "</table>"
 
 # %% ../nbs/05_miniworld.ipynb #make_traits
 def make_traits(
@@ -362,59 +384,69 @@ def make_traits(
     rng.shuffle(values)
     return Traits(tuple(values), *(rng.choice(tuple(table)) for table in (TEMPERS, INTENSITIES, BELIEFS, ROLES, TONES, STRUCTURES)))
 
-
+# %% ../nbs/05_miniworld.ipynb #persona_phrases
 def persona_phrases(
     traits: Traits,
-    rng: random.Random, # draws the wordings
+    rng: random.Random, # draws the wording
 ) -> tuple[str, ...]: # 9
     "Show each trait by one phrase; `most` marks the dominant value"
     tables = (VALUES, VALUES, VALUES, TEMPERS, INTENSITIES, BELIEFS, ROLES, TONES, STRUCTURES)
     phrases = [rng.choice(table[key].persona) for table, key in zip(tables, (*traits.values, *traits[1:]))]
     return (f"most {phrases[0]}", *phrases[1:])
 
+# %% ../nbs/05_miniworld.ipynb #make_users
+def make_users(
+    n: int,             # how many
+    rng: random.Random, # source of chance
+) -> list[Profile]:
+    "Draw users with different traits"
+    traits: dict[Traits, None] = {}
+    while len(traits) < n: traits[make_traits(rng)] = None
+    return [Profile(f"u{i:03}", t, persona_phrases(t, rng), i % 6 == 5) for i, t in enumerate(traits)]
+
 # %% ../nbs/05_miniworld.ipynb #Topic
 class Topic(NamedTuple):
     "Something people talk about"
     domain: str
-    target: str    # "the night tram"
+    target: str    # such as "the night tram"
     held_out: bool # never seen in training
 
 
-class Post(NamedTuple):
-    "A post about a topic, with what it pushes toward"
-    id: str
-    domain: str
-    target: str
-    pole: str      # the value it pushes toward
-    held_out: bool
-    messages: tuple[Message, ...] # the post itself, and perhaps a bystander
-
-    @property
-    def axis(self) -> int:
-        "Index in `AXES` of the axis that the post engages"
-        return next(i for i, poles in enumerate(AXES) if self.pole in poles)
-
-# %% ../nbs/05_miniworld.ipynb #make_topics
 def make_topics(
-    n: int,             # at most 180
-    rng: random.Random, # draws their order in time
+    n: int,             # 60 to 180
+    rng: random.Random, # draws the calendar
 ) -> list[Topic]:
     "Make topics in the order of the calendar, the held-out ones last"
     cells = [(noun, (1 - noun + k) % 5) for noun in range(6) for k in range(5)]
-    topics = [Topic(name, f"the {d.modifiers[m]} {d.nouns[noun]}", (m + noun) % 5 == 0) for noun, m in cells for name, d in DOMAINS.items()][:n]
+    topics = [Topic(name, f"the {d.modifiers[m]} {d.nouns[noun]}", (m + noun) % 5 == 0)
+              for noun, m in cells for name, d in DOMAINS.items()][:n]
     rng.shuffle(topics)
-    return sorted(topics, key=lambda t: t.held_out)
+    return sorted(topics, key=lambda topic: topic.held_out)
 
+# %% ../nbs/05_miniworld.ipynb #Post
+class Post(NamedTuple):
+    "A post, and what it pushes toward"
+    id: str
+    domain: str
+    target: str
+    pole: str      # a key of `VALUES`
+    held_out: bool # its topic is never seen in training
+    messages: tuple[Message, ...] # the post itself and perhaps a bystander's remark
 
+    @property
+    def axis(self) -> int:
+        "Give the index in `AXES` of the axis that the post engages"
+        return next(i for i, poles in enumerate(AXES) if self.pole in poles)
+
+# %% ../nbs/05_miniworld.ipynb #make_post
 def make_post(
     topic: Topic,
     id: str,
     time: datetime,     # when it was written
     rng: random.Random, # source of chance
 ) -> Post:
-    "Write one post, with a bystander's remark in one of three cases"
-    pole = rng.choice(tuple(VALUES))
-    author, bystander = rng.sample(SPEAKERS, 2)
+    "Write one post"
+    pole, (author, bystander) = rng.choice(tuple(VALUES)), rng.sample(SPEAKERS, 2)
     text = f"{rng.choice(DOMAINS[topic.domain].openings).replace('{T}', topic.target)}. {rng.choice(VALUES[pole].post)}."
     messages = [Message(id, name=author, content=text, time=time.isoformat())]
     if rng.random() < 1 / 3:
@@ -427,7 +459,7 @@ def rule_states(
     profile: Profile,
     post: Post,
 ) -> States:
-    "Give the states that follow from the traits, before noise"
+    "Give the states that follow from traits and post, before noise"
     traits = profile.traits
     value = next(v for v in traits.values if v in AXES[post.axis])
     agrees = value == post.pole
@@ -436,7 +468,7 @@ def rule_states(
     goal = AIMS[traits.role][DOMAINS[post.domain].setting]
     return States(stance, emotion, traits.belief, value, goal, Communication(traits.tone, traits.structure))
 
-
+# %% ../nbs/05_miniworld.ipynb #needed_phrases
 def needed_phrases(
     level: str,       # one of `STATE_LEVELS`
     profile: Profile,
@@ -468,7 +500,7 @@ class WorldConfig:
         posts = self.topics * self.posts_per_topic
         require("world",
             (12 <= self.users <= 10_000, f"users: expected 12 to 10000, so that some can be held out; got {self.users}"),
-            (60 <= self.topics <= 180, f"topics: expected 60 to 180, the number of targets; got {self.topics}"),
+            (60 <= self.topics <= 180, f"topics: expected 60 to 180, as many as there are targets; got {self.topics}"),
             (self.posts_per_topic >= 1, f"posts_per_topic: expected at least 1; got {self.posts_per_topic}"),
             (1 <= self.replies_per_user <= posts, f"replies_per_user: expected 1 to {posts}, the number of posts; got {self.replies_per_user}"),
             (0 <= self.noise <= 1, f"noise: expected a probability from 0 to 1; got {self.noise}"))
@@ -487,166 +519,168 @@ class Reply(NamedTuple):
 class World:
     "A synthetic world: who lives there, what was posted, who answered what and why"
     config: WorldConfig
-    topics: tuple[Topic, ...]
-    posts: tuple[Post, ...]    # in the order of time
-    users: tuple[Profile, ...]
-    replies: tuple[Reply, ...] # in the order of time
+    topics: tuple[Topic, ...]   # in the order of the calendar, as the posts and replies
+    users: dict[str, Profile]
+    posts: dict[str, Post]      # a post's id is the `context_id` of an `Example`
+    replies: dict[str, Reply]   # a reply's id is the id of an `Example`
 
-    def user(self, id: str) -> Profile:
-        "Look up a user"
-        return self._find("user", self._users, id)
+    def user(self, id: str) -> Profile: return _look_up(self.users, id, "user")
+    def post(self, id: str) -> Post: return _look_up(self.posts, id, "post")
+    def reply(self, id: str) -> Reply: return _look_up(self.replies, id, "reply")
 
-    def post(self, id: str) -> Post:
-        "Look up a post; its id is the `context_id` of an `Example`"
-        return self._find("post", self._posts, id)
-
-    def reply(self, id: str) -> Reply:
-        "Look up a reply; its id is the id of an `Example`"
-        return self._find("reply", self._replies, id)
-
-    def _find(self, what, table, id):
-        if id in table: return table[id]
-        raise DataError(f"This world has no {what} {shorten(id)!r}. Ids run from {next(iter(table))!r} to {list(table)[-1]!r}.")
-
-    _users = cached_property(lambda self: {u.id: u for u in self.users})
-    _posts = cached_property(lambda self: {p.id: p for p in self.posts})
-    _replies = cached_property(lambda self: {r.id: r for r in self.replies})
-    fingerprint = cached_property(lambda self: fingerprint([self.config, self.topics, self.posts, self.users, self.replies]))
+    @cached_property
+    def fingerprint(self) -> str:
+        "Give 16 hex digits over everything in the world"
+        return fingerprint([self.config, self.topics, self.users, self.posts, self.replies])
 
     @cached_property
     def examples(self) -> list[Example]:
-        "Give the replies that belong to a split, in the order train, test, test_seen; test rows are shuffled once"
+        "Give the replies that belong to a split: train, then test, then test_seen"
         return world_examples(self)
 
-# %% ../nbs/05_miniworld.ipynb #make_world
-def make_world(
-    config: WorldConfig = WorldConfig(),
-) -> World:
-    "Generate the world of a seed: topics, then posts, then users, then replies"
-    rng = random.Random(f"world{config.seed}")
-    topics = make_topics(config.topics, rng)
-    posts = [make_post(t, f"p{config.posts_per_topic * d + k:03}", datetime(2031, 1, 1, 8 + 4 * k % 16) + timedelta(days=d), rng)
-             for d, t in enumerate(topics) for k in range(config.posts_per_topic)]
-    users = make_users(config.users, rng)
-    pairs = sorted((post, user) for user in range(len(users)) for post in rng.sample(range(len(posts)), config.replies_per_user))
-    replies = [make_reply(users[u], posts[p], config.noise, rng) for p, u in pairs]
-    return World(config, tuple(topics), tuple(posts), tuple(users), tuple(replies))
 
+def _look_up(table, id, what):
+    if id in table: return table[id]
+    ids = list(table)
+    raise DataError(f"This world has no {what} {shorten(id)!r}. Its {len(ids)} {what} ids run from {ids[0]!r} to {ids[-1]!r}.")
 
-def make_users(
-    n: int,
-    rng: random.Random, # source of chance
-) -> list[Profile]:
-    "Draw users with different traits"
-    traits: dict[Traits, None] = {}
-    while len(traits) < n: traits[make_traits(rng)] = None
-    return [Profile(f"u{i:03}", t, persona_phrases(t, rng), i % 6 == 5) for i, t in enumerate(traits)]
-
-
+# %% ../nbs/05_miniworld.ipynb #make_reply
 def make_reply(
     user: Profile,
     post: Post,
-    noise: float,       # probability of replacing a state
+    noise: float,       # probability that a state is replaced
     rng: random.Random, # source of chance
 ) -> Reply:
     "Let a user answer a post"
     states = perturb(rule_states(user, post), noise, rng)
     return Reply(f"{post.id}-{user.id}", user.id, post.id, states, realise(states, rng))
 
+# %% ../nbs/05_miniworld.ipynb #make_world
+def make_world(
+    config: WorldConfig = WorldConfig(),
+) -> World:
+    "Generate the world of a seed"
+    rng = random.Random(f"world{config.seed}")
+    topics = make_topics(config.topics, rng)
+    posts = list(_posts(topics, config.posts_per_topic, rng))
+    users = make_users(config.users, rng)
+    pairs = sorted((post, user) for user in range(len(users)) for post in rng.sample(range(len(posts)), config.replies_per_user))
+    replies = [make_reply(users[user], posts[post], config.noise, rng) for post, user in pairs]
+    by_id = lambda rows: {row.id: row for row in rows}
+    return World(config, tuple(topics), by_id(users), by_id(posts), by_id(replies))
+
+
+def _posts(topics, each, rng) -> Iterator[Post]:
+    for day, topic in enumerate(topics):
+        for k in range(each):
+            time = datetime(2031, 1, 1, 8) + timedelta(days=day, hours=12 * k / each)
+            yield make_post(topic, f"p{each * day + k:03}", time, rng)
+
 # %% ../nbs/05_miniworld.ipynb #SPLITS
-SPLITS = {  # held-out user, held-out topic → split
-    (False, False): "train", (True, True): "test", (False, True): "test_seen",
-}
+SPLITS = {(False, False): "train", (True, True): "test", (False, True): "test_seen"}  # held-out user, held-out topic
 
 
 def world_examples(
     world: World,
 ) -> list[Example]:
-    "Turn replies into examples, grouped by split"
-    personas = {u.id: u.persona for u in world.users}
-    rows = {split: [] for split in SPLITS.values()}
-    for order, r in enumerate(world.replies):
-        post = world.post(r.post_id)
-        split = SPLITS.get((world.user(r.user_id).held_out, post.held_out))
-        if split: rows[split].append(Example(r.id, post.domain, split, r.user_id, post.id, personas[r.user_id], post.messages, r.text, order, describe_all(r.states)))
-    random.Random(f"shuffle{world.config.seed}").shuffle(rows["test"])
+    "Turn replies into examples, split by split; test rows are shuffled, so that any first part of them is a fair sample"
+    personas = {user.id: user.persona for user in world.users.values()}
+    rows: dict[str, list[Example]] = {split: [] for split in SPLITS.values()}
+    for order, reply in enumerate(world.replies.values()):
+        user, post = world.users[reply.user_id], world.posts[reply.post_id]
+        split = SPLITS.get((user.held_out, post.held_out))
+        if split: rows[split].append(Example(reply.id, post.domain, split, user.id, post.id, personas[user.id], post.messages,
+                                             reply.text, order, describe_all(reply.states)))
+    for split in ("test", "test_seen"): random.Random(f"{split}{world.config.seed}").shuffle(rows[split])
     return [example for split in rows.values() for example in split]
+
+# %% ../nbs/05_miniworld.ipynb #row_html
+def row_html(
+    example: Example, # with known states
+) -> str:
+    "Show persona, context and reply beside the states, as HTML"
+    says = lambda who, text: f'<p style="margin:.4em 0"><b>{escape(who)}</b><br>{escape(text)}</p>'
+    left = says("persona (synthetic)", example.persona.text) + "".join(says(m.name, m.content) for m in example.context)
+    right = _table(("level", "known state"), (example.states or {}).items())
+    half = '<div style="flex:1;min-width:280px;max-width:340px;text-align:left">'
+    return f'<div style="display:flex;flex-wrap:wrap;gap:16px">{half}{left}{says("HUMAN replies", example.reply)}</div>{half}{right}</div></div>'
+
+# %% ../nbs/05_miniworld.ipynb #SLOTS
+SLOTS = {"stance": STANCES, "emotion": EMOTIONS, "intensity": INTENSITIES, "belief": BELIEFS, "value": VALUES, "goal": GOALS,
+         "tone": TONES, "structure": STRUCTURES}
+
+
+def lexicon() -> dict[str, tuple[str, str]]: # phrase → slot and key
+    "List every phrase that the oracle knows; `{T}` stands for a target"
+    meanings: dict[str, tuple[str, str]] = {}
+    for slot, key, phrase in ((slot, key, p) for slot, table in SLOTS.items() for key, row in table.items() for p in row.state + row.reply):
+        for form in {phrase: 0, " ".join(phrase.replace("{T}", "").split()): 0}:
+            if meanings.setdefault(form, (slot, key)) != (slot, key): raise DataError(f"{form!r} means {meanings[form]} and {(slot, key)}.")
+    return meanings
+
+# %% ../nbs/05_miniworld.ipynb #_WORD
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+GLUE = frozenset("tone about and the a i is it this that to of".split())
+NEGATORS = frozenset("not never no hardly".split())
+
+
+def words_of(
+    text: str,
+) -> list[str]:
+    "Cut a text into lower-case words: runs of letters, with apostrophes inside"
+    return _WORD.findall(text.lower())
 
 # %% ../nbs/05_miniworld.ipynb #Item
 class Item(NamedTuple):
     "A phrase found in a text"
-    slot: str            # stance, emotion, intensity, belief, value, goal, tone, structure, or target
-    key: str             # a key of that slot; the target itself for `target`
-    target: str | None = None # the target named inside a stance phrase
-    negated: bool = False     # a negator came before
+    slot: str          # a key of `SLOTS`, or target
+    key: str           # a key of that slot; the target itself for a target on its own
+    target: str | None # the target named inside a stance phrase
+    negated: bool      # a negator came before
+    start: int         # index of its first word
+    end: int           # index after its last word
 
 
 class Reading(NamedTuple):
     "What a text says, phrase by phrase"
     items: tuple[Item, ...]
-    unexplained: int # words outside of phrases, glue and negators
-    words: int
+    unexplained: int # words that belong to nothing
+    words: int       # all words
+
+    def keys(self, slot: str) -> list[str]:
+        "List the keys found for one slot"
+        return [item.key for item in self.items if item.slot == slot]
+
+    @property
+    def targets(self) -> set[str]:
+        "Give all targets that are named"
+        return {item.key if item.slot == "target" else item.target for item in self.items if item.slot == "target" or item.target}
+
+# %% ../nbs/05_miniworld.ipynb #_TARGETS
+_TARGETS = frozenset((m, n) for d in DOMAINS.values() for m in d.modifiers for n in d.nouns)
 
 
-SLOTS = {"stance": STANCES, "emotion": EMOTIONS, "intensity": INTENSITIES, "belief": BELIEFS, "value": VALUES, "goal": GOALS, "tone": TONES, "structure": STRUCTURES}
-GLUE = frozenset("tone about and the a i is it this that to of".split())
-NEGATORS = frozenset("not never no hardly".split())
-
-# %% ../nbs/05_miniworld.ipynb #lexicon
-def lexicon() -> dict[str, tuple[str, str]]: # phrase → slot and key
-    "List each phrase the oracle knows; no phrase may mean two things"
-    found = {}
-    for slot, table in SLOTS.items():
-        for key, phrases in table.items():
-            for phrase in phrases.state + phrases.reply:
-                for form in dict.fromkeys((phrase, " ".join(phrase.replace("{T}", " ").split()))):
-                    if found.setdefault(form, (slot, key)) != (slot, key): raise DataError(f"{form!r} means {found[form]} and {(slot, key)}.")
-    return found
-
-
-def _trie():
+def _tree(phrases):
     root = {}
-    for phrase, meaning in lexicon().items():
+    for phrase, meaning in phrases.items():
         node = root
         for word in phrase.split(): node = node.setdefault(word, {})
         node[""] = meaning
     return root
 
 
-_TRIE = _trie()
-_TARGETS = frozenset((m, n) for d in DOMAINS.values() for m in d.modifiers for n in d.nouns)
-
-# %% ../nbs/05_miniworld.ipynb #_WORD
-_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+_TREE = _tree(lexicon())
 
 
-def words_of(
-    text: str,
-) -> list[str]:
-    "Split a text into lower-case words: runs of letters, apostrophes inside them allowed"
-    return _WORD.findall(text.lower())
+def _longest(tokens, at):
+    node, end, meaning = _TREE, at + 1, None
+    for i in range(at, len(tokens)):
+        node = node.get(tokens[i])
+        if node is None: break
+        if "" in node: end, meaning = i + 1, node[""]
+    return end, meaning
 
-
-def read(
-    text: str, # anything, trusted or not
-) -> Reading:
-    "Find the longest known phrases from left to right, in linear time"
-    words = words_of(text)
-    tokens, targets = _fold_targets(words)
-    items, unexplained, negated, at = [], 0, False, 0
-    while at < len(tokens):
-        end, meaning = _longest(tokens, at)
-        if meaning:
-            named = next((targets[i] for i in range(at, end) if i in targets), None) if meaning[0] == "stance" else None
-            items.append(Item(*meaning, named, negated))
-            negated = False
-        elif at in targets: items.append(Item("target", targets[at]))
-        elif tokens[at] in NEGATORS: negated = True
-        elif tokens[at] not in GLUE: unexplained += 1
-        at = end
-    return Reading(tuple(items), unexplained, len(words))
-
-
+# %% ../nbs/05_miniworld.ipynb #_fold_targets
 def _fold_targets(words):
     tokens, targets, at = [], {}, 0
     while at < len(words):
@@ -659,79 +693,116 @@ def _fold_targets(words):
             at += 1
     return tokens, targets
 
-
-def _longest(tokens, at):
-    node, end, meaning = _TRIE, at + 1, None
-    for i in range(at, len(tokens)):
-        node = node.get(tokens[i])
-        if node is None: break
-        if "" in node: end, meaning = i + 1, node[""]
-    return end, meaning
+# %% ../nbs/05_miniworld.ipynb #read
+def read(
+    text: str, # anything, trusted or not
+) -> Reading:
+    "Find known phrases from left to right, the longest first, in linear time"
+    words = words_of(text)
+    tokens, targets = _fold_targets(words)
+    items, unexplained, negated, at, word = [], 0, False, 0, 0
+    while at < len(tokens):
+        end, meaning = _longest(tokens, at)
+        named = [targets[i] for i in range(at, end) if i in targets]
+        after = word + end - at + 2 * len(named)
+        if meaning:
+            items.append(Item(*meaning, named[0] if named else None, negated, word, after))
+            negated = False
+        elif named: items.append(Item("target", named[0], None, False, word, after))
+        elif tokens[at] in NEGATORS: negated = True
+        elif tokens[at] not in GLUE: unexplained += 1
+        at, word = end, after
+    return Reading(tuple(items), unexplained, len(words))
 
 # %% ../nbs/05_miniworld.ipynb #LEVEL_SLOTS
 LEVEL_SLOTS = {"stance": ("stance",), "emotion": ("emotion", "intensity"), "belief": ("belief",), "value": ("value",), "goal": ("goal",),
                "communication": ("tone", "structure")}
+_COLOURS = dict(zip(STATE_LEVELS, ("#ffd6a5", "#ffadad", "#cde7ff", "#caffbf", "#e5ccff", "#fdffb6")))
+_LEVEL_OF = {slot: level for level, slots in LEVEL_SLOTS.items() for slot in slots}
 
 
-class StateScore(NamedTuple):
-    "A score with its arithmetic: value = clip(mean(matches) - penalty, 0, 1)"
-    value: float
-    key_points: tuple[str, ...]
-    matches: tuple[float, ...]
-    penalty: float
-    reason: str
+def highlight(
+    text: str, # a reply or a description
+) -> str:
+    "Show what the oracle reads, as HTML: phrases coloured by level, unexplained words underlined"
+    reading, words = read(text), list(_WORD.finditer(text.lower()))
+    if len(text.lower()) != len(text): return escape(text)
+    owner = {i: item for item in reading.items for i in range(item.start, item.end)}
+    parts, at = [], 0
+    for i, word in enumerate(words):
+        item = owner.get(i)
+        if item and i > item.start: continue
+        end = words[item.end - 1].end() if item else word.end()
+        parts += [escape(text[at:word.start()]), _mark(text[word.start():end], item)]
+        at = end
+    return f'<div style="max-width:680px;line-height:1.9">{"".join(parts)}{escape(text[at:])}</div>'
 
 
+def _mark(text, item):
+    if item is None: return escape(text) if text.lower() in GLUE | NEGATORS else f"<u>{escape(text)}</u>"
+    if item.slot == "target": return f"<b>{escape(text)}</b>"
+    level = _LEVEL_OF[item.slot]
+    return f'<span title="{level}: {escape(item.key)}" style="background:{_COLOURS[level]};color:#111;border-radius:3px;padding:1px 3px">{escape(text)}</span>'
+
+# %% ../nbs/05_miniworld.ipynb #expressed
 def expressed(
     reading: Reading, # of a description or a reply
-) -> dict[str, Stance | Emotion | Communication | str]: # only the levels that were said
-    "Give the states that a text expresses, level by level"
+) -> dict[str, State]: # only the levels about which something is said
+    "Give the states that a text expresses"
     first = {item.slot: item for item in reversed(reading.items)}
     key = lambda slot: first[slot].key if slot in first else None
     target = next((i.target or i.key for i in reading.items if i.target or i.slot == "target"), None)
-    found = {"stance": Stance(*key("stance").split("/"), first["stance"].target) if key("stance") else None,
-             "emotion": Emotion(key("emotion"), key("intensity"), target) if key("emotion") else None,
-             "belief": key("belief"), "value": key("value"), "goal": key("goal"),
-             "communication": Communication(key("tone"), key("structure")) if key("tone") and key("structure") else None}
-    return {level: state for level, state in found.items() if state}
+    states = {level: key(level) for level in STATE_LEVELS}
+    if key("stance"): states["stance"] = Stance(*key("stance").split("/"), first["stance"].target)
+    if key("emotion"): states["emotion"] = Emotion(key("emotion"), key("intensity"), target)
+    if key("tone") and key("structure"): states["communication"] = Communication(key("tone"), key("structure"))
+    return {level: state for level, state in states.items() if state}
 
-# %% ../nbs/05_miniworld.ipynb #_keys
-def _keys(reading, *slots): return [i.key for i in reading.items if i.slot in slots]
-def _targets(reading): return {i.key if i.slot == "target" else i.target for i in reading.items if i.slot == "target" or i.target}
-
-
-def _match_stance(truth, reading):
-    found = [i for i in reading.items if i.slot == "stance"]
-    if any(i.negated or not i.key.startswith(truth.direction) for i in found): return (0.0, 0.0)
-    points = [(1.0 if i.target == truth.target else 0.2 if i.target else 0.4, i.key.endswith(truth.strength)) for i in found]
-    return max(((m, m * (1.0 if same else 0.4)) for m, same in points), default=(0.0, 0.0))
-
-
-def _match_emotion(truth, reading):
-    kinds, intensities = _keys(reading, "emotion"), _keys(reading, "intensity")
-    valence = next(side for side in zip(*FEELS.values()) if truth.kind in side)
-    kind = 1.0 if truth.kind in kinds else 0.3 if any(k in valence for k in kinds) else 0.0
-    much = 1.0 if set(intensities) == {truth.intensity} else 0.3 if intensities else 0.0
-    return (kind, kind * much, kind * (_targets(reading) == {truth.target}))
+# %% ../nbs/05_miniworld.ipynb #match_stance
+def match_stance(
+    truth: Stance,
+    reading: Reading,
+) -> tuple[float, ...]: # direction with target, strength
+    "Match a stance"
+    found = [item for item in reading.items if item.slot == "stance"]
+    if any(_turned(item, truth) for item in found): return (0.0, 0.0)
+    heads = [1.0 if item.target == truth.target else 0.2 if item.target else 0.4 for item in found]
+    return max(((m, m * (1.0 if item.key.endswith(truth.strength) else 0.4)) for m, item in zip(heads, found)), default=(0.0, 0.0))
 
 
-_NEAR = ({"persuade", "inform"}, {"comfort", "mediate"})
+def _turned(item, truth): return item.negated or not item.key.startswith(truth.direction)
+
+# %% ../nbs/05_miniworld.ipynb #match_emotion
+def match_emotion(
+    truth: Emotion,
+    reading: Reading,
+) -> tuple[float, ...]: # kind, intensity, target
+    "Match an emotion"
+    kinds, much = reading.keys("emotion"), set(reading.keys("intensity"))
+    same_side = next(side for side in zip(*FEELS.values()) if truth.kind in side)
+    head = 1.0 if truth.kind in kinds else 0.3 if any(kind in same_side for kind in kinds) else 0.0
+    return (head, head * (1.0 if much == {truth.intensity} else 0.3 if much else 0.0), head * (reading.targets == {truth.target}))
+
+# %% ../nbs/05_miniworld.ipynb #_NEAR
+_NEAR = {frozenset(("persuade", "inform")), frozenset(("comfort", "mediate"))}
 
 
-def _match_goal(truth, reading):
-    keys = _keys(reading, "goal")
-    return (1.0 if truth in keys else 0.4 if any({truth, k} in _NEAR for k in keys) else 0.0,)
+def match_goal(truth: str, reading: Reading) -> tuple[float, ...]:
+    "Match a goal"
+    goals = reading.keys("goal")
+    return (1.0 if truth in goals else 0.4 if any(frozenset((truth, goal)) in _NEAR for goal in goals) else 0.0,)
 
 
-def _match_communication(truth, reading):
-    return (float(truth.tone in _keys(reading, "tone")), float(truth.structure in _keys(reading, "structure")))
+def match_communication(truth: Communication, reading: Reading) -> tuple[float, ...]: # tone, structure
+    "Match a way of communicating"
+    return (float(truth.tone in reading.keys("tone")), float(truth.structure in reading.keys("structure")))
 
-
-def _match_key(level): return lambda truth, reading: (float(truth in _keys(reading, level)),)
-
-
-_MATCH = {"stance": _match_stance, "emotion": _match_emotion, "belief": _match_key("belief"), "value": _match_key("value"), "goal": _match_goal,
-          "communication": _match_communication}
+# %% ../nbs/05_miniworld.ipynb #MATCHES
+MATCHES: dict[str, Callable[[State, Reading], tuple[float, ...]]] = {
+    "stance": match_stance, "emotion": match_emotion, "goal": match_goal, "communication": match_communication,
+    "belief": lambda truth, reading: (float(truth in reading.keys("belief")),),
+    "value": lambda truth, reading: (float(truth in reading.keys("value")),),
+}
 
 # %% ../nbs/05_miniworld.ipynb #Charge
 class Charge(NamedTuple):
@@ -740,79 +811,110 @@ class Charge(NamedTuple):
     why: str
 
 
-def _own_charges(level, truth, reading):
-    own = [i for i in reading.items if i.slot in LEVEL_SLOTS[level]]
-    heads = Counter((i.slot, i.key) for i in own if i.slot != "intensity")
-    slots = Counter(slot for slot, _ in heads)
-    charges = [Charge({"stance": 0.3, "communication": 0.4}.get(level, 0.6) * sum(n - 1 for n in slots.values()), "further answers"),
-               Charge(0.1 * sum(n - 1 for n in heads.values()), "repeats")]
-    if level == "stance":
-        bad = any(i.negated or not i.key.startswith(truth.direction) for i in own)
-        charges += [Charge(float(bad), "opposite or negated stance"), Charge(0.3 * len(_targets(reading) - {truth.target}), "other targets")]
-    elif level != "communication": charges.append(Charge(0.5 * any(i.negated for i in own), "negated"))
-    if level in ("belief", "value"): charges.append(Charge(0.4 * ((level, OPPOSED[truth]) in heads), "the opposite"))
-    return [c for c in charges if c.amount]
+FURTHER = {"stance": 0.3, "emotion": 0.6, "belief": 0.6, "value": 0.6, "goal": 0.6, "communication": 0.4}
 
 
-def _text_charges(level, reading):
-    foreign = sum(i.slot not in (*LEVEL_SLOTS[level], "target") for i in reading.items)
-    charges = [Charge(0.2 * foreign, "other levels"), Charge(0.05 * max(0, reading.unexplained - 2), "unexplained words"),
-               Charge(0.2 + 0.05 * (reading.words - 15) if reading.words > 15 else 0.0, "too long")]
-    return [c for c in charges if c.amount]
+def listing_charges(level: str, reading: Reading) -> list[Charge]:
+    "Charge further answers on a level, and repeats"
+    heads = Counter((i.slot, i.key) for i in reading.items if i.slot in LEVEL_SLOTS[level] and i.slot != "intensity")
+    further, repeats = len(heads) - len({slot for slot, _ in heads}), sum(heads.values()) - len(heads)
+    return [Charge(FURTHER[level] * further, "further answers"), Charge(0.1 * repeats, "repeats")]
 
-# %% ../nbs/05_miniworld.ipynb #copied_share
-def copied_share(
-    text: str,    # a candidate
-    context: str, # what it may not copy
-    n: int = 6,   # window, in words
-) -> float:
-    "Give the share of windows of `n` words that also occur in the context"
-    windows = lambda words: zip(*(words[i:] for i in range(n)))
-    known, ours = set(windows(words_of(context))), words_of(text)
-    if not known or len(ours) < n: return 0.0
-    return sum(w in known for w in windows(ours)) / (len(ours) - n + 1)
+# %% ../nbs/05_miniworld.ipynb #contradiction_charges
+def contradiction_charges(
+    level: str,
+    truth: State,
+    reading: Reading,
+) -> list[Charge]:
+    "Charge what speaks against the true state"
+    own = [item for item in reading.items if item.slot in LEVEL_SLOTS[level]]
+    if level == "stance": return [Charge(float(any(_turned(i, truth) for i in own)), "opposite or negated stance"),
+                                  Charge(0.3 * len(reading.targets - {truth.target}), "other targets")]
+    charges = [Charge(0.5 * any(i.negated for i in own), "negated")] if level != "communication" else []
+    return charges + [Charge(0.4, "the opposite") for i in own[:1] if level in ("belief", "value") and OPPOSED[truth] in reading.keys(level)]
 
+# %% ../nbs/05_miniworld.ipynb #line_charges
+def line_charges(level: str, reading: Reading) -> list[Charge]:
+    "Charge what does not belong into a one-line description"
+    foreign = sum(item.slot not in (*LEVEL_SLOTS[level], "target") for item in reading.items)
+    over = max(0, reading.words - 15)
+    return [Charge(0.2 * foreign, "other levels"), Charge(0.05 * max(0, reading.unexplained - 2), "unexplained words"),
+            Charge(0.2 + 0.05 * over if over else 0.0, "too long")]
 
+# %% ../nbs/05_miniworld.ipynb #COPY_LIMIT
 COPY_LIMIT = 0.3
 
 
+def copied_share(
+    text: str,    # a candidate
+    context: str, # what it answers
+    n: int = 6,   # window, in words
+) -> float: # in [0, 1]
+    "Give the share of windows of `n` words that also occur in the context, in linear time"
+    known, words = _windows(context, n), words_of(text)
+    if not known or len(words) < n: return 0.0
+    return sum(window in known for window in _slide(words, n)) / (len(words) - n + 1)
+
+
+def _slide(words, n): return zip(*(islice(words, i, None) for i in range(n)))
+
+
+@lru_cache(maxsize=1024)
+def _windows(context, n): return frozenset(_slide(words_of(context), n))
+
+# %% ../nbs/05_miniworld.ipynb #StateScore
+class StateScore(NamedTuple):
+    "A score and its arithmetic: value = clip(mean(matches) - penalty, 0, 1)"
+    value: float
+    key_points: tuple[str, ...] # what was asked for
+    matches: tuple[float, ...]  # how well each key point is met
+    penalty: float              # at most 1
+    reason: str                 # the charges in words, or the fault: empty, copied context
+
+
 def _score(points, matches, charges):
-    penalty = min(1.0, sum(c.amount for c in charges))
-    value = min(1.0, max(0.0, sum(matches) / len(matches) - penalty))
+    charges = [c for c in charges if c.amount > 0]
+    penalty = min(1.0, sum((c.amount for c in charges), 0.0))
     reason = "; ".join(f"{c.why} -{c.amount:.2f}" for c in charges) or "no penalty"
-    return StateScore(value, tuple(points), tuple(matches), penalty, reason)
+    return StateScore(min(1.0, max(0.0, _mean(matches) - penalty)), tuple(points), tuple(matches), penalty, reason)
+
+
+def _mean(numbers): return sum(numbers) / len(numbers)
 
 
 def _fault(candidate, context):
-    if not candidate.strip(): return "empty"
-    if context and copied_share(candidate, context) >= COPY_LIMIT: return "copied context"
+    if not words_of(candidate): return "empty"
+    return "copied context" if context and copied_share(candidate, context) >= COPY_LIMIT else ""
+
+# %% ../nbs/05_miniworld.ipynb #score_state
+def score_state(
+    level: str,        # one of `STATE_LEVELS`
+    truth: str,        # a text that expresses the true state: its description, or a reply
+    candidate: str,    # the generated description
+    context: str = "", # what may not be copied
+) -> StateScore:
+    "Score a generated state: coverage minus penalty (HumanLM's key-point score, here exact); `DataError` if the truth has no such state"
+    state, reading = _true_state(level, truth), read(candidate)
+    points = _key_points(level, state)
+    fault = _fault(candidate, context)
+    if fault: return StateScore(0.0, points, (0.0,) * len(points), 0.0, fault)
+    charges = listing_charges(level, reading) + contradiction_charges(level, state, reading) + line_charges(level, reading)
+    return _score(points, MATCHES[level](state, reading), charges)
 
 
 _read_truth = lru_cache(maxsize=8192)(read)
 
 
-def score_state(
-    level: str,        # one of `STATE_LEVELS`
-    truth: str,        # a text that expresses the true state: its description, or the real reply
-    candidate: str,    # the generated description
-    context: str = "", # what may not be copied
-) -> StateScore:
-    "Score a generated state exactly: coverage of the key points minus penalties, in [0, 1]"
-    state = _true_state(level, truth)
-    points = [str(p) for p in state] if isinstance(state, tuple) else [state]
-    fault = _fault(candidate, context)
-    if fault: return StateScore(0.0, tuple(points), (0.0,) * len(points), 0.0, fault)
-    reading = read(candidate)
-    matches = _MATCH[level](state, reading)
-    if level == "stance": points = [f"{state.direction} {state.target}", state.strength]
-    return _score(points, matches, _own_charges(level, state, reading) + _text_charges(level, reading))
-
-
 def _true_state(level, truth):
-    check_name(level, STATE_LEVELS, "level")
     states = expressed(_read_truth(truth))
     if level in states: return states[level]
-    raise DataError(f"The oracle cannot read a {level} from {shorten(truth)!r}. It knows only miniworld phrases; use another judge for other text.")
+    check_name(level, STATE_LEVELS, "level")
+    raise DataError(f"The oracle finds no {level} in {shorten(truth)!r}. It knows only the phrases of this world: use another judge for other text.")
+
+
+def _key_points(level, state):
+    if level == "stance": return (f"{state.direction} {state.target}", state.strength)
+    return (state,) if isinstance(state, str) else tuple(map(str, state))
 
 # %% ../nbs/05_miniworld.ipynb #KEY_POINTS
 KEY_POINTS = {"position": ("stance",), "reasons and feeling": ("value", "belief", "emotion"), "aim and manner": ("goal", "communication")}
@@ -824,77 +926,83 @@ def score_reply(
     context: str = "", # what may not be copied
     states: dict[str, str] | None = None, # level → description of the true state, also of those left unsaid
 ) -> StateScore:
-    "Score a reply against up to three key points of the real one"
-    said, meant = _true_states(truth), {level: _true_state(level, text) for level, text in (states or {}).items()}
-    points = {name: [level for level in levels if level in said] for name, levels in KEY_POINTS.items()}
-    points = {name: levels for name, levels in points.items() if levels}
+    "Score a reply against up to three key points of the real one; `DataError` if the real one expresses nothing"
+    said, reading = _true_states(truth), read(candidate)
+    asked = {name: [level for level in levels if level in said] for name, levels in KEY_POINTS.items()}
+    asked = {name: levels for name, levels in asked.items() if levels}
     fault = _fault(candidate, context)
-    if fault: return StateScore(0.0, tuple(points), (0.0,) * len(points), 0.0, fault)
-    reading = read(candidate)
-    covered = {level: _mean(_MATCH[level](state, reading)) for level, state in said.items()}
-    charges = [Charge(0.25 * _capped(_own_charges(level, state, reading)), level) for level, state in said.items()]
-    charges += _unsaid_charges(said, meant, reading) + _reply_charges(_read_truth(truth), reading)
-    return _score(points, [_mean([covered[level] for level in levels]) for levels in points.values()], [c for c in charges if c.amount > 0])
-
-
-def score_reply_states(
-    truth: str,        # the real reply
-    candidate: str,    # the generated reply
-    context: str = "", # what may not be copied
-) -> dict[str, StateScore]: # the levels that the real reply expresses
-    "Score the states that can be read from a generated reply, each by itself"
-    said, reading, fault = _true_states(truth), read(candidate), _fault(candidate, context)
-    if fault: return {level: StateScore(0.0, (level,), (0.0,), 0.0, fault) for level in said}
-    return {level: _score([level], [_mean(_MATCH[level](state, reading))], _own_charges(level, state, reading)) for level, state in said.items()}
-
-
-def _mean(numbers): return sum(numbers) / len(numbers)
-def _capped(charges): return min(1.0, sum(c.amount for c in charges))
+    if fault: return StateScore(0.0, tuple(asked), (0.0,) * len(asked), 0.0, fault)
+    parts = {level: _state_part(level, state, reading) for level, state in said.items()}
+    charges = [Charge(0.25 * part.penalty, f"{level} ({part.reason})") for level, part in parts.items()]
+    charges += surplus_charges(said, states or {}, reading) + shape_charges(_read_truth(truth), reading)
+    return _score(asked, [_mean([_mean(parts[level].matches) for level in levels]) for levels in asked.values()], charges)
 
 
 def _true_states(truth):
     states = expressed(_read_truth(truth))
     if states: return states
-    raise DataError(f"The oracle cannot read any state from {shorten(truth)!r}. It knows only miniworld phrases; use another judge for other text.")
+    raise DataError(f"The oracle finds no state in {shorten(truth)!r}. It knows only the phrases of this world: use another judge for other text.")
 
 
-def _unsaid_charges(said, meant, reading):
+def _state_part(level, state, reading):
+    return _score(_key_points(level, state), MATCHES[level](state, reading), listing_charges(level, reading) + contradiction_charges(level, state, reading))
+
+# %% ../nbs/05_miniworld.ipynb #surplus_charges
+def surplus_charges(
+    said: dict[str, State],  # what the real reply expresses
+    states: dict[str, str],  # level → description of the true state, if known
+    reading: Reading,        # of the candidate
+) -> list[Charge]:
+    "Charge answers on levels about which the real reply is silent"
     charges = []
-    for level in STATE_LEVELS:
-        if level in said: continue
-        true = meant.get(level)
-        true = true.kind if level == "emotion" and true else true
-        for key in dict.fromkeys(_keys(reading, LEVEL_SLOTS[level][0])):
-            charges.append(Charge(0.02 if key == true else 0.05, f"{level} not in the real reply"))
+    for level in (level for level in STATE_LEVELS if level not in said):
+        slot = LEVEL_SLOTS[level][0]
+        true = _read_truth(states.get(level, "")).keys(slot)
+        charges += [Charge(0.02 if key in true else 0.05, f"{level} not in the real reply") for key in dict.fromkeys(reading.keys(slot))]
     return charges
 
 
-def _reply_charges(truth, reading):
+def shape_charges(truth: Reading, reading: Reading) -> list[Charge]:
+    "Charge unexplained words, and a length far from that of the real reply"
     ratio = reading.words / truth.words
-    return [Charge(0.03 * max(0, reading.unexplained - 3), "unexplained words"), Charge(0.5 * max(0.0, ratio - 1.3), "too long"),
-            Charge(0.5 * max(0.0, 0.7 - ratio), "too short")]
+    return [Charge(0.03 * max(0, reading.unexplained - 3), "unexplained words"),
+            Charge(0.5 * max(0.0, ratio - 1.3), "too long"), Charge(0.5 * max(0.0, 0.7 - ratio), "too short")]
+
+# %% ../nbs/05_miniworld.ipynb #score_reply_states
+def score_reply_states(
+    truth: str,        # the real reply
+    candidate: str,    # the generated reply
+    context: str = "", # what may not be copied
+) -> dict[str, StateScore]: # the levels that the real reply expresses
+    "Score the states that can be read from a generated reply, each for itself"
+    said, reading, fault = _true_states(truth), read(candidate), _fault(candidate, context)
+    if not fault: return {level: _state_part(level, state, reading) for level, state in said.items()}
+    return {level: StateScore(0.0, points := _key_points(level, state), (0.0,) * len(points), 0.0, fault) for level, state in said.items()}
 
 # %% ../nbs/05_miniworld.ipynb #PREDICTORS
 PREDICTORS: dict[str, Callable[[World, Example, random.Random], States]] = {
-    "uniform": lambda world, e, rng: uniform_states(world.post(e.context_id).target, rng),
-    "agreeable": lambda world, e, rng: agreeable_states(world.post(e.context_id).target),
-    "rules": lambda world, e, rng: rule_states(world.user(e.user_id), world.post(e.context_id)),
+    "uniform": lambda world, example, rng: uniform_states(world.post(example.context_id).target, rng),
+    "agreeable": lambda world, example, rng: agreeable_states(world.post(example.context_id).target),
+    "rules": lambda world, example, rng: rule_states(world.user(example.user_id), world.post(example.context_id)),
 }
 
 
 def baselines(
     world: World,
     split: str = "test",
-    seed: int = 0,       # for wordings and dice
-    draws: int = 5,      # samples per row
-) -> dict[str, dict[str, float]]: # predictor → level or "response" → mean score
-    "Measure what rule-based predictors score: dice, the polite constant, the perfect reader of personas"
+    seed: int = 0,  # of dice and wordings
+    draws: int = 3, # guesses per row
+) -> dict[str, dict[str, float]]: # predictor → level or kind of alignment → mean score
+    "Measure what can be reached without a model: by dice, by the polite constant, by a perfect reader of personas"
     rows = [e for e in world.examples if e.split == split] * draws
-    return {name: _baseline(world, rows, guess, random.Random(f"{name}{seed}")) for name, guess in PREDICTORS.items()}
+    if not rows: raise DataError(f"This world has no rows in the split {shorten(split)!r}. Its splits: {', '.join(SPLITS.values())}.")
+    return {name: _baseline([(e, guess(world, e, rng)) for e in rows], rng)
+            for name, guess in PREDICTORS.items() for rng in [random.Random(f"{name}{seed}")]}
 
 
-def _baseline(world, rows, guess, rng):
-    guesses = [guess(world, e, rng) for e in rows]
-    scores = {level: _mean([score_state(level, e.states[level], describe(level, g[i], rng)).value for e, g in zip(rows, guesses)])
-              for i, level in enumerate(STATE_LEVELS)}
-    return scores | {"response": _mean([score_reply(e.reply, realise(g, rng), states=e.states).value for e, g in zip(rows, guesses)])}
+def _baseline(pairs, rng):
+    levels = {level: _mean([score_state(level, e.states[level], describe(level, getattr(s, level), rng)).value for e, s in pairs]) for level in STATE_LEVELS}
+    replies = [(e, realise(s, rng)) for e, s in pairs]
+    return levels | {"state_alignment": _mean(list(levels.values())),
+                     "reply_state_alignment": _mean([_mean([s.value for s in score_reply_states(e.reply, text).values()]) for e, text in replies]),
+                     "response_alignment": _mean([score_reply(e.reply, text, states=e.states).value for e, text in replies])}
