@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VALUES', 'AXES', 'BELIEFS', 'OPPOSED', 'STANCES', 'EMOTIONS', 'INTENSITIES', 'TEMPERS', 'FEELS', 'GOALS', 'ROLES',
-           'AIMS', 'TONES', 'STRUCTURES', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'State', 'STATE_LEVELS', 'SPLITS',
+           'AIMS', 'TONES', 'STRUCTURES', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'State', 'STATE_LEVELS', 'SPLIT_OF',
            'SLOTS', 'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS',
            'Phrases', 'Domain', 'Stance', 'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states',
            'perturb', 'describe', 'describe_all', 'realise', 'Traits', 'Profile', 'make_traits', 'persona_phrases',
@@ -576,8 +576,8 @@ def _posts(topics, each, rng) -> Iterator[Post]:
             time = datetime(2031, 1, 1, 8) + timedelta(days=day, hours=12 * k / each)
             yield make_post(topic, f"p{each * day + k:03}", time, rng)
 
-# %% ../nbs/05_miniworld.ipynb #SPLITS
-SPLITS = {(False, False): "train", (True, True): "test", (False, True): "test_seen"}  # held-out user, held-out topic
+# %% ../nbs/05_miniworld.ipynb #SPLIT_OF
+SPLIT_OF = {(False, False): "train", (True, True): "test", (False, True): "test_seen"}  # held-out user, held-out topic
 
 
 def world_examples(
@@ -585,10 +585,10 @@ def world_examples(
 ) -> list[Example]:
     "Turn replies into examples, split by split; test rows are shuffled, so that any first part of them is a fair sample"
     personas = {user.id: user.persona for user in world.users.values()}
-    rows: dict[str, list[Example]] = {split: [] for split in SPLITS.values()}
+    rows: dict[str, list[Example]] = {split: [] for split in SPLIT_OF.values()}
     for order, reply in enumerate(world.replies.values()):
         user, post = world.users[reply.user_id], world.posts[reply.post_id]
-        split = SPLITS.get((user.held_out, post.held_out))
+        split = SPLIT_OF.get((user.held_out, post.held_out))
         if split: rows[split].append(Example(reply.id, post.domain, split, user.id, post.id, personas[user.id], post.messages,
                                              reply.text, order, describe_all(reply.states)))
     for split in ("test", "test_seen"): random.Random(f"{split}{world.config.seed}").shuffle(rows[split])
@@ -635,7 +635,7 @@ class Item(NamedTuple):
     "A phrase found in a text"
     slot: str          # a key of `SLOTS`, or target
     key: str           # a key of that slot; the target itself for a target on its own
-    target: str | None # the target named inside a stance phrase
+    target: str | None # the target that it names
     negated: bool      # a negator came before
     start: int         # index of its first word
     end: int           # index after its last word
@@ -654,7 +654,7 @@ class Reading(NamedTuple):
     @property
     def targets(self) -> set[str]:
         "Give all targets that are named"
-        return {item.key if item.slot == "target" else item.target for item in self.items if item.slot == "target" or item.target}
+        return {item.target for item in self.items if item.target}
 
 # %% ../nbs/05_miniworld.ipynb #_TARGETS
 _TARGETS = frozenset((m, n) for d in DOMAINS.values() for m in d.modifiers for n in d.nouns)
@@ -702,13 +702,13 @@ def read(
     tokens, targets = _fold_targets(words)
     items, unexplained, negated, at, word = [], 0, False, 0, 0
     while at < len(tokens):
-        end, meaning = _longest(tokens, at)
-        named = [targets[i] for i in range(at, end) if i in targets]
-        after = word + end - at + 2 * len(named)
-        if meaning:
-            items.append(Item(*meaning, named[0] if named else None, negated, word, after))
-            negated = False
-        elif named: items.append(Item("target", named[0], None, False, word, after))
+        (end, meaning), after = _longest(tokens, at), word + 1
+        if meaning or at in targets:
+            target = next((targets[i] for i in range(at, end) if i in targets), None)
+            slot, key = meaning or ("target", target)
+            after = word + end - at + (2 if target else 0)
+            items.append(Item(slot, key, target, negated and slot != "target", word, after))
+            negated = negated and slot == "target"
         elif tokens[at] in NEGATORS: negated = True
         elif tokens[at] not in GLUE: unexplained += 1
         at, word = end, after
@@ -751,7 +751,7 @@ def expressed(
     "Give the states that a text expresses"
     first = {item.slot: item for item in reversed(reading.items)}
     key = lambda slot: first[slot].key if slot in first else None
-    target = next((i.target or i.key for i in reading.items if i.target or i.slot == "target"), None)
+    target = next((item.target for item in reading.items if item.target), None)
     states = {level: key(level) for level in STATE_LEVELS}
     if key("stance"): states["stance"] = Stance(*key("stance").split("/"), first["stance"].target)
     if key("emotion"): states["emotion"] = Emotion(key("emotion"), key("intensity"), target)
@@ -995,7 +995,7 @@ def baselines(
 ) -> dict[str, dict[str, float]]: # predictor → level or kind of alignment → mean score
     "Measure what can be reached without a model: by dice, by the polite constant, by a perfect reader of personas"
     rows = [e for e in world.examples if e.split == split] * draws
-    if not rows: raise DataError(f"This world has no rows in the split {shorten(split)!r}. Its splits: {', '.join(SPLITS.values())}.")
+    if not rows: raise DataError(f"This world has no rows in the split {shorten(split)!r}. Its splits: {', '.join(SPLIT_OF.values())}.")
     return {name: _baseline([(e, guess(world, e, rng)) for e in rows], rng)
             for name, guess in PREDICTORS.items() for rng in [random.Random(f"{name}{seed}")]}
 
