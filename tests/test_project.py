@@ -17,6 +17,7 @@ LIGHT = {"data", "config", "llm", "humanual", "trajectory", "miniworld", "models
          "rewards", "metrics", "report", "train", "eval"}
 HEAVY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "verl", "ray", "pandas", "datasets", "pyarrow",
          "openai", "anthropic", "matplotlib", "ipywidgets", "wandb", "scipy", "sklearn"}
+SKIPPED = PROJECT["tool"]["nbdev"]["tst_flags"].split()
 METHODS = {"sdpo", "classmate", "social_world"}
 ONLY_IN = {"trl": {"sft", "trainer"}, "verl": {"verl_backend"}}
 IMPORT_NOTHING = {"advantages", "losses"}
@@ -200,7 +201,7 @@ def test_notebooks_are_clean(fresh):
 def test_sidebar_lists_every_notebook():
     listed = yaml.safe_load((ROOT / "nbs/sidebar.yml").read_text())["website"]["sidebar"]["contents"]
     flat = [p for entry in listed for p in (entry["contents"] if isinstance(entry, dict) else [entry])]
-    assert sorted(flat) == sorted(p.relative_to(ROOT / "nbs").as_posix() for p in PAGES), "Next: run `make docs`"
+    assert sorted(flat) == sorted(p.relative_to(ROOT / "nbs").as_posix() for p in PAGES), "Next: run `make export`"
 
 
 def is_table(code: str) -> bool:
@@ -214,45 +215,65 @@ def python(cell: dict) -> str:
     return re.sub(r"^\s*(#\||[%!]).*\n?", "", source(cell), flags=re.M)
 
 
+def name(cell: dict) -> str: return f"cell {cell['id']}"
+
+
+def directives(cell: dict) -> dict[str, str]:
+    "The `#| name: value` lines of a cell"
+    return {m[1]: m[2] for m in re.finditer(r"^#\|\s*([\w-]+)\s*:?[ \t]*(.*)$", source(cell), re.M)}
+
+
+def lines(text: str) -> int: return sum(bool(line.strip()) for line in text.splitlines())
+
+
 @each_notebook
 def test_cells_are_short(notebook):
-    for cell in code_cells(notebook):
-        lines = len([line for line in source(cell).splitlines() if line.strip()])
-        assert lines <= 40 or is_table(python(cell)), f"cell {cell['id']} has {lines} lines; split it (at most 40)"
+    long = [f"{name(c)} has {n} lines" for c in code_cells(notebook) if (n := lines(source(c))) > 40 and not is_table(python(c))]
+    assert long == [], "at most 40 lines, data tables excepted: split the cell"
 
 
 @each_notebook
 def test_functions_are_short(notebook):
-    for cell in code_cells(notebook):
-        for node in ast.walk(ast.parse(python(cell))):
-            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)): continue
-            lines = node.end_lineno - node.lineno + 1
-            assert lines <= 50, f"{node.name} has {lines} lines; split it (at most 50)"
+    nodes = [n for c in code_cells(notebook) for n in ast.walk(ast.parse(python(c)))]
+    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert [f.name for f in functions if f.end_lineno - f.lineno >= 50] == [], "at most 50 lines: split the function"
 
 
 @each_notebook
 def test_stored_outputs_are_small(notebook):
-    for cell in code_cells(notebook):
-        size = len(json.dumps(cell.get("outputs", [])))
-        assert size <= 150_000, f"the output of cell {cell['id']} has {size:,} bytes; show less (at most 150 kB)"
+    large = [f"{name(c)}: {n:,} bytes" for c in code_cells(notebook) if (n := len(json.dumps(c.get("outputs", [])))) > 150_000]
+    assert large == [], "at most 150 kB: show less"
 
 
 @each_notebook
 def test_stored_outputs_hold_no_error_and_no_machine_path(notebook):
-    for cell in code_cells(notebook):
-        assert not any(o["output_type"] == "error" for o in cell.get("outputs", [])), f"cell {cell['id']} failed"
-        text = json.dumps([o for o in cell.get("outputs", [])])
-        assert str(ROOT) not in text, f"cell {cell['id']} shows a path of the machine it ran on"
+    outputs = [(name(c), o) for c in code_cells(notebook) for o in c.get("outputs", [])]
+    assert [cell for cell, o in outputs if o["output_type"] == "error"] == []
+    assert [cell for cell, o in outputs if str(ROOT) in json.dumps(o)] == []
 
 
 @each_notebook
 def test_links_lead_somewhere(notebook):
-    for cell in cells(notebook):
-        if cell["cell_type"] != "markdown": continue
-        prose = re.sub(r"```.*?```|`[^`\n]*`", "", source(cell), flags=re.S)
-        for target in re.findall(r"\]\(([^()\s#]+)[^()]*\)", prose):
-            if re.match(r"[a-z]+:", target): continue
-            assert (notebook.parent / target).exists(), f"cell {cell['id']} links to {target}, which does not exist"
+    prose = [re.sub(r"```.*?```|`[^`\n]*`", "", source(c), flags=re.S) for c in cells(notebook) if c["cell_type"] == "markdown"]
+    targets = [t for text in prose for t in re.findall(r"\]\(([^()\s#]+)[^()]*\)", text) if not re.match(r"[a-z]+:", t)]
+    assert [t for t in targets if not (notebook.parent / t).exists()] == [], "link to a file: [words](00_data.ipynb)"
+
+
+@each_notebook
+def test_import_cells_hold_only_imports(notebook):
+    def mixed(cell: dict) -> bool:
+        tree, flags = ast.parse(python(cell)), directives(cell)
+        if flags.keys() & {"export", "exports", "exporti", *SKIPPED} or flags.get("eval") == "false": return False
+        return bool(imports(tree)) and not all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in tree.body)
+    assert [name(c) for c in code_cells(notebook) if mixed(c)] == [], "nbdev's docs run cells with imports: split them"
+
+
+@each_notebook
+def test_expect_fail_guards_a_block(notebook):
+    def bare(cell: dict) -> bool:
+        calls = [n.value.func for n in ast.walk(ast.parse(python(cell))) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+        return any(isinstance(f, ast.Name) and f.id == "expect_fail" for f in calls)
+    assert [name(c) for c in code_cells(notebook) if bare(c)] == [], "without `with`, expect_fail checks nothing"
 
 
 @pytest.mark.parametrize("notebook", NBS, ids=lambda p: p.stem)
