@@ -270,12 +270,29 @@ def offline_problems(site: Path) -> list[str]:
     return found
 
 
-def site(repo_url: str = os.environ.get("REPO_URL", ""), workers: int = 2) -> None:
+def allow_unknown_types() -> None:
+    "Let `show_doc` write a type as it stands in the source when it is imported for type checkers only"
+    import fastcore.docments as docments
+    def lenient(signature: Callable) -> Callable:
+        def read(symbol: object, eval_str: bool = False):
+            try: return signature(symbol, eval_str=eval_str)
+            except NameError: return signature(symbol)
+        return read
+    docments.signature, docments.signature_ex = lenient(docments.signature), lenient(docments.signature_ex)
+
+
+def skip_examples() -> None:
+    "Let nbdev run exported cells and signatures only: examples keep the outputs they were stored with"
+    import nbdev.processors as processors
+    run, needed = processors._do_eval, {"export", "exports", "exporti", "exec_doc"}
+    processors._do_eval = lambda cell: ("show_doc(" in cell.source or needed & cell.directives_.keys()) and run(cell)
+
+
+def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
     """Build the whole site into _docs/.
 
     Args:
         repo_url: address of the repository, for links to sources (none: no such links)
-        workers: processes for nbdev's part
     """
     os.chdir(ROOT)
     os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
@@ -286,7 +303,9 @@ def site(repo_url: str = os.environ.get("REPO_URL", ""), workers: int = 2) -> No
     from nbdev.serve import proc_nbs
     refresh_quarto_yml()
     nbdev_sidebar.__wrapped__()
-    books = write_pages(proc_nbs(n_workers=workers), repo_url)
+    allow_unknown_types()
+    skip_examples()
+    books = write_pages(proc_nbs(n_workers=0), repo_url)  # in this process, where the two lines above hold
     build(load_config(str(ROOT / "mkdocs.yml"), nav=navigation(books), strict=True))
     if problems := offline_problems(SITE): sys.exit("The site would fetch from other hosts:\n  " + "\n  ".join(problems))
     print(f"{len(books)} notebooks -> _docs/. Next: python -m http.server -d _docs, then open http://localhost:8000")
