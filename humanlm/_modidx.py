@@ -425,6 +425,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'humanlm.miniworld.WorldConfig.__post_init__': ( 'miniworld.html#worldconfig.__post_init__',
                                                                                     'humanlm/miniworld.py'),
                                    'humanlm.miniworld._baseline': ('miniworld.html#_baseline', 'humanlm/miniworld.py'),
+                                   'humanlm.miniworld._charges': ('miniworld.html#_charges', 'humanlm/miniworld.py'),
                                    'humanlm.miniworld._domain': ('miniworld.html#_domain', 'humanlm/miniworld.py'),
                                    'humanlm.miniworld._fault': ('miniworld.html#_fault', 'humanlm/miniworld.py'),
                                    'humanlm.miniworld._fold_targets': ('miniworld.html#_fold_targets', 'humanlm/miniworld.py'),

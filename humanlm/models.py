@@ -480,12 +480,14 @@ def _pick(
     top_p,       # 1 = off
 ):
     "Choose one token per row, [B]"
+    import torch
     if not temperature: return logits.argmax(-1)
     logits = logits.float() / temperature
     if 0 < top_k < logits.shape[-1]: logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -float("inf"))
     if top_p < 1: logits = _nucleus(logits, top_p)
     mass = logits.softmax(-1).double().cumsum(-1)
-    return (mass <= draws.double()[:, None] * mass[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
+    border = draws.double()[:, None] * mass[:, -1:]
+    return torch.searchsorted(mass, border, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
 def _nucleus(logits, top_p):
@@ -574,7 +576,7 @@ class _Rows:
         self._read(ids)
         if self.logits.isnan().any():
             raise ModelError("The model's logits are nan: its weights are broken, perhaps by a diverged training. Load an earlier checkpoint.")
-        self.keep(torch.tensor([distinct[tuple(p)] for p in prompts], device=model.device))
+        if len(distinct) < len(prompts): self.keep(torch.tensor([distinct[tuple(p)] for p in prompts], device=model.device))
 
     def _read(self, ids):
         self.logits = self.model(input_ids=ids, attention_mask=self.mask.long(), past_key_values=self.cache, use_cache=True,

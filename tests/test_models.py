@@ -1,0 +1,191 @@
+"""Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokenizers, decoders, trainers
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
+                          Qwen2Config)
+
+from humanlm.models import (END, START, ModelConfig, ModelError, cut_completion, end_ids, fit_prompt, generate, load_model, render,
+                            render_target, save_model, segments, tiny_model, token_logps, train_tokenizer)
+
+TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "too loud", "late")]
+TAGS = ["<stance>", "</stance>", "<response>", "</response>"]
+MARKERS = [START, END, "<|endoftext|>", "<think>", "</think>", "<name>", "</name>", *TAGS]
+
+
+@pytest.fixture(scope="module")
+def tok(): return train_tokenizer(TEXTS * 5, 600, TAGS)
+
+
+@pytest.fixture(scope="module")
+def model(tok):
+    torch.set_num_threads(1)
+    return tiny_model(ModelConfig(hidden=64, mlp=96), tok)
+
+
+def user(content, name=""): return {"role": "user", "name": name, "content": content}
+
+
+def hostile(rng):
+    pieces = [*MARKERS, "<b>", "&amp;", "\n", " ", "\x00", "ž馬🚋", "{{ m }}", "\ue0001\ue001", "{% raise %}", "the tram", "\u202e", "<|im_", "end|>"]
+    return "".join(rng.choices(pieces, k=rng.randrange(12)))
+
+
+def test_import_without_torch():
+    code = "import sys, humanlm.models; print([m for m in ('torch', 'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_hostile_text_never_becomes_markup(tok):
+    rng, special = random.Random(0), set(tok.convert_tokens_to_ids(MARKERS))
+    for _ in range(300):
+        name, text = hostile(rng), hostile(rng)
+        parts = segments(tok, [{"role": "system", "content": text}, user(text, name)], speaker=name or "HUMAN")
+        assert not special & {i for s in parts if s.kind == "content" for i in s.ids}
+        assert text.strip() + END in tok.decode([i for s in parts for i in s.ids])
+        assert not special & set(render_target(tok, text, end=False)) and tok.decode(render_target(tok, text, False)) == text
+
+
+@pytest.mark.parametrize("content", ["the night tram is late", "  trimmed \n", "žluť 🚋"])
+def test_ordinary_text_renders_like_the_template(tok, content):
+    messages = [{"role": "system", "content": "fine"}, user(content, "mila"), {"role": "assistant", "content": content}, user("late")]
+    for thinking in (True, False, None):
+        extra = {} if thinking is None else {"enable_thinking": thinking}
+        usual = tok.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
+        assert tok.decode(render(tok, messages, thinking=thinking)) == usual
+
+
+def test_callers_truncation_does_not_reach_prompts():
+    tok = train_tokenizer(TEXTS, 400)
+    tok(["the night tram"] * 2, truncation=True, max_length=2, padding="max_length")
+    assert len(render(tok, [user("the night tram is late")])) > 15
+
+
+def test_changed_template_is_noticed():
+    tok = train_tokenizer(TEXTS, 400)
+    before = render(tok, [user("late")])
+    tok.chat_template = tok.chat_template.replace("<name>", "by ").replace("</name>", "")
+    assert render(tok, [user("late")]) != before and "by HUMAN" in tok.decode(render(tok, [user("late")]))
+
+
+def _unigram():
+    tok = Tokenizer(token_models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0), ("b", -1.0), ("<", -2.0), ("/", -2.0), ("s", -2.0), (">", -2.0)], 0))
+    return tok
+
+
+def _greedy_bpe():
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {"</s>": 256, "ab": 257}
+    tok = Tokenizer(token_models.BPE(vocab=vocab, merges=[("a", "b")], ignore_merges=True))
+    tok.decoder = decoders.ByteLevel()
+    return tok
+
+
+@pytest.mark.parametrize("make", [_unigram, _greedy_bpe])
+def test_twin_of_other_tokenizers(make):
+    backend = make()
+    backend.add_special_tokens([AddedToken("</s>", special=True)])
+    tok = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+    tok.chat_template = "{% for m in messages %}{{ m.content + '</s>' }}{% endfor %}"
+    ids = render(tok, [user("a</s>b")])
+    assert ids.count(tok.eos_token_id) == 1 and ids[-1] == tok.eos_token_id == end_ids(tok)[0]
+
+
+ARCHITECTURES = {
+    "qwen2": lambda v: Qwen2Config(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
+    "llama": lambda v: LlamaConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4),
+    "gpt2": lambda v: GPT2Config(vocab_size=v, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+    "mistral": lambda v: MistralConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                       num_key_value_heads=2, sliding_window=16),
+    "gemma3": lambda v: Gemma3TextConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                         num_key_value_heads=2, head_dim=8, sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_other_architectures_agree_with_transformers(tok, name):
+    torch.manual_seed(0)
+    net = AutoModelForCausalLM.from_config(ARCHITECTURES[name](len(tok))).eval()
+    net.generation_config.eos_token_id = net.generation_config.pad_token_id = None
+    prompts = [render(tok, [user(" ".join(TEXTS[:k]), "mila")]) for k in (1, 6, 3, 2, 1)]
+    ours = generate(net, tok, prompts, max_tokens=[12, 3, 12, 7, 12], temperature=0)
+    for prompt, c in zip(prompts, ours):
+        full = net.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=12, do_sample=False)
+        assert c.ids == cut_completion(tok, full[0, len(prompt):].tolist(), cap=len(c.ids)).ids
+    with torch.no_grad(): again = token_logps(net, prompts, [c.ids for c in ours], batch_size=2)
+    for c, row in zip(ours, again.logps): assert row[:len(c.ids)].tolist() == pytest.approx(c.logps, abs=1e-3)
+
+
+def test_rows_do_not_notice_each_other(tok, model):
+    prompts = [render(tok, [user(t)]) for t in TEXTS] * 2
+    caps, stops = [3 + i % 9 for i in range(len(prompts))], [("e",) if i % 2 else ("the", "</stance>") for i in range(len(prompts))]
+    together, alone = (generate(model, tok, prompts, caps, stops, seed=5, batch_size=b) for b in (64, 1))
+    assert [c.ids for c in together] == [c.ids for c in alone] and [c.text for c in together] == [c.text for c in alone]
+    for c, cap, stop in zip(together, caps, stops):
+        assert len(c.ids) <= cap and (c.finish == "stop") == c.text.endswith(stop)
+        assert c[:3] == cut_completion(tok, c.ids, stop, cap, end_ids(tok, model))[:3]
+
+
+def test_sampling_options(tok, model):
+    prompts = [render(tok, [user("late")])] * 8
+    greedy = [c.ids for c in generate(model, tok, prompts, 6, temperature=0)]
+    assert greedy == [c.ids for c in generate(model, tok, prompts, 6, top_k=1)] == [c.ids for c in generate(model, tok, prompts, 6, top_p=1e-9)]
+    assert len({tuple(c.ids) for c in generate(model, tok, prompts, 6)}) == 8
+    assert generate(model, tok, prompts, 6, seed=None) != generate(model, tok, prompts, 6, seed=None)
+
+
+def test_training_mode_and_random_state_are_left_alone(tok, model):
+    model.train()
+    state = torch.random.get_rng_state()
+    generate(model, tok, [render(tok, [user("late")])], 4)
+    assert model.training and torch.equal(state, torch.random.get_rng_state())
+    model.eval()
+
+
+def test_gradients_flow_through_completions_only(tok, model):
+    prompt, target = render(tok, [user("late")]), render_target(tok, "fine")
+    out = token_logps(model, [prompt, prompt[:9]], [target, target[:1]])
+    out.logps.sum().backward()
+    grad = model.model.layers[0].mlp.up_proj.weight.grad
+    assert grad.abs().sum() > 0 and out.logps[1, 1:].tolist() == [0.0] * (len(target) - 1)
+    model.zero_grad()
+
+
+def test_diverged_model_is_named(tok):
+    broken = tiny_model(ModelConfig(hidden=32, layers=1), tok)
+    broken.model.norm.weight.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="logits are nan"): generate(broken, tok, [[5]])
+
+
+def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeypatch):
+    folder = save_model(model, tok, tmp_path / "final")
+    def crash(*a, **k): raise OSError("disk full")
+    monkeypatch.setattr(tok, "save_pretrained", crash)
+    with pytest.raises(Exception, match="disk full"): save_model(tiny_model(ModelConfig(layers=1), tok), tok, folder)
+    assert load_model(folder, device="cpu").model.config.hidden_size == 64
+    assert [p.name for p in tmp_path.iterdir()] == ["final"]
+
+
+def test_broken_tokenizer_file(tok, model, tmp_path):
+    folder = save_model(model, tok, tmp_path / "final")
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ModelError, match="tokenizer of .*final"): load_model(folder)
+
+
+def test_own_template_needs_no_markers(tok, model, tmp_path):
+    other = train_tokenizer(TEXTS, 400)
+    other.chat_template = None
+    folder = save_model(tiny_model(ModelConfig(layers=1), other), other, tmp_path / "base")
+    with pytest.raises(ModelError, match="no chat template of its own"): load_model(folder, "own")
+    assert "HUMAN" in other.decode(render(load_model(folder, device="cpu").tokenizer, [user("late")]))
+
+
+@pytest.mark.parametrize("limit", range(20, 200, 7))
+def test_fitted_prompts_drop_as_little_as_possible(tok, limit):
+    messages = [{"role": "system", "content": "fine"}, *(user(t, "mila") for t in TEXTS[:8])]
+    try: ids, dropped = fit_prompt(tok, messages, limit)
+    except ModelError: return
+    assert len(ids) <= limit and (dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit)
