@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS, WORK, SITE = ROOT / "nbs", ROOT / "_site", ROOT / "_docs"
-SECTIONS = {0: "Ground", 1: "Interaction", 2: "Signal", 3: "Methods", 4: "Methods", 5: "Methods", 6: "Methods",
+SECTIONS = {0: "Ground", 1: "Interaction", 2: "Signal", 3: "Methods", 4: "Methods", 5: "Methods", 6: "Worlds and measures",
             7: "Backends", 8: "Commands", 9: "Evaluation"}
 NOTE = "<!-- Made from nbs/index.ipynb by `make readme`: edit the notebook, not this file. -->\n\n"
-_directive = re.compile(r"^\s*#\|\s*([\w-]+)\s*:?[ \t]*(.*)$", re.M)
+_directive = re.compile(r"^[ \t]*#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", re.M)
 _code_or_link = re.compile(r"""^(?:```|~~~).*?^(?:```|~~~)[ \t]*$      # a fenced block
                                | (!?\[[^\]\n]*\])\(([^()\s]+)(\s+"[^"]*")?\)   # [words](target "title")
                                | `[^`\n]+`                              # code in a line""", re.M | re.S | re.X)
+_formula = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 _slot = re.compile(r'<div data-output="(\d+)"></div>')
 
 
@@ -234,8 +235,16 @@ def navigation(books: list[Path]) -> list[dict]:
     return [*home, *({k: v} for k, v in nav.items()), project]
 
 
+def mathml(m: re.Match) -> str:
+    "A formula as MathML, which browsers draw without a script"
+    from html import unescape
+    from latex2mathml.converter import convert
+    return convert(unescape(m[2]), display="inline" if m[1] == "span" else "block")
+
+
 def on_page_content(html: str, **kwargs) -> str:
-    "MkDocs hook: put HTML outputs back where their slots are"
+    "MkDocs hook: formulas become MathML, and HTML outputs go where their slots are"
+    html = _formula.sub(mathml, html)
     if not _slot.search(html): return html
     stored = json.loads((WORK / "outputs.json").read_text("utf-8"))
     return _slot.sub(lambda m: f'<div class="html-output">{stored[int(m[1])]}</div>', html)

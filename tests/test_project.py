@@ -220,7 +220,7 @@ def name(cell: dict) -> str: return f"cell {cell['id']}"
 
 def directives(cell: dict) -> dict[str, str]:
     "The `#| name: value` lines of a cell"
-    return {m[1]: m[2] for m in re.finditer(r"^#\|\s*([\w-]+)\s*:?[ \t]*(.*)$", source(cell), re.M)}
+    return {m[1]: m[2] for m in re.finditer(r"^#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", source(cell), re.M)}
 
 
 def lines(text: str) -> int: return sum(bool(line.strip()) for line in text.splitlines())
