@@ -29,6 +29,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.config.Stages.__init__': ('config.html#stages.__init__', 'humanlm/config.py'),
                                 'humanlm.config.Stages._repr_markdown_': ('config.html#stages._repr_markdown_', 'humanlm/config.py'),
                                 'humanlm.config._accepts': ('config.html#_accepts', 'humanlm/config.py'),
+                                'humanlm.config._all_of': ('config.html#_all_of', 'humanlm/config.py'),
                                 'humanlm.config._expected': ('config.html#_expected', 'humanlm/config.py'),
                                 'humanlm.config._flat': ('config.html#_flat', 'humanlm/config.py'),
                                 'humanlm.config._git': ('config.html#_git', 'humanlm/config.py'),
