@@ -56,8 +56,9 @@ class RewardConfig:
     """Weight of not repeating oneself."""
 
     def __post_init__(self):
-        wrong = [(math.isfinite(w) and w >= 0, f"{n} must be 0 or more, got {w}") for n, w in vars(self).items()]
-        require("reward", *wrong, (any(vars(self).values()), "alignment, format, length or repetition needs a weight above 0"))
+        weights = vars(self)
+        checks = [(math.isfinite(w) and w >= 0, f"{n} must be 0 or more, got {w}") for n, w in weights.items()]
+        require("reward", *checks, (any(weights.values()), "alignment or another component needs a weight above 0"))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -72,8 +73,10 @@ def combine(
     "Add up the components by weight"
     rewards = np.asarray(rewards.detach().cpu() if hasattr(rewards, "detach") else rewards, float)
     weights = np.asarray(weights, float)
-    if rewards.ndim == 2 and rewards.shape[1:] == weights.shape: return rewards[:, weights != 0] @ weights[weights != 0]
-    raise ValueError(f"rewards {list(rewards.shape)} must be [B, R] with one column for each of {len(weights)} weights")
+    if rewards.ndim != 2 or rewards.shape[1:] != weights.shape:
+        raise ValueError(f"rewards {list(rewards.shape)} must be [B, R] with one column for each of {len(weights)} weights")
+    counts = weights != 0
+    return rewards[:, counts] @ weights[counts]
 
 # %% ../nbs/20_rewards.ipynb #requests_by_row
 def requests_by_row(
@@ -99,6 +102,12 @@ def _candidate(t: Trajectory) -> str:
     return t.fields.get(t.level, "")
 
 
+def _question(requests: Mapping[str, JudgeRequest], row_id: str) -> JudgeRequest:
+    if row_id in requests: return requests[row_id]
+    raise DataError(f"No question for row {shorten(row_id)!r} among {len(requests)}. "
+                    "Make them from the rows that are trained on.")
+
+
 def _group_request(
     members: Sequence[tuple[str, Trajectory]],  # candidate id and trajectory, all of one group and row
     requests: Mapping[str, JudgeRequest],       # row_id → question
@@ -107,8 +116,7 @@ def _group_request(
     "Ask about all candidates of a group in an order that depends on seed, step and row"
     first = members[0][1]
     order = zlib.crc32(f"{seed}/{first.step}/{first.row_id}".encode("utf-8", "replace"))
-    if first.row_id in requests: return replace(requests[first.row_id], candidates={i: _candidate(t) for i, t in members}, seed=order)
-    raise DataError(f"No question for row {shorten(first.row_id)!r} among {len(requests)}. Make them from the rows that are trained on.")
+    return replace(_question(requests, first.row_id), candidates={i: _candidate(t) for i, t in members}, seed=order)
 
 
 def _note(t: Trajectory, score: Score) -> Trajectory:
@@ -157,7 +165,7 @@ components: dict[str, Callable[[Trajectory, JudgeRequest, Hierarchy], float]] = 
 
 # %% ../nbs/20_rewards.ipynb #AlignmentReward
 class AlignmentReward:
-    "Reward agreement with what the person really expressed (HumanLM, section 3.2), and whatever else has a weight"
+    "Reward agreement with what the person expressed (HumanLM, section 3.2), and whatever else has a weight"
     def __init__(
         self,
         judge: Judge,
@@ -174,10 +182,13 @@ class AlignmentReward:
         trajectories: Sequence[Trajectory],  # B of them, in any order
     ) -> Rewarded:
         "Score a batch"
-        if "alignment" in self.names: trajectories = await judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
-        rows = [[components[n](t, self.requests[t.row_id], self.hierarchy) for n in self.names] for t in trajectories]
-        filled = [replace(t, rewards=t.rewards | dict(zip(self.names, row))) for t, row in zip(trajectories, rows)]
-        return Rewarded(np.array(rows, float).reshape(len(rows), len(self.names)), filled)
+        if "alignment" in self.names:
+            trajectories = await judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
+        asked = [_question(self.requests, t.row_id) for t in trajectories]
+        rows = [[components[n](t, q, self.hierarchy) for n in self.names] for t, q in zip(trajectories, asked)]
+        parts = [t.rewards | dict(zip(self.names, row)) for t, row in zip(trajectories, rows)]
+        filled = [replace(t, rewards=part) for t, part in zip(trajectories, parts)]
+        return Rewarded(np.array(rows, float).reshape(-1, len(self.names)), filled)
 
 # %% ../nbs/20_rewards.ipynb #trl_reward
 def trl_reward(
@@ -188,10 +199,10 @@ def trl_reward(
     async def humanlm_reward(completions: Sequence, row_id: Sequence[str], **columns) -> list[float | None]:
         texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
         group = {id: n for n, id in enumerate(dict.fromkeys(row_id))}
-        def record(n, id, text):
-            level = reward.requests[id].level
+        def record(id, text):
+            level = _question(reward.requests, id).level
             parsed = parse(text, level, policy)
-            return Trajectory(f"{id}/{n}", id, group[id], 0, level, (), [], [], [], text=text, fields=parsed.fields, parse_status=parsed.status)
-        values, _ = await reward([record(n, id, text) for n, (id, text) in enumerate(zip(row_id, texts))])
+            return Trajectory(id, id, group[id], 0, level, (), [], [], [], None, text, parsed.fields, parsed.status)
+        values, _ = await reward([record(id, text) for id, text in zip(row_id, texts)])
         return [None if math.isnan(v) else v for v in combine(values, reward.weights).tolist()]
     return humanlm_reward
