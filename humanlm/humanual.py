@@ -62,7 +62,7 @@ def column_map(
     cols = ColumnMap(**(columns or {}))
     for name, column in cols._asdict().items():
         if column in found: continue
-        if column is not None: raise DataError(f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, found)}")
+        if column: raise DataError(f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, found)}")
         if name in ("text", "user"): raise DataError(f"{where}.{name} is needed: name the column.")
     return cols
 
@@ -203,6 +203,8 @@ class Turn:
     answered: bool = False  # has somebody else answered it?
     fate: str = ""  # what became of it, see `FATES`
     last: int = 0  # place of its last line in the thread
+
+    def __post_init__(self): self.root = self.parent.root if self.parent else self
 
     @property
     def id(self) -> str: return self.lines[0].id
@@ -416,7 +418,7 @@ def _describe(lines, corpus):
         "interests": [f"{word} (in {n} of {len(lines)} lines)" for word, n in told],
         "values": [],
         "communication": [writes, *(f"{_often(s)} {h} ({s:.0%} of lines)" for h, s in habits)],
-        "statistics": [f"{len(lines)} earlier lines", f"{length:g} words in a typical line", "written by rules, not a model"],
+        "statistics": [f"{len(lines)} earlier lines", f"{length:g} words in a typical line", "written by rules"],
     }
     return ". ".join(text) + ".", fields
 
@@ -499,7 +501,7 @@ FATES = {
     "own": "answer their author's own turn, too late to continue it: dropped",
     "lost": "answer only lines that are missing or come later: dropped",
     "automatic": "are by an automatic account: dropped",
-    "empty": "are empty, or have nothing but empty lines before them: dropped",
+    "empty": "are empty, or answer nothing but an empty line: dropped",
     "newcomer": "are by people with too few earlier lines, or unknown people: dropped",
 }
 "What can become of a line that answers another."
@@ -540,29 +542,26 @@ def context_path(
     turn: Turn,  # a reply
     most: int = 8,  # most turns; the root and the latest ones stay
 ) -> list[Turn]:  # root first, without the reply, empty turns left out
-    "Follow a reply up to the root of its tree."
-    path = []
-    while turn := turn.parent: path.append(turn)
-    path = [t for t in path[::-1] if t.text]
-    return path if len(path) <= most else [*path[:1], *path[len(path) - most + 1:]]
-
-
-def _root(turn):
-    while turn.parent: turn = turn.parent
-    return turn
+    "Follow a reply up its tree; of a longer path only the steps that are kept are walked."
+    path, step = [], turn.parent
+    while step and len(path) < most:
+        if step.text: path.append(step)
+        step = step.parent
+    if step and most > 1 and turn.root.text: path[-1] = turn.root
+    return path[::-1]
 
 # %% ../nbs/03_humanual.ipynb #_fate
 def _fate(turn, robots, writer, order):
     if turn.author in robots: return "automatic"
     if turn.kind != "reply": return turn.kind
-    if not turn.text or not context_path(turn): return "empty"
+    if not (turn.text and turn.parent.text): return "empty"
     return "reply" if writer.persona(turn.author, order) else "newcomer"
 
 
 def _example(turn, source, persona, order, names, most):
     said = [replace(t.lines[0], content=t.text, parents=()) for t in context_path(turn, most)]
     context, reply = rename_speakers(said, turn.text, turn.author, names)
-    return Example(turn.id, source, "", turn.author, _root(turn).id, persona, context, reply, order)
+    return Example(turn.id, source, "", turn.author, turn.root.id, persona, context, reply, order)
 
 # %% ../nbs/03_humanual.ipynb #_report
 def _report(threads, examples, names, robots, fates, found):
