@@ -488,8 +488,9 @@ def make_topics(
 ) -> list[Topic]:
     "Make topics in the order of the calendar, the held-out ones last"
     cells = [(noun, (1 - noun + k) % 5) for noun in range(6) for k in range(5)]
-    grid = ((name, f"the {d.modifiers[m]} {d.nouns[noun]}", m + noun) for noun, m in cells for name, d in DOMAINS.items())
-    topics = [Topic(name, target, place % 5 == 0) for name, target, place in islice(grid, n)]
+    grid = ((name, d, noun, m) for noun, m in cells for name, d in DOMAINS.items())
+    topics = [Topic(name, f"the {d.modifiers[m]} {d.nouns[noun]}", (m + noun) % 5 == 0)
+              for name, d, noun, m in islice(grid, n)]
     rng.shuffle(topics)
     return sorted(topics, key=lambda topic: topic.held_out)
 
@@ -677,8 +678,9 @@ def world_examples(
 def _example(world, reply, order, personas):
     user, post = world.users[reply.user_id], world.posts[reply.post_id]
     split = SPLIT_OF.get((user.held_out, post.held_out), "")
-    place = dict(source=post.domain, split=split, context_id=post.id, context=post.messages, order=order)
-    return Example(reply.id, user_id=user.id, persona=personas[user.id], reply=reply.text, states=describe_all(reply.states), **place)
+    where = dict(source=post.domain, split=split, context_id=post.id, context=post.messages, order=order)
+    who = dict(user_id=user.id, persona=personas[user.id], reply=reply.text, states=describe_all(reply.states))
+    return Example(reply.id, **where, **who)
 
 # %% ../nbs/05_miniworld.ipynb #row_html
 def row_html(
@@ -877,7 +879,8 @@ def match_stance(
     return max(((head, head * tail) for head, tail in zip(heads, tails)), default=(0.0, 0.0))
 
 
-def _turned(item, truth): return item.negated or not item.key.startswith(truth.direction)
+def _turned(item, truth):
+    return item.negated or not item.key.startswith(truth.direction)
 
 # %% ../nbs/05_miniworld.ipynb #match_emotion
 def match_emotion(
@@ -971,11 +974,13 @@ def copied_share(
     return sum(window in known for window in _slide(words, n)) / (len(words) - n + 1)
 
 
-def _slide(words, n): return zip(*(islice(words, i, None) for i in range(n)))
+def _slide(words, n):
+    return zip(*(islice(words, i, None) for i in range(n)))
 
 
 @lru_cache(maxsize=1024)
-def _windows(context, n): return frozenset(_slide(words_of(context), n))
+def _windows(context, n):
+    return frozenset(_slide(words_of(context), n))
 
 # %% ../nbs/05_miniworld.ipynb #StateScore
 class StateScore(NamedTuple):
@@ -1095,7 +1100,7 @@ def score_reply(
 def score_reply_states(
     truth: str,        # the real reply
     candidate: str,    # the generated reply
-    context: str = "", # what may not be copied
+    context: str = "",  # what may not be copied
 ) -> dict[str, StateScore]:  # the levels that the real reply expresses
     "Score the states that can be read from a generated reply, each for itself"
     said, fault = _true_states(truth), _fault(candidate, context)

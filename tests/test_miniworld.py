@@ -10,7 +10,7 @@ from statistics import mean
 
 import pytest
 
-from humanlm.data import check_leakage, escape, from_dict, read_jsonl, split_by_context, write_jsonl, ConfigError, DataError, Example
+from humanlm.data import check_leakage, from_dict, read_jsonl, split_by_context, write_jsonl, ConfigError, DataError, Example
 from humanlm.miniworld import (
     BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, SLOTS, STANCES, STATE_LEVELS, VALUES, WorldConfig, baselines, copied_share, describe,
     expressed, lexicon, make_world, needed_phrases, perturb, read, realise, rule_states, score_reply, score_reply_states, score_state, uniform_states,
@@ -364,4 +364,4 @@ def test_pictures_escape_hostile_text(world):
 
     bad = '<img src=x onerror=alert(1)> "\'& i love the night tram İİ'
     for page in (highlight(bad), row_html(replace(world.examples[0], reply=bad))):
-        assert "<img" not in page and escape("<img") in page
+        assert "<img" not in page and "&lt;" in page
