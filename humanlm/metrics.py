@@ -18,8 +18,8 @@ from .data import DataError, escape, shorten
 def _counts(contexts: int, resamples: int, seed: int) -> np.ndarray:
     "How often each context is drawn, [resamples, contexts]"
     drawn = np.random.default_rng(seed).integers(0, contexts, (resamples, contexts))
-    drawn += contexts * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=resamples * contexts).reshape(resamples, contexts).astype(float)
+    cells = (drawn + contexts * np.arange(resamples)[:, None]).ravel()
+    return np.bincount(cells, minlength=resamples * contexts).reshape(resamples, contexts).astype(float)
 
 # %% ../nbs/64_metrics.ipynb #resampled_means
 def resampled_means(
@@ -31,8 +31,9 @@ def resampled_means(
     "Compute the means of resampled contexts, missing scores left out"
     values = np.asarray(values, float)
     if contexts is not None and len(contexts) != len(values):
-        raise DataError(f"{len(contexts)} contexts for {len(values)} examples. Give the context of every example.")
-    index = np.unique(np.arange(len(values)) if contexts is None else np.asarray(contexts), return_inverse=True)[1]
+        raise DataError(f"{len(contexts)} contexts for {len(values)} examples. Give one for each example.")
+    contexts = np.arange(len(values)) if contexts is None else np.asarray(contexts)
+    index = np.unique(contexts, return_inverse=True)[1]
     sums, known = np.zeros((2, index.max(initial=-1) + 1, *values.shape[1:]))
     np.add.at(sums, index, np.nan_to_num(values))
     np.add.at(known, index, ~np.isnan(values))
@@ -68,7 +69,8 @@ def bootstrap_interval(
     values = np.asarray(values, float)
     known = ~np.isnan(values)
     mean = values[known].mean() if known.any() else math.nan
-    return _interval(resampled_means(values, contexts, seed, resamples), mean, int(known.sum()), _scored_contexts(known, contexts))
+    means = resampled_means(values, contexts, seed, resamples)
+    return _interval(means, mean, int(known.sum()), _scored_contexts(known, contexts))
 
 # %% ../nbs/64_metrics.ipynb #paired_difference
 def paired_difference(
@@ -123,13 +125,15 @@ def _columns(scores: Mapping[str, Sequence[float]], what: str) -> np.ndarray:
     if len(set(sizes.values())) == 1: return np.array([np.asarray(v, float) for v in scores.values()]).T
     raise DataError(f"{what}: levels need equally many scores, got {shorten(sizes)}. Put nan where there is none.")
 
-
-def _by_level(levels: Sequence[str], values: np.ndarray, contexts, seed: int, resamples: int) -> dict[str, Interval]:
+# %% ../nbs/64_metrics.ipynb #_by_level
+def _by_level(levels, values: np.ndarray, contexts, seed: int, resamples: int) -> dict[str, Interval]:
     "Compute intervals for `all` and every level from the same resamples"
     means, known = resampled_means(values, contexts, seed, resamples), ~np.isnan(values)
-    def interval(means, mean, known): return _interval(means, mean, int(known.sum()), _scored_contexts(known, contexts))
-    overall = interval(_mean(means, 1), _mean(_mean(values, 0)), known.any(1))
-    return {ALL: overall} | {name: interval(means[:, i], _mean(values[:, i]), known[:, i]) for i, name in enumerate(levels)}
+    def interval(means, mean, known):
+        return _interval(means, mean, int(known.sum()), _scored_contexts(known, contexts))
+    found = {ALL: interval(_mean(means, 1), _mean(_mean(values, 0)), known.any(1))}
+    for i, level in enumerate(levels): found[level] = interval(means[:, i], _mean(values[:, i]), known[:, i])
+    return found
 
 # %% ../nbs/64_metrics.ipynb #result_rows
 def result_rows(
@@ -159,7 +163,8 @@ def paired_rows(
     levels = [level for level in scores_a if level in scores_b]
     if not levels: raise DataError(f"{a} and {b} share no level of {metric}. Evaluate both on the same levels.")
     x, y = (_columns({level: s[level] for level in levels}, name) for s, name in ((scores_a, a), (scores_b, b)))
-    if len(x) != len(y): raise DataError(f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones.")
+    if len(x) != len(y):
+        raise DataError(f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones.")
     found = _by_level(levels, x - y, contexts, seed, resamples)
     return [Paired(metric, level, a, b, i.n, i.mean, i.low, i.high) for level, i in found.items()]
 
@@ -187,7 +192,8 @@ def results_table(
     def line(model):
         overall = found[model, ALL]
         means = [_number(found[model, level].mean) if (model, level) in found else "–" for level in levels]
-        return [_name(model), overall.n, _number(overall.mean), f"{_number(overall.low)} to {_number(overall.high)}", *means]
+        interval = f"{_number(overall.low)} to {_number(overall.high)}"
+        return [_name(model), overall.n, _number(overall.mean), interval, *means]
     return _markdown([metric, "n", ALL, "95 % interval", *levels], [line(m) for m in models])
 
 # %% ../nbs/64_metrics.ipynb #paired_table

@@ -80,7 +80,7 @@ def test_damaged_row_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"turns": 3}, "not a trajectory"), ({"scores": {"stance": 0.5}}, "expected an object for Score"),
+    ({"turns": 3}, "not a trajectory"), ({"scores": {"stance": 0.5}}, "score 'stance'.* Score"),
     ({"mask": [True]}, "mask has 1 entries"), ({"surprise": 1}, "surprise"), ({"rewards": [1]}, "not a trajectory")])
 def test_wrong_fields_are_named(change, message):
     with pytest.raises(DataError, match=message): trajectory_from_dict(to_dict(make()) | change)
