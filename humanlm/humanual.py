@@ -76,7 +76,8 @@ def read_rows(
     if path.suffix != ".jsonl":
         raise DataError(f"Cannot read {path}: threads are .jsonl or .parquet, not {path.suffix!r}. Convert the file.")
     rows = read_jsonl(path)
-    with open(path, "rb") as lines: return list(zip((n for n, line in enumerate(lines, 1) if line.strip()), rows))
+    with open(path, "rb") as lines: numbers = [n for n, line in enumerate(lines, 1) if line.strip()]
+    return list(zip(numbers, rows))
 
 
 def _read_parquet(path):
@@ -114,8 +115,8 @@ def read_line(
     post = _value(row, "post", cols.post, (str, type(None))) if cols.post else None
     time = _value(row, "time", cols.time, (str, int, float, type(None)), None) if cols.time else None
     parents = tuple(f"{thread}/{p}" for p in _parents(row, cols.parents)) if cols.parents else ()
-    message = Message(f"{thread}/{number}", "user", "" if user is None else str(user), text or "", time, parents)
-    return Line(thread, number, message, post or "")
+    author = "" if user is None else str(user)
+    return Line(thread, number, Message(f"{thread}/{number}", "user", author, text or "", time, parents), post or "")
 
 # %% ../nbs/03_humanual.ipynb #_NEEDED
 _NEEDED = object()
@@ -228,8 +229,8 @@ def reply_turns(
         turn = latest.get((m.name, to.id)) if others else to
         if m.name and turn and not turn.answered and place - turn.last <= gap: turn.lines.append(m)
         else:
-            turn = Turn(m.name, [m], "reply" if others else "own" if known else "lost" if m.parents else "root", to)
-            turns.append(turn)
+            kind = "reply" if others else "own" if known else "lost" if m.parents else "root"
+            turns.append(turn := Turn(m.name, [m], kind, to))
         if others: to.answered, latest[m.name, to.id] = True, turn
         if m.parents: found += _links(m.parents, known, ids)
         turn.last, seen[m.id] = place, (place, turn)
@@ -626,7 +627,7 @@ def decode_prompt(
     prompt: str | Sequence[dict],  # messages of role and content, or the same as a JSON string
     post_id: str = "",  # becomes the start of the message ids
 ) -> tuple[Message, ...]:
-    "Read the context of an official row; the name of a message is its role, a model's name makes it the assistant's."
+    "Read the context of an official row; the role there is the author here, an assistant if it names a GPT."
     messages = _decoded(prompt, "prompt")
     if not isinstance(messages, (list, tuple)) or not all(map(_is_message, messages)):
         raise DataError(f"field 'prompt': expected messages with role and content, got {shorten(repr(prompt))}.")
