@@ -17,14 +17,16 @@ import torch
 def _tensor(rewards: Any) -> torch.Tensor:
     rewards = torch.as_tensor(rewards)
     if not rewards.isinf().any(): return rewards if rewards.is_floating_point() else rewards.float()
-    raise ValueError(f"rewards must be finite, or nan for no score, but row {rewards.isinf().nonzero()[0, 0]} is infinite")
+    row = rewards.isinf().nonzero()[0, 0]
+    raise ValueError(f"rewards must be finite, or nan for no score, but row {row} is infinite")
 
 
 def _index(groups: Any, rewards: torch.Tensor) -> torch.Tensor:
     "Number the groups from 0"
     groups = torch.as_tensor(groups, device=rewards.device)
     if groups.shape == rewards.shape[:1]: return groups.unique(return_inverse=True)[1]
-    raise ValueError(f"groups has shape {list(groups.shape)}, but rewards {list(rewards.shape)}; give one group number per row")
+    raise ValueError(f"groups has shape {list(groups.shape)}, but rewards {list(rewards.shape)}; "
+                     "give one group number per row")
 
 # %% ../nbs/24_advantages.ipynb #_total
 def _total(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -119,7 +121,8 @@ def broadcast(
 ) -> torch.Tensor:  # [B, T]
     "Give every trainable token the advantage of its row"
     if advantages.shape == mask.shape[:1]: return advantages[:, None] * mask
-    raise ValueError(f"advantages {list(advantages.shape)} must have one entry for each row of the mask {list(mask.shape)}")
+    raise ValueError(f"advantages {list(advantages.shape)} must have one entry "
+                     f"for each row of the mask {list(mask.shape)}")
 
 # %% ../nbs/24_advantages.ipynb #estimators
 estimators: dict[str, Callable[[Any, Any], torch.Tensor]] = {
