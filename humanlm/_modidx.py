@@ -698,6 +698,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.rollout._as_persona': ('rollout.html#_as_persona', 'humanlm/rollout.py'),
                                  'humanlm.rollout._as_reply': ('rollout.html#_as_reply', 'humanlm/rollout.py'),
                                  'humanlm.rollout._checked': ('rollout.html#_checked', 'humanlm/rollout.py'),
+                                 'humanlm.rollout._is_pair': ('rollout.html#_is_pair', 'humanlm/rollout.py'),
                                  'humanlm.rollout._message': ('rollout.html#_message', 'humanlm/rollout.py'),
                                  'humanlm.rollout._reply_html': ('rollout.html#_reply_html', 'humanlm/rollout.py'),
                                  'humanlm.rollout._rollout_checks': ('rollout.html#_rollout_checks', 'humanlm/rollout.py'),

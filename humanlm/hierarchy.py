@@ -20,7 +20,7 @@ from pathlib import Path
 from string import Formatter
 from typing import NamedTuple
 
-from .data import ConfigError, Example, Message, Persona, check_name, escape, near_miss, require, shorten
+from .data import ConfigError, Example, Message, Persona, check_name, escape, near_miss, persona_text, require, shorten
 
 # %% ../nbs/10_hierarchy.ipynb #Dimension
 @dataclass(frozen=True)
@@ -253,12 +253,14 @@ PERSONA_BLOCKS = ("demographics", "interests", "values", "communication", "stati
 
 
 def format_persona(
-    persona: Persona | Mapping | str, # fields are those of `PERSONA_BLOCKS`, each a mapping or a list
+    persona: Persona | Mapping | str, # a text, or fields, each a text, a list or a mapping
 ) -> str:
     "Write a persona as it stands in a prompt"
-    if isinstance(persona, Persona): persona = persona.text or persona.fields or ""
     if isinstance(persona, str): return persona
-    return "\n".join(_block(name, _lines(persona.get(name))) for name in PERSONA_BLOCKS)
+    if not isinstance(persona, Persona): persona = Persona("", fields=dict(persona))
+    known = persona.fields or {}
+    if persona.text or not known.keys() & set(PERSONA_BLOCKS): return persona_text(persona)
+    return "\n".join(_block(name, _lines(known.get(name))) for name in PERSONA_BLOCKS)
 
 
 def _lines(value):
