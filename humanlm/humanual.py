@@ -100,7 +100,7 @@ class Line(NamedTuple):
     message: Message
     post: str  # text of the post above the thread, or ""
 
-
+# %% ../nbs/03_humanual.ipynb #read_line
 def read_line(
     row: dict,  # column → value
     cols: ColumnMap,
@@ -141,23 +141,7 @@ def _parents(row, column):
     values = value if isinstance(value, (list, tuple)) else [value]
     return [_ident({column: v}, "parents", column) for v in values]
 
-# %% ../nbs/03_humanual.ipynb #import_threads
-def import_threads(
-    path: str | Path,  # .jsonl or .parquet, one message per row
-    columns: Mapping[str, str | None] | None = None,  # field → column, fields as in `FIELDS`
-    source: str | None = None,  # name of the collection; None: the file's name
-) -> list[Thread]:
-    "Read a file of posts and replies into threads, oldest first; `DataError` names file, row and field."
-    path, rows = Path(path), read_rows(path)
-    if not rows: raise DataError(f"{path}: there are no rows in this file. Check the path.")
-    cols = column_map(columns, list({c: None for _, row in rows for c in row}), f"{path}, data.columns")
-    threads: dict[str, dict] = {}
-    for n, row in rows:
-        try: _add(threads, read_line(row, cols, n, path.stem), n)
-        except DataError as e: raise DataError(f"{path}, row {n}: {e}") from e
-    return in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
-
-
+# %% ../nbs/03_humanual.ipynb #_add
 def _add(threads, line, row):
     lines = threads.setdefault(line.thread, {})
     first, _ = lines.setdefault(line.number, (row, line))
@@ -175,6 +159,22 @@ def _thread(name, lines, source):
 def _under(post, name, messages):
     root = Message(f"{name}/(post)", "user", "", post)
     return [root] + [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
+
+# %% ../nbs/03_humanual.ipynb #import_threads
+def import_threads(
+    path: str | Path,  # .jsonl or .parquet, one message per row
+    columns: Mapping[str, str | None] | None = None,  # field → column, fields as in `FIELDS`
+    source: str | None = None,  # name of the collection; None: the file's name
+) -> list[Thread]:
+    "Read a file of posts and replies into threads, oldest first; `DataError` names file, row and field."
+    path, rows = Path(path), read_rows(path)
+    if not rows: raise DataError(f"{path}: there are no rows in this file. Check the path.")
+    cols = column_map(columns, list({c: None for _, row in rows for c in row}), f"{path}, data.columns")
+    threads: dict[str, dict] = {}
+    for n, row in rows:
+        try: _add(threads, read_line(row, cols, n, path.stem), n)
+        except DataError as e: raise DataError(f"{path}, row {n}: {e}") from e
+    return in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
 
 # %% ../nbs/03_humanual.ipynb #in_time_order
 def in_time_order(
@@ -259,7 +259,7 @@ def _is_name(word, names):
     bare = word.lstrip("@")
     return bare in names and (bare != word or any(c.isdigit() or c == "_" for c in bare))
 
-
+# %% ../nbs/03_humanual.ipynb #without_names
 def without_names(
     thread: Thread,
     names: set[str],  # everyone who writes in the file
@@ -335,7 +335,7 @@ class Features(NamedTuple):
     habits: set[str]  # habits the line shows
     length: int  # in words
 
-
+# %% ../nbs/03_humanual.ipynb #line_features
 def line_features(
     text: str,  # one line, names at its start removed
 ) -> Features:
@@ -507,7 +507,7 @@ FATES = {
 }
 "What can become of a line that answers another."
 
-
+# %% ../nbs/03_humanual.ipynb #ThreadReport
 @dataclass(frozen=True)
 class ThreadReport:
     "What became of the lines of a file."
@@ -652,7 +652,7 @@ class OfficialRow(NamedTuple):
     example: Example
     generated: str  # cleaned
 
-
+# %% ../nbs/03_humanual.ipynb #read_official
 def read_official(
     path: str | Path,  # .jsonl or .parquet of published results
 ) -> list[OfficialRow]:
