@@ -201,8 +201,8 @@ def trl_reward(
         group = {id: n for n, id in enumerate(dict.fromkeys(row_id))}
         def record(id, text):
             level = _question(reward.requests, id).level
-            parsed = parse(text, level, policy)
-            return Trajectory(id, id, group[id], 0, level, (), [], [], [], None, text, parsed.fields, parsed.status)
+            found = parse(text, level, policy)
+            return Trajectory(id, id, group[id], 0, level, (), [], [], [], None, text, found.fields, found.status)
         values, _ = await reward([record(id, text) for id, text in zip(row_id, texts)])
         return [None if math.isnan(v) else v for v in combine(values, reward.weights).tolist()]
     return humanlm_reward
