@@ -25,6 +25,7 @@ from difflib import get_close_matches
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import humanlm
@@ -53,14 +54,15 @@ class RunConfig:
     """Write report.html at the end."""
 
     def __post_init__(self):
+        plain, budget = self.name is None or _plain_name(self.name), self.token_budget
         require(
             "run",
-            (self.name is None or _plain_name(self.name), f"name must be a plain folder name, got {shorten(self.name)!r}"),
+            (plain, f"name must be a plain folder name, got {shorten(self.name)!r}"),
             (bool(self.out.strip()), "out must name a folder"),
             (0 <= self.seed < 2**32, f"seed must be from 0 to 2**32 - 1, got {self.seed}"),
-            (bool(self.methods) and all(self.methods), f"methods must name at least one method, got {self.methods}"),
+            (bool(self.methods) and all(self.methods), f"methods must name at least one, got {self.methods}"),
             (len(set(self.methods)) == len(self.methods), f"methods names one twice: {self.methods}"),
-            (self.token_budget is None or self.token_budget > 0, f"token_budget must be positive, got {self.token_budget}"),
+            (budget is None or budget > 0, f"token_budget must be positive, got {budget}"),
         )
 
 
@@ -94,13 +96,13 @@ class SFTConfig:
     """Steps over which the learning rates rise."""
 
     def __post_init__(self):
-        counts = {name: getattr(self, name) for name in ("lesson_steps", "polite_steps", "reply_steps", "warmup", "muon_lr")}
-        sizes = {name: getattr(self, name) for name in ("lesson_batch", "polite_batch", "reply_batch", "adam_lr")}
+        values = to_dict(self)
+        sizes = ("lesson_batch", "polite_batch", "reply_batch", "adam_lr")
         require(
             "sft",
-            *((value >= 0, f"{name} must not be negative, got {value}") for name, value in counts.items()),
-            *((value > 0, f"{name} must be positive, got {value}") for name, value in sizes.items()),
-            (0 <= self.noise <= 1, f"noise must lie between 0 and 1, got {self.noise}"),
+            *((value >= 0, f"{name} must not be negative, got {value}") for name, value in values.items()),
+            *((values[name] > 0, f"{name} must be positive, got {values[name]}") for name in sizes),
+            (self.noise <= 1, f"noise must lie between 0 and 1, got {self.noise}"),
         )
 
 # %% ../nbs/01_config.ipynb #Settings
@@ -140,8 +142,11 @@ def known_settings(
     "Map the dotted name of every setting to its type"
     known = {}
     for group, kind in groups.items():
-        hints = get_type_hints(kind) if is_dataclass(kind) else {}
-        known |= {f"{group}.{f.name}": hints[f.name] for f in fields(kind)} if hints else {group: dict[str, Any]}
+        if is_dataclass(kind):
+            hints = get_type_hints(kind)
+            known |= {f"{group}.{f.name}": hints[f.name] for f in fields(kind)}
+        else:
+            known[group] = dict[str, Any]
     return known
 
 # %% ../nbs/01_config.ipynb #_kind
@@ -205,11 +210,14 @@ def _strict_loader():
         "Safe YAML that refuses equal keys"
 
         def construct_mapping(self, node, deep=False):
-            keys = [key.value for key, _ in node.value]
-            twice = next((key for key in keys if keys.count(key) > 1), None)
-            if twice is not None:
-                raise ValueError(f"line {node.start_mark.line + 1}: the key {twice!r} occurs twice below")
-            return super().construct_mapping(node, deep)
+            keys = [str(key.value) for key, _ in node.value]
+            content = super().construct_mapping(node, deep)
+            line = f"line {node.start_mark.line + 1} and below"
+            if twice := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"{line}: the key {twice[0]!r} occurs twice")
+            if odd := [key for key in content if not isinstance(key, str)]:
+                raise ValueError(f"{line}: the key {odd[0]!r} is not text, put it in quotes")
+            return content
 
     return Loader
 
@@ -267,7 +275,8 @@ def find_run(
 ) -> Path:
     "Give the folder of a run by its path or its name; it need not exist"
     places = [Path(out) / run, Path(run)]
-    return next((place for place in places if (place / "config.yaml").is_file()), places[len(Path(run).parts) > 1])
+    kept = [place for place in places if (place / "config.yaml").is_file()]
+    return kept[0] if kept else places[len(Path(run).parts) > 1]
 
 # %% ../nbs/01_config.ipynb #parse
 def parse(
@@ -345,7 +354,8 @@ def _unknown_in_files(files, known):
         for group, part in content.items():
             if group in groups and not isinstance(part, dict):
                 yield f"{path}: {group} must hold settings as name: value, got {shorten(part)!r}."
-            for key in [f"{group}.{name}" for name in part] if isinstance(part, dict) else {str(group)} - groups:
+            keys = [f"{group}.{name}" for name in part] if isinstance(part, dict) else {group} - groups
+            for key in keys:
                 if _kind(key, known) is None:
                     yield f"{path}: {shorten(key)} does not exist.{guess_setting(key, known)}"
 
@@ -392,7 +402,8 @@ def _wrong_values(parser, line, files, known):
 
 
 def _leaves(content):
-    return [(g, name, value) for g, part in content.items() if isinstance(part, dict) for name, value in part.items()]
+    parts = {group: part for group, part in content.items() if isinstance(part, dict)}
+    return [(group, name, value) for group, part in parts.items() for name, value in part.items()]
 
 
 def _accepts(parse, value):
@@ -411,19 +422,31 @@ def _expected(kind, value):
 
 # %% ../nbs/01_config.ipynb #_settings
 def _settings(found, groups, line, problems):
-    built = {}
+    built, known = {}, known_settings(groups)
     for name, kind in groups.items():
-        values = found[name].as_dict() if is_dataclass(kind) else dict(kind) | found[name]
-        try:
-            built[name] = kind(**values) if is_dataclass(kind) else values
-        except ConfigError as e:
-            problems += e.problems
-        except ValueError as e:
-            problems.append(f"{name}: {shorten(e, 300)}")
-    if "run" in built:
+        values = found[name].as_dict() if is_dataclass(kind) else dict(kind) | (found[name] or {})
+        empty = [f"{name}.{key}" for key, value in values.items() if value is None]
+        absent = [key for key in empty if not _allows_null(_kind(key, known))]
+        problems += [f"{key} {_expected(known[key], 'null')}" for key in absent]
+        if not absent:
+            built[name] = _built(name, kind, values, problems)
+    if built.get("run"):
         built["run"] = _named(built["run"], line, found.resume)
     switches = {name: bool(found.get(name)) for name in ("dry_run", "fresh", "help_trainer")}
     return Settings(built, resume=found.resume, inputs=tuple(line.inputs), **switches)
+
+# %% ../nbs/01_config.ipynb #_built
+def _built(name, kind, values, problems):
+    try:
+        return kind(**values) if is_dataclass(kind) else values
+    except ConfigError as e:
+        problems += e.problems
+    except ValueError as e:
+        problems.append(f"{name}: {shorten(e, 300)}")
+
+
+def _allows_null(kind):
+    return kind is Any or NoneType in get_args(kind)
 
 # %% ../nbs/01_config.ipynb #_named
 def _named(run, line, resume):
@@ -504,18 +527,19 @@ def open_run(
     if fresh and state != "missing":
         folder.rename(_unused(folder))
     elif resume is None and state != "missing":
-        raise ConfigError(f"The run {folder} exists and has {'not ' * (state == 'started')}finished. {WAYS_ON}.")
+        so_far = "has finished" if state == "finished" else "has not finished"
+        raise ConfigError(f"The run {folder} exists and {so_far}. {WAYS_ON}.")
     elif resume and state == "missing":
         others = [p.name for p in sorted(Path(out).glob("*/")) if run_state(p) != "missing"]
         raise ConfigError(f"There is no run {folder} to resume.{near_miss(name, others)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise ConfigError(f"Cannot make the folder {folder}: {e.strerror}. Choose another --run.out or --run.name.") from e
+        raise ConfigError(f"Cannot make {folder}: {e.strerror}. Choose another --run.out or --run.name.") from e
     return folder
 
 # %% ../nbs/01_config.ipynb #WAYS_ON
-WAYS_ON = "Continue or show it with --resume, choose another --run.name, or start anew with --fresh (make: FRESH=1)"
+WAYS_ON = "Continue or show it with --resume, choose another --run.name, or begin anew with --fresh (make: FRESH=1)"
 
 
 def _unused(folder):

@@ -1,0 +1,112 @@
+"The one grammar of all commands, from outside and for any input."
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from humanlm.config import RunConfig, SFTConfig, known_settings, parse, save_config
+from humanlm.data import ConfigError, DataConfig
+
+settings.register_profile("calm", deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("calm")
+
+GROUPS = {"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {"learning_rate": 6e-4}}
+KNOWN = known_settings(GROUPS)
+SCRIPT = """
+import sys
+from humanlm.config import RunConfig, SFTConfig, command, parse
+from humanlm.data import DataConfig
+@command
+def main(argv=None):
+    print(parse({"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}, argv, "demo", "A demo."))
+code = main()
+heavy = [m for m in ("torch", "numpy", "pandas", "datasets", "transformers", "trl") if m in sys.modules]
+sys.exit(f"imported {heavy}" if heavy else code)
+"""
+
+
+def demo(*argv):
+    return subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("argv, code, part", [
+    (["--help"], 0, "Steps of lessons"),
+    (["--version"], 0, "humanlm "),
+    (["--print_config", "--sft.noise", "0.25"], 0, "noise: 0.25"),
+    (["--dry-run"], 0, "dry_run=True"),
+    (["--resume"], 0, "resume=''"),
+])
+def test_commands_answer_without_heavy_imports(argv, code, part):
+    done = demo(*argv)
+    assert (done.returncode, done.stderr) == (code, "") and part in done.stdout
+
+
+@pytest.mark.parametrize("argv, parts", [
+    (["--run.sed", "1", "--sft.noise", "x"], ["2 problems", "--run.seed?", "--sft.noise must be float"]),
+    (["--config", "nowhere.yaml"], ["Cannot read nowhere.yaml"]),
+    (["--data.source", "threads", "--run.seed", "-1"], ["2 problems", "data.path is needed", "run.seed must be from 0"]),
+])
+def test_problems_are_messages_and_code_two(argv, parts):
+    done = demo(*argv)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert all(part in done.stderr for part in parts), done.stderr
+
+
+names = st.from_regex(r"[a-z][a-z_]{2,12}", fullmatch=True)
+scalars = st.none() | st.booleans() | st.integers(-10**6, 10**6) | st.floats(allow_nan=False, allow_infinity=False) | st.text("abc1e-.: {", max_size=8)
+
+
+@given(
+    run=st.builds(RunConfig, name=names, seed=st.integers(0, 99), methods=st.lists(names, min_size=1, unique=True), token_budget=st.none() | st.integers(1, 9)),
+    sft=st.builds(SFTConfig, noise=st.floats(0, 1), adam_lr=st.floats(1e-9, 1), lesson_steps=st.integers(0, 10**6)),
+    trainer=st.dictionaries(names, st.booleans() | st.integers(-99, 99) | st.floats(1e-9, 1e9), max_size=4),
+)
+def test_saved_settings_read_back_the_same(tmp_path, run, sft, trainer):
+    from humanlm.config import Settings
+
+    asked = Settings({"run": run, "data": DataConfig(), "sft": sft, "trainer": {"learning_rate": 1e-5} | trainer})
+    again = parse(GROUPS, ["--config", str(save_config(tmp_path / "x.yaml", asked))])
+    assert again.groups == asked.groups and again.fingerprint() == asked.fingerprint()
+
+
+@given(names.filter(lambda n: n not in GROUPS), names)
+def test_unknown_names_are_errors_everywhere(tmp_path, group, name):
+    (tmp_path / "x.yaml").write_text(f"{group}: {{{name}: 1}}\n")
+    for argv in (["--config", str(tmp_path / "x.yaml")], [f"--{group}.{name}", "1"], [f"--{group}.{name}=1"]):
+        with pytest.raises(ConfigError, match="does not exist"):
+            parse(GROUPS, argv)
+
+
+@given(st.sampled_from(sorted(KNOWN)), scalars)
+def test_any_value_in_a_file_gives_settings_or_a_config_error(tmp_path, key, value):
+    import yaml
+
+    group, _, name = key.partition(".")
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({group: {name: value} if name else value}))
+    try:
+        parse(GROUPS, ["--config", str(tmp_path / "x.yaml")])
+    except ConfigError as e:
+        assert group in str(e)
+
+
+@given(st.lists(st.sampled_from([f"--{k}" for k in sorted(KNOWN)] + ["--resume", "--dry-run", "--fresh"]) | st.text("ab1-=.[]{}:", max_size=6), max_size=5))
+def test_any_line_gives_settings_or_a_config_error(argv):
+    try:
+        assert parse(GROUPS, argv, inputs="files").run.name
+    except ConfigError as e:
+        assert e.problems
+    except SystemExit as e:
+        assert e.code in (0, None)
+
+
+def test_flags_win_wherever_the_file_stands(tmp_path):
+    (tmp_path / "a.yaml").write_text("sft: {noise: 0.1}\ntrainer: {lr: 1e-5, on_cpu: true}\n")
+    (tmp_path / "b.yaml").write_text("sft: {noise: 0.2, warmup: 3}\n")
+    files = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
+    for argv in ([*files, "--sft.noise", "0.3"], ["--sft.noise", "0.3", *files], [files[0], "--sft.noise=0.3", files[1]]):
+        found = parse(GROUPS, argv)
+        assert (found.sft.noise, found.sft.warmup, found.run.name) == (0.3, 3, "b")
+        assert found.trainer == {"learning_rate": 6e-4, "lr": 1e-5, "on_cpu": True}
