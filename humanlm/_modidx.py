@@ -343,6 +343,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.judges._say_stance': ('judges.html#_say_stance', 'humanlm/judges.py'),
                                 'humanlm.judges._say_theme': ('judges.html#_say_theme', 'humanlm/judges.py'),
                                 'humanlm.judges._structure': ('judges.html#_structure', 'humanlm/judges.py'),
+                                'humanlm.judges._terms': ('judges.html#_terms', 'humanlm/judges.py'),
                                 'humanlm.judges._terms_at': ('judges.html#_terms_at', 'humanlm/judges.py'),
                                 'humanlm.judges._tone': ('judges.html#_tone', 'humanlm/judges.py'),
                                 'humanlm.judges._topic': ('judges.html#_topic', 'humanlm/judges.py'),

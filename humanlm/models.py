@@ -42,20 +42,21 @@ def _check_config(c):
         (c.template in TEMPLATES, f"template is {c.template!r}.{near_miss(c.template, TEMPLATES)}"),
         (c.dtype in DTYPES, f"dtype is {c.dtype!r}.{near_miss(c.dtype, DTYPES)}"),
         *((getattr(c, s) >= 1, f"{s} is {getattr(c, s)}: it must be at least 1.") for s in sizes),
-        (c.kv_heads < 1 or c.heads % c.kv_heads == 0, f"kv_heads is {c.kv_heads}: it must divide heads ({c.heads})."),
-        (c.head_dim % 2 == 0, f"head_dim is {c.head_dim}: it must be even, positions are rotations of pairs."),
+        (c.kv_heads < 1 or c.heads % c.kv_heads == 0,
+         f"kv_heads is {c.kv_heads}: it must divide heads ({c.heads})."),
+        (c.head_dim % 2 == 0, f"head_dim is {c.head_dim}: it must be even, since positions rotate pairs."),
         (c.vocab >= 320, f"vocab is {c.vocab}: it needs at least 320, 256 of them for single bytes."),
         (c.init_sd > 0, f"init_sd is {c.init_sd}: it must be above 0."),
         (c.threads >= 0, f"threads is {c.threads}: give 0 or more."))
 
 # %% ../nbs/06_models.ipynb #ModelConfig
-@dataclass
+@dataclass(frozen=True)
 class ModelConfig:
     "Which model to train or ask, and how it reads a conversation"
     name: str = "tiny"
-    """"tiny" (built on the spot), a model of the Hub, or a local folder"""
+    """tiny = built on the spot; else a local folder or a model of the Hub"""
     template: str = "humanlm"
-    """"humanlm" (named speakers) or "own" (the model's user and assistant roles)"""
+    """humanlm = named speakers; own = the model's user and assistant roles"""
     dtype: str = "float32"
     """number format of the weights: float32, bfloat16 or float16"""
     max_prompt_tokens: int = 1024
@@ -84,9 +85,20 @@ class ModelConfig:
 # %% ../nbs/06_models.ipynb #FRAME_TAGS
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 FRAME_TAGS = ("<name>", "</name>", "<think>", "</think>")
-_FRAME_WORDS = ("system", "user", "\n\n")
+_FRAME_WORDS = ("system", "user", "\n\n") # of the template, so that they become single tokens
 
+# %% ../nbs/06_models.ipynb #_train_bpe
+def _train_bpe(texts, size):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    bytelevel = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[PAD, START, END],
+                                  initial_alphabet=bytelevel.alphabet(), show_progress=False)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = bytelevel, decoders.ByteLevel()
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
 
+# %% ../nbs/06_models.ipynb #train_tokenizer
 def train_tokenizer(
     texts: Iterable[str],     # what prompts and replies look like
     vocab: int = 1536,        # entries in all, tags included
@@ -98,17 +110,8 @@ def train_tokenizer(
     tags = list(dict.fromkeys([*FRAME_TAGS, *tags]))
     bpe = _train_bpe((t for text in texts for t in (text, *_FRAME_WORDS)), vocab - len(tags))
     bpe.add_tokens([AddedToken(t, special=False, normalized=False) for t in tags])
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False,
-                                   chat_template=CHAT_TEMPLATE)
-
-
-def _train_bpe(texts, size):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, special_tokens=[PAD, START, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-    return bpe
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END,
+                                   chat_template=CHAT_TEMPLATE, clean_up_tokenization_spaces=False)
 
 # %% ../nbs/06_models.ipynb #CHAT_TEMPLATE
 CHAT_TEMPLATE = """
@@ -134,17 +137,19 @@ CHAT_TEMPLATE = """
 
 # %% ../nbs/06_models.ipynb #tiny_model
 def tiny_model(
-    config: ModelConfig,                 # its sizes
-    tokenizer: "PreTrainedTokenizerFast",# decides vocabulary and end token
-    seed: int = 0,                       # same seed, same weights
+    config: ModelConfig, # its sizes
+    tokenizer: "PreTrainedTokenizerFast", # decides vocabulary and end token
+    seed: int = 0,       # same seed, same weights
 ) -> "PreTrainedModel":
     "Build a small Qwen3 model with seeded random weights"
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
-    shape = Qwen3Config(vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=config.mlp,
-        num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
-        head_dim=config.head_dim, initializer_range=config.init_sd, tie_word_embeddings=True, max_position_embeddings=4096,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None)
+    shape = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=config.mlp,
+        num_hidden_layers=config.layers, num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads, head_dim=config.head_dim, initializer_range=config.init_sd,
+        tie_word_embeddings=True, max_position_embeddings=4096, bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(shape).to(getattr(torch, config.dtype)).eval()
@@ -154,29 +159,21 @@ def _twin(backend):
     "Copy a tokenizer without its added tokens, and make their vocabulary entries unreachable"
     from tokenizers import Tokenizer
     parts = json.loads(backend.to_str())
-    added, model = {t["content"] for t in parts["added_tokens"]}, parts["model"]
-    parts |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    if isinstance(model["vocab"], dict): model["vocab"] = {_hide(t, added): i for t, i in model["vocab"].items()}
-    else: model["vocab"] = [[_hide(t, added), score] for t, score in model["vocab"]]
+    model, added = parts["model"], {t["content"] for t in parts["added_tokens"]}
+    hide = lambda token: f"  hidden {token}" if token in added else token
+    vocab = model["vocab"] # a dict, or a list of pairs for unigram models
+    model["vocab"] = ({hide(t): i for t, i in vocab.items()} if isinstance(vocab, dict) else
+                      [[hide(t), score] for t, score in vocab])
     if "merges" in model: model["merges"] = [m for m in model["merges"] if "".join(m) not in added]
+    parts |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     return Tokenizer.from_str(json.dumps(parts))
 
-
-def _hide(token, added):
-    return f"  hidden {token}" if token in added else token
-
-# %% ../nbs/06_models.ipynb #ROLES
-ROLES = ("system", "user", "assistant")
+# %% ../nbs/06_models.ipynb #_KINDS
 _KINDS = {"text": "content", "markup": "markup"}
 
 
-class _Turn(NamedTuple):
-    role: str
-    name: str
-    parts: list[tuple[str, str]] # (kind, text)
-
-
 def _parts(content, where):
+    "Read content as a list of (kind, text)"
     if isinstance(content, str): return [("content", content)]
     try: parts = [(_KINDS[p["type"]], p["text"]) for p in content]
     except (TypeError, KeyError): parts = [("", None)]
@@ -185,80 +182,97 @@ def _parts(content, where):
                      f"{{'type': 'text' or 'markup', 'text': '...'}}. Got {shorten(repr(content))}.")
 
 
+def _trim(parts):
+    "Strip the outer whitespace of a list of (kind, text)"
+    filled = [i for i, (_, text) in enumerate(parts) if text.strip()]
+    if not filled: return []
+    parts = parts[filled[0]:filled[-1] + 1]
+    parts[0] = (parts[0][0], parts[0][1].lstrip())
+    return [*parts[:-1], (parts[-1][0], parts[-1][1].rstrip())]
+
+# %% ../nbs/06_models.ipynb #ROLES
+ROLES = ("system", "user", "assistant")
+
+
+class _Turn(NamedTuple):
+    role: str
+    name: str
+    parts: list[tuple[str, str]] # (kind, text)
+
+
 def _turn(message, i):
+    "Check message number `i` and read it"
     where = f"message {i}"
     if not isinstance(message, dict) or "role" not in message:
         raise ModelError(f"{where}: expected a dict with role, name and content, got {shorten(repr(message))}.")
     role = check_name(message["role"], ROLES, f"role in {where}:", ModelError)
     return _Turn(role, str(message.get("name") or ""), _trim(_parts(message.get("content"), where)))
 
-
-def _trim(parts):
-    parts = list(parts)
-    while parts and not parts[0][1].strip(): parts.pop(0)
-    while parts and not parts[-1][1].strip(): parts.pop()
-    if parts: parts[0] = (parts[0][0], parts[0][1].lstrip())
-    if parts: parts[-1] = (parts[-1][0], parts[-1][1].rstrip())
-    return parts
-
-# %% ../nbs/06_models.ipynb #_SLOT
-_SLOT = re.compile("\ue000(\\d+)\ue001")
-
-
+# %% ../nbs/06_models.ipynb #_Renderer
 class _Renderer:
-    "The two tokenizers and the known prompt shapes that belong to one tokenizer"
+    "What is known about one tokenizer: private copies of it, prompt shapes, texts it has seen"
     def __init__(self, tokenizer):
         from tokenizers import Tokenizer
         if not hasattr(tokenizer, "backend_tokenizer"):
-            raise ModelError(f"{type(tokenizer).__name__} is not a tokenizer of the tokenizers library. Load it with use_fast=True.")
+            raise ModelError(f"{type(tokenizer).__name__} is no fast tokenizer. Load the model's fast tokenizer.")
         self.main = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        self.main.no_truncation(), self.main.no_padding()
-        self.plain, self.state, self.frames = _twin(self.main), _state(tokenizer), {}
-        self.tables = {}
+        self.main.no_truncation()
+        self.main.no_padding()
+        self.plain, self.state = _twin(self.main), _state(tokenizer)
+        self.frames, self.tables = {}, {}
         self.encode = lru_cache(maxsize=1 << 14)(self._encode)
 
     def _encode(self, kind, text):
-        ids = (self.plain if kind == "content" else self.main).encode(_utf8(text), add_special_tokens=False).ids
-        return tuple(ids)
+        if not text.isascii(): text = text.encode("utf-8", "replace").decode() # UTF-8 has no lone surrogates
+        by = self.plain if kind == "content" else self.main
+        return tuple(by.encode(text, add_special_tokens=False).ids)
 
-
-def _utf8(text):
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+# %% ../nbs/06_models.ipynb #_RENDERERS
+_RENDERERS: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _state(tokenizer):
     return len(tokenizer), tokenizer.chat_template
 
 
-_RENDERERS: WeakKeyDictionary = WeakKeyDictionary()
-
-
 def _renderer(tokenizer):
     known = _RENDERERS.get(tokenizer)
-    if known is None or known.state != _state(tokenizer): known = _RENDERERS[tokenizer] = _Renderer(tokenizer)
+    if known is None or known.state != _state(tokenizer):
+        known = _RENDERERS[tokenizer] = _Renderer(tokenizer)
     return known
 
-# %% ../nbs/06_models.ipynb #_frame
+# %% ../nbs/06_models.ipynb #_SLOT
+_SLOT = re.compile("\ue000(\\d+)\ue001")
+
+
 def _frame(tokenizer, shape, speaker, thinking, opens=True):
+    "Look up, or make, the frame for turns of this shape: a (role, has a name) per turn"
     frames, key = _renderer(tokenizer).frames, (shape, speaker, thinking, opens)
     if key not in frames: frames[key] = _make_frame(tokenizer, *key)
     return frames[key]
 
 
 def _make_frame(tokenizer, shape, speaker, thinking, opens):
-    mark = "\ue000{}\ue001".format
-    messages = [{"role": role, "name": mark(2 * i) if name else "", "content": mark(2 * i + 1)} for i, (role, name) in enumerate(shape)]
-    extra = {} if thinking is None else {"enable_thinking": thinking}
-    try: text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens,
-                                              speak_as=mark(2 * len(shape)) if speaker else "", **extra)
-    except Exception as e:
-        raise ModelError(f"The chat template cannot render the turns {shorten(', '.join(r for r, _ in shape))}: {shorten(e)}. "
-                         "Set model.template to humanlm, or change the roles.") from e
-    pieces = _SLOT.split(text)
-    missing = {2 * i + 1 for i in range(len(shape))} - {int(n) for n in pieces[1::2]}
-    if missing: raise ModelError(f"The chat template leaves out message {min(missing) // 2} ({shape[min(missing) // 2][0]}). Set model.template to humanlm.")
-    encode = _renderer(tokenizer).encode
+    pieces = _SLOT.split(_rendered(tokenizer, shape, speaker, thinking, opens))
+    filled, encode = {int(n) for n in pieces[1::2]}, _renderer(tokenizer).encode
+    for i, (role, _) in enumerate(shape):
+        if 2 * i + 1 not in filled:
+            raise ModelError(f"The chat template leaves out message {i} ({role}). Use model.template humanlm.")
     return [int(p) if i % 2 else encode("template", p) for i, p in enumerate(pieces) if p]
+
+# %% ../nbs/06_models.ipynb #_rendered
+def _rendered(tokenizer, shape, speaker, thinking, opens):
+    "Render the chat template with a placeholder per slot"
+    slot = "\ue000{}\ue001".format
+    messages = [{"role": role, "name": slot(2 * i) if named else "", "content": slot(2 * i + 1)}
+                for i, (role, named) in enumerate(shape)]
+    options = {"speak_as": slot(2 * len(shape)) if speaker else ""}
+    if thinking is not None: options["enable_thinking"] = thinking
+    try: return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens, **options)
+    except Exception as e:
+        roles = shorten(", ".join(role for role, _ in shape))
+        raise ModelError(f"The chat template cannot render the turns {roles}: {shorten(e)}. "
+                         "Use model.template humanlm, or change the roles.") from e
 
 # %% ../nbs/06_models.ipynb #Segment
 class Segment(NamedTuple):
@@ -266,7 +280,7 @@ class Segment(NamedTuple):
     kind: str            # template | content | markup
     ids: tuple[int, ...] # its tokens
 
-
+# %% ../nbs/06_models.ipynb #segments
 def segments(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],      # role, name and content of each turn
@@ -277,12 +291,14 @@ def segments(
     turns = [_turn(m, i) for i, m in enumerate(messages)]
     if not speaks_names(tokenizer): turns, speaker = _own_turns(turns, speaker), ""
     frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
-    names, encode = [*(t.name for t in turns), speaker], _renderer(tokenizer).encode
-    parts = lambda slot: turns[slot // 2].parts if slot % 2 else [("content", names[slot // 2])]
-    return [Segment(*s) for piece in frame for s in
-            ([("template", piece)] if isinstance(piece, tuple) else ((k, encode(k, t)) for k, t in parts(piece)))]
+    slots = [slot for t in turns for slot in ([("content", t.name)], t.parts)] + [[("content", speaker)]]
+    encode, found = _renderer(tokenizer).encode, []
+    for piece in frame:
+        if isinstance(piece, tuple): found.append(Segment("template", piece))
+        else: found.extend(Segment(kind, encode(kind, text)) for kind, text in slots[piece])
+    return found
 
-
+# %% ../nbs/06_models.ipynb #render
 def render(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],      # role, name and content of each turn
@@ -310,7 +326,7 @@ def render_target(
     ids = [i for kind, text in _parts(content, "target") for i in encode(kind, text)]
     return ids + [end_id(tokenizer)] if end else ids
 
-
+# %% ../nbs/06_models.ipynb #end_id
 def end_id(
     tokenizer: "PreTrainedTokenizerFast",
 ) -> int:
@@ -333,23 +349,23 @@ def end_ids(
 _COLOURS = {"template": "#e3e3e3", "content": "#cfe2fb", "markup": "#fbd9a5"}
 
 
-class PromptStrip:
-    "A rendered prompt as coloured tokens, for notebooks"
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast", parts: Sequence[Segment]):
-        self.tokens = [(s.kind, tokenizer.decode([i])) for s in parts for i in s.ids]
-
-    def _repr_html_(self):
-        legend = " ".join(_box(k, k) for k in _COLOURS)
-        return ("<div style='max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px'>"
-                f"<div>{legend} &nbsp; {len(self.tokens)} tokens</div>{''.join(_box(*t) for t in self.tokens)}</div>")
-
-
 def _box(kind, text):
     shown = escape(text).replace(" ", "·").replace("\n", "↵")
     style = f"background:{_COLOURS[kind]};border:1px solid #fff;border-radius:3px;padding:1px"
     return f"<span style='{style}' title='{kind}'>{shown}</span>" + ("<br>" if "\n" in text else "")
 
 
+class PromptStrip:
+    "A rendered prompt as coloured tokens, for notebooks"
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", parts: Sequence[Segment]):
+        self.tokens = [(s.kind, tokenizer.decode([i])) for s in parts for i in s.ids]
+
+    def _repr_html_(self):
+        legend, strip = " ".join(_box(k, k) for k in _COLOURS), "".join(_box(*t) for t in self.tokens)
+        style = "max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
+        return f"<div style='{style}'><div>{legend} &nbsp; {len(self.tokens)} tokens</div>{strip}</div>"
+
+# %% ../nbs/06_models.ipynb #show_prompt
 def show_prompt(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],      # role, name and content of each turn
@@ -364,10 +380,11 @@ def _own_turns(turns, speaker):
     "Map named speakers to the two roles of a template that knows no names"
     joined = []
     for i, t in enumerate(turns):
-        role = "assistant" if speaker and t.name == speaker else "system" if t.role == "system" and i == 0 else "user"
-        name = [("content", f"{t.name}: ")] if t.name and role == "user" else []
-        if joined and joined[-1].role == role: joined[-1].parts.extend([("content", "\n\n"), *name, *t.parts])
-        else: joined.append(_Turn(role, "", name + t.parts))
+        role = "assistant" if speaker and t.name == speaker else "user"
+        if t.role == "system" and i == 0: role = "system"
+        parts = [("content", f"{t.name}: "), *t.parts] if t.name and role == "user" else list(t.parts)
+        if joined and joined[-1].role == role: joined[-1].parts.extend([("content", "\n\n"), *parts])
+        else: joined.append(_Turn(role, "", parts))
     return joined
 
 # %% ../nbs/06_models.ipynb #FittedPrompt
@@ -376,7 +393,7 @@ class FittedPrompt(NamedTuple):
     ids: list[int]
     dropped: int # messages left out, the oldest ones
 
-
+# %% ../nbs/06_models.ipynb #fit_prompt
 def fit_prompt(
     tokenizer: "PreTrainedTokenizerFast",
     messages: Sequence[dict],      # role, name and content of each turn
@@ -392,8 +409,8 @@ def fit_prompt(
     most = max(len(messages) - start - 1, 0)
     n = bisect_left(range(most), True, key=lambda n: len(cut(n)) <= limit)
     if len(ids := cut(n)) <= limit: return FittedPrompt(ids, n)
-    raise ModelError(f"The prompt needs {len(ids)} tokens even with only its newest message, but the limit is {limit}. "
-                     "Raise model.max_prompt_tokens, or shorten the persona or the post.")
+    raise ModelError(f"The prompt needs {len(ids)} tokens even with only its newest message, but the limit is "
+                     f"{limit}. Raise model.max_prompt_tokens, or shorten the persona or the post.")
 
 # %% ../nbs/06_models.ipynb #TokenLogps
 class TokenLogps(NamedTuple):
@@ -416,6 +433,19 @@ def _pad(rows, left, fill=0, width=None):
 def _positions(mask):
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
+# %% ../nbs/06_models.ipynb #_logps
+def _logps(model, prompts, completions, T, temperature):
+    "Compute one batch of `token_logps`"
+    import torch
+    (p_ids, p_mask), (c_ids, c_mask) = _pad(prompts, left=True), _pad(completions, left=False, width=T)
+    ids, mask = torch.cat([p_ids, c_ids], 1).to(model.device), torch.cat([p_mask, c_mask], 1).to(model.device)
+    out = model(input_ids=ids, attention_mask=mask.long(), position_ids=_positions(mask),
+                use_cache=False, logits_to_keep=T + 1)
+    logits = out.logits[:, -T - 1:-1].float() / temperature
+    chosen = logits.gather(-1, ids[:, ids.shape[1] - T:, None])[..., 0] - logits.logsumexp(-1)
+    mask = c_mask.to(model.device)
+    return torch.where(mask, chosen, 0.0), mask
+
 # %% ../nbs/06_models.ipynb #token_logps
 def token_logps(
     model: "PreTrainedModel",
@@ -426,32 +456,27 @@ def token_logps(
 ) -> TokenLogps: # logps and mask [B, T]; gradients flow unless the caller forbids them
     "Compute the log-probability of each completion token given all tokens before it"
     import torch
-    if len(prompt_ids) != len(completion_ids):
-        raise ModelError(f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one completion per prompt.")
-    T, pairs = max(map(len, completion_ids), default=0), list(zip(prompt_ids, completion_ids))
-    parts = [_logps(model, pairs[i:i + batch_size], T, temperature) for i in range(0, len(pairs), batch_size)]
-    logps, masks = zip(*parts) if parts else ([torch.zeros(0, 0)], [torch.zeros(0, 0, dtype=torch.bool)])
-    return TokenLogps(torch.cat(logps), torch.cat(masks))
+    B, T = len(prompt_ids), max(map(len, completion_ids), default=0)
+    if len(completion_ids) != B:
+        raise ModelError(f"{B} prompts but {len(completion_ids)} completions: give one completion per prompt.")
+    spans = [slice(i, i + batch_size) for i in range(0, B, batch_size)]
+    parts = [_logps(model, prompt_ids[s], completion_ids[s], T, temperature) for s in spans]
+    if not parts: return TokenLogps(torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.bool))
+    return TokenLogps(*(torch.cat(tensors) for tensors in zip(*parts)))
 
-
-def _logps(model, pairs, T, temperature):
-    import torch
-    (p_ids, p_mask), (c_ids, c_mask) = _pad([p for p, _ in pairs], left=True), _pad([c for _, c in pairs], False, width=T)
-    ids, mask = (torch.cat(both, 1).to(model.device) for both in ((p_ids, c_ids), (p_mask, c_mask)))
-    logits = model(input_ids=ids, attention_mask=mask.long(), position_ids=_positions(mask), use_cache=False,
-                   logits_to_keep=T + 1).logits[:, -T - 1:-1].float() / temperature
-    c_ids, c_mask = c_ids.to(model.device), c_mask.to(model.device)
-    chosen = logits.gather(-1, c_ids[..., None])[..., 0] - logits.logsumexp(-1)
-    return torch.where(c_mask, chosen, 0.0), c_mask
+# %% ../nbs/06_models.ipynb #_text
+def _text(tokenizer, ids):
+    "Decode everything, chat markers too: text must not look cleaner than the ids are"
+    return _renderer(tokenizer).main.decode(list(ids), skip_special_tokens=False)
 
 # %% ../nbs/06_models.ipynb #cut_completion
 def cut_completion(
     tokenizer: "PreTrainedTokenizerFast",
-    ids: Sequence[int],                # what was sampled, possibly too much of it
-    stop: Sequence[str] = (),          # strings that end a completion
-    cap: int | None = None,            # longest completion, in tokens
+    ids: Sequence[int],             # what was sampled, possibly too much of it
+    stop: Sequence[str] = (),       # strings that end a completion
+    cap: int | None = None,         # longest completion, in tokens
     eos_ids: Iterable[int] | None = None, # end tokens; None = those of the tokenizer
-    prompt_ids: Sequence[int] = (),    # kept in the result
+    prompt_ids: Sequence[int] = (), # kept in the result
     logps: Sequence[float] | None = None, # of the ids; cut like them
 ) -> Completion: # its text has no end token, but includes the stop string
     "Cut sampled ids at the first end token, stop string or cap"
@@ -466,10 +491,17 @@ def cut_completion(
     ids = ids[:n + 1] or [end_id(tokenizer)]
     return Completion(ids, text, finish, prompt_ids, None if logps is None else list(logps[:len(ids)]))
 
+# %% ../nbs/06_models.ipynb #_nucleus
+def _nucleus(logits, top_p):
+    "Keep the fewest tokens that hold `top_p` of the probability"
+    values, order = logits.sort(-1, descending=True)
+    share = values.softmax(-1)
+    values = _keep(values, share.cumsum(-1) - share < top_p)
+    return values.scatter(-1, order, values)
 
-def _text(tokenizer, ids):
-    "Decode everything, chat markers too: text must not look cleaner than the ids are"
-    return _renderer(tokenizer).main.decode(list(ids), skip_special_tokens=False)
+
+def _keep(logits, mask):
+    return logits.masked_fill(~mask, -float("inf"))
 
 # %% ../nbs/06_models.ipynb #_pick
 def _pick(
@@ -483,87 +515,85 @@ def _pick(
     import torch
     if not temperature: return logits.argmax(-1)
     logits = logits.float() / temperature
-    if 0 < top_k < logits.shape[-1]: logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -float("inf"))
+    if 0 < top_k < logits.shape[-1]: logits = _keep(logits, logits >= logits.topk(top_k).values[:, -1:])
     if top_p < 1: logits = _nucleus(logits, top_p)
     mass = logits.softmax(-1).double().cumsum(-1)
     border = draws.double()[:, None] * mass[:, -1:]
     return torch.searchsorted(mass, border, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
-
-def _nucleus(logits, top_p):
-    "Keep the fewest tokens that hold `top_p` of the probability"
-    values, order = logits.sort(-1, descending=True)
-    share = values.softmax(-1)
-    values = values.masked_fill(share.cumsum(-1) - share >= top_p, -float("inf"))
-    return values.scatter(-1, order, values)
-
 # %% ../nbs/06_models.ipynb #_room_layer
 @lru_cache(maxsize=1)
 def _room_layer():
-    "Make the class of a cache layer that is written in place"
+    "Make the class of a cache layer that is written in place (transformers is imported on first use)"
     from transformers.cache_utils import DynamicLayer
 
     class RoomLayer(DynamicLayer):
-        room = 64 # positions set aside beyond the prompt
-
         def update(self, keys, values, *args, **kwargs):
             if not self.is_initialized: self.lazy_initialization(keys, values)
             n, end = self.get_seq_length(), self.get_seq_length() + keys.shape[-2]
-            if n == 0 or end > self.full[0].shape[-2]: self._move(keys, values, n, end + self.room)
+            if n == 0: self.full = [_widened(new, end + self.room) for new in (keys, values)]
             for full, new in zip(self.full, (keys, values)): full[:, :, n:end] = new
+            return self._show(end)
+
+        def _show(self, end):
             self.keys, self.values = (full[:, :, :end] for full in self.full)
             return self.keys, self.values
 
-        def _move(self, keys, values, n, width):
-            self.full = [new.new_empty(*new.shape[:2], width, new.shape[-1]) for new in (keys, values)]
-            if n: self.full[0][:, :, :n], self.full[1][:, :, :n] = self.keys, self.values
-
         def batch_select_indices(self, indices):
+            if not self.is_initialized: return
             self.full = [full[indices] for full in self.full]
-            n = self.get_seq_length()
-            self.keys, self.values = (full[:, :, :n] for full in self.full)
+            self._show(self.keys.shape[-2])
     return RoomLayer
 
 
+def _widened(states, width):
+    rows, heads, _, size = states.shape
+    return states.new_empty(rows, heads, width, size)
+
+# %% ../nbs/06_models.ipynb #_cache
 def _cache(model, room):
-    "Make an empty cache that has room for `room` tokens after the prompt"
+    "Make an empty cache with room for `room` tokens after the prompt"
     from transformers.cache_utils import DynamicCache, DynamicLayer
-    cache, layer = DynamicCache(config=model.config), _room_layer()
-    cache.layers = [layer() if type(l) is DynamicLayer else l for l in cache.layers]
-    for l in cache.layers: l.room = room
+    cache = DynamicCache(config=model.config)
+    for i, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer:
+            cache.layers[i] = _room_layer()()
+            cache.layers[i].room = room
     return cache
+
+# %% ../nbs/06_models.ipynb #_may_complete
+def _may_complete(tokenizer, strings):
+    "List for each token whether a stop string can end in it; a broken character may be part of any"
+    tables = _renderer(tokenizer).tables
+    if strings not in tables:
+        last, ids = {s[-1] for s in strings}, [[i] for i in range(len(tokenizer))]
+        texts = _renderer(tokenizer).main.decode_batch(ids, skip_special_tokens=False)
+        tables[strings] = [not last.isdisjoint(text) or "\ufffd" in text for text in texts]
+    return tables[strings]
 
 # %% ../nbs/06_models.ipynb #_Ending
 class _Ending:
     "Decides after each token which rows are finished"
     def __init__(self, tokenizer, model, caps, stops):
         import torch
-        self.tokenizer, self.stops, device = tokenizer, stops, model.device
-        self.caps, self.ends = torch.tensor(caps, device=device), torch.tensor(end_ids(tokenizer, model), device=device)
+        self.tokenizer, self.stops = tokenizer, stops
+        self.caps, self.ends = (torch.tensor(x, device=model.device) for x in (caps, end_ids(tokenizer, model)))
         strings = tuple(sorted({s for row in stops for s in row}))
-        self.table = torch.tensor(_may_complete(tokenizer, strings, model), device=device) if strings else None
         self.tail = max((len(s.encode()) for s in strings), default=0) + 4
+        table = _may_complete(tokenizer, strings) if strings else []
+        size = model.get_input_embeddings().num_embeddings # often more than the tokenizer has
+        self.table = torch.tensor(table + [False] * (size - len(table)), device=model.device)
 
     def finished(self, rows, written, t):
-        "Give a bool per row: has it written its last token at step `t`?"
+        "Say for each row whether its token at step `t` was its last; [B] bool"
         import torch
         last = written[rows, t]
         done = torch.isin(last, self.ends) | (t + 1 >= self.caps[rows])
-        if self.table is None: return done
         for i in (self.table[last] & ~done).nonzero()[:, 0].tolist():
-            text = _text(self.tokenizer, written[rows[i], max(0, t + 1 - self.tail):t + 1].tolist())
+            tail = written[rows[i], max(0, t + 1 - self.tail):t + 1].tolist()
+            text = _text(self.tokenizer, tail)
             done[i] = any(s in text for s in self.stops[int(rows[i])])
         return done
-
-
-def _may_complete(tokenizer, strings, model):
-    "List for each token whether a stop string can end in it; a broken character can be part of any"
-    known, size = _renderer(tokenizer).tables, model.config.get_text_config().vocab_size
-    if strings not in known:
-        last, decode = {s[-1] for s in strings}, _renderer(tokenizer).main.decode_batch
-        texts = decode([[i] for i in range(len(tokenizer))], skip_special_tokens=False)
-        known[strings] = [not last.isdisjoint(text) or "\ufffd" in text for text in texts]
-    return known[strings] + [False] * (size - len(known[strings]))
 
 # %% ../nbs/06_models.ipynb #_Rows
 class _Rows:
@@ -575,12 +605,16 @@ class _Rows:
         self.model, self.cache = model, _cache(model, room)
         self._read(ids)
         if self.logits.isnan().any():
-            raise ModelError("The model's logits are nan: its weights are broken, perhaps by a diverged training. Load an earlier checkpoint.")
-        if len(distinct) < len(prompts): self.keep(torch.tensor([distinct[tuple(p)] for p in prompts], device=model.device))
+            raise ModelError("The model's logits are nan: its weights are broken, perhaps because a training "
+                             "diverged. Load an earlier checkpoint.")
+        where = torch.tensor([distinct[tuple(p)] for p in prompts], device=model.device)
+        if len(distinct) < len(prompts): self.keep(where)
 
     def _read(self, ids):
-        self.logits = self.model(input_ids=ids, attention_mask=self.mask.long(), past_key_values=self.cache, use_cache=True,
-                                 position_ids=_positions(self.mask)[:, -ids.shape[1]:], logits_to_keep=1).logits[:, -1]
+        places = _positions(self.mask)[:, -ids.shape[1]:]
+        out = self.model(input_ids=ids, attention_mask=self.mask.long(), position_ids=places,
+                         past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        self.logits = out.logits[:, -1]
 
     def keep(self, index):
         "Keep (or repeat) the rows at `index`"
@@ -607,11 +641,10 @@ def _write(model, tokenizer, prompts, caps, stops, draws, options):
         lengths[rows[alive]] = t + 1
         alive &= ~ending.finished(rows, written, t)
         left = int(alive.sum())
+        if not left: break
         if left <= 0.75 * len(rows):
-            if not left: break
-            rows, last = rows[alive], last[alive]
             batch.keep(alive.nonzero()[:, 0])
-            alive = alive[alive]
+            rows, last, alive = rows[alive], last[alive], alive[alive]
         batch.feed(last)
     return [(w[:n], l[:n]) for w, l, n in zip(written.tolist(), logps.tolist(), lengths.tolist())]
 
@@ -623,34 +656,24 @@ def _chosen(logits, ids, temperature):
 # %% ../nbs/06_models.ipynb #_each
 def _each(value, n, what):
     "Spread one setting over `n` rows, or take one per row"
-    if isinstance(value, (int, str)): value = [value if isinstance(value, int) else (value,)] * n
+    if isinstance(value, int): value = [value] * n
+    elif isinstance(value, str): value = [(value,)] * n
     elif all(isinstance(v, str) for v in value): value = [tuple(value)] * n
-    if len(value) != n: raise ModelError(f"{what} has {len(value)} entries for {n} prompts: give one for all, or one per prompt.")
-    return list(value)
+    if len(value) == n: return list(value)
+    raise ModelError(f"{what} has {len(value)} entries for {n} prompts: give one for all, or one per prompt.")
 
 
 def _check_request(model, prompts, caps, stops):
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     for i, (prompt, cap, stop) in enumerate(zip(prompts, caps, stops)):
-        if not len(prompt): raise ModelError(f"Prompt {i} is empty: a model needs at least one token to continue.")
+        if not len(prompt): raise ModelError(f"Prompt {i} is empty: a model needs a token to continue.")
         if cap < 1: raise ModelError(f"max_tokens of row {i} is {cap}: give at least 1.")
-        if not all(stop): raise ModelError(f"Row {i} has an empty stop string, which every text contains. Remove it.")
+        if not all(stop): raise ModelError(f"Row {i} has an empty stop string, found in any text. Remove it.")
         if len(prompt) + cap > room:
-            raise ModelError(f"Row {i}: a prompt of {len(prompt)} tokens and {cap} new ones exceed the model's {room} positions. "
-                             "Shorten it with fit_prompt (model.max_prompt_tokens).")
+            raise ModelError(f"Row {i}: a prompt of {len(prompt)} tokens and {cap} new ones exceed the model's "
+                             f"{room} positions. Shorten it with fit_prompt (model.max_prompt_tokens).")
 
-# %% ../nbs/06_models.ipynb #_asking
-@contextmanager
-def _asking(model):
-    "Switch off training mode and gradients for a while"
-    import torch
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode(): yield
-    finally: model.train(training)
-
-
+# %% ../nbs/06_models.ipynb #_batches
 def _batches(prompts, caps, size):
     "Put rows of like length side by side, equal prompts together; give lists of row numbers"
     first = {p: i for i, p in reversed(list(enumerate(map(tuple, prompts))))}
@@ -664,29 +687,41 @@ def _draws(n, width, seed):
     generator.seed() if seed is None else generator.manual_seed(seed)
     return torch.rand(n, width, generator=generator)
 
+# %% ../nbs/06_models.ipynb #_asking
+@contextmanager
+def _asking(model):
+    "Switch off training mode and gradients for a while"
+    import torch
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(): yield
+    finally: model.train(training)
+
 # %% ../nbs/06_models.ipynb #generate
 def generate(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerFast",
-    prompt_ids: Sequence[Sequence[int]],      # prompts as ids, from `render`
-    max_tokens: int | Sequence[int] = 64,     # cap, for all rows or for each
+    prompt_ids: Sequence[Sequence[int]],  # prompts as ids, from `render`
+    max_tokens: int | Sequence[int] = 64, # cap, for all rows or for each
     stop: Sequence[str] | Sequence[Sequence[str]] = (), # stop strings, for all rows or for each
-    temperature: float = 1.0,                 # 0 = always the most likely token
-    top_k: int = 0,                           # choose among the k most likely tokens; 0 = off
-    top_p: float = 1.0,                       # choose among the likeliest tokens with this share; 1 = off
-    seed: int | None = 0,                     # None = different each time
-    batch_size: int = 128,                    # rows that are written together
+    temperature: float = 1.0, # 0 = always the most likely token
+    top_k: int = 0,           # choose among the k most likely tokens; 0 = off
+    top_p: float = 1.0,       # choose among the likeliest tokens with this share; 1 = off
+    seed: int | None = 0,     # None = different each time
+    batch_size: int = 128,    # rows that are written together
 ) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k and top-p
     "Write one completion per prompt"
-    n, ends = len(prompt_ids), end_ids(tokenizer, model)
+    n, ends, done = len(prompt_ids), end_ids(tokenizer, model), {}
     caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
-    draws, done = _draws(n, max(caps, default=0), seed), {}
+    draws, options = _draws(n, max(caps, default=0), seed), (temperature, top_k, top_p)
     with _asking(model):
         for rows in _batches(prompt_ids, caps, batch_size):
-            of = lambda values: [values[i] for i in rows]
-            done |= zip(rows, _write(model, tokenizer, of(prompt_ids), of(caps), of(stops), draws[rows], (temperature, top_k, top_p)))
-    return [cut_completion(tokenizer, done[i][0], stops[i], caps[i], ends, prompt_ids[i], done[i][1]) for i in range(n)]
+            prompts, c, s = ([values[i] for i in rows] for values in (prompt_ids, caps, stops))
+            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options))
+    cut = lambda i, ids, logps: cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
+    return [cut(i, *done[i]) for i in range(n)]
 
 # %% ../nbs/06_models.ipynb #LoadedModel
 class LoadedModel(NamedTuple):
@@ -706,7 +741,54 @@ def save_model(
         tokenizer.save_pretrained(tmp)
     return Path(folder)
 
+# %% ../nbs/06_models.ipynb #_locate
+def _locate(name):
+    "Give a folder as a path and a Hub name as it is; complain about folders that hold no model"
+    path, text = Path(name).expanduser(), str(name)
+    if (path / "config.json").is_file(): return str(path)
+    if path.is_dir():
+        inside = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
+        raise ModelError(f"{path} holds no config.json, so it is no saved model. Found: {shorten(inside)}. "
+                         "Give the folder that save_model wrote.")
+    if path.exists(): raise ModelError(f"{path} is a file. Give the folder that holds config.json.")
+    if text == "tiny": raise ModelError("The tiny model is built, not loaded: call make_model with some texts.")
+    if isinstance(name, Path) or text[:1] in "./~" or text.count("/") > 1:
+        raise ModelError(f"There is no folder {path}. Check the path; runs keep models under checkpoints/.")
+    return text
 
+
+def _attempt(where, what, load):
+    "Call `load`; say what failed, where, and what to do"
+    try: return load()
+    except Exception as e:
+        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}."
+        hint = "There is no such folder either. Check the spelling, the network, and whether it needs a login."
+        if Path(where).is_dir(): hint = "It may be broken or truncated: take an earlier one, or save it again."
+        raise ModelError(f"{fault} {hint}") from e
+
+# %% ../nbs/06_models.ipynb #_check_weights
+def _check_weights(where, model, tokenizer, report):
+    lost = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if lost: raise ModelError(f"{where} lacks {len(lost)} of the model's weights, first {shorten(lost[0])}. "
+                              "Take an earlier checkpoint, or save it again.")
+    room = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > room:
+        raise ModelError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model knows {room}. "
+                         "They do not belong together.")
+
+
+def _set_template(where, tokenizer, template):
+    check_name(template, TEMPLATES, "template", ModelError)
+    if speaks_names(tokenizer): return
+    if template == "humanlm":
+        lacking = [t for t in (START, END) if t not in tokenizer.get_vocab()]
+        if lacking: raise ModelError(f"{where}: its tokenizer has no {lacking[0]}, which our template needs. "
+                                     "Set model.template to own.")
+        tokenizer.chat_template = CHAT_TEMPLATE
+    elif not tokenizer.chat_template:
+        raise ModelError(f"{where} has no chat template of its own. Set model.template to humanlm.")
+
+# %% ../nbs/06_models.ipynb #load_model
 def load_model(
     name: str | Path,          # a local folder, or a model of the Hub
     template: str = "humanlm", # "humanlm" sets our chat template, "own" keeps the model's
@@ -716,51 +798,14 @@ def load_model(
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    where = _locate(name)
-    tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where, use_fast=True))
+    where, weights = _locate(name), getattr(torch, check_name(dtype, DTYPES, "dtype", ModelError))
+    tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where))
     model, report = _attempt(where, "model", lambda: AutoModelForCausalLM.from_pretrained(
-        where, dtype=getattr(torch, dtype), output_loading_info=True))
+        where, dtype=weights, output_loading_info=True))
     _check_weights(where, model, tokenizer, report)
-    _set_template(where, tokenizer, check_name(template, TEMPLATES, "template", ModelError))
-    return LoadedModel(model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval(), tokenizer)
-
-# %% ../nbs/06_models.ipynb #_locate
-def _locate(name):
-    "Give a folder as a path and a Hub name as it is; complain about folders that hold no checkpoint"
-    path, text = Path(name).expanduser(), str(name)
-    if path.is_dir():
-        if (path / "config.json").is_file(): return str(path)
-        inside = ", ".join(sorted(p.name for p in path.iterdir())) or "nothing"
-        raise ModelError(f"{path} holds no config.json, so it is no saved model. Found: {shorten(inside)}. Give the folder that save_model wrote.")
-    if path.exists(): raise ModelError(f"{path} is a file. Give the folder that holds config.json and the weights.")
-    if text == "tiny": raise ModelError("The tiny model is built, not loaded: call make_model with texts to train its tokenizer on.")
-    if isinstance(name, Path) or text[:1] in "./~" or text.count("/") > 1:
-        raise ModelError(f"There is no folder {path}. Check the path; a run keeps its models under checkpoints/.")
-    return text
-
-
-def _attempt(where, what, load):
-    try: return load()
-    except Exception as e:
-        hint = ("The file may be broken or truncated: take an earlier checkpoint, or save it again." if Path(where).is_dir() else
-                "No folder has this name either. Check the spelling, the network, and whether the model needs a login.")
-        raise ModelError(f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}. {hint}") from e
-
-
-def _check_weights(where, model, tokenizer, report):
-    lost = sorted(report["missing_keys"]) + sorted(str(k) for k in report["mismatched_keys"])
-    if lost: raise ModelError(f"{where} lacks {len(lost)} of the model's weights, first {shorten(lost[0])}. Take an earlier checkpoint, or save it again.")
-    room = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > room: raise ModelError(f"{where}: the tokenizer has {len(tokenizer)} tokens, the model knows {room}. They do not belong together.")
-
-
-def _set_template(where, tokenizer, template):
-    if template == "own" or speaks_names(tokenizer): template = "own"
-    if template == "own" and tokenizer.chat_template: return
-    if template == "own": raise ModelError(f"{where} has no chat template of its own. Set model.template to humanlm.")
-    lacking = [t for t in (START, END) if t not in tokenizer.get_vocab()]
-    if lacking: raise ModelError(f"{where}: its tokenizer has no {lacking[0]}, which our template needs. Set model.template to own.")
-    tokenizer.chat_template = CHAT_TEMPLATE
+    _set_template(where, tokenizer, template)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return LoadedModel(model.to(device).eval(), tokenizer)
 
 # %% ../nbs/06_models.ipynb #make_model
 def make_model(
@@ -774,6 +819,6 @@ def make_model(
     if config.threads: torch.set_num_threads(config.threads)
     if config.name != "tiny": return load_model(config.name, config.template, config.dtype)
     texts = list(texts)
-    if not texts: raise ModelError("The tiny model needs texts to train its tokenizer on, and there are none. Check data.path.")
+    if not texts: raise ModelError("The tiny model needs texts to train its tokenizer on. Check data.path.")
     tokenizer = train_tokenizer(texts, config.vocab, tags)
     return LoadedModel(tiny_model(config, tokenizer, seed), tokenizer)
