@@ -68,7 +68,7 @@ def ruled(
     reason: str = "",
 ) -> Score:
     "Give the score that a status carries by rule"
-    return Score(id, FIXED[status], status, reason or status, judge="rule")
+    return Score(id, FIXED[status], status, reason or status, judge="shared rules")
 
 # %% ../nbs/16_judges.ipynb #format_score
 def format_score(
@@ -87,7 +87,7 @@ def candidate_score(
 ) -> Score | None:
     "Score what needs no judge: empty, copied, or the truth itself; else None"
     if not text.strip(): return ruled(id, "empty")
-    if _plain(text) == _plain(request.truth): return ruled(id, "ground truth copy")
+    if request.level == "response" and _plain(text) == _plain(request.truth): return ruled(id, "ground truth copy")
     share = copied_share(_QUOTED.sub("", text), request.context_text) if request.context else 0.0
     return ruled(id, "copied context", f"{share:.0%} of its six-word windows stand in the context") if share >= COPY_LIMIT else None
 
@@ -227,12 +227,13 @@ truth is surplus. A candidate that repeats the context without marking it as a q
 
 # %% ../nbs/16_judges.ipynb #_labels
 def _labels(candidates):
-    "Map candidate ids to short labels made from their texts, in the order of the candidates"
-    taken = {}
+    "Map candidate ids to short labels made from their texts"
+    labels = {}
     for id, text in candidates.items():
-        digits = fingerprint([text, id]) if fingerprint(text)[:4] in taken else fingerprint(text)
-        taken[digits[:4] if digits[:4] not in taken else digits] = id
-    return {id: label for label, id in taken.items()}
+        digits = fingerprint(text)
+        names = (f"k{digits[:4]}", f"k{digits}", *(f"k{digits}-{i}" for i in range(len(labels))))
+        labels[id] = next(name for name in names if name not in labels.values())
+    return labels
 
 
 def judge_chat(
@@ -262,8 +263,8 @@ _VERDICT = {"id": {"type": "string"}, "matches": _NUMBERS, "penalty": {"type": "
 def _object(properties): return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
+# what an answer must look like, for providers that can enforce it
 ANSWER_SCHEMA = _object({"key_points": {"type": "array", "items": {"type": "string"}}, "verdicts": {"type": "array", "items": _object(_VERDICT)}})
-"JSON schema of a judge's answer, for providers that can enforce one."
 
 # %% ../nbs/16_judges.ipynb #Verdict
 class Verdict(BaseModel):
@@ -285,8 +286,8 @@ class Verdict(BaseModel):
 def read_verdicts(
     text: str, # a model's answer
 ) -> tuple[tuple[str, ...], list[dict]]:
-    "Find key points and raw verdicts in an answer; ValueError if it holds none"
-    for found in read_json(text):
+    "Find key points and raw verdicts in an answer, in the last object that has them; ValueError if none has"
+    for found in reversed(list(read_json(text))):
         verdicts, points = found.get("verdicts"), found.get("key_points", ())
         if isinstance(verdicts, dict): verdicts = [{"id": id} | v for id, v in verdicts.items() if isinstance(v, dict)]
         if isinstance(verdicts, list):
@@ -310,7 +311,7 @@ def _verdict_score(raw, id, points, judge):
     try:
         v = Verdict.model_validate(raw)
         value = v.value()
-        if v.matches and points and len(v.matches) != len(points): raise ValueError(f"{len(v.matches)} matches for {len(points)} key points")
+        if v.matches and points and len(v.matches) != len(points): raise ValueError(f"{len(points)} key points, but {len(v.matches)} in matches")
     except ValueError as e:
         detail = e.errors()[0]["msg"] if isinstance(e, ValidationError) else e
         return replace(ruled(id, "judge failed", f"unusable verdict: {shorten(detail, 200)}"), judge=judge)
@@ -357,8 +358,8 @@ class JudgeConfig:
         return {"temperature": self.temperature, "max_tokens": self.max_tokens}
 
 
-judges: dict[str, Callable] = {}
-"Judges without a model by name: functions of (config, world, hierarchy) to a judge. Add your own."
+# judges without a model, by name: functions of (config, world, hierarchy) to a judge; add your own
+judges: dict[str, Callable[[JudgeConfig, World | None, Hierarchy], Judge]] = {}
 
 # %% ../nbs/16_judges.ipynb #LLMJudge
 class LLMJudge:
@@ -395,6 +396,7 @@ _ENDS = ("ing", "ied", "ies", "ed", "es", "ly", "s", "e", "y")
 _FACES = {")": "(smile)", "D": "(smile)", "P": "(smile)", "p": "(smile)", "(": "(frown)", "/": "(frown)", "|": "(frown)", "O": "(gasp)"}
 
 
+@lru_cache(maxsize=65536)
 def stem(
     word: str, # lower case
 ) -> str:
@@ -566,13 +568,14 @@ def rule_trie(
     return root
 
 
-_RULE_TRIE = rule_trie(TERMS)
+@lru_cache(maxsize=1)
+def _terms(): return rule_trie(TERMS)
 
 # %% ../nbs/16_judges.ipynb #_OPINING
 _OPINING = [[stem(w)] for w in "think believe feel see say suppose".split()]  # "i don't think that ..." negates what follows
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def read_rules(
     text: str, # anything, trusted or not
 ) -> RuleReading:
@@ -594,7 +597,7 @@ def read_rules(
 
 
 def _terms_at(stems, at):
-    node, hits = _RULE_TRIE, {}
+    node, hits = _terms(), {}
     for end in range(at, min(len(stems), at + 6)):
         node = node.get(stems[end])
         if node is None: break
@@ -847,11 +850,16 @@ _GOAL_OPPOSITE = {"ask": "announce", "thank": "complain", "complain": "thank", "
 _MANNER_OPPOSITE = {"question": "instruction", "instruction": "question", "claim": "question", "story": "instruction", "excited": "hedged", "gentle": "blunt", "blunt": "gentle",
                     "casual": "formal", "formal": "casual", "playful": "formal", "hedged": "sure", "sure": "hedged", "short": "long", "long": "short"}
 
-# %% ../nbs/16_judges.ipynb #_topic
+# %% ../nbs/16_judges.ipynb #_NOUN
+_NOUN = re.compile(r"\b(?:the|an?|this|that|my|your|our|his|her|their|some|any|these|those|no) ((?:[a-z]+ ?){1,2})", re.I)
+
+
 def _topic(r, context):
-    known = {stem(w) for w in tokens(context)}
-    names = sorted(dict.fromkeys(r.content), key=lambda w: (stem(w) not in known, -len(w)))[:2] or read_rules(context).content[:2]
-    return "the " + " ".join(w for w in dict.fromkeys((*r.content, *names)) if w in names) if names else "it"
+    for text, words in ((r.text, r.content), (context, read_rules(context).content)):
+        named = [[w for w in m.lower().split() if w in words] for m in _NOUN.findall(text[:2000])]
+        names = next(filter(None, named), None) or sorted(words, key=len)[-1:]
+        if names: return "the " + " ".join(names)
+    return "it"
 
 
 def _adverb(r, strong, mild): return {"strong": f"{strong} ", "mild": f"{mild} ", "plain": ""}[strength(r)]
