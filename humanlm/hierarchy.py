@@ -20,7 +20,9 @@ from pathlib import Path
 from string import Formatter
 from typing import NamedTuple
 
-from .data import ConfigError, Example, Message, Persona, check_name, escape, near_miss, persona_text, require, shorten
+from humanlm.data import (
+    ConfigError, Example, Message, Persona, check_name, escape, near_miss, persona_text, require, shorten,
+)
 
 # %% ../nbs/10_hierarchy.ipynb #Dimension
 @dataclass(frozen=True)
@@ -71,7 +73,11 @@ class Hierarchy(tuple):
         self = super().__new__(cls, dimensions)
         self.names = tuple(d.name for d in self)
         twice = {n for n in self.names if self.names.count(n) > 1}
-        require("hierarchy", (len(self) > 0, "levels must hold at least one level"), (not twice, f"levels name {sorted(twice)} twice"))
+        require(
+            "hierarchy",
+            (len(self) > 0, "levels must hold at least one level"),
+            (not twice, f"levels name {sorted(twice)} twice"),
+        )
         return self
 
     def __getitem__(self, key): return super().__getitem__(self.index_of(key) if isinstance(key, str) else key)
@@ -98,8 +104,9 @@ def _hierarchy_table(hierarchy):
 
 
 def _table_row(d):
-    threshold = "–" if d.threshold is None else d.threshold
-    return f"| `{d.name}` | {escape(d.desc).replace('|', '&#124;')} | {d.max_words or '–'} | {d.max_tokens} | {threshold} |"
+    cells = (d.max_words, d.max_tokens, d.threshold)
+    desc = escape(d.desc).replace("|", "&#124;")
+    return f"| `{d.name}` | {desc} | " + " | ".join("–" if c is None else str(c) for c in cells) + " |"
 
 # %% ../nbs/10_hierarchy.ipynb #SPEAKER
 SPEAKER = "HUMAN"
@@ -126,7 +133,8 @@ def check_training(
 ) -> Hierarchy:           # the same
     "Refuse a hierarchy whose last level is not the reply"
     names = hierarchy.names
-    require("hierarchy", (names[-1] == "response", f"levels must end with 'response' for training, got {', '.join(names)}"))
+    problem = f"levels must end with 'response' for training, got {', '.join(names)}"
+    require("hierarchy", (names[-1] == "response", problem))
     return hierarchy
 
 # %% ../nbs/10_hierarchy.ipynb #make_hierarchy
@@ -150,14 +158,16 @@ def _dimension(name, d, where, folder):
     unknown = [k for k in own if k not in _FIELDS]
     if unknown: raise ConfigError(f"{where}: unknown key {_short(unknown[0])}.{near_miss(unknown[0], _FIELDS)}")
     if "desc" not in own: raise ConfigError(f"{where}: 'desc' is missing. Say in words what the level means.")
-    if folder and own.get("system_prompt"): own["system_prompt"] = _read_template(folder / str(own["system_prompt"]), where)
+    template = own.get("system_prompt")
+    if folder and template: own["system_prompt"] = _read_template(folder / str(template), where)
     return Dimension(name, **own)
 
 
 def _read_template(path, where):
     try: return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{where}: cannot read system_prompt {path} ({e}). It is looked for beside the JSON file.") from e
+        problem = f"cannot read system_prompt {path} ({e}). It is looked for beside the JSON file."
+        raise ConfigError(f"{where}: {problem}") from e
 
 # %% ../nbs/10_hierarchy.ipynb #load_hierarchy
 def load_hierarchy(
@@ -166,7 +176,8 @@ def load_hierarchy(
     "Read a hierarchy from a file; errors name file, level and field"
     path = Path(path)
     try: levels = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
-    except (OSError, ValueError, RecursionError) as e: raise ConfigError(f"{path}: not a readable JSON file ({e}).") from e
+    except (OSError, ValueError, RecursionError) as e:
+        raise ConfigError(f"{path}: not a readable JSON file ({e}).") from e
     return make_hierarchy(levels, str(path), path.parent)
 
 
@@ -233,7 +244,8 @@ def fill(
 
 def _pieces(template):
     try: return list(Formatter().parse(template))
-    except ValueError as e: raise ConfigError(f"Prompt template {_short(template)}: {e}. Write {{{{ for a brace.") from e
+    except ValueError as e:
+        raise ConfigError(f"Prompt template {_short(template)}: {e}. Write {{{{ for a brace.") from e
 
 
 def _mark(text, levels):
@@ -288,15 +300,16 @@ def _speaker(author, user_id):
 # %% ../nbs/10_hierarchy.ipynb #PROMPTS
 PROMPTS = {
     "short": "{source}, {line} {tags}",
-    "full": """You are {speaker}: a real person, not an assistant. You are told who you are, then shown a conversation ({source}).
+    "full": """You are {speaker}: a real person, not an assistant. You are told who you are, then shown a conversation \
+({source}).
 
 # Who you are
 {persona}
 
 # How you are
-You have tastes, habits and moods. What you believe changes slowly, and you may want two things at once. Time and \
-patience are limited. You keep to ordinary manners about as much as you usually do. Be short, blunt, mistaken or off \
-the point where that is like you.
+You have tastes, habits and moods. What you believe changes slowly, and you may want two things at once. Time \
+and patience are limited. You keep to ordinary manners about as much as you usually do. Be short, blunt, mistaken \
+or off the point where that is like you.
 
 # What to write
 {task}
@@ -317,16 +330,17 @@ def slots(
     persona = format_persona(example.persona)
     line = " ".join(persona.split())
     texts = {
-        "source": example.source, "speaker": SPEAKER, "persona": persona, "line": line if line[-1:] in ".!?" else f"{line}.",
-        "task": _task(dimensions), "thought": "Think first, as yourself, then end the thought and go on with the tags. " * thinking,
+        "source": example.source, "speaker": SPEAKER, "persona": persona, "task": _task(dimensions),
+        "line": line if line[-1:] in ".!?" else f"{line}.",
+        "thought": "Think first, as yourself, then end the thought and go on with the tags. " * thinking,
     }
     tags = [markup(opening(d.name)) for d in dimensions]
     return {name: [plain(text)] for name, text in texts.items()} | {"tags": tags, "blocks": _blocks(dimensions)}
 
 
 def _task(dimensions):
-    caps = [f"at most {d.max_words} words for {d.name}" for d in dimensions if d.max_words]
-    return "Replace each description below by what is true of you here" + (f" ({', '.join(caps)}):" if caps else ":")
+    caps = ", ".join(f"at most {d.max_words} words for {d.name}" for d in dimensions if d.max_words)
+    return "Replace each description below by what is true of you here" + (f" ({caps}):" if caps else ":")
 
 
 def _blocks(dimensions):
@@ -373,12 +387,13 @@ class HierarchyConfig:
 
 # %% ../nbs/10_hierarchy.ipynb #_config_checks
 def _config_checks(c):
-    counts = ["thought_tokens", "context_messages", *(n for n in ("state_tokens", "response_tokens") if getattr(c, n) is not None)]
+    caps = [n for n in ("state_tokens", "response_tokens") if getattr(c, n) is not None]
+    counts = {n: getattr(c, n) for n in ("thought_tokens", "context_messages", *caps)}
     choices = [("prompt", c.prompt, tuple(PROMPTS)), ("thinking", c.thinking, THINKING)]
     levels = c.levels is None or isinstance(c.levels, (list, tuple)) and len(c.levels) > 0
     return [
         *((value in names, f"{k} is {_short(value)}.{near_miss(value, names)}") for k, value, names in choices),
-        *((_positive(getattr(c, n)), f"{n} must be a whole number above 0, got {_short(getattr(c, n))}") for n in counts),
+        *((_positive(k), f"{n} must be a whole number above 0, got {_short(k)}") for n, k in counts.items()),
         (levels, f"levels must be a list of names, or null for all, got {_short(c.levels)}"),
     ]
 
@@ -446,13 +461,15 @@ def make_rows(
     "Make one row per example and level (HumanLM's per-level prompts)"
     config = config or HierarchyConfig()
     hierarchy = config.load()
-    return [_row(e, hierarchy[n], config) for n in (hierarchy.names if levels is None else levels) for e in examples]
+    dimensions = hierarchy if levels is None else [hierarchy[n] for n in levels]
+    return [_row(e, d, config) for d in dimensions for e in examples]
 
 
 def _row(e, d, config):
     known = (e.states or {}).get(d.name)
     return {
-        "row_id": f"{e.id}:{d.name}", "level": d.name, "prompt": prompt(e, d.name, config), "ground_truth": known or e.reply,
+        "row_id": f"{e.id}:{d.name}", "level": d.name,
+        "prompt": prompt(e, d.name, config), "ground_truth": known or e.reply,
         "example_id": e.id, "context_id": e.context_id, "user_id": e.user_id, "split": e.split,
         "max_tokens": token_cap(d, config), "stop": [closing(d.name)], "thinking": config.thinks(d.name),
     }
@@ -519,7 +536,7 @@ class _Patterns(NamedTuple):
 @lru_cache(maxsize=256)
 def _patterns(levels, blanks):
     if not levels or len(set(levels)) < len(levels) or not all(map(is_level_name, levels)):
-        raise ConfigError(f"Cannot parse for {_short(levels)}. Give one or more different level names, such as 'stance'.")
+        raise ConfigError(f"Cannot parse for {_short(levels)}. Give one or more different level names, as in 'stance'.")
     gap = f"[{re.escape(blanks)}]*+" if blanks else ""
     whole = gap + gap.join(f"<{n}>([^<]*+)</{n}>" for n in levels) + gap
     return _Patterns(re.compile(whole, re.I | re.A), re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A))

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from .config import read_yaml
-from .data import Example, HumanLMError, Message, Persona, check_name, escape, from_dict, near_miss, require, run_sync, shorten
+from humanlm.data import (
+    Example, HumanLMError, Message, Persona, check_name, escape, from_dict, near_miss, require, run_sync, shorten,
+)
 from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, format_persona, make_rows, parse
 from .trajectory import Completion, Trajectory, Turn
 
@@ -125,7 +127,7 @@ class ScriptedPolicy:
 
     def __init__(
         self,
-        script: Callable[[dict, int], str] | Mapping[str, str | Sequence[str]], # (row, copy) → text; or level → text or texts
+        script: Callable[[dict, int], str] | Mapping[str, str | Sequence[str]], # (row, copy) → text; level → text(s)
     ):
         self.script, self.vocab = script, {"": 0} # 0 is the end token
 
@@ -148,7 +150,7 @@ class ScriptedPolicy:
         "Answer each row from the script"
         return [_scripted(self, row, self.text(row, copy)) for row, copy in zip(rows, copy_index(rows))]
 
-    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> list[list[float]]:
+    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
         "Give zeros: a script is certain of what it says"
         return [[0.0] * max(map(len, completion_ids)) for _ in completion_ids]
 
@@ -200,7 +202,8 @@ def single_turn(
         check_rows(rows)
         completions = await policy.generate(rows, sampling)
         if len(completions) != len(rows):
-            raise RolloutError(f"The policy answered {len(completions)} of {len(rows)} rows. It must answer each, in order.")
+            answered = f"{len(completions)} of {len(rows)} rows"
+            raise RolloutError(f"The policy answered {answered}. It must answer each, in order.")
         numbered = zip(rows, completions, group_index(rows), copy_index(rows))
         return [trajectory(row, c, group, copy, readers[bool(row["thinking"])]) for row, c, group, copy in numbered]
 
@@ -216,7 +219,8 @@ def check_rows(
     "Refuse rows that lack a field, before anything is generated"
     for i, row in enumerate(rows):
         lost = [name for name in _NEEDED if name not in row]
-        if lost: raise RolloutError(f"Row {i} has no {lost[0]!r}; found: {shorten(', '.join(row))}. Make rows with make_rows.")
+        found = shorten(", ".join(row))
+        if lost: raise RolloutError(f"Row {i} has no {lost[0]!r}; found: {found}. Make rows with make_rows.")
 
 # %% ../nbs/14_rollout.ipynb #Reward
 class Reward(Protocol):
@@ -268,9 +272,13 @@ class AdvantageConfig:
     """A group whose rewards lie closer together is tied: no push."""
 
     def __post_init__(self):
-        known = self.estimator in ESTIMATORS
-        require("advantage", (known, f"estimator is {self.estimator!r}.{near_miss(self.estimator, ESTIMATORS)}"),
-                (self.eps >= 0, f"eps must not be negative, got {self.eps}"), (self.floor >= 0, f"floor must not be negative, got {self.floor}"))
+        hint = near_miss(self.estimator, ESTIMATORS)
+        require(
+            "advantage",
+            (self.estimator in ESTIMATORS, f"estimator is {self.estimator!r}.{hint}"),
+            (self.eps >= 0, f"eps must not be negative, got {self.eps}"),
+            (self.floor >= 0, f"floor must not be negative, got {self.floor}"),
+        )
 
 # %% ../nbs/14_rollout.ipynb #generated_tokens
 def generated_tokens(
@@ -311,8 +319,8 @@ class ModelPolicy:
         s, ids = sampling or Sampling(), {}
         for row in rows:
             if row["row_id"] not in ids: ids[row["row_id"]] = self.prompt_ids(row)
-        return generate(self.model, self.tokenizer, [ids[r["row_id"]] for r in rows], [r["max_tokens"] for r in rows],
-                        [r["stop"] for r in rows], s.temperature, s.top_k, s.top_p, s.seed)
+        asked = ([ids[r["row_id"]] for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
+        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed)
 
     def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
         "Compute the log-probabilities of given completions"
@@ -340,12 +348,14 @@ def load_policy(
     loaded = load_model(find_model(model, settings), **{k: own[k] for k in ("template", "dtype") if k in own})
     hierarchy, rollout = (from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
                           for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig)))
-    return PolicySetup(ModelPolicy(*loaded, own.get("max_prompt_tokens", 1024)), hierarchy, rollout.eval_sampling(seed=0))
+    policy = ModelPolicy(*loaded, own.get("max_prompt_tokens", 1024))
+    return PolicySetup(policy, hierarchy, rollout.eval_sampling(seed=0))
 
 
 def _checked(policy):
     if callable(getattr(policy, "generate", None)) and not hasattr(policy, "forward"): return policy
-    raise RolloutError(f"{type(policy).__name__} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer).")
+    kind = type(policy).__name__
+    raise RolloutError(f"{kind} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer).")
 
 # %% ../nbs/14_rollout.ipynb #run_settings
 def run_settings(
@@ -353,19 +363,20 @@ def run_settings(
 ) -> dict:             # group → settings; empty where there is no run
     "Read the settings under which a model was trained"
     path = Path(model)
-    found = [p / "config.yaml" for p in (path, path.parent.parent) if (p / "config.yaml").is_file()]
-    return read_yaml(found[0]) if found else {}
+    file = (path.parent.parent if path.parent.name == "models" else path) / "config.yaml"
+    return read_yaml(file) if file.is_file() else {}
 
 
 def find_model(
     model: str | Path, # a run folder, or anything else
     settings: dict,    # of the run
-) -> str | Path:       # the folder of its last trained model; anything else as it is
+) -> str | Path:       # the folder of one of its models; anything else as it is
     "Choose the model of a run"
     folder = Path(model) / "models"
     if not folder.is_dir(): return model
     names = sorted(p.parent.name for p in folder.glob("*/config.json"))
-    if not names: raise RolloutError(f"{model} holds no finished model. Let the run finish: repeat its command with --resume.")
+    if not names:
+        raise RolloutError(f"{model} holds no finished model. Let the run finish: repeat its command with --resume.")
     methods = settings.get("run", {}).get("methods", [])
     return folder / next(n for n in ["humanlm", *reversed(methods), "cold-start", *names] if n in names)
 
@@ -409,11 +420,12 @@ class Reply:
 
 
 def _reply_html(r):
-    rows = {**r.states, **({"thought": r.thought} if r.thought else {})}
-    cells = "".join(f"<tr><th style='text-align:left'>{escape(k)}</th><td style='text-align:left'>{escape(v)}</td></tr>" for k, v in rows.items())
+    rows = [*r.states.items(), *([("thought", r.thought)] if r.thought else [])]
+    cell = "<t{0} style='text-align:left'>{1}</t{0}>".format
+    table = "".join(f"<tr>{cell('h', escape(name))}{cell('d', escape(said))}</tr>" for name, said in rows)
     text = escape(r.text) or "<i>no reply</i>"
-    return (f"<div style='max-width:690px'><blockquote style='white-space:pre-wrap'>{text}</blockquote>"
-            f"<table>{cells}</table></div>")
+    reply = f"<blockquote style='white-space:pre-wrap'>{text}</blockquote>"
+    return f"<div style='max-width:690px'>{reply}<table>{table}</table></div>"
 
 # %% ../nbs/14_rollout.ipynb #Simulator
 class Simulator:
@@ -443,7 +455,8 @@ class Simulator:
     async def areply(self, context: Said | Sequence[Said], states: bool = True) -> Reply:
         "Answer as this person would; to be awaited"
         user = self.persona.user_id
-        example = Example("simulated", self.source, "test", user, "simulated", self.persona, as_context(context, user), "")
+        said = as_context(context, user)
+        example = Example("simulated", self.source, "test", user, "simulated", self.persona, said, "")
         rows = make_rows([example], self.hierarchy, None if states else ["response"])
         rollout = single_turn(ParsePolicy(strict=self.hierarchy.strict), self.sampling)
         return _as_reply({t.level: t for t in await rollout(rows, self.policy)}, rows)
