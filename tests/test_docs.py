@@ -9,7 +9,8 @@ build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
 
 ALL = ("text/html", "text/markdown", "image/png", "text/plain")
-TO = build.Target(lambda t: None if t == "gone" else f"to/{t}", lambda content, suffix: f"fig{suffix}", lambda h: f"HTML:{h}", "", ALL)
+TO = build.Target(link=lambda t: None if t == "gone" else f"to/{t}", image=lambda content, suffix: f"fig{suffix}",
+                  html=lambda h: f"HTML:{h}", plain="", prefer=ALL)
 
 
 def code(source: str, *outputs: dict) -> dict:
@@ -73,12 +74,13 @@ def test_links_lead_to_pages(target, page): assert build.site_link(target, "") =
 
 def test_links_to_sources_need_a_repository():
     assert build.site_link("/blob/main/humanlm/data.py#L3", "") is None
-    assert build.site_link("/blob/main/humanlm/data.py#L3", "https://host/me") == "https://host/me/blob/main/humanlm/data.py#L3"
+    assert build.site_link("/blob/main/data.py#L3", "https://host/me") == "https://host/me/blob/main/data.py#L3"
     assert build.site_link("../Makefile", "https://host/me") == "https://host/me/blob/main/Makefile"
 
 
 def test_signatures_get_one_anchor_and_the_word_class():
-    text = "---\n\n[source](gone){target=\"_blank\"}\n\n### DataError\n\n```python\ndef DataError(\n    *args, **kwargs\n):\n```"
+    text = ("---\n\n[source](gone){target=\"_blank\"}\n\n### DataError\n\n"
+            "```python\ndef DataError(\n    *args, **kwargs\n):\n```")
     assert build.signature(text, TO) == "### DataError { #dataerror }\n\n```python\nclass DataError\n```"
 
 
@@ -97,14 +99,15 @@ def test_formulas_become_mathml():
 
 
 @pytest.mark.parametrize("html", [
-    '<script src="https://cdn.example/x.js"></script>', '<img src="//cdn.example/x.png">', '<div style="background:url(http://a/b)">',
-    '<link rel="stylesheet" href="https://fonts.example/css">'])
+    '<script src="https://cdn.example/x.js"></script>', '<img src="//cdn.example/x.png">',
+    '<div style="background:url(http://a/b)">', '<link rel="stylesheet" href="https://fonts.example/css">'])
 def test_what_a_page_would_fetch_is_found(tmp_path, html):
     (tmp_path / "page.html").write_text(html)
     assert len(build.offline_problems(tmp_path)) == 1
 
 
 def test_links_that_people_follow_are_allowed(tmp_path):
-    (tmp_path / "page.html").write_text('<a href="https://example.org">there</a><img src="figures/x.png"><link rel="canonical" href="https://h/p">')
+    (tmp_path / "page.html").write_text('<a href="https://example.org">there</a><img src="figures/x.png">'
+                                        '<link rel="canonical" href="https://h/p">')
     (tmp_path / "page.css").write_text("a { background: url(data:image/png;base64,AA) }")
     assert build.offline_problems(tmp_path) == []
