@@ -55,6 +55,7 @@ def test_problems_are_messages_and_code_two(argv, parts):
     assert all(part in done.stderr for part in parts), done.stderr
 
 
+odd_text = st.sampled_from(["off", "1e-5", "010", "12:30", "null", "~", "", " x", "#", "a: b", "2031-01-01", "\u2028", "'\"", "é東", ".5", "-"])
 names = st.from_regex(r"[a-z][a-z_]{2,12}", fullmatch=True)
 scalars = st.none() | st.booleans() | st.integers(-10**6, 10**6) | st.floats(allow_nan=False, allow_infinity=False) | st.text("abc1e-.: {", max_size=8)
 
@@ -62,7 +63,7 @@ scalars = st.none() | st.booleans() | st.integers(-10**6, 10**6) | st.floats(all
 @given(
     run=st.builds(RunConfig, name=names, seed=st.integers(0, 99), methods=st.lists(names, min_size=1, unique=True), token_budget=st.none() | st.integers(1, 9)),
     sft=st.builds(SFTConfig, noise=st.floats(0, 1), adam_lr=st.floats(1e-9, 1), lesson_steps=st.integers(0, 10**6)),
-    trainer=st.dictionaries(names, st.booleans() | st.integers(-99, 99) | st.floats(1e-9, 1e9), max_size=4),
+    trainer=st.dictionaries(names, st.none() | st.booleans() | st.integers(-99, 99) | st.floats(1e-9, 1e9) | odd_text, max_size=4),
 )
 def test_saved_settings_read_back_the_same(tmp_path, run, sft, trainer):
     from humanlm.config import Settings
