@@ -563,12 +563,13 @@ def _cache(model, room):
 
 # %% ../nbs/06_models.ipynb #_may_complete
 def _may_complete(tokenizer, strings):
-    "List for each token whether a stop string can end in it; a broken character may be part of any"
+    "List for each token whether a stop string can end in it; part of a character may end any that is not ASCII"
     tables = _renderer(tokenizer).tables
     if strings not in tables:
         last, ids = {s[-1] for s in strings}, [[i] for i in range(len(tokenizer))]
+        if any(not c.isascii() for c in last): last.add("\ufffd")
         texts = _renderer(tokenizer).main.decode_batch(ids, skip_special_tokens=False)
-        tables[strings] = [not last.isdisjoint(text) or "\ufffd" in text for text in texts]
+        tables[strings] = [not last.isdisjoint(text) for text in texts]
     return tables[strings]
 
 # %% ../nbs/06_models.ipynb #_Ending

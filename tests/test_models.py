@@ -121,7 +121,7 @@ def test_other_architectures_agree_with_transformers(tok, name):
 
 def test_rows_do_not_notice_each_other(tok, model):
     prompts = [render(tok, [user(t)]) for t in TEXTS] * 2
-    caps, stops = [3 + i % 9 for i in range(len(prompts))], [("e",) if i % 2 else ("the", "</stance>") for i in range(len(prompts))]
+    caps, stops = [3 + i % 9 for i in range(len(prompts))], [(("e",), ("the", "</stance>"), ("é", "a"))[i % 3] for i in range(len(prompts))]
     together, alone = (generate(model, tok, prompts, caps, stops, seed=5, batch_size=b) for b in (64, 1))
     assert [c.ids for c in together] == [c.ids for c in alone] and [c.text for c in together] == [c.text for c in alone]
     for c, cap, stop in zip(together, caps, stops):
