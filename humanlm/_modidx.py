@@ -40,6 +40,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.config._is_mapping': ('config.html#_is_mapping', 'humanlm/config.py'),
                                 'humanlm.config._kind': ('config.html#_kind', 'humanlm/config.py'),
                                 'humanlm.config._leaves': ('config.html#_leaves', 'humanlm/config.py'),
+                                'humanlm.config._made': ('config.html#_made', 'humanlm/config.py'),
                                 'humanlm.config._mapping': ('config.html#_mapping', 'humanlm/config.py'),
                                 'humanlm.config._named': ('config.html#_named', 'humanlm/config.py'),
                                 'humanlm.config._parser': ('config.html#_parser', 'humanlm/config.py'),

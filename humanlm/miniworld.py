@@ -13,7 +13,7 @@ __all__ = ['VALUES', 'AXES', 'BELIEFS', 'OPPOSED', 'STANCES', 'EMOTIONS', 'FEELS
            'Reading', 'read', 'highlight', 'expressed', 'match_stance', 'match_emotion', 'match_goal',
            'match_communication', 'Charge', 'listing_charges', 'contradiction_charges', 'line_charges', 'copied_share',
            'StateScore', 'score_state', 'surplus_charges', 'shape_charges', 'score_reply', 'score_reply_states',
-           'baselines']
+           'predictor_texts', 'baselines']
 
 # %% ../nbs/05_miniworld.ipynb #a-small-synthetic-world
 "A small synthetic world whose users have known latent states, and the oracle that scores texts against them."
@@ -21,7 +21,7 @@ __all__ = ['VALUES', 'AXES', 'BELIEFS', 'OPPOSED', 'STANCES', 'EMOTIONS', 'FEELS
 # %% ../nbs/05_miniworld.ipynb #import-random-re-from
 import random, re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -1113,6 +1113,18 @@ PREDICTORS: dict[str, Callable[[World, Example, random.Random], States]] = {
     "agreeable": lambda world, example, rng: agreeable_states(world.post(example.context_id).target),
     "rules": lambda world, example, rng: rule_states(world.user(example.user_id), world.post(example.context_id)),
 }
+
+# %% ../nbs/05_miniworld.ipynb #predictor_texts
+def predictor_texts(
+    world: World,
+    examples: Sequence[Example],
+    name: str,  # one of `PREDICTORS`
+    seed: int = 0,  # of dice and wordings
+) -> list[dict[str, str]]:  # level → text, one per example
+    "Write what a predictor says about each example"
+    rng, guess = random.Random(f"{name}{seed}"), PREDICTORS[check_name(name, PREDICTORS, "predictor")]
+    guesses = [guess(world, e, rng) for e in examples]
+    return [describe_all(states, rng) | {"response": realise(states, rng)} for states in guesses]
 
 # %% ../nbs/05_miniworld.ipynb #baselines
 def baselines(
