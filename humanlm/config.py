@@ -66,7 +66,7 @@ class RunConfig:
             (budget is None or budget > 0, f"token_budget must be positive, got {budget}"),
         )
 
-
+# %% ../nbs/01_config.ipynb #_plain_name
 def _plain_name(name):
     return bool(re.fullmatch(r"[\w][\w.,+=@ -]{0,99}", name)) and name == name.strip(". ")
 
@@ -222,7 +222,7 @@ def _strict_loader():
 
     return _with_scalars(Loader)
 
-
+# %% ../nbs/01_config.ipynb #_with_scalars
 def _with_scalars(cls):
     for kind, pattern in SCALARS.items():
         cls.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"({pattern})$"), None)
@@ -423,7 +423,7 @@ def _leaves(content):
     parts = {group: part for group, part in content.items() if isinstance(part, dict)}
     return [(group, name, value) for group, part in parts.items() for name, value in part.items()]
 
-
+# %% ../nbs/01_config.ipynb #_accepts
 def _accepts(parse, value):
     try:
         return bool(parse(value))
@@ -449,7 +449,7 @@ def _mapping(name, defaults, files, line):
             _put(values, keys, _scalar(*value))
     return values
 
-
+# %% ../nbs/01_config.ipynb #_put
 def _put(values, keys, value):
     first, *rest = keys
     if rest:
@@ -511,7 +511,7 @@ def settings_yaml(
     quoting = _with_scalars(type("Dumper", (yaml.SafeDumper,), {}))
     return yaml.dump(settings.to_dict(), Dumper=quoting, sort_keys=False, allow_unicode=True, width=100)
 
-
+# %% ../nbs/01_config.ipynb #save_config
 def save_config(
     path: str | Path,  # file to make or replace
     settings: Settings,
@@ -579,14 +579,18 @@ def open_run(
     elif resume and state == "missing":
         others = [p.name for p in sorted(Path(out).glob("*/")) if run_state(p) != "missing"]
         raise ConfigError(f"There is no run {folder} to resume.{near_miss(name, others)}")
+    return _made(folder)
+
+# %% ../nbs/01_config.ipynb #WAYS_ON
+WAYS_ON = "Continue or show it with --resume, choose another --run.name, or begin anew with --fresh (make: FRESH=1)"
+
+
+def _made(folder):
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise ConfigError(f"Cannot make {folder}: {e.strerror}. Choose another --run.out or --run.name.") from e
     return folder
-
-# %% ../nbs/01_config.ipynb #WAYS_ON
-WAYS_ON = "Continue or show it with --resume, choose another --run.name, or begin anew with --fresh (make: FRESH=1)"
 
 
 def _unused(folder):
