@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from .config import read_yaml
 from humanlm.data import (
     Example, HumanLMError, Message, Persona, check_name, escape, from_dict, near_miss, require, run_sync, shorten,
 )
@@ -362,6 +361,7 @@ def run_settings(
     model: str | Path, # a run folder, or a model's folder inside of one
 ) -> dict:             # group → settings; empty where there is no run
     "Read the settings under which a model was trained"
+    from humanlm.config import read_yaml
     path = Path(model)
     file = (path.parent.parent if path.parent.name == "models" else path) / "config.yaml"
     return read_yaml(file) if file.is_file() else {}
@@ -433,9 +433,9 @@ class Simulator:
 
     def __init__(
         self,
-        model: Any,                        # a run folder, a model folder or name, a `Policy`, or (model, tokenizer)
-        persona: Persona | Mapping | str,  # who is played: a text, or fields
-        source: str = "chat",              # where the conversation takes place, as in training
+        model: Any,                       # whatever `load_policy` takes: a run folder, a model's name, a policy
+        persona: Persona | Mapping | str, # who is played: a text, or fields
+        source: str = "chat",             # where the conversation takes place, as in training
         hierarchy: HierarchyConfig | None = None, # None = as the run was trained, or the defaults
         sampling: Sampling | None = None,         # None = as in evaluation, seed 0
     ):
