@@ -472,7 +472,7 @@ def _as_persona(persona):
 def _as_reply(said, rows):
     text, thinks = said["response"].text, any(r["thinking"] for r in rows if r["level"] == "response")
     return Reply(
-        text=said["response"].fields.get("response") or clean_reply(text),
+        text=said["response"].fields.get("response") or clean_reply("<think>" * thinks + text),
         states={n: t.fields[n] for n, t in said.items() if n != "response" and n in t.fields},
         thought=text.rpartition("</think>")[0] if thinks else "",
         statuses={n: t.parse_status for n, t in said.items()})

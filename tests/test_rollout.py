@@ -134,6 +134,12 @@ def test_a_thought_belongs_to_the_reply():
     assert thoughtful.reply("Tea?") == Reply("my response", {n: f"my {n}" for n in STATES}, "let me see", {n: "ok" for n in LEVELS})
 
 
+@pytest.mark.parametrize("text, said", [("still thinking", ""), ("hm</think>Tea.", "Tea."), ("hm <response>Tea.", "Tea."), ("", "")])
+def test_an_unfinished_thought_is_not_said(text, said):
+    someone = Simulator(ScriptedPolicy({"response": text}), "likes tea", hierarchy=HierarchyConfig(levels=["response"], thinking="on"))
+    assert someone.reply("Tea?").text == said
+
+
 @pytest.mark.parametrize("persona", ["likes tea", {"interests": ["tea"]}, {"work": "baker"}, Persona("ana", "likes tea"), Persona("ana", fields={"values": ["tea"]})])
 def test_personas_of_any_form_are_played(persona):
     seen = []
