@@ -33,6 +33,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.config._all_of': ('config.html#_all_of', 'humanlm/config.py'),
                                 'humanlm.config._allows_null': ('config.html#_allows_null', 'humanlm/config.py'),
                                 'humanlm.config._built': ('config.html#_built', 'humanlm/config.py'),
+                                'humanlm.config._defaults': ('config.html#_defaults', 'humanlm/config.py'),
                                 'humanlm.config._expected': ('config.html#_expected', 'humanlm/config.py'),
                                 'humanlm.config._flat': ('config.html#_flat', 'humanlm/config.py'),
                                 'humanlm.config._git': ('config.html#_git', 'humanlm/config.py'),

@@ -138,7 +138,7 @@ HARMLESS = ("name", "out", "wandb", "report")
 
 # %% ../nbs/01_config.ipynb #known_settings
 def known_settings(
-    groups: Mapping[str, Any],  # name → settings class, or a mapping of defaults
+    groups: Mapping[str, Any],  # name → settings class; `dict` or a dict of defaults for what is passed on
 ) -> dict[str, Any]:
     "Map the dotted name of every setting to its type"
     known = {}
@@ -294,7 +294,7 @@ def find_run(
 
 # %% ../nbs/01_config.ipynb #parse
 def parse(
-    groups: Mapping[str, Any],  # name → settings class, or a mapping of defaults that is passed on
+    groups: Mapping[str, Any],  # name → settings class; `dict` or a dict of defaults for what is passed on
     argv: Sequence[str] | None = None,  # None: the command line
     prog: str = "humanlm",  # the command, for its help
     about: str = "",  # what the command does
@@ -351,7 +351,11 @@ def _add_group(parser, name, kind):
         parser.add_class_arguments(kind, name)
     else:
         text = f"passed on as they are: --{name}.KEY VALUE"
-        parser.add_argument(f"--{name}", type=dict[str, Any], default=dict(kind), metavar="...", help=text)
+        parser.add_argument(f"--{name}", type=dict[str, Any], default=_defaults(kind), metavar="...", help=text)
+
+
+def _defaults(kind):
+    return {} if kind is dict else copy.deepcopy(dict(kind))
 
 # %% ../nbs/01_config.ipynb #_hide_loaders
 def _hide_loaders(parser, groups):
@@ -439,8 +443,8 @@ def _expected(kind, value):
     return f"must be {name}, got {shorten(value)!r}."
 
 # %% ../nbs/01_config.ipynb #_mapping
-def _mapping(name, defaults, files, line):
-    values = copy.deepcopy(dict(defaults))
+def _mapping(name, kind, files, line):
+    values = _defaults(kind)
     for content in files.values():
         values |= content.get(name, {})
     for flag, *value in line.flags:
