@@ -75,20 +75,16 @@ def _plain_name(name):
 class SFTConfig:
     "The supervised cold start"
 
-    lesson_steps: int = 190
+    lesson_steps: int = 230
     """Steps of lessons: true states, from short personas to whole ones."""
-    lesson_batch: int = 48
-    """Rows in a lesson step."""
-    polite_steps: int = 80
+    polite_steps: int = 54
     """Steps of the polite stage: full prompts, a share of the states replaced."""
-    polite_batch: int = 32
-    """Rows in a polite step."""
     noise: float = 0.6
     """Share of states that the polite stage replaces by agreeable or random ones."""
     reply_steps: int = 120
     """Steps on real replies, where no states are known, and for the method sft."""
-    reply_batch: int = 32
-    """Rows in a reply step."""
+    batch: int = 48
+    """Rows in a step of any kind."""
     muon_lr: float = 0.025
     """Learning rate of Muon, for the matrices inside the layers. 0: AdamW for everything."""
     adam_lr: float = 0.01
@@ -98,7 +94,7 @@ class SFTConfig:
 
     def __post_init__(self):
         values = to_dict(self)
-        sizes = ("lesson_batch", "polite_batch", "reply_batch", "adam_lr")
+        sizes = ("batch", "adam_lr")
         require(
             "sft",
             *((value >= 0, f"{name} must not be negative, got {value}") for name, value in values.items()),
