@@ -204,8 +204,10 @@ def test_sidebar_lists_every_notebook():
 
 
 def python(cell: dict) -> str:
-    "The code of a cell without directives and notebook commands"
-    return re.sub(r"^\s*(#\||[%!]).*\n?", "", source(cell), flags=re.M)
+    "The code of a cell, without the notebook commands (%, !) that Python cannot parse"
+    try: ast.parse(source(cell))
+    except SyntaxError: return re.sub(r"^[%!].*$", "", source(cell), flags=re.M)
+    return source(cell)
 
 
 def name(cell: dict) -> str: return f"cell {cell['id']}"
