@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from .data import HumanLMError, check_name, escape, near_miss, run_sync, shorten
+from .data import HumanLMError, check_name, escape, near_miss, shorten
 
 # %% ../nbs/02_llm.ipynb #ChatRequest
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Usage:
                      self.tokens_out + other.tokens_out, cost)
 
 # %% ../nbs/02_llm.ipynb #prices
+# US dollars per million tokens (read, written); list prices of November 2025, to be changed as you like
 prices: dict[str, tuple[float, float]] = {
     "openai/gpt-5": (1.25, 10.0),
     "openai/gpt-5-mini": (0.25, 2.0),
@@ -67,7 +68,6 @@ prices: dict[str, tuple[float, float]] = {
     "anthropic/claude-haiku-4-5": (1.0, 5.0),
     "anthropic/claude-sonnet-4-5": (3.0, 15.0),
 }
-"US dollars per million tokens (read, written), list prices of November 2025; change them as you like."
 
 
 def price(
@@ -145,10 +145,10 @@ def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost):
 def _cell(text): return escape(shorten(text, 60)).replace("|", "&#124;")
 
 # %% ../nbs/02_llm.ipynb #KINDS
+# kind of failure → may the same request succeed later?
 KINDS = {"timeout": True, "connection": True, "rate limit": True, "server": True, "malformed": True,
          "bad request": False, "auth": False, "no credit": False, "missing key": False, "missing address": False,
          "unknown model": False, "script ended": False, "over budget": False}
-"Kinds of failure → may the same request succeed later?"
 
 
 class LLMError(HumanLMError):
@@ -358,10 +358,9 @@ def _seconds(text):
     except (TypeError, ValueError): return None
 
 # %% ../nbs/02_llm.ipynb #_key
-def _key(*names):
-    found = [os.environ[n] for n in names if os.environ.get(n)]
-    if found: return found[0]
-    raise LLMError("missing key", f"Set the environment variable {' or '.join(names)}, or choose a model that needs no key.")
+def _key(name):
+    if os.environ.get(name): return os.environ[name]
+    raise LLMError("missing key", f"Set the environment variable {name}, or choose a model that needs no key.")
 
 
 class OpenAIClient(Client):
@@ -388,7 +387,7 @@ class OpenAIClient(Client):
         except (OpenAIError, ValueError) as e: raise provider_error(e, self.name) from None
         return openai_reply(response, self.name)
 
-
+# %% ../nbs/02_llm.ipynb #vllm_client
 def vllm_client(
     model: str,                  # the served name
     base_url: str | None = None, # address ending in /v1
@@ -411,7 +410,7 @@ def anthropic_arguments(
             "extra_body": None if request.temperature is None else {"temperature": request.temperature}}
     return {k: v for k, v in args.items() if v}
 
-
+# %% ../nbs/02_llm.ipynb #anthropic_reply
 def anthropic_reply(
     response: Any, # the SDK's message object
     name: str,     # provider/model
@@ -448,8 +447,8 @@ class AnthropicClient(Client):
         return anthropic_reply(response, self.name)
 
 # %% ../nbs/02_llm.ipynb #scripts
+# scripted models by name: functions from a request to the text of an answer
 scripts: dict[str, Callable[[ChatRequest], str]] = {"echo": lambda request: request.messages[-1]["content"]}
-"Scripted models by name: functions from a request to the text of an answer."
 
 
 def scripted_client(
@@ -461,9 +460,9 @@ def scripted_client(
     return ScriptedClient(scripts[name], f"scripted/{name}", **options)
 
 
+# providers by name: functions from a model name to a client
 clients: dict[str, Callable[..., ChatClient]] = {
     "openai": OpenAIClient, "anthropic": AnthropicClient, "vllm": vllm_client, "scripted": scripted_client}
-"Providers by name: functions from a model name to a client."
 
 
 def client(

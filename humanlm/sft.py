@@ -124,7 +124,7 @@ def lesson(
     return world_row(world, shortened(example, [profile.phrases[i] for i in kept]), levels, 0.0, config, rng)
 
 
-LESSON_WEIGHTS = (2, 2, 1, 2, 1, 1)  # stance, emotion and value depend on the post too, and are harder to learn
+LESSON_WEIGHTS = (2, 2, 1, 2, 2, 1)  # stance, emotion, value and goal depend on the post too, and are harder to learn
 
 # %% ../nbs/28_sft.ipynb #stage_one
 def stage_one(world: World, example: Example, progress: float, config: HierarchyConfig, rng: random.Random) -> dict:
