@@ -7,8 +7,8 @@ __all__ = ['STANCE_TERMS', 'EMOTION_TERMS', 'VALENCE', 'VALUE_TERMS', 'BELIEF_TE
            'OPPOSITE', 'STRONG', 'MILD', 'NEGATORS', 'FILLERS', 'MATCH_RULES', 'SAY_VALUE', 'SAY_BELIEF', 'SAY_GOAL',
            'stem', 'tokens', 'rule_trie', 'Found', 'RuleReading', 'read_rules', 'sentiment', 'side', 'strength',
            'feelings', 'goals', 'tone', 'structure', 'surface', 'describes_manner', 'manner', 'RuleMatch', 'match_side',
-           'match_feeling', 'match_themes', 'match_goals', 'match_manner', 'wording', 'match_replies', 'rule_match',
-           'topic', 'rule_state']
+           'match_feeling', 'match_themes', 'match_goals', 'match_manner', 'wording', 'match_replies', 'topic',
+           'rule_state', 'rule_match']
 
 # %% ../nbs/15_rules.ipynb #import-re-from-collections
 import re
@@ -509,7 +509,7 @@ def match_themes(
 ) -> Callable[[RuleReading, RuleReading, frozenset[str]], RuleMatch | None]:
     "Make the comparison of beliefs or values"
     def match(truth, candidate, pool):
-        ours, theirs = list(truth.keys(level))[:2], list(candidate.keys(level))
+        ours, theirs = [k for k in truth.keys(level) if not k.startswith("not ")][:2], list(candidate.keys(level))
         if not ours: return None
         contrary = {OPPOSITE.get(k, f"not {k}") for k in ours}
         best = float(any(k in ours for k in theirs))
@@ -563,34 +563,15 @@ def match_replies(truth: RuleReading, candidate: RuleReading, pool: frozenset[st
     aim = (float(goals(truth)[0] in goals(candidate)) + _overlap(surface(truth), surface(candidate))) / 2
     ratio = candidate.words / max(1, truth.words)
     points = (f"{a}, {' and '.join(feelings(truth))}", f"{goals(truth)[0]}, {', '.join(surface(truth))}", "wording")
-    return RuleMatch(points, (position, aim, wording(truth.text, candidate.text)),
-                     {"opposite stance": 0.4 * _opposed(a, b), "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12)})
+    charges = {"opposite stance": 0.4 * _opposed(a, b), "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12)}
+    return RuleMatch(points, (position, aim, wording(truth.text, candidate.text)), charges)
 
 
 def _overlap(a, b): return len(set(a) & set(b)) / len(set(a) | set(b))
 
-# %% ../nbs/15_rules.ipynb #MATCH_RULES
+
 MATCH_RULES = {"stance": match_side, "emotion": match_feeling, "belief": match_themes("belief"), "value": match_themes("value"),
                "goal": match_goals, "communication": match_manner, "response": match_replies}
-
-
-def rule_match(
-    level: str,
-    truth: str,        # the real reply, or a description of the true state
-    candidate: str,
-    context: str = "", # what was answered; a target may be named there
-) -> RuleMatch:
-    "Compare a candidate with the truth on one level, by rule"
-    a, b = read_rules(truth), read_rules(candidate)
-    match = MATCH_RULES.get(level, match_replies)(a, b, _pool(truth, context))
-    if match is None: match = RuleMatch(("no theme found: wording only",), (wording(truth, candidate),), {})
-    over = b.words - 15 if level in TERMS else 0
-    charges = match.charges | {"too long": 0.2 + 0.05 * over if over > 0 else 0.0}
-    return match._replace(charges={why: charge for why, charge in charges.items() if charge > 0})
-
-
-@lru_cache(maxsize=1024)
-def _pool(truth, context): return frozenset(stem(w) for w in (*read_rules(truth).content, *tokens(context)))
 
 # %% ../nbs/15_rules.ipynb #SAY_VALUE
 SAY_VALUE = {
@@ -649,7 +630,8 @@ def _say_emotion(r, context, opposite):
     return f"{much}{felt} about {topic(r.text, context)}"
 
 # %% ../nbs/15_rules.ipynb #_TURN_GOAL
-_TURN_GOAL = {"ask": "announce", "thank": "complain", "complain": "thank", "agree": "object", "object": "agree", "comfort": "amuse", "amuse": "comfort"}
+_TURN_GOAL = {"ask": "announce", "thank": "complain", "complain": "thank", "agree": "object", "object": "agree",
+              "comfort": "amuse", "amuse": "comfort"}
 _TURN_MANNER = {"question": "instruction", "instruction": "question", "claim": "question", "story": "instruction", "excited": "hedged",
                 "gentle": "blunt", "blunt": "gentle", "casual": "formal", "formal": "casual", "playful": "formal", "hedged": "sure",
                 "sure": "hedged", "short": "long", "long": "short"}
@@ -684,3 +666,25 @@ def rule_state(
 ) -> str | None:
     "Write a short description of a reply's state by rule; None where the rules read nothing"
     return _WRITERS[level](read_rules(text), context, opposite) if level in _WRITERS else None
+
+# %% ../nbs/15_rules.ipynb #rule_match
+def rule_match(
+    level: str,
+    truth: str,        # the real reply, or a description of the true state
+    candidate: str,
+    context: str = "", # what was answered; a target may be named there
+    item: str = "state", # the candidate is a description of one state, or a whole reply
+) -> RuleMatch | None: # None: a whole reply, and the truth shows nothing of this level
+    "Compare a candidate with the truth on one level, by rule"
+    if item == "reply" and level in TERMS: candidate = rule_state(level, candidate, context) or ""
+    a, b = read_rules(truth), read_rules(candidate)
+    match = MATCH_RULES.get(level, match_replies)(a, b, _pool(truth, context))
+    if match is None and item == "reply": return None
+    if match is None: match = RuleMatch(("no theme found: wording only",), (wording(truth, candidate),), {})
+    over = b.words - 15 if level in TERMS else 0
+    charges = match.charges | {"too long": 0.2 + 0.05 * over if over > 0 else 0.0}
+    return match._replace(charges={why: charge for why, charge in charges.items() if charge > 0})
+
+
+@lru_cache(maxsize=1024)
+def _pool(truth, context): return frozenset(stem(w) for w in (*read_rules(truth).content, *tokens(context)))
