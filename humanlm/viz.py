@@ -17,7 +17,7 @@ from .data import Example, check_name, conversation_html, escape, persona_text, 
 from .trajectory import Score, Trajectory
 
 # %% ../nbs/08_viz.ipynb #score_style
-_BLUE, _HATCH = "20,85,160", "repeating-linear-gradient(45deg,rgba(128,128,128,.35) 0 3px,transparent 3px 8px)"
+_BLUE, _HATCH = "20,85,160", "repeating-linear-gradient(45deg,rgba(128,128,128,.22) 0 3px,transparent 3px 8px)"
 
 
 def score_style(
@@ -41,7 +41,7 @@ def score_mark(
     why = _why(s)
     if not why:
         return f'<span style="{style}">{label}</span>'
-    return (f'<details><summary title="{escape(shorten(s.reason, 300))}" style="{style};cursor:pointer">{label}</summary>'
+    return (f'<details style="margin:0"><summary title="{escape(shorten(s.reason, 300))}" style="{style};cursor:pointer">{label}</summary>'
             f'<small style="overflow-wrap:anywhere">{why}</small></details>')
 
 
