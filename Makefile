@@ -21,7 +21,7 @@ TITLE := @printf '\n== %s ==\n'
 demo: $(MARK)-train
 	$(TITLE) "Train and evaluate a small simulator (configs/humanlm-mini.yaml)"
 	@$(ENV) $(BIN)/python -m humanlm.train --config configs/humanlm-mini.yaml \
-	  $(if $(FRESH),--run.fresh true,--resume) $(ARGS)
+	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 
 test: $(MARK)-dev
 	$(TITLE) "Notebooks"

@@ -674,13 +674,12 @@ def rule_match(
     candidate: str,
     context: str = "", # what was answered; a target may be named there
     item: str = "state", # the candidate is a description of one state, or a whole reply
-) -> RuleMatch | None: # None: a whole reply, and the truth shows nothing of this level
+) -> RuleMatch | None: # None: the truth shows nothing of this level
     "Compare a candidate with the truth on one level, by rule"
     if item == "reply" and level in TERMS: candidate = rule_state(level, candidate, context) or ""
     a, b = read_rules(truth), read_rules(candidate)
     match = MATCH_RULES.get(level, match_replies)(a, b, _pool(truth, context))
-    if match is None and item == "reply": return None
-    if match is None: match = RuleMatch(("no theme found: wording only",), (wording(truth, candidate),), {})
+    if match is None: return None
     over = b.words - 15 if level in TERMS else 0
     charges = match.charges | {"too long": 0.2 + 0.05 * over if over > 0 else 0.0}
     return match._replace(charges={why: charge for why, charge in charges.items() if charge > 0})

@@ -216,8 +216,8 @@ class Progress(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         "Open the bar at the step a resumed run starts from"
-        self.lines = None if sys.stderr.isatty() else max(1, state.max_steps // 10)
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, disable=self.lines is not None)
+        self.next = None if sys.stderr.isatty() else state.global_step  # step of the next plain line
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, disable=self.next is not None)
 
     def on_step_end(self, args, state, control, **_):
         "Move on by one step"
@@ -227,9 +227,10 @@ class Progress(TrainerCallback):
         "Show the newest values"
         numbers = {key: logs[key] for key in self.keys if isinstance(logs.get(key), float)}
         self.bar.set_postfix(numbers)
-        if numbers and self.lines and (state.global_step % self.lines == 0 or state.global_step == state.max_steps):
+        if numbers and self.next is not None and state.global_step >= self.next:
             text = ", ".join(f"{key} {value:.3f}" for key, value in numbers.items())
             print(f"{self.title}: step {state.global_step} of {state.max_steps}, {text}", flush=True)
+            self.next = state.global_step + state.max_steps // 10
 
     def on_train_end(self, args, state, control, **_):
         "Close the bar"

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['GROUPS', 'sources', 'REFERENCES', 'JUDGE_TOKENS', 'JUDGE_ANSWER', 'METHODS', 'TRIM_THRESHOLD', 'TOP_PAD',
-           'MMAP_THRESHOLD', 'Data', 'load_data', 'from_world', 'from_threads', 'from_examples', 'Run', 'make_run',
-           'base_model', 'training_texts', 'cold_start_rows', 'cold_start', 'train_method', 'train_replies',
-           'train_by_reward', 'method_args', 'max_steps', 'models_of', 'evaluate_model', 'reference_evaluations',
-           'evaluate_all', 'plan', 'cold_start_plan', 'method_plan', 'judge_plan', 'money', 'run_stages', 'record',
-           'start', 'table', 'main', 'print_trainer_options', 'keep_memory', 'quiet_libraries']
+           'MMAP_THRESHOLD', 'Data', 'from_world', 'from_threads', 'from_examples', 'load_data', 'Run', 'make_run',
+           'training_texts', 'base_model', 'cold_start_rows', 'cold_start', 'max_steps', 'method_args', 'train_replies',
+           'train_by_reward', 'train_method', 'models_of', 'reference_evaluations', 'evaluate_model', 'evaluate_all',
+           'cold_start_plan', 'method_plan', 'money', 'judge_plan', 'plan', 'record', 'run_stages', 'check_settings',
+           'start', 'table', 'print_trainer_options', 'quiet_libraries', 'keep_memory', 'main']
 
 # %% ../nbs/80_train.ipynb #import-json-import-random
 import json
@@ -55,14 +55,6 @@ class Data(NamedTuple):
         check_name(name, sorted({e.split for e in self.examples}), "split")
         return [e for e in self.examples if e.split == name]
 
-
-def load_data(
-    config: Settings,  # all groups of settings
-) -> Data:
-    "Read or make the examples a run asks for, split and limited; leakage is an error"
-    data = sources[config.data.source](config)
-    return data._replace(examples=prepare_examples(data.examples, config.data))
-
 # %% ../nbs/80_train.ipynb #from_world
 def from_world(config: Settings) -> Data:
     "Generate the synthetic world"
@@ -83,6 +75,14 @@ def from_examples(config: Settings) -> Data:
 
 
 sources: dict[str, Callable] = {"miniworld": from_world, "threads": from_threads, "examples": from_examples}
+
+# %% ../nbs/80_train.ipynb #load_data
+def load_data(
+    config: Settings,  # all groups of settings
+) -> Data:
+    "Read or make the examples a run asks for, split and limited; leakage is an error"
+    data = sources[config.data.source](config)
+    return data._replace(examples=prepare_examples(data.examples, config.data))
 
 # %% ../nbs/80_train.ipynb #Run
 @dataclass
@@ -126,7 +126,14 @@ def make_run(
     judge = make_judge(settings.judge, data.world, settings.hierarchy.load())
     return Run(settings, folder, data, judge, stages)
 
-# %% ../nbs/80_train.ipynb #base_model
+# %% ../nbs/80_train.ipynb #training_texts
+def training_texts(data: Data) -> list[str]:
+    "What the tokenizer of a tiny model learns its pieces from: training rows only"
+    texts = (text for e in data.split("train") for text in
+             (e.persona.text, e.reply, *(m.content for m in e.context), *(e.states or {}).values()))
+    return list(dict.fromkeys(texts))
+
+
 def base_model(run: Run):
     "Build or load the base model, and keep it as `base`"
     from humanlm.models import load_model, make_model, save_model
@@ -136,13 +143,6 @@ def base_model(run: Run):
     made = make_model(run.settings.model, training_texts(run.data), tags, run.settings.run.seed)
     save_model(*made, run.model_folder("base"))
     return made
-
-
-def training_texts(data: Data) -> list[str]:
-    "What the tokenizer of a tiny model learns its pieces from: training rows only"
-    texts = (text for e in data.split("train") for text in
-             (e.persona.text, e.reply, *(m.content for m in e.context), *(e.states or {}).values()))
-    return list(dict.fromkeys(texts))
 
 # %% ../nbs/80_train.ipynb #cold_start_rows
 def cold_start_rows(run: Run) -> list[dict]:
@@ -164,18 +164,21 @@ def cold_start(run: Run) -> None:
               run.settings.run.seed, run.watch("cold start"), run.report_to)
     save_model(model, tokenizer, run.model_folder("cold-start"))
 
-# %% ../nbs/80_train.ipynb #train_method
-def train_method(
-    run: Run,
-    name: str,  # one of `METHODS`
-) -> None:
-    "Train one method from the cold start, and keep the model under its name"
-    from humanlm.models import load_model, save_model
-    model, tokenizer = load_model(run.model_folder("cold-start"))
-    (train_replies if name == "sft" else train_by_reward)(run, name, model, tokenizer)
-    save_model(model, tokenizer, run.model_folder(name))
+# %% ../nbs/80_train.ipynb #max_steps
+def max_steps(settings: Settings) -> int:
+    "Generation steps of a method at most; a token budget may end it earlier"
+    return int(settings.trainer.get("max_steps", 100))
 
 
+def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str = "none"):
+    "TRL's options for one method"
+    from humanlm.trainer import trainer_args
+    roll = settings.rollout
+    options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
+    options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
+    return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings), max_tokens, settings.run.seed)
+
+# %% ../nbs/80_train.ipynb #train_replies
 def train_replies(run: Run, name: str, model, tokenizer) -> None:
     "Supervised training on real replies (HumanLM, section 4: the SFT baseline)"
     from humanlm.sft import reply_rows, train_sft
@@ -197,19 +200,16 @@ def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
         (*run.watch(name), TokenBudget(s.run.token_budget)), s.model.max_prompt_tokens)
     trainer.train(resume_from_checkpoint=latest_checkpoint(out))
 
-
-def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str = "none"):
-    "TRL's options for one method"
-    from humanlm.trainer import trainer_args
-    roll = settings.rollout
-    options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
-    options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
-    return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings), max_tokens, settings.run.seed)
-
-
-def max_steps(settings: Settings) -> int:
-    "Generation steps of a method at most; a token budget may end it earlier"
-    return int(settings.trainer.get("max_steps", 100))
+# %% ../nbs/80_train.ipynb #train_method
+def train_method(
+    run: Run,
+    name: str,  # one of `METHODS`
+) -> None:
+    "Train one method from the cold start, and keep the model under its name"
+    from humanlm.models import load_model, save_model
+    model, tokenizer = load_model(run.model_folder("cold-start"))
+    (train_replies if name == "sft" else train_by_reward)(run, name, model, tokenizer)
+    save_model(model, tokenizer, run.model_folder(name))
 
 # %% ../nbs/80_train.ipynb #REFERENCES
 REFERENCES = {"chance": "uniform", "constant": "agreeable", "ceiling": "rules"}
@@ -220,6 +220,15 @@ def models_of(settings: Settings) -> list[str]:
     return ["base", "cold-start", *settings.run.methods]
 
 
+def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
+    "Judge predictors of the synthetic world that need no model; none for real data"
+    if run.data.world is None:
+        return {}
+    examples = run.data.split(run.settings.eval.split)
+    texts = {name: predictor_texts(run.data.world, examples, kind) for name, kind in REFERENCES.items()}
+    return {name: run_sync(judge_texts(examples, said, run.judge)) for name, said in texts.items()}
+
+# %% ../nbs/80_train.ipynb #evaluate_model
 def evaluate_model(
     run: Run,
     name: str,  # one of `models_of`
@@ -235,15 +244,6 @@ def evaluate_model(
         save_evaluations(path, run_sync(evaluate(policy, examples, s.hierarchy, run.judge, sampling, s.eval, s.judge.concurrency)))
     return load_evaluations(path)
 
-
-def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
-    "Judge predictors of the synthetic world that need no model; none for real data"
-    if run.data.world is None:
-        return {}
-    examples = run.data.split(run.settings.eval.split)
-    texts = {name: predictor_texts(run.data.world, examples, kind) for name, kind in REFERENCES.items()}
-    return {name: run_sync(judge_texts(examples, said, run.judge)) for name, said in texts.items()}
-
 # %% ../nbs/80_train.ipynb #evaluate_all
 def evaluate_all(run: Run) -> Results:
     "Evaluate every model of the run; write `results.json`"
@@ -256,19 +256,7 @@ def evaluate_all(run: Run) -> Results:
     atomic_write(run.folder / "results.json", to_json(found._asdict(), indent=1))
     return found
 
-# %% ../nbs/80_train.ipynb #plan
-def plan(settings: Settings) -> str:
-    "Describe a run in words and numbers"
-    s, data = settings, load_data(settings)
-    train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
-    roll, steps = s.rollout, max_steps(s)
-    batch, lines = roll.num_prompts * roll.group_size, [f"run         {Path(s.run.out) / s.run.name}, seed {s.run.seed}"]
-    lines += [f"data        {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split})",
-              f"levels      {', '.join(levels)}", f"cold start  {cold_start_plan(s)}"]
-    lines += [f"{name:<11} {method_plan(s, name, steps, batch)}" for name in s.run.methods]
-    return "\n".join([*lines, *judge_plan(s, train[:50], len(test), len(levels), steps)])
-
-
+# %% ../nbs/80_train.ipynb #cold_start_plan
 def cold_start_plan(s: Settings) -> str:
     "Steps and rows of the cold start"
     steps = s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
@@ -283,7 +271,14 @@ def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
     return (f"at most {steps} steps of {s.rollout.num_prompts} prompts x {s.rollout.group_size} completions = {batch} completions "
             f"a step, {steps * batch:,} in all{budget}")
 
-# %% ../nbs/80_train.ipynb #judge_plan
+# %% ../nbs/80_train.ipynb #money
+def money(model: str, read: int, written: int) -> str:
+    "An estimate in dollars, or that the price is unknown"
+    from humanlm.llm import price
+    cost = price(model, read, written)
+    return "unknown: no price for this model in humanlm.llm.prices" if cost is None else f"~${cost:,.2f}"
+
+
 def judge_plan(s: Settings, sample: Sequence[Example], held_out: int, levels: int, steps: int) -> list[str]:
     "Questions to the judge, their tokens and their cost"
     rl = [name for name in s.run.methods if name != "sft"]
@@ -301,15 +296,24 @@ def judge_plan(s: Settings, sample: Sequence[Example], held_out: int, levels: in
 
 JUDGE_TOKENS, JUDGE_ANSWER = 700, 300  # of the rubric, and of an answer; rough means
 
+# %% ../nbs/80_train.ipynb #plan
+def plan(settings: Settings) -> str:
+    "Describe a run in words and numbers"
+    s, data = settings, load_data(settings)
+    train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
+    roll, steps = s.rollout, max_steps(s)
+    batch, lines = roll.num_prompts * roll.group_size, [f"run         {Path(s.run.out) / s.run.name}, seed {s.run.seed}"]
+    lines += [f"data        {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split})",
+              f"levels      {', '.join(levels)}", f"cold start  {cold_start_plan(s)}"]
+    lines += [f"{name:<11} {method_plan(s, name, steps, batch)}" for name in s.run.methods]
+    return "\n".join([*lines, *judge_plan(s, train[:50], len(test), len(levels), steps)])
 
-def money(model: str, read: int, written: int) -> str:
-    "An estimate in dollars, or that the price is unknown"
-    from humanlm.llm import price
-    cost = price(model, read, written)
-    return "unknown: no price for this model in humanlm.llm.prices" if cost is None else f"~${cost:,.2f}"
-
-# %% ../nbs/80_train.ipynb #METHODS
-METHODS = ("sft", "response-only", "humanlm")
+# %% ../nbs/80_train.ipynb #record
+def record(run: Run, state: str) -> None:
+    "Write `run.json`"
+    s = run.settings
+    notes = {"judge": run.judge.name, "ledger": run.judge.ledger.to_dict()}
+    save_record(run.folder, run_record(s, data_fingerprint(run.data.examples), run.stages, state, **notes))
 
 
 def run_stages(run: Run) -> Results:
@@ -324,39 +328,73 @@ def run_stages(run: Run) -> Results:
     with run.stages("evaluation"):
         return evaluate_all(run)
 
+# %% ../nbs/80_train.ipynb #METHODS
+METHODS = ("sft", "response-only", "humanlm")
 
-def record(run: Run, state: str) -> None:
-    "Write `run.json`"
-    s = run.settings
-    notes = {"judge": run.judge.name, "ledger": run.judge.ledger.to_dict()}
-    save_record(run.folder, run_record(s, data_fingerprint(run.data.examples), run.stages, state, **notes))
 
-# %% ../nbs/80_train.ipynb #start
-def start(settings: Settings) -> Path:
-    "Open or continue the run's folder and run its stages"
+def check_settings(
+    settings: Settings,
+) -> None:
+    "Raise when a method does not exist, or the levels cannot be trained"
     for name in settings.run.methods:
         check_name(name, METHODS, "method", ConfigError)
     check_training(settings.hierarchy.load())
+
+
+def start(
+    settings: Settings,
+) -> Path:  # the run's folder
+    "Open or continue the run's folder, run its stages, and show the result"
+    check_settings(settings)
     folder = open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
     if (folder / "config.yaml").exists():
         require_same(folder, settings)
     if run_state(folder) == "finished":
-        print(f"This run has finished; --fresh starts it anew.\n{table(folder)}")
+        print(f"{folder} has finished; --fresh starts it anew.\n\n{table(folder)}")
         return folder
     save_config(folder / "config.yaml", settings)
     run = make_run(settings, folder, Stages(read_record(folder).get("seconds")))
     record(run, "started")
     run_stages(run)
+    if settings.run.report:
+        write_report(folder)
     record(run, "finished")
-    report = f"report   {write_report(folder)}" if settings.run.report else ""
-    print(f"{table(folder)}\n{report}")
+    print(f"{table(folder)}\n\nreport: {folder / 'report.html'}" if settings.run.report else table(folder))
     return folder
 
-
+# %% ../nbs/80_train.ipynb #table
 def table(folder: Path) -> str:
     "The tables of a finished run as text"
     rows = [Result(**row) for row in json.loads((folder / "results.json").read_text())["rows"]]
     return "\n\n".join(results_table(rows, metric) for metric in METRICS if any(r.metric == metric for r in rows))
+
+# %% ../nbs/80_train.ipynb #print_trainer_options
+def print_trainer_options() -> int:
+    "Print TRL's own options with their defaults"
+    from humanlm.trainer import GRPOConfig
+    for name, field in GRPOConfig.__dataclass_fields__.items():
+        print(f"--trainer.{name}  {shorten(field.metadata.get('help', ''), 100)}")
+    return 0
+
+
+def quiet_libraries() -> None:
+    "Keep the progress bars and warnings of libraries out of the way of ours"
+    import warnings
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+# %% ../nbs/80_train.ipynb #keep_memory
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers for these options
+
+
+def keep_memory() -> None:
+    "Let glibc keep freed memory for the next tensor; handing it back each time costs a fifth of a tiny model's time"
+    import ctypes
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt:
+        for option, value in ((MMAP_THRESHOLD, 32 << 20), (TRIM_THRESHOLD, 1 << 30), (TOP_PAD, 256 << 20)):
+            mallopt(option, value)
 
 # %% ../nbs/80_train.ipynb #main
 @command
@@ -374,34 +412,6 @@ def main(
     keep_memory()
     start(settings)
     return 0
-
-
-def print_trainer_options() -> int:
-    "Print TRL's own options with their defaults"
-    from humanlm.trainer import GRPOConfig
-    for name, field in GRPOConfig.__dataclass_fields__.items():
-        print(f"--trainer.{name}  {shorten(field.metadata.get('help', ''), 100)}")
-    return 0
-
-
-def keep_memory() -> None:
-    "Let glibc keep freed memory for the next tensor; handing it back each time costs a fifth of a tiny model's time"
-    import ctypes
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt:
-        for option, value in ((MMAP_THRESHOLD, 32 << 20), (TRIM_THRESHOLD, 1 << 30), (TOP_PAD, 256 << 20)):
-            mallopt(option, value)
-
-
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers for these options
-
-
-def quiet_libraries() -> None:
-    "Keep the progress bars and warnings of libraries out of the way of ours"
-    import warnings
-    from transformers.utils import logging
-    logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", category=FutureWarning)
 
 # %% ../nbs/80_train.ipynb #if-name-main-sys
 if __name__ == "__main__":

@@ -235,6 +235,11 @@ def batch_metrics(
         "tokens/generated": float(generated_tokens(trajectories)),
     }
 
+# %% ../nbs/29_trainer.ipynb #create_model_card
+@patch
+def create_model_card(self: MethodTrainer, *_, **__) -> None:
+    "Write no model card beside checkpoints"
+
 # %% ../nbs/29_trainer.ipynb #logged_tokens
 def logged_tokens(
     history: Sequence[dict],  # a trainer's log history

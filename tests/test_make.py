@@ -55,7 +55,7 @@ def test_the_demo_resumes_unless_told_to_start_anew(tmp_path):
     env = environment(tmp_path)
     again, anew = make("-n", "demo", env).stdout, make("-n", "demo", env, "FRESH=1").stdout
     assert "--config configs/humanlm-mini.yaml" in again and "--resume" in again and "fresh" not in again
-    assert "--run.fresh true" in anew and "--resume" not in anew
+    assert "--fresh" in anew and "--resume" not in anew
 
 
 def test_help_names_targets_and_variables():
