@@ -72,6 +72,7 @@ def questions(
     example: Example,
     texts: Mapping[str, str],  # level → text
     reply_states: bool = True,  # also read states from the reply
+    states: Sequence[str] | None = None,  # which ones; None: those with a text, else the known ones
 ) -> list[Question]:
     "List everything to ask a judge about one example"
     def question(metric, level, truth, text, item):
@@ -81,7 +82,7 @@ def questions(
     found = [question("state_alignment", level, known.get(level) or example.reply, texts[level], "state") for level in asked]
     if "response" not in texts:
         return found
-    reply, levels = texts["response"], asked or list(known)
+    reply, levels = texts["response"], states or asked or list(known)
     found.append(question("response_alignment", "response", example.reply, reply, "reply"))
     return found + [question("reply_state_alignment", level, example.reply, reply, "reply") for level in levels if reply_states]
 
@@ -103,9 +104,10 @@ async def judge_texts(
     statuses: Sequence[Mapping[str, str]] | None = None,  # level → parse status; None: all were read
     reply_states: bool = True,
     concurrency: int = 16,  # questions under way at once
+    states: Sequence[str] | None = None,  # to read from the reply; None: those with a text, else the known ones
 ) -> list[Evaluation]:
     "Judge what a model, or another system, said about each example"
-    asked = [q for i, (e, t) in enumerate(zip(examples, texts, strict=True)) for q in questions(i, e, t, reply_states)]
+    asked = [q for i, (e, t) in enumerate(zip(examples, texts, strict=True)) for q in questions(i, e, t, reply_states, states)]
     answers = await score_groups(judge, [q.request for q in asked], concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
     for q, (score,) in zip(asked, answers):
