@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from html import unescape
+from itertools import accumulate
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -415,12 +416,8 @@ def spent(
     stage: str,
 ) -> Curve:  # in thousands
     "Sum up the tokens that a stage has generated"
-    found, total = curve(log, stage, "tokens/generated"), 0.0
-    sums = []
-    for before, step, value in zip([0, *found.steps], *found):
-        total += (0.0 if math.isnan(value) else value) * (step - before) / 1000
-        sums.append(total)
-    return Curve(found.steps, sums)
+    found = curve(log, stage, "tokens/generated")
+    return Curve(found.steps, list(accumulate(value / 1000 for value in found.values)))
 
 # %% ../nbs/66_report.ipynb #PANELS
 PANELS = {

@@ -1,0 +1,349 @@
+"""What reaches the loss, what is left out of it, and how a run of the trainer stops and goes on."""
+import copy
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOTrainer
+
+from humanlm.advantages import group_advantages
+from humanlm.data import sample_examples
+from humanlm.grpo import group_advantage
+from humanlm.hierarchy import HierarchyConfig, closing, make_rows, opening
+from humanlm.judges import JudgeError, RuleJudge
+from humanlm.models import ModelConfig, make_model, token_logps
+from humanlm.rewards import AlignmentReward, RewardConfig, requests_by_row
+from humanlm.rollout import AdvantageConfig, Method, generated_tokens, group_index, repeat_rows, single_turn
+from humanlm.sft import MetricsLog
+from humanlm.trainer import MethodTrainer, TokenBudget, TrainerError, is_spent, latest_checkpoint, logged_tokens, trainer_args
+from humanlm.trajectory import Completion, Trajectory, load_trajectories
+
+EXAMPLES = sample_examples()[:6]
+CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
+ROWS = make_rows(EXAMPLES, CONFIG, ["stance"])
+TAGS = [tag(level) for level in CONFIG.load().names for tag in (opening, closing)]
+PLAIN_SGD = dict(optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0.0, save_strategy="no")
+
+
+@pytest.fixture(scope="module")
+def made():
+    torch.set_num_threads(1)
+    texts = [text for e in EXAMPLES for text in (e.reply, *(m.content for m in e.context))]
+    return make_model(ModelConfig(vocab=600, hidden=32, heads=2, kv_heads=2, mlp=64), texts, TAGS)
+
+
+class Told:
+    "A reward whose values were written down before: [B, R]"
+
+    def __init__(self, values, weights=(1.0,)):
+        self.values = np.asarray(values, float).reshape(-1, len(weights))
+        self.names, self.weights = tuple(f"part{i}" for i in range(len(weights))), weights
+
+    async def __call__(self, trajectories): return self.values, trajectories
+
+
+class EvenTokens:
+    "The share of even token numbers"
+    names, weights = ("even",), (1.0,)
+
+    async def __call__(self, trajectories):
+        return np.array([[np.mean(np.array(t.completion_ids) % 2 == 0)] for t in trajectories]), trajectories
+
+
+def written(completions, masks=None):
+    "A rollout that writes given token ids"
+    async def rollout(rows, policy):
+        masked = masks or [[True] * len(ids) for ids in completions]
+        return [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), ids, mask)
+                for i, (r, g, ids, mask) in enumerate(zip(rows, group_index(rows), completions, masked, strict=True))]
+    return rollout
+
+
+def by_group(batch): return group_advantages(batch.rewards[:, 0], batch.groups)
+
+
+def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, group=4, **kw):
+    model, tokenizer = made
+    args = trainer_args(options or PLAIN_SGD, out, prompts, group, steps, 9, seed=3)
+    order = [rows[i % len(rows)] for i in range(prompts * steps)]
+    return MethodTrainer(copy.deepcopy(model), tokenizer, method, order, args, **kw)
+
+
+def losses(t): return [(row["step"], row["loss"]) for row in t.state.log_history if "loss" in row]
+
+
+# ---- the loss
+
+COMPLETIONS = [[30, 31, 32], [33, 34], [35, 36, 37, 38], [39], [40, 41], [42, 43, 44], [45, 46, 47, 48, 49], [50, 51]]
+T = max(map(len, COMPLETIONS))
+WRITTEN = torch.tensor([[i < len(ids) for i in range(T)] for ids in COMPLETIONS])
+MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
+
+
+def gradient_step(made, advantages, mask, loss_type="dapo"):
+    "The parameters after one step of plain gradient ascent on sum(advantage * log-probability), by hand"
+    model, prompts = copy.deepcopy(made.model).train(), repeat_rows(ROWS[:2], 4)
+    policy = trainer(made, Method(None, Told([0]), None), "unused").policy
+    logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
+    each = advantages * logps * mask
+    objective = each.sum() / mask.sum() if loss_type == "dapo" else (each.sum(1) / mask.sum(1)).mean()
+    objective.backward()
+    return {name: (p + p.grad).detach() for name, p in model.named_parameters()}
+
+
+def assert_same(model, expected, atol=2e-5):
+    for name, p in model.named_parameters(): torch.testing.assert_close(p.detach(), expected[name], atol=atol, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize("per_token", [True, False])
+def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_type):
+    torch.manual_seed(0)
+    advantages = torch.randn(8, T) if per_token else torch.randn(8)
+    method = Method(written(COMPLETIONS), Told(np.arange(8)), lambda batch: advantages)
+    t = trainer(made, method, tmp_path, options=PLAIN_SGD | {"loss_type": loss_type})
+    t.train()
+    column = advantages if per_token else advantages[:, None]
+    assert_same(t.model, gradient_step(made, column, WRITTEN, loss_type))
+    kept = [t.advantage for t in t.trajectories]
+    assert kept == pytest.approx(advantages.tolist()) if not per_token else [len(a) for a in kept] == [len(c) for c in COMPLETIONS]
+
+
+def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
+    seen, advantages = [], torch.randn(8, T)
+    def advantage(batch):
+        seen.append(batch.mask)
+        return advantages
+    t = trainer(made, Method(written(COMPLETIONS, MASKS), Told(np.arange(8)), advantage), tmp_path)
+    t.train()
+    mask = torch.tensor([row + [False] * (T - len(row)) for row in MASKS])
+    assert seen[0].tolist() == mask.tolist()
+    assert_same(t.model, gradient_step(made, advantages, mask))
+    assert logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
+
+
+def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
+    rewards, (model, tokenizer) = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8], made
+    ours = trainer(made, Method(written(COMPLETIONS), Told(rewards), lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4)), tmp_path)
+    ours.train()
+    prompts = [ours.policy.prompt_ids(r) for r in repeat_rows(ROWS[:2], 4)]
+    plain = GRPOTrainer(
+        copy.deepcopy(model), lambda completions, **_: rewards, ours.args, Dataset.from_dict({"prompt": ["a", "b"]}), processing_class=tokenizer,
+        rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": COMPLETIONS, "logprobs": None})
+    plain.train()
+    assert_same(ours.model, dict(plain.model.named_parameters()), atol=1e-7)
+    assert losses(ours) == losses(plain)
+
+
+def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):
+    rows = [*make_rows(EXAMPLES[:1], CONFIG, ["stance"]), *make_rows(EXAMPLES[:1], CONFIG, ["response"])]
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, rows=rows)
+    t.train()
+    longest = {level: max(len(x.completion_ids) for x in t.trajectories if x.level == level) for level in CONFIG.load().names}
+    assert longest["stance"] <= 6 and 6 < longest["response"] <= 9
+    assert {"reward/stance", "reward/response"} <= t.state.log_history[0].keys()
+
+
+# ---- scores that are missing
+
+def test_what_has_no_score_has_no_weight(made, tmp_path):
+    nan, rewards = math.nan, [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
+    t = trainer(made, Method(written(COMPLETIONS), Told(rewards), by_group), tmp_path)
+    t.train()
+    half, one = 1 / math.sqrt(2), 1.0
+    expected = [-one, 0, one, 0, half, -half, 0, 0]  # by hand: deviations 0.5 and sqrt(0.5) over those with a score
+    assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-5)
+    assert_same(t.model, gradient_step(made, torch.tensor(expected)[:, None], WRITTEN))
+    assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0]["reward/stance"] == pytest.approx(0.5)
+
+
+def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    t = trainer(made, Method(written(COMPLETIONS), Told([math.nan] * 8), by_group), tmp_path, callbacks=[MetricsLog(path, "humanlm")])
+    t.train()
+    assert_same(t.model, dict(made.model.named_parameters()), atol=0)
+    line = json.loads(path.read_text().splitlines()[0])
+    assert line["judge/no_score"] == 1.0 and line["reward"] is None and line["reward/stance"] is None and line["loss"] == 0
+    assert {x.advantage for x in t.trajectories} == {0.0}
+
+
+def test_components_without_weight_do_not_hide_a_score(made, tmp_path):
+    values = [[i / 8, math.nan] for i in range(8)]
+    t = trainer(made, Method(written(COMPLETIONS), Told(values, (1.0, 0.0)), group_advantage((1.0, 0.0), AdvantageConfig())), tmp_path)
+    t.train()
+    assert t.state.log_history[0]["judge/no_score"] == 0 and t.trajectories[0].advantage < -1
+
+
+def test_a_completion_of_nothing_is_a_zero_and_trains_on(made, tmp_path):
+    judge, requests = RuleJudge(), requests_by_row(ROWS, EXAMPLES)
+    method = Method(single_turn(), AlignmentReward(judge, requests), by_group)
+    t = trainer(made, method, tmp_path / "c", records=tmp_path / "t")
+    def nothing(prompts, *_): return [[] if i % 2 else [t.eos_token_ids[0]] for i in range(len(prompts))], None
+    t._generate_single_turn = nothing
+    t.train()
+    kept = load_trajectories(tmp_path / "t")
+    assert [x.completion_ids for x in kept] == [[t.eos_token_ids[0]]] * 8 and {x.text for x in kept} == {""}
+    assert {(x.scores["stance"].value, x.advantage) for x in kept} == {(0.0, 0.0)}
+    assert {x.scores["stance"].status for x in kept} <= {"empty", "bad format"}
+
+
+# ---- estimators
+
+def by_hand(estimator, r):
+    others = [(sum(r) - x) / (len(r) - 1) for x in r]
+    centred = [x - sum(r) / len(r) for x in r]
+    deviation = math.sqrt(sum(c * c for c in centred) / (len(r) - 1))
+    return {"centred": centred, "leave-one-out": [x - o for x, o in zip(r, others)], "group": [c / deviation for c in centred]}[estimator]
+
+
+@pytest.mark.parametrize("estimator", ["group", "centred", "leave-one-out"])
+def test_estimators_by_name(made, tmp_path, estimator):
+    rewards = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8]
+    t = trainer(made, Method(written(COMPLETIONS), Told(rewards), group_advantage((1.0,), AdvantageConfig(estimator))), tmp_path)
+    t.train()
+    expected = [*by_hand(estimator, rewards[:4]), *by_hand(estimator, rewards[4:])]
+    assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-4)
+
+
+# ---- a judge that fails
+
+class Halting(RuleJudge):
+    "The rule judge, until its line goes dead"
+    name = "halting"
+
+    def __init__(self, good):
+        super().__init__()
+        self.left = good
+
+    async def __call__(self, request):
+        self.left -= 1
+        if self.left < 0: raise ConnectionError("the line is dead")
+        return await super().__call__(request)
+
+
+def well_formed(rows):
+    "Completions that parse, so that the judge is asked"
+    async def rollout(rows, policy):
+        policy.generate = lambda asked, sampling=None: _answers(asked, policy)
+        return await single_turn()(rows, policy)
+    return rollout
+
+
+async def _answers(rows, policy):
+    texts = [f"{opening(r['level'])}likes it {'a lot ' * (i % 3)}{closing(r['level'])}" for i, r in enumerate(rows)]
+    return [Completion(policy.tokenizer.encode(text), text, "stop", policy.prompt_ids(r)) for r, text in zip(rows, texts)]
+
+
+def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
+    reward = AlignmentReward(Halting(2), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.5)
+    t = trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path / "c", steps=3, records=tmp_path / "t")
+    with pytest.raises(JudgeError, match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or raise judge.max_failed_share"):
+        t.train()
+    assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
+    assert len(load_trajectories(tmp_path / "t")) == 8
+
+
+def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
+    reward = AlignmentReward(Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5)
+    t = trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path)
+    t.train()
+    assert [math.isnan(x.scores["stance"].value) for x in t.trajectories] == [False] * 4 + [True] * 4
+    assert {x.advantage for x in t.trajectories[4:]} == {0.0} and all("judge failed" in x.errors[0] for x in t.trajectories[4:])
+
+
+# ---- stopping and going on
+
+ADAM = dict(learning_rate=1e-2, save_steps=2)
+
+
+@pytest.mark.parametrize("cycle", [{}, {"steps_per_generation": 2}, {"gradient_accumulation_steps": 2}], ids=["plain", "two steps", "accumulated"])
+def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
+    toy = Method(single_turn(), EvenTokens(), by_group)
+    def run(out, rows): return trainer(made, toy, tmp_path / out, 6, ADAM | cycle, records=tmp_path / f"t-{out}", rows=rows)
+    rows = ROWS * 8
+    whole = run("a", rows)
+    whole.train()
+    for at in (2, 4):
+        again = run("b", rows)
+        again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
+        assert losses(again) == losses(whole)
+        assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+    steps = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-a").iterdir()}
+    repeated = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-b").iterdir()}
+    assert repeated.items() <= steps.items() and len(repeated) >= 2
+
+
+def test_a_token_budget_survives_a_resume(made, tmp_path):
+    toy = Method(single_turn(), EvenTokens(), by_group)
+    def run(out, budget): return trainer(made, toy, tmp_path / out, 8, ADAM, callbacks=[TokenBudget(budget)])
+    whole = run("a", 200)
+    whole.train()
+    spent = np.cumsum([row["tokens/generated"] for row in whole.state.log_history if "loss" in row])
+    assert spent[-1] >= 200 > spent[-2] and 2 < len(spent) < 8
+    again = run("b", 200)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    assert losses(again) == losses(whole)
+
+
+def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
+    toy = Method(single_turn(), EvenTokens(), by_group)
+    first = trainer(made, toy, tmp_path, 8, ADAM | {"save_steps": 1}, callbacks=[TokenBudget(100)])
+    first.train()
+    newest = latest_checkpoint(tmp_path)
+    assert Path(newest).name == f"checkpoint-{first.state.global_step}"
+    assert is_spent(newest, 100) and not is_spent(newest, 10_000) and not is_spent(None, 100)
+    assert not is_spent(str(Path(newest).with_name(f"checkpoint-{first.state.global_step - 1}")), 100)
+
+
+@pytest.mark.parametrize("options", [dict(logging_steps=4), dict(logging_steps=3), dict(steps_per_generation=2, logging_steps=2)])
+def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path / "c", 8, PLAIN_SGD | options, records=tmp_path / "t", rows=ROWS * 4)
+    t.train()
+    assert logged_tokens(t.state.log_history) == generated_tokens(load_trajectories(tmp_path / "t"))
+
+
+# ---- broken checkpoints
+
+@pytest.fixture(scope="module")
+def checkpoints(made, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    trainer(made, Method(single_turn(), EvenTokens(), by_group), out, 4, ADAM).train()
+    return out
+
+
+def cut(path): path.write_bytes(path.read_bytes()[:-40])
+
+
+BREAKS = {
+    "weights cut off": lambda folder: cut(folder / "model.safetensors"), "optimizer cut off": lambda folder: cut(folder / "optimizer.pt"),
+    "random state cut off": lambda folder: cut(folder / "rng_state.pth"), "no scheduler": lambda folder: (folder / "scheduler.pt").unlink(),
+    "state is no JSON": lambda folder: (folder / "trainer_state.json").write_text('{"step'), "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+}
+
+
+@pytest.mark.parametrize("fault", BREAKS)
+def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
+    import shutil
+    shutil.copytree(checkpoints, tmp_path / "c")
+    assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-4"
+    BREAKS[fault](tmp_path / "c" / "checkpoint-4")
+    assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-2"
+    BREAKS[fault](tmp_path / "c" / "checkpoint-2")
+    with pytest.raises(TrainerError, match="No checkpoint in .* is whole .*checkpoint-2, checkpoint-4.*Remove that folder and resume"):
+        latest_checkpoint(tmp_path / "c")
+
+
+# ---- options
+
+@pytest.mark.parametrize("options, message", [
+    ({"learning_rat": 1}, "Unknown option of the group 'trainer' 'learning_rat'.*Did you mean 'learning_rate'"),
+    ({"learning_rate": "quick"}, "trainer.learning_rate must be a number, got 'quick'"), ({"shuffle_dataset": "maybe"}, "must be true or false"),
+    ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"), ({"generation_batch_size": 6}, "TRL refuses .*6.* must be divisible"),
+    ({"save_steps": 3, "steps_per_generation": 2}, "Use 2 or a multiple"),
+])
+def test_options_that_cannot_be_are_named(tmp_path, options, message):
+    with pytest.raises(TrainerError, match=message): trainer_args(options, tmp_path, 2, 4, 6, 9)
