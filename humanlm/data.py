@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name',
            'require', 'atomic_path', 'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl',
-           'escape', 'run_sync', 'Message', 'User', 'Thread', 'Persona', 'persona_text', 'Example', 'from_dict',
-           'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html',
+           'jsonl_rows', 'escape', 'run_sync', 'Message', 'User', 'Thread', 'Persona', 'persona_text', 'Example',
+           'from_dict', 'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html',
            'split_by_context', 'copied_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig',
            'pick', 'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
 
@@ -202,10 +202,13 @@ def read_jsonl(
     path: str | Path,  # one JSON object per line, UTF-8, blank lines allowed
 ) -> list[dict]:
     "Read the rows of a JSONL file; `DataError` names file and row"
-    return [row for _, row in _jsonl_rows(path)]
+    return [row for _, row in jsonl_rows(path)]
 
 
-def _jsonl_rows(path):
+def jsonl_rows(
+    path: str | Path,  # one JSON object per line, UTF-8, blank lines allowed
+) -> Iterator[tuple[str, dict]]:  # where the row stands, for messages, and the row
+    "Go through the rows of a JSONL file; `DataError` names file and row"
     try:
         lines = open(path, "rb")
     except OSError as e:
@@ -442,7 +445,7 @@ def _rows(source):
     path = Path(source)
     if path.is_dir():
         return _dataset_rows(_saved_dataset(path), path)
-    readers = {".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
+    readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if path.suffix not in readers:
         known = "Use .jsonl, .parquet or a folder saved by datasets"
         raise DataError(f"Cannot read {path}: unknown ending {path.suffix!r}. {known}.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from .data import DataError, Example, read_jsonl, require, shorten, write_jsonl
+from .data import DataError, Example, jsonl_rows, require, shorten, write_jsonl
 from .hierarchy import HierarchyConfig, ParsePolicy, make_rows
 from .judges import Judge, JudgeRequest, format_score, score_groups
 from .metrics import Paired, Result, paired_rows, result_rows
@@ -145,7 +145,7 @@ def load_evaluations(
     path: str | Path,  # from `save_evaluations`
 ) -> list[Evaluation]:
     "Read evaluations back; `DataError` names file and row"
-    return [_evaluation(row, f"{path}, row {n}") for n, row in enumerate(read_jsonl(path), 1)]
+    return [_evaluation(row, where) for where, row in jsonl_rows(path)]
 
 
 def _evaluation(row, where):

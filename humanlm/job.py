@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from .config import Settings
-from .data import Example, check_name, load_examples, prepare_examples, run_sync
+from .data import ConfigError, Example, check_name, load_examples, prepare_examples, run_sync, shorten
 from .evaluate import METRICS, Evaluation, evaluate
 from .judges import Judge, require_judged
 from .metrics import Result, results_table
@@ -60,6 +60,9 @@ def load_data(
     config: Settings,  # with the groups data and world
 ) -> Data:
     "Read or make the examples a job asks for, split and limited; leakage is an error"
+    if config.data.path and config.data.source == "miniworld":
+        hint = "Add --data.source threads (messages with reply links) or --data.source examples (rows made before)."
+        raise ConfigError(f"data.path is {shorten(config.data.path)!r}, but data.source is miniworld, which reads no file. {hint}")
     data = sources[config.data.source](config)
     return data._replace(examples=prepare_examples(data.examples, config.data))
 
