@@ -195,8 +195,9 @@ def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
     "Judge predictors of the synthetic world that need no model; none for real data"
     if run.data.world is None:
         return {}
-    examples = run.data.split(run.settings.eval.split)
-    texts = reference_texts(run.data.world, examples)
+    examples, levels = run.data.split(run.settings.eval.split), run.settings.hierarchy.load().names
+    texts = {name: [{level: row[level] for level in levels} for row in said]
+             for name, said in reference_texts(run.data.world, examples).items()}
     return {name: run_sync(judge_texts(examples, said, run.judge)) for name, said in texts.items()}
 
 # %% ../nbs/80_train.ipynb #evaluation_of
@@ -250,7 +251,6 @@ def judge_plan(s: Settings, sample: Sequence[Example], held_out: int, levels: in
 # %% ../nbs/80_train.ipynb #plan
 def plan(settings: Settings) -> str:
     "Describe a run in words and numbers"
-    check_settings(settings)
     s, data = settings, load_data(settings)
     check_judge(s.judge, data)
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
@@ -314,7 +314,7 @@ def check_settings(
     steps = settings.trainer.get("max_steps", 1)
     require("trainer", (type(steps) is int and steps > 0, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
 
-
+# %% ../nbs/80_train.ipynb #prepare_torch
 def prepare_torch(
     settings: Settings,
 ) -> None:
@@ -325,12 +325,11 @@ def prepare_torch(
     if set(settings.run.methods) - {"sft"}:
         method_args(settings, Path(settings.run.out) / settings.run.name, max_tokens=1)
 
-
+# %% ../nbs/80_train.ipynb #start
 def start(
     settings: Settings,
 ) -> Path:  # the run's folder
     "Open or continue the run's folder, run its stages, and show the result"
-    check_settings(settings)
     folder = open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
     if (folder / "config.yaml").exists():
         require_same(folder, settings)
@@ -371,6 +370,7 @@ def main(
     settings = parse(GROUPS, argv, "python -m humanlm.train", "Train and evaluate simulated users.")
     if settings.help_trainer:
         return print_trainer_options()
+    check_settings(settings)
     if settings.dry_run:
         print(plan(settings))
         return 0
