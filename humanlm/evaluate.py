@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'NO_SCORE', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'judge_texts', 'evaluate',
-           'save_evaluations', 'load_evaluations', 'score_table', 'Results', 'check_same', 'results']
+           'save_evaluations', 'load_evaluations', 'score_table', 'unsaid', 'Results', 'check_same', 'results']
 
 # %% ../nbs/65_evaluate.ipynb #import-math-from-collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -158,15 +158,25 @@ def _evaluation(row, where):
 # %% ../nbs/65_evaluate.ipynb #score_table
 def score_table(
     evaluations: Sequence[Evaluation],
+    left_out: Set[tuple[str, str, str]] = frozenset(),  # (example, metric, level) that count for nobody
 ) -> dict[str, dict[str, list[float]]]:  # metric → level → one value per example, nan = no score
     "Arrange the scores of one model by metric and level"
     def levels(metric): return dict.fromkeys(level for e in evaluations for level in e.scores.get(metric, {}))
-    def value(e, metric, level): return e.scores.get(metric, {}).get(level, NO_SCORE).value
+    def value(e, metric, level):
+        return math.nan if (e.example_id, metric, level) in left_out else e.scores.get(metric, {}).get(level, NO_SCORE).value
     table = {m: {level: [value(e, m, level) for e in evaluations] for level in levels(m)} for m in METRICS}
     return {metric: scores for metric, scores in table.items() if scores}
 
 
 NO_SCORE = Score("0", math.nan, "not asked")
+
+# %% ../nbs/65_evaluate.ipynb #unsaid
+def unsaid(
+    models: Mapping[str, Sequence[Evaluation]],  # name → evaluations
+) -> set[tuple[str, str, str]]:  # (example, metric, level)
+    "Find what the truth says nothing about, as far as a judge was asked"
+    return {(e.example_id, metric, level) for found in models.values() for e in found
+            for metric, by in e.scores.items() for level, score in by.items() if score.status == "unsaid"}
 
 # %% ../nbs/65_evaluate.ipynb #Results
 class Results(NamedTuple):
@@ -198,7 +208,8 @@ def results(
 ) -> Results:
     "Compute means with intervals for every model, and paired differences for every two"
     check_same(models)
-    tables = {name: score_table(found) for name, found in models.items()}
+    left_out = unsaid(models)
+    tables = {name: score_table(found, left_out) for name, found in models.items()}
     contexts = [e.context_id for e in next(iter(models.values()))]
     rows = [row for name, table in tables.items() for metric, scores in table.items()
             for row in _short(result_rows(name, metric, scores, contexts, resamples=resamples))]
