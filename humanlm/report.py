@@ -10,7 +10,7 @@ __all__ = ['PIECES', 'INK', 'LINE', 'STYLE', 'COLOURS', 'REFERENCES', 'QUESTIONS
            'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'headline', 'models_of',
            'state_mean', 'pick_examples', 'completions_html', 'markdown_html', 'results_section', 'differences_section',
            'examples_section', 'samples_section', 'training_section', 'times_html', 'facts_html', 'run_section',
-           'opening', 'report_html', 'write_report', 'demo_picture']
+           'first_screen', 'report_html', 'write_report', 'demo_picture']
 
 # %% ../nbs/66_report.ipynb #import-json-import-math
 import json
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from .config import read_yaml
 from .data import (
-    DataError, Example, HumanLMError, atomic_path, atomic_write, check_name, escape, load_examples, shorten)
+    DataError, Example, HumanLMError, atomic_path, atomic_write, check_name, escape, from_dict, load_examples, shorten)
 from .evaluate import Evaluation, Results, load_evaluations
 from .llm import Ledger
 from .metrics import ALL, Paired, Result
@@ -38,7 +38,7 @@ from .viz import TrajectoryViewer, example_html, score_mark, score_style, spread
 class RunFolder(NamedTuple):
     "What lies in a run folder; a piece that could not be read is empty and named in `missing`"
     folder: Path
-    config: dict[str, Any]  # the settings
+    config: dict[str, dict]  # the settings by group
     record: dict[str, Any]  # run.json
     log: list[dict]  # lines of metrics.jsonl
     results: Results  # rows and paired differences
@@ -53,9 +53,9 @@ def load_results(
     path: str | Path,  # results.json
 ) -> Results:
     "Read result rows and paired differences back"
-    found = json.loads(Path(path).read_text("utf-8"))
-    rows, paired = ([_filled(row) for row in found[name]] for name in ("rows", "paired"))
-    return Results([Result(**row) for row in rows], [Paired(**row) for row in paired])
+    found, kinds = json.loads(Path(path).read_text("utf-8")), {"rows": Result, "paired": Paired}
+    return Results(*([from_dict(kind, _filled(row), f"{path}, {name} {i}") for i, row in enumerate(found[name], 1)]
+                     for name, kind in kinds.items()))
 
 # %% ../nbs/66_report.ipynb #_filled
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,10 +66,12 @@ def load_log(
     path: str | Path,  # metrics.jsonl
 ) -> list[dict]:
     "Read a training log; a last line that was cut off by a kill is left out"
-    lines = [line for line in Path(path).read_text("utf-8").splitlines() if line.strip()]
-    whole = lines[:-1] if lines and not lines[-1].rstrip().endswith("}") else lines
-    rows = [json.loads(line) for line in whole]
-    return [row for row in rows if "stage" in row and "step" in row]
+    lines = Path(path).read_text("utf-8").splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    wrong = [i for i, row in enumerate(rows, 1) if not (isinstance(row, dict) and {"stage", "step"} <= row.keys())]
+    if wrong:
+        raise DataError(f"{path}, row {wrong[0]}: a log line needs stage and step.")
+    return rows
 
 # %% ../nbs/66_report.ipynb #_evaluations
 def _evaluations(path: Path) -> dict[str, dict[str, Evaluation]]:
@@ -81,14 +83,17 @@ def _samples(path: Path) -> dict[str, list[Trajectory]]:
     return {name: [t for file in spread(found, 3) for t in load_trajectories(file)] for name, found in files.items()}
 
 
-def _json(path: Path) -> dict: return json.loads(path.read_text("utf-8"))
+def _json(path: Path) -> dict: return dict(json.loads(path.read_text("utf-8")))
 
 
 def _text(path: Path) -> str: return path.read_text("utf-8")
 
+
+def _config(path: Path) -> dict[str, dict]: return {name: dict(group or {}) for name, group in read_yaml(path).items()}
+
 # %% ../nbs/66_report.ipynb #PIECES
 PIECES: dict[str, tuple[Callable[[Path], Any], Any]] = {
-    "config.yaml": (read_yaml, {}), "run.json": (_json, {}), "metrics.jsonl": (load_log, []),
+    "config.yaml": (_config, {}), "run.json": (_json, {}), "metrics.jsonl": (load_log, []),
     "results.json": (load_results, Results([], [])), "evaluations": (_evaluations, {}),
     "examples.jsonl": (load_examples, []), "trajectories": (_samples, {}), "data.md": (_text, ""),
 }  # file → how it is read, and what stands for it when it cannot be
@@ -195,7 +200,7 @@ def colour(
 QUESTIONS = {
     "state_alignment": ("State alignment", "Asked for one state, does the model write the state this person had?"),
     "response_alignment": ("Response alignment", "Asked for the reply, does it make the points of the real reply?"),
-    "reply_state_alignment": ("Reply state alignment", "Which of the person's states can be read from the reply it writes?"),
+    "reply_state_alignment": ("Reply state alignment", "Which of the person's states can be read from its reply?"),
 }  # metric → title, question
 
 # %% ../nbs/66_report.ipynb #title_of
@@ -293,6 +298,7 @@ def radar(
     models: Sequence[str] | None = None,  # None = all that are no references
 ) -> Any:  # a matplotlib figure
     "Draw the means of a metric over its levels as a radar, references in ink"
+    from matplotlib.ticker import MaxNLocator
     shown = shown_of([r for r in rows if r.level != ALL or r.metric != metric], metric)
     models, corners = list(models or shown.models), len(shown.levels)
     if corners < 3:
@@ -305,6 +311,7 @@ def radar(
     ax.set(xticks=turn[:-1], xticklabels=map(_label, shown.levels))
     ax.tick_params(axis="y", labelsize=7)
     ax.tick_params(axis="x", pad=8)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
     figure.legend(loc="outside right upper")
     return figure
 
@@ -523,14 +530,14 @@ JUDGES_SAY = {
     "oracle": "Oracle judge: scores follow from the known states by the rules of the synthetic world. No model judges.",
     "rule": "Rule judge: word lists and surface measures. It sees rough agreement only; no quality is claimed.",
 }
-TOY = "Toy model: a few layers, trained from random weights in this run. It checks the method and speaks like nobody."
+TOY = "Toy model: a few layers, trained from random weights in this run to check the method, not to sound human."
 
 # %% ../nbs/66_report.ipynb #statement
 def statement(
     config: Mapping[str, Any],  # the settings of a run
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
-    data, judge, model = (config.get(group) or {} for group in ("data", "judge", "model"))
+    data, judge, model = (config.get(group, {}) for group in ("data", "judge", "model"))
     source, name, made = data.get("source"), judge.get("model"), model.get("name")
     return [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
             JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
@@ -544,11 +551,12 @@ def headline(
 ) -> tuple[str, list[str]]:  # the mean, and what goes with it
     "Say how the last model of a run does in one metric"
     shown = shown_of(results.rows, metric)
-    best = shown.models[-1]
+    best = [name for name in shown.models if (name, ALL) in shown.means][-1]
     row, wanted = shown.means[best, ALL], (metric, ALL, {best, start})
     said = [f"{best}, {row.n} held-out replies", f"95\u00a0% interval {_number(row.low)} to {_number(row.high)}"]
     said += [_gain(p, best, start) for p in results.paired if (p.metric, p.level, {p.a, p.b}) == wanted]
-    beside = [f"{name} {_number(shown.means[name, ALL].mean)}" for name in shown.references]
+    marks = [(name, shown.means.get((name, ALL))) for name in shown.references]
+    beside = [f"{name} {_number(mark.mean)}" for name, mark in marks if mark]
     return _number(row.mean), said + ([", ".join(beside)] if beside else [])
 
 # %% ../nbs/66_report.ipynb #_gain
@@ -719,7 +727,7 @@ def _rewards(run: RunFolder) -> str:
     "Show the reward of every level, and what it is made of"
     if not rewarded_levels(run.log):
         return _missing("No reward curves: no method of this run was trained by reinforcement.")
-    others = [name for name, weight in (run.config.get("reward") or {}).items() if weight and name != "alignment"]
+    others = [name for name, weight in run.config.get("reward", {}).items() if weight and name != "alignment"]
     made = f", made of alignment and {', '.join(others)}" if others else ""
     figure = reward_curves(run.log, () if others else run.results.rows)
     return _figure(figure, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
@@ -784,8 +792,7 @@ p { margin: 6px 0 12px; max-width: 75ch; }
 a { color: var(--accent); }
 small, figcaption, .lead, .missing { color: var(--soft); }
 .missing { font-style: italic; }
-nav { margin: 14px 0; font-size: 14px; }
-nav a { margin-right: 14px; white-space: nowrap; }
+nav { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 14px 0; font-size: 14px; }
 .plain { margin: 20px 0; padding: 10px 16px; border-left: 4px solid #d19a1d; background: var(--card); }
 .plain p { margin: 3px 0; max-width: none; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; margin: 20px 0; }
@@ -808,7 +815,7 @@ thead th { background: var(--card); }
 article { margin: 18px 0; padding: 4px 16px 2px; border: 1px solid var(--line); border-radius: 8px; }
 article h3 { margin: 10px 0; }
 figure { margin: 12px 0; }
-figure svg { width: 100%; max-width: 700px; height: auto; }
+figure svg { max-width: 100%; height: auto; }
 figure svg text { font-family: inherit !important; }
 details { margin: 6px 0; }
 summary { cursor: pointer; }
@@ -830,8 +837,8 @@ def _card(results: Results, metric: str) -> str:
     mean, said = headline(results, metric)
     return tag("div", escape(title_of(metric)), tag("b", mean), "<br>".join(map(escape, said)))
 
-# %% ../nbs/66_report.ipynb #opening
-def opening(run: RunFolder) -> str:
+# %% ../nbs/66_report.ipynb #first_screen
+def first_screen(run: RunFolder) -> str:
     "Show what the run was, its headline numbers, and what is missing"
     said, state = statement(run.config), run.record.get("state")
     said += [f"This run is not finished (state: {state})."] if state not in (None, "finished") else []
@@ -844,9 +851,9 @@ def opening(run: RunFolder) -> str:
 
 # %% ../nbs/66_report.ipynb #SECTIONS
 SECTIONS: dict[str, tuple[str, str, Callable[[RunFolder], str]]] = {
-    "results": ("Results", "Means over held-out replies, with 95 % bootstrap intervals over discussions.", results_section),
+    "results": ("Results", "Means over held-out replies with 95 % bootstrap intervals over discussions.", results_section),
     "differences": ("Differences", "Paired: both models answered the same rows.", differences_section),
-    "examples": ("What the models write", "Held-out rows, evenly from best to worst. A click on a score opens its reason.",
+    "examples": ("What the models write", "Held-out rows, evenly from best to worst. Click a score for its reason.",
                  examples_section),
     "training": ("Training", "What was logged while training.", training_section),
     "samples": ("Training samples", "One group per level at the first, a middle and the last step, best sample first.",
@@ -865,14 +872,18 @@ def _head(name: str) -> str:
 # %% ../nbs/66_report.ipynb #report_html
 def report_html(
     run: RunFolder,
+    sections: Sequence[str] = tuple(SECTIONS),  # anchors, in order
+    lead: str = "Report of a humanlm run",
+    first: str | None = None,  # HTML before the sections; None: `first_screen`
 ) -> str:
     "Give the whole page"
     name = escape(shorten(run.record.get("name") or run.folder.name, 80))
-    links = [tag("a", title, href=f"#{anchor}") for anchor, (title, _, _) in SECTIONS.items()]
-    parts = [tag("h2", title, id=anchor) + tag("p", lead, class_="lead") + show(run)
-             for anchor, (title, lead, show) in SECTIONS.items()]
-    top = tag("h1", name) + tag("p", "Report of a humanlm run", class_="lead") + opening(run) + tag("nav", *links)
-    page = tag("html", tag("head", _head(name)), tag("body", tag("main", top, *parts)), lang="en")
+    shown = {anchor: SECTIONS[anchor] for anchor in sections}
+    links = [tag("a", title, href=f"#{anchor}") for anchor, (title, _, _) in shown.items()]
+    parts = [tag("h2", title, id=anchor) + tag("p", about, class_="lead") + show(run)
+             for anchor, (title, about, show) in shown.items()]
+    top = tag("h1", name) + tag("p", escape(lead), class_="lead") + (first_screen(run) if first is None else first)
+    page = tag("html", tag("head", _head(name)), tag("body", tag("main", top, tag("nav", *links), *parts)), lang="en")
     return f"<!doctype html>{page}\n"
 
 # %% ../nbs/66_report.ipynb #write_report

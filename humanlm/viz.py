@@ -44,8 +44,8 @@ def score_style(
 # %% ../nbs/08_viz.ipynb #_why
 def _why(s: Score) -> str:
     "Give the judge's reason and the key points with their matches"
-    points = [f"{escape(shorten(p, 120))}: {m:.2f}" for p, m in zip(s.key_points, s.matches)]
-    points += [f"penalty: {s.penalty:.2f}"] if points and not math.isnan(s.penalty) else []
+    known = [*zip(s.key_points, s.matches), *([("penalty", s.penalty)] if s.key_points else [])]
+    points = [f"{escape(shorten(name, 120))}: {value:.2f}" for name, value in known if not math.isnan(value)]
     reason = escape(shorten(s.reason, 500)) if s.reason not in ("", s.status) else ""
     listed = tag("ul", *(tag("li", point) for point in points), style="margin:2px 0;padding-left:16px")
     return reason + (listed if points else "")
@@ -71,7 +71,7 @@ _CELL = "padding:3px 8px;text-align:left;vertical-align:top;border:1px solid rgb
 
 def _table(title: str, titles: Sequence[str], lines: Sequence[str]) -> str:
     "Give a table that scrolls by itself on a narrow page; `lines` are finished rows"
-    caption = tag("caption", escape(title), style="text-align:left") if title else ""
+    caption = tag("caption", escape(title), style="text-align:left;white-space:nowrap") if title else ""
     head = tag("tr", *(tag("th", escape(name), style=_CELL) for name in titles))
     table = tag("table", caption, head, *lines, style="border-collapse:collapse")
     return tag("div", table, style="overflow-x:auto;max-width:100%;font-size:13px")
