@@ -215,19 +215,23 @@ def jsonl_rows(
         raise DataError(f"Cannot read {path}: {e.strerror}. Check the path.") from e
     with lines:
         for n, line in enumerate(lines, 1):
-            if line.strip():
-                yield f"{path}, row {n}", _json_object(line, f"{path}, row {n}")
+            if not line.isspace():
+                where = f"{path}, row {n}"
+                yield where, _json_object(line, where)
 
 # %% ../nbs/00_data.ipynb #_json_object
 def _json_object(line, where):
-    shown = shorten(line[:400].decode("utf-8", "replace"))
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
-        raise DataError(f"{where}: not JSON ({shorten(e)}): {shown!r}. Fix or remove this line.") from e
+        raise DataError(f"{where}: not JSON ({shorten(e)}): {_shown(line)}. Fix or remove this line.") from e
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {shown!r}. Write one object per line.")
+        raise DataError(f"{where}: expected a JSON object, got {_shown(line)}. Write one object per line.")
     return row
+
+
+def _shown(line):
+    return repr(shorten(line[:400].decode("utf-8", "replace")))
 
 # %% ../nbs/00_data.ipynb #escape
 def escape(
@@ -615,8 +619,9 @@ def _triples(text):
     return frozenset(zip(words, words[1:], words[2:]))
 
 
+@lru_cache(maxsize=8192)
 def _words(text):
-    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+    return tuple(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
 
 # %% ../nbs/00_data.ipynb #check_leakage
 def check_leakage(
@@ -647,8 +652,10 @@ def _late_evidence(examples, judged):
     def late(e, persona):
         return persona.until is not None and persona.until > e.order
 
-    made_from = {e.id: {*e.persona.evidence_ids} for e in examples}
-    return [e.id for e in examples if made_from[e.id] & {e.id, *judged} or late(e, e.persona)]
+    def own(e, evidence):
+        return e.id in evidence or not judged.isdisjoint(evidence)
+
+    return [e.id for e in examples if own(e, e.persona.evidence_ids) or late(e, e.persona)]
 
 # %% ../nbs/00_data.ipynb #_quoted
 def _quoted(example, limit=0.6):
@@ -662,8 +669,7 @@ def _repeated(examples):
 
 
 def _content(example):
-    texts = (*(m.content for m in example.context), example.reply)
-    return example.user_id, *(" ".join(_words(text)) for text in texts)
+    return example.user_id, *(_words(m.content) for m in example.context), _words(example.reply)
 
 # %% ../nbs/00_data.ipynb #require_no_leakage
 def require_no_leakage(
