@@ -126,11 +126,12 @@ class Settings:
 
     def fingerprint(self) -> str:
         "Give 16 hex digits for everything that can change a result"
-        run = {key: value for key, value in self.to_dict().get("run", {}).items() if key not in HARMLESS}
-        return fingerprint(self.to_dict() | {"run": run})
+        groups = self.to_dict().items()
+        return fingerprint({name: {k: v for k, v in group.items() if f"{name}.{k}" not in HARMLESS} for name, group in groups})
 
 # %% ../nbs/01_config.ipynb #HARMLESS
-HARMLESS = ("name", "out", "wandb", "report")
+HARMLESS = ("run.name", "run.out", "run.wandb", "run.report",
+            "judge.base_url", "judge.concurrency", "judge.timeout", "judge.attempts", "judge.max_failed_share")
 
 # %% ../nbs/01_config.ipynb #known_settings
 def known_settings(
@@ -605,7 +606,7 @@ def require_same(
     "Raise `ConfigError` if the settings of a run differ from those it was started with"
     saved = Path(folder) / "config.yaml"
     before, now = (dict(_flat(d)) for d in (read_yaml(saved), settings.to_dict()))
-    names = [key for key in before | now if key not in [f"run.{name}" for name in HARMLESS]]
+    names = [key for key in before | now if key not in HARMLESS]
     changed = [key for key in names if before.get(key) != now.get(key)]
     if changed:
         lines = [f"{key}: {shorten(before.get(key))} in the run, {shorten(now.get(key))} now" for key in changed]
