@@ -9,8 +9,9 @@ __all__ = ['GROUPS', 'METHODS', 'Run', 'max_steps', 'method_args', 'prepare_torc
            'judge_plan', 'plan', 'wandb_run', 'record', 'run_stages', 'check_settings', 'start', 'table',
            'print_trainer_options', 'main']
 
-# %% ../nbs/80_train.ipynb #import-random-import-sys
+# %% ../nbs/80_train.ipynb #import-random-import-gc
 import random
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
