@@ -29,6 +29,7 @@ from .config import read_yaml
 from .data import (
     DataError, Example, HumanLMError, atomic_path, atomic_write, check_name, escape, from_dict, load_examples, shorten)
 from .evaluate import Evaluation, Results, load_evaluations
+from .hierarchy import LEVELS, STATES
 from .llm import Ledger
 from .metrics import ALL, Paired, Result
 from .trajectory import Trajectory, load_trajectories
@@ -80,7 +81,7 @@ def _evaluations(path: Path) -> dict[str, dict[str, Evaluation]]:
 
 def _samples(path: Path) -> dict[str, list[Trajectory]]:
     files = {method.name: sorted(method.glob("*.parquet")) for method in sorted(path.iterdir()) if method.is_dir()}
-    return {name: [t for file in spread(found, 3) for t in load_trajectories(file)] for name, found in files.items()}
+    return {name: [t for file in spread(found, 24) for t in load_trajectories(file)] for name, found in files.items()}
 
 
 def _json(path: Path) -> dict: return dict(json.loads(path.read_text("utf-8")))
@@ -158,7 +159,8 @@ def _legend(figure: Any, axes: Sequence[Any], place: str = "outside lower center
     "Name every line and bar once, references last"
     found = {label: h for ax in axes for h, label in zip(*ax.get_legend_handles_labels())}
     labels = sorted(found, key=lambda label: "(reference" in label)
-    figure.legend([found[label] for label in labels], labels, loc=place, ncols=3 if len(labels) > 4 else 4)
+    columns = len(labels) if len(labels) < 5 else min(4, -(-len(labels) // 2))
+    figure.legend([found[label] for label in labels], labels, loc=place, ncols=max(1, columns))
 
 # %% ../nbs/66_report.ipynb #_NOISE
 _NOISE = re.compile(r'<metadata>.*?</metadata>| id="[\w.]+_\d+"| xmlns(?::xlink)?="[^"]*"| version="1.1"', re.S)
@@ -193,8 +195,8 @@ def colour(
     models: Sequence[str] = (),  # shown together; names that have no colour of their own take one in this order
 ) -> str:
     "Give the colour of a model"
-    others = [name for name in models if name not in COLOURS]
-    return COLOURS.get(model) or _MORE[others.index(model) % len(_MORE) if model in others else 0]
+    others = [name for name in models if name.replace(" ", "-") not in COLOURS]
+    return COLOURS.get(model.replace(" ", "-")) or _MORE[others.index(model) % len(_MORE) if model in others else 0]
 
 # %% ../nbs/66_report.ipynb #QUESTIONS
 QUESTIONS = {
@@ -361,10 +363,11 @@ def thin(
 def _draw(ax: Any, found: Curve, colour: str, label: str, rough: bool = True) -> None:
     "Draw a curve: single points pale, a moving mean strong"
     steps, values = thin(found)
+    dots = dict(marker=".", ms=3) if len(steps) < 30 else {}
     if rough:
-        ax.plot(steps, values, color=colour, alpha=0.3, lw=0.8)
+        ax.plot(steps, values, color=colour, alpha=0.3, lw=0.8, **dots)
         values = smooth(values, max(1, len(values) // 20))
-    ax.plot(steps, values, color=colour, lw=1.7, label=_label(label))
+    ax.plot(steps, values, color=colour, lw=1.7, label=_label(label), **dots)
 
 # %% ../nbs/66_report.ipynb #_reward_panel
 def _reward_panel(ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[str], rows: Sequence[Result]) -> None:
@@ -383,9 +386,11 @@ def _reward_panel(ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[
 def rewarded_levels(
     log: Sequence[Mapping],  # lines of metrics.jsonl
 ) -> list[str]:
-    "List the levels that have a reward in the log, the reply last"
-    keys = dict.fromkeys(key for line in log for key in line if key.startswith("reward/"))
-    return sorted((key.removeprefix("reward/") for key in keys), key=lambda level: level == "response")
+    "List the levels that have a reward in the log: those we know in their order, others, the reply"
+    found = dict.fromkeys(key.removeprefix("reward/") for line in log for key in line if key.startswith("reward/"))
+    known = [level for level in STATES if level in found]
+    others = [level for level in found if level not in LEVELS]
+    return known + others + (["response"] if "response" in found else [])
 
 # %% ../nbs/66_report.ipynb #stages_of
 def stages_of(
@@ -428,7 +433,7 @@ def spent(
 
 # %% ../nbs/66_report.ipynb #PANELS
 PANELS = {
-    "loss": "loss of the cold start", "reward": "mean reward, all levels", "spent": "generated tokens, thousands",
+    "loss": "loss, learning from text", "reward": "mean reward, all levels", "spent": "generated tokens, thousands",
     "completions/mean_length": "tokens per completion", "parse/ok": "share that could be read",
     "judge/no_score": "share without a score",
 }  # what is logged → title
@@ -438,7 +443,7 @@ def _panel(ax: Any, log: Sequence[Mapping], key: str, stages: Sequence[str]) -> 
     "Draw one logged number of the stages that it says something about"
     for stage in stages:
         found = spent(log, stage) if key == "spent" else curve(log, stage, key)
-        if found.steps and (stage == "cold-start") == (key == "loss"):
+        if found.steps and (key == "loss") == (not curve(log, stage, "reward").steps):
             _draw(ax, found, colour(stage, stages), stage, rough=key != "spent")
     ax.set_title(PANELS[key], fontsize=9)
     ax.set_ylim(0, 1.05 if key == "parse/ok" else max(ax.get_ylim()[1], 0.05))
@@ -457,7 +462,8 @@ def training_curves(
     return figure
 
 # %% ../nbs/66_report.ipynb #_number
-def _number(x: float, sign: str = "") -> str: return "none" if math.isnan(x) else f"{x:{sign}.2f}".replace("-", "−")
+def _number(x: float, form: str = ".2f") -> str:
+    return "none" if math.isnan(x) else f"{x:{form}}".replace("-", "−")
 
 
 def _table(titles: Sequence[str], lines: Sequence[str], kind: str = "") -> str:
@@ -502,7 +508,8 @@ def _pair_line(p: Paired, most: float, level: bool) -> str:
     known = not math.isnan(p.low)
     side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
     models = f"{escape(shorten(p.a, 40))} − {escape(shorten(p.b, 40))}"
-    numbers = str(p.n), tag("b", _number(p.diff, "+")), f"{_number(p.low, '+')} to {_number(p.high, '+')}"
+    diff, low, high = (_number(x, "+.3f") for x in (p.diff, p.low, p.high))
+    numbers = str(p.n), tag("b", diff), f"{low} to {high}"
     cells = models, *([escape(p.level)] if level else []), *numbers, _whisker(p, most) if known else "", side
     return tag("tr", *(tag("td", cell) for cell in cells))
 
@@ -556,7 +563,7 @@ def headline(
     said = [f"{best}, {row.n} held-out replies", f"95\u00a0% interval {_number(row.low)} to {_number(row.high)}"]
     said += [_gain(p, best, start) for p in results.paired if (p.metric, p.level, {p.a, p.b}) == wanted]
     marks = [(name, shown.means.get((name, ALL))) for name in shown.references]
-    beside = [f"{name} {_number(mark.mean)}" for name, mark in marks if mark]
+    beside = [f"{name}\u00a0{_number(mark.mean)}" for name, mark in marks if mark]
     return _number(row.mean), said + ([", ".join(beside)] if beside else [])
 
 # %% ../nbs/66_report.ipynb #_gain
@@ -564,7 +571,8 @@ def _gain(p: Paired, best: str, start: str) -> str:
     "Say a paired difference the way round that the headline needs it"
     sign = 1 if p.a == best else -1
     low, high = sorted((sign * p.low, sign * p.high))
-    return f"{_number(sign * p.diff, '+')} over {start} ({_number(low, '+')}\u00a0to\u00a0{_number(high, '+')})"
+    diff, low, high = (_number(x, "+.2f") for x in (sign * p.diff, low, high))
+    return f"{diff} over {start} ({low}\u00a0to\u00a0{high})"
 
 # %% ../nbs/66_report.ipynb #models_of
 def models_of(
@@ -713,11 +721,13 @@ def examples_section(run: RunFolder, n: int = 4) -> str:
 
 # %% ../nbs/66_report.ipynb #samples_section
 def samples_section(run: RunFolder) -> str:
-    "Show training samples of the first, a middle and the last step"
+    "Show training samples of each level, from an early, a middle and a late step"
     found = {method: samples for method, samples in run.samples.items() if samples}
     if not found:
         return _missing("No training samples: no method of this run was trained by reinforcement.")
-    return "".join(_fold(method, TrajectoryViewer(samples)._repr_html_()) for method, samples in found.items())
+    order = {level: i for i, level in enumerate(LEVELS)}
+    sorted_by_level = {method: sorted(samples, key=lambda t: order.get(t.level, -1)) for method, samples in found.items()}
+    return "".join(_fold(method, TrajectoryViewer(t)._repr_html_()) for method, t in sorted_by_level.items())
 
 # %% ../nbs/66_report.ipynb #PALE
 PALE = "Pale: single log lines. Strong: moving means."
@@ -856,7 +866,7 @@ SECTIONS: dict[str, tuple[str, str, Callable[[RunFolder], str]]] = {
     "examples": ("What the models write", "Held-out rows, evenly from best to worst. Click a score for its reason.",
                  examples_section),
     "training": ("Training", "What was logged while training.", training_section),
-    "samples": ("Training samples", "One group per level at the first, a middle and the last step, best sample first.",
+    "samples": ("Training samples", "One group per level at an early, a middle and a late step, best sample first.",
                 samples_section),
     "run": ("This run", "What it takes to run it again.", run_section),
 }  # anchor → heading, lead, content

@@ -150,7 +150,7 @@ def group_html(
     "Show the samples of one prompt, best first: text, score, advantage"
     pushes = {t.id: 0.0 if math.isnan(push(t)) else push(t) for t in trajectories}
     most, first = max(map(abs, pushes.values())), trajectories[0]
-    title = f"step {first.step} · {first.level} · {len(trajectories)} samples · {shorten(first.row_id, 60)}"
+    title = f"{first.level} · step {first.step} · {len(trajectories)} samples · {shorten(first.row_id, 60)}"
     title += "" if most else " · no push: the group is tied or has no scores"
     lines = [_sample(t, most, limit) for t in sorted(trajectories, key=lambda t: (-pushes[t.id], t.id))]
     return _table(title, ("sample", "score", "advantage"), lines)
@@ -171,14 +171,15 @@ class TrajectoryViewer:
     def __init__(
         self,
         trajectories: Sequence[Trajectory],  # of any steps and levels, as `load_trajectories` reads them
-        steps: int = 3,  # shown on the static page, spread evenly
+        steps: int = 3,  # of each level on the static page, spread evenly
     ):
         self.groups: dict[tuple[int, str], dict[int, list[Trajectory]]] = {}
         for t in trajectories:
             self.groups.setdefault((t.step, t.level), {}).setdefault(t.group, []).append(t)
         self.steps = sorted({step for step, _ in self.groups})
         self.levels = list(dict.fromkeys(level for _, level in self.groups))
-        self.shown = spread(self.steps, steps)
+        self.shown = [(step, level) for level in self.levels
+                      for step in spread([step for step in self.steps if (step, level) in self.groups], steps)]
 
     def show(
         self,
@@ -195,10 +196,9 @@ class TrajectoryViewer:
         return group_html(found[min(number, len(found) - 1)])
 
     def _repr_html_(self) -> str:
-        pages = [(step, level) for step in self.shown for level in self.levels if (step, level) in self.groups]
-        heads = [tag("summary", f"step {step} · {escape(level)}") for step, level in pages]
-        return "".join(tag("details", head, self.show(*page), open="open" if page == pages[0] else "")
-                       for head, page in zip(heads, pages))
+        heads = [tag("summary", f"{escape(level)} · step {step}") for step, level in self.shown]
+        return "".join(tag("details", head, self.show(*page), open="open" if page == self.shown[0] else "")
+                       for head, page in zip(heads, self.shown))
 
 # %% ../nbs/08_viz.ipynb #widget
 @patch

@@ -123,8 +123,9 @@ def test_it_opens_with_what_the_run_was(page):
 
 
 @pytest.mark.parametrize("text", [
-    "0.60</b><br><small>0.55 – 0.65", "chance (reference)", "ceiling reads the persona", "+0.40", "humanlm − cold-start",
-    "no score · judge failed", "0.00 · bad format", "training step", "Wall time", "&quot;note&quot;", "feedfacefeedface"])
+    "0.60</b><br><small>0.55 – 0.65", "chance (reference)", "ceiling reads the persona", "+0.400",
+    "humanlm − cold-start", "no score · judge failed", "0.00 · bad format", "training step", "Wall time", "&quot;note&quot;",
+    "feedfacefeedface"])
 def test_it_holds_the_numbers_and_where_they_come_from(page, text): assert text in page
 
 
@@ -213,7 +214,7 @@ def test_a_run_with_only_a_cold_start(tmp_path):
     rows = [r for r in result_rows() if r.model in ("base", "cold-start")]
     atomic_write(folder / "results.json", to_json({"rows": rows, "paired": []}))
     page = write_report(folder).read_text("utf-8")
-    said = ("No reward curves", "No training samples", "No paired differences", "loss of the cold start")
+    said = ("No reward curves", "No training samples", "No paired differences", "loss, learning from text")
     assert [text for text in said if text not in page] == []
 
 

@@ -150,7 +150,7 @@ def test_the_viewer_reads_what_a_run_wrote(tmp_path):
     viewer = TrajectoryViewer(load_trajectories(tmp_path), steps=2)
     page = viewer._repr_html_()
     assert viewer.steps == [0, 5, 10, 15] and viewer.levels == ["stance", "goal"]
-    assert page.count("<details open") == 1 and "step 15 · goal" in page and "step 5" not in page
+    assert page.count("<details open") == 1 and "goal · step 15" in page and "step 5" not in page
 
 
 def test_menus_follow_each_other():
