@@ -108,6 +108,7 @@ def train_tokenizer(
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
     tags = list(dict.fromkeys([*FRAME_TAGS, *tags]))
+    texts = (text.encode("utf-8", "replace").decode() for text in texts) # UTF-8 has no lone surrogates
     bpe = _train_bpe((t for text in texts for t in (text, *_FRAME_WORDS)), vocab - len(tags))
     bpe.add_tokens([AddedToken(t, special=False, normalized=False) for t in tags])
     return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=PAD, eos_token=END,
