@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['PIECES', 'INK', 'LINE', 'STYLE', 'COLOURS', 'REFERENCES', 'QUESTIONS', 'LINES', 'PANELS', 'SOURCES_SAY', 'JUDGES_SAY',
-           'TOY', 'RADAR_WARNING', 'PALE', 'FACTS', 'CSS', 'SECTIONS', 'POLICY', 'RunFolder', 'load_results',
+           'TOY', 'UNREAD', 'RADAR_WARNING', 'PALE', 'FACTS', 'CSS', 'SECTIONS', 'POLICY', 'RunFolder', 'load_results',
            'load_log', 'read_run', 'styled', 'figure_svg', 'colour', 'title_of', 'Shown', 'shown_of', 'results_bars',
            'radar', 'smooth', 'average', 'Curve', 'curve', 'thin', 'rewarded_levels', 'stages_of', 'reward_curves',
            'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'headline', 'models_of',
-           'state_mean', 'pick_examples', 'completions_html', 'markdown_html', 'results_section', 'differences_section',
-           'examples_section', 'samples_section', 'training_section', 'times_html', 'facts_html', 'run_section',
-           'first_screen', 'report_html', 'write_report', 'demo_picture']
+           'state_mean', 'pick_examples', 'completions_html', 'readable', 'reply_words', 'form_html', 'markdown_html',
+           'results_section', 'differences_section', 'examples_section', 'samples_section', 'training_section',
+           'times_html', 'facts_html', 'run_section', 'first_screen', 'report_html', 'write_report', 'demo_picture']
 
 # %% ../nbs/66_report.ipynb #import-json-import-math
 import json
@@ -277,7 +277,8 @@ def results_bars(
         _bars(ax, shown.line(name), beside, width, color=colour(name, models), label=_label(name))
     for name in shown.references:
         _lines(ax, shown.line(name), places, name)
-    ax.set(xticks=places, xticklabels=map(_label, shown.levels), ylabel="mean score, 0 to 1", ylim=(0, None))
+    ax.set(xticks=places, xticklabels=map(_label, shown.levels), ylabel="mean score, 0 to 1")
+    ax.set_ylim(0, max(0.1, ax.get_ylim()[1]))
     ax.set_title(title or f"{title_of(metric)} by level, n = {shown.n}, whiskers: 95 % intervals", loc="left")
     _legend(figure, [ax])
     return figure
@@ -613,7 +614,7 @@ def _answer(evaluation: Evaluation, level: str) -> str:
     "Give what a model wrote for one level, with its score"
     reply = level == "response"
     found = evaluation.scores.get("response_alignment" if reply else "state_alignment", {})
-    text = escape(shorten(evaluation.texts.get(level, ""), 400)) or tag("i", "nothing")
+    text = escape(shorten(evaluation.texts.get(level, ""), 400)) or tag("i", "nothing readable")
     return tag("td", tag("p", text), score_mark(found.get(level)), _read_from_reply(evaluation) if reply else "")
 
 # %% ../nbs/66_report.ipynb #_fold
@@ -630,6 +631,36 @@ def completions_html(
     lines = [tag("tr", tag("th", escape(level), known.get(level, "")), *(_answer(e, level) for e in answers.values()))
              for level in levels]
     return _table(("level and truth" if truth else "level", *(shorten(name, 40) for name in answers)), lines, "texts")
+
+# %% ../nbs/66_report.ipynb #UNREAD
+UNREAD = ("empty", "bad format")  # statuses of a text that could not be read
+
+
+def readable(
+    evaluations: Sequence[Evaluation],
+) -> float:  # in [0, 1]; nan for no texts
+    "Measure the share of texts that could be read"
+    found = [e.scores.get("response_alignment" if level == "response" else "state_alignment", {}).get(level)
+             for e in evaluations for level in e.texts]
+    return average([float(score.status not in UNREAD) for score in found if score])
+
+
+def reply_words(
+    texts: Sequence[str],
+) -> float:  # nan for no texts
+    "Count the words of a reply, on average over those that have any"
+    return average([float(n) for n in (len(text.split()) for text in texts) if n])
+
+# %% ../nbs/66_report.ipynb #form_html
+def form_html(run: RunFolder) -> str:  # HTML, escaped
+    "Show what share of the texts could be read, and the length of replies"
+    said = {model: list(run.evaluations[model].values()) for model in models_of(run)}
+    lines = [(model, _number(readable(found)), reply_words([e.texts.get("response", "") for e in found]))
+             for model, found in said.items()]
+    lines.append(("real replies", "–", reply_words([e.reply for e in run.examples])))
+    rows = [tag("tr", tag("th", escape(name)), tag("td", share), tag("td", _number(words, ".1f")))
+            for name, share, words in lines]
+    return _table(("model", "share that could be read", "words per reply"), rows)
 
 # %% ../nbs/66_report.ipynb #_inline
 def _inline(text: str) -> str:
@@ -717,7 +748,8 @@ def examples_section(run: RunFolder, n: int = 4) -> str:
     picked = pick_examples(run, n)
     if not picked:
         return _missing("No texts: evaluations or held-out examples are missing.")
-    return "".join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))
+    shown = [_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1)]
+    return form_html(run) + "".join(shown)
 
 # %% ../nbs/66_report.ipynb #samples_section
 def samples_section(run: RunFolder) -> str:
