@@ -79,12 +79,13 @@ def questions(
         return Question(row, metric, level, JudgeRequest(level, truth, {"0": text}, example.context, item=item))
 
     known, asked = example.states or {}, [level for level in texts if level != "response"]
-    found = [question("state_alignment", level, known.get(level) or example.reply, texts[level], "state") for level in asked]
+    truths = {level: known.get(level) or example.reply for level in asked}
+    found = [question("state_alignment", level, truths[level], texts[level], "state") for level in asked]
     if "response" not in texts:
         return found
-    reply, levels = texts["response"], states or asked or list(known)
-    found.append(question("response_alignment", "response", example.reply, reply, "reply"))
-    return found + [question("reply_state_alignment", level, example.reply, reply, "reply") for level in levels if reply_states]
+    reply, levels = texts["response"], (states or asked or list(known)) if reply_states else []
+    whole = [question("response_alignment", "response", example.reply, reply, "reply")]
+    return found + whole + [question("reply_state_alignment", level, example.reply, reply, "reply") for level in levels]
 
 # %% ../nbs/65_evaluate.ipynb #Evaluation
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ async def judge_texts(
     states: Sequence[str] | None = None,  # to read from the reply; None: those with a text, else the known ones
 ) -> list[Evaluation]:
     "Judge what a model, or another system, said about each example"
-    asked = [q for i, (e, t) in enumerate(zip(examples, texts, strict=True)) for q in questions(i, e, t, reply_states, states)]
+    asked = [question for row, (example, said) in enumerate(zip(examples, texts, strict=True))
+             for question in questions(row, example, said, reply_states, states)]
     answers = await score_groups(judge, [q.request for q in asked], concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
     for q, (score,) in zip(asked, answers):
@@ -150,10 +152,12 @@ def load_evaluations(
 
 def _evaluation(row, where):
     try:
-        scores = {metric: {level: score_from_dict(s, where) for level, s in by.items()} for metric, by in row["scores"].items()}
+        scores = {metric: {level: score_from_dict(score, where) for level, score in by_level.items()}
+                  for metric, by_level in row["scores"].items()}
         return Evaluation(row["example_id"], row["context_id"], row["texts"], scores)
     except (KeyError, TypeError, AttributeError) as e:
-        raise DataError(f"{where}: not an evaluation ({type(e).__name__}: {shorten(e)}). Evaluate the model again.") from e
+        problem = f"{type(e).__name__}: {shorten(e)}"
+        raise DataError(f"{where}: not an evaluation ({problem}). Evaluate the model again.") from e
 
 # %% ../nbs/65_evaluate.ipynb #score_table
 def score_table(
@@ -163,7 +167,9 @@ def score_table(
     "Arrange the scores of one model by metric and level"
     def levels(metric): return dict.fromkeys(level for e in evaluations for level in e.scores.get(metric, {}))
     def value(e, metric, level):
-        return math.nan if (e.example_id, metric, level) in left_out else e.scores.get(metric, {}).get(level, NO_SCORE).value
+        if (e.example_id, metric, level) in left_out:
+            return math.nan
+        return e.scores.get(metric, {}).get(level, NO_SCORE).value
     table = {m: {level: [value(e, m, level) for e in evaluations] for level in levels(m)} for m in METRICS}
     return {metric: scores for metric, scores in table.items() if scores}
 
@@ -193,7 +199,8 @@ def check_same(
     first, *others = ids
     for name in others:
         if ids[name] != ids[first]:
-            raise DataError(f"{name} and {first} were not evaluated on the same rows ({len(ids[name])} and {len(ids[first])}). "
+            counts = f"({len(ids[name])} and {len(ids[first])})"
+            raise DataError(f"{name} and {first} were not evaluated on the same rows {counts}. "
                             "Evaluate both with the same data settings.")
 
 

@@ -48,7 +48,8 @@ def group_advantage(
 ) -> Advantage:
     "Make an advantage `[B]` from weighted rewards and the estimator that the settings name"
     estimate = estimators[check_name(config.estimator, estimators, "estimator")]
-    constants = {} if config.estimator == "leave-one-out" else {"eps": config.eps, "floor": config.floor}  # it divides by nothing
+    divides = config.estimator != "leave-one-out"
+    constants = {"eps": config.eps, "floor": config.floor} if divides else {}
 
     def advantage(batch: Batch) -> torch.Tensor:
         total = torch.as_tensor(combine(batch.rewards, weights), device=batch.groups.device)
