@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name',
            'require', 'atomic_path', 'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl',
-           'jsonl_rows', 'escape', 'run_sync', 'Message', 'User', 'Thread', 'Persona', 'persona_text', 'Example',
-           'from_dict', 'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html',
-           'split_by_context', 'copied_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig',
-           'pick', 'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
+           'jsonl_rows', 'escape', 'table_cell', 'run_sync', 'Message', 'User', 'Thread', 'Persona', 'persona_text',
+           'Example', 'from_dict', 'example_from_dict', 'load_examples', 'save_examples', 'sample_examples',
+           'conversation_html', 'split_by_context', 'quoted_share', 'check_leakage', 'require_no_leakage',
+           'drop_duplicates', 'DataConfig', 'pick', 'data_fingerprint', 'prepare_examples', 'plot_users',
+           'plot_contexts', 'dataset_card']
 
 # %% ../nbs/00_data.ipynb #import-hashlib-import-html
 import hashlib
@@ -242,6 +243,14 @@ def escape(
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# %% ../nbs/00_data.ipynb #table_cell
+def table_cell(
+    text: object,  # anything; shown as `str`
+    n: int = 80,  # longest text, in characters
+) -> str:
+    "Make text safe to show in a cell of a Markdown table"
+    return escape(shorten(text, n)).replace("|", "&#124;")
 
 # %% ../nbs/00_data.ipynb #run_sync
 def run_sync(
@@ -500,7 +509,7 @@ def _decoded(row, where):
 # %% ../nbs/00_data.ipynb #save_examples
 def save_examples(
     path: str | Path,  # .jsonl, .parquet, or a name without ending for a `datasets` folder
-    examples: Iterable[Example],
+    examples: Iterable[Example],  # what to save
 ) -> Path:
     "Save examples atomically in the format that the ending names"
     path = Path(path)
@@ -603,12 +612,12 @@ def _context_splits(examples, test_frac, val_frac):
         raise DataError(f"{len(contexts)} contexts are too few for {fracs}: none is left for training. Add data.")
     return dict(zip(contexts, ["train"] * n_train + ["val"] * n_val + ["test"] * n_test))
 
-# %% ../nbs/00_data.ipynb #copied_share
-def copied_share(
+# %% ../nbs/00_data.ipynb #quoted_share
+def quoted_share(
     text: str,  # what may have been copied
     source: str,  # where it may have been copied from
-) -> float:
-    "Share of the word triples of `text` that occur in `source`, in [0, 1]; 0 for less than five words"
+) -> float:  # in [0, 1]; 0 for fewer than five words
+    "Give the share of the word triples of `text` that occur in `source`"
     triples = _triples(text)
     return len(triples & _triples(source)) / len(triples) if len(triples) > 2 else 0.0
 
@@ -659,7 +668,7 @@ def _late_evidence(examples, judged):
 
 # %% ../nbs/00_data.ipynb #_quoted
 def _quoted(example, limit=0.6):
-    return copied_share(example.reply, persona_text(example.persona)) >= limit
+    return quoted_share(example.reply, persona_text(example.persona)) >= limit
 
 
 def _repeated(examples):
@@ -790,7 +799,7 @@ def plot_users(
 
 # %% ../nbs/00_data.ipynb #plot_contexts
 def plot_contexts(
-    examples: Iterable[Example],
+    examples: Iterable[Example],  # with or without a split
     ax: Any = None,  # matplotlib axes; None: new ones
 ) -> Any:
     "Draw how many words of context the replies have; return the axes"
@@ -804,8 +813,8 @@ def plot_contexts(
 
 # %% ../nbs/00_data.ipynb #dataset_card
 def dataset_card(
-    examples: Iterable[Example],
-    title: str = "Data set",
+    examples: Iterable[Example],  # with or without a split
+    title: str = "Data set",  # heading of the card
     about: str = "",  # a paragraph on origin, consent and licence
 ) -> str:
     "Describe a data set in Markdown, from its rows"
@@ -817,7 +826,10 @@ def dataset_card(
     return "\n\n".join(filter(None, parts)) + "\n"
 
 # %% ../nbs/00_data.ipynb #_CARD_HEAD
-_CARD_HEAD = ["| split | replies | users | discussions | words per reply | words of context |", "|---|---|---|---|---|---|"]
+_CARD_HEAD = [
+    "| split | replies | users | discussions | words per reply | words of context |",
+    "|---|---|---|---|---|---|",
+]
 
 
 def _card_line(name, rows):

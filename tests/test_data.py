@@ -19,7 +19,6 @@ from humanlm.data import (
     Message,
     Persona,
     check_leakage,
-    copied_share,
     data_fingerprint,
     escape,
     example_from_dict,
@@ -27,6 +26,7 @@ from humanlm.data import (
     from_dict,
     load_examples,
     pick,
+    quoted_share,
     read_jsonl,
     sample_examples,
     save_examples,
@@ -168,11 +168,11 @@ def test_a_smaller_choice_is_part_of_a_larger(rows, n, m):
 
 
 @given(st.lists(st.text("abcdefgh", min_size=1, max_size=6), min_size=5, max_size=30), any_text)
-def test_copied_share_sees_through_case_and_punctuation(words, other):
+def test_quoted_share_sees_through_case_and_punctuation(words, other):
     text = " ".join(words)
     if len({*zip(words, words[1:], words[2:])}) > 2:
-        assert copied_share(text, f"{other}. {',  '.join(words).upper()}!") == 1.0
-    assert 0.0 <= copied_share(text, other) <= 1.0
+        assert quoted_share(text, f"{other}. {',  '.join(words).upper()}!") == 1.0
+    assert 0.0 <= quoted_share(text, other) <= 1.0
 
 
 def test_leak_checks_are_fast():
