@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['sources', 'REFERENCES', 'RUBRIC_TOKENS', 'ANSWER_TOKENS', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'Data',
            'from_world', 'from_threads', 'from_examples', 'load_data', 'evaluate_model', 'judged', 'reference_texts',
-           'tables', 'judge_cost', 'money', 'quiet_libraries', 'keep_memory']
+           'tables', 'aligned', 'judge_cost', 'money', 'quiet_libraries', 'keep_memory']
 
 # %% ../nbs/67_job.ipynb #import-sys-from-collections
 import sys
 from collections.abc import Callable, Sequence
+from html import unescape
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -62,7 +63,7 @@ def load_data(
     "Read or make the examples a job asks for, split and limited; leakage is an error"
     if config.data.path and config.data.source == "miniworld":
         hint = "Add --data.source threads (messages with reply links) or --data.source examples (rows made before)."
-        raise ConfigError(f"data.path is {shorten(config.data.path)!r}, but data.source is miniworld, which reads no file. {hint}")
+        raise ConfigError(f"data.path is {shorten(config.data.path)!r}, but the source miniworld reads no file. {hint}")
     data = sources[config.data.source](config)
     return data._replace(examples=prepare_examples(data.examples, config.data))
 
@@ -109,6 +110,21 @@ def tables(
     found = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
     return "\n\n".join(results_table(rows, metric) for metric in found)
 
+# %% ../nbs/67_job.ipynb #aligned
+def aligned(
+    text: str,  # Markdown, perhaps with tables
+) -> str:
+    "Pad the columns of tables, for reading without a renderer"
+    blocks = [block.split("\n") for block in text.split("\n\n")]
+    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else lines) for lines in blocks)
+
+
+def _padded(lines: Sequence[str]) -> list[str]:
+    head, _, *body = ([unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
+    widths = [max(map(len, column)) for column in zip(head, *body)]
+    shown = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in (head, *body)]
+    return [shown[0], "-" * len(shown[0]), *shown[1:]]
+
 # %% ../nbs/67_job.ipynb #judge_cost
 RUBRIC_TOKENS, ANSWER_TOKENS = 700, 300
 
@@ -124,7 +140,8 @@ def judge_cost(
         return ["cost        none: this judge calls no model"]
     sizes = [sum(len(m.content) for m in e.context) + len(e.reply) * (1 + candidates) for e in examples]
     read, written = round(questions * (RUBRIC_TOKENS + fmean(sizes or [0]) / 4)), questions * ANSWER_TOKENS
-    return [f"tokens      ~{read:,} read, ~{written:,} written by the judge", f"cost        {money(model, read, written)}"]
+    return [f"tokens      ~{read:,} read, ~{written:,} written by the judge",
+            f"cost        {money(model, read, written)}"]
 
 
 def money(model: str, read: int, written: int) -> str:
