@@ -397,7 +397,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.judges.Verdict.value': ('judges.html#verdict.value', 'humanlm/judges.py'),
                                 'humanlm.judges._ask': ('judges.html#_ask', 'humanlm/judges.py'),
                                 'humanlm.judges._bound': ('judges.html#_bound', 'humanlm/judges.py'),
-                                'humanlm.judges._cell': ('judges.html#_cell', 'humanlm/judges.py'),
                                 'humanlm.judges._fault': ('judges.html#_fault', 'humanlm/judges.py'),
                                 'humanlm.judges._labels': ('judges.html#_labels', 'humanlm/judges.py'),
                                 'humanlm.judges._object': ('judges.html#_object', 'humanlm/judges.py'),

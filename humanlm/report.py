@@ -497,11 +497,11 @@ def results_html(
 # %% ../nbs/66_report.ipynb #_whisker
 def _whisker(p: Paired, most: float) -> str:
     "Draw an interval and its mean around zero"
-    low, mid, high = (f"{70 + 64 * v / most:.1f}" for v in (p.low, p.diff, p.high))
-    zero = tag("path", d="M70 0V14", stroke="currentColor", opacity=".4")
-    line = tag("path", d=f"M{low} 7H{high}", stroke=COLOURS["humanlm"], **{"stroke-width": "2.5"})
-    dot = tag("circle", cx=mid, cy="7", r="3.5", fill=COLOURS["humanlm"])
-    return tag("svg", zero, line, dot, width="140", height="14", viewBox="0 0 140 14")
+    low, mid, high = (f"{110 + 104 * v / most:.1f}" for v in (p.low, p.diff, p.high))
+    zero = tag("path", d="M110 0V14", stroke="currentColor", opacity=".4")
+    line = tag("path", d=f"M{low} 7H{high}", stroke=COLOURS["humanlm"], **{"stroke-width": "1.5"})
+    dot = tag("circle", cx=mid, cy="7", r="2.5", fill=COLOURS["humanlm"])
+    return tag("svg", zero, line, dot, width="220", height="14", viewBox="0 0 220 14")
 
 # %% ../nbs/66_report.ipynb #_pair_line
 def _pair_line(p: Paired, most: float, level: bool) -> str:
