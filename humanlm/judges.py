@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
-from .data import HumanLMError, Message, escape, fingerprint, near_miss, require, shorten
+from .data import HumanLMError, Message, fingerprint, near_miss, require, shorten, table_cell
 from .hierarchy import HIERARCHY, Hierarchy
 from .llm import ChatClient, ChatRequest, Ledger, Limits, chat, client as make_client, clients, read_json, scripts
 from .miniworld import COPY_LIMIT, World, copied_share, describe_all, score_reply, score_reply_states, score_state
@@ -140,12 +140,9 @@ class ScoreTable(NamedTuple):
     scores: tuple[Score, ...] # one per row
 
     def _repr_markdown_(self) -> str:
-        rows = [f"| {_cell(name)} | {s.value:.2f} | {s.status} | {_cell(s.reason)} |"
+        rows = [f"| {table_cell(name, 110)} | {s.value:.2f} | {s.status} | {table_cell(s.reason, 110)} |"
                 for name, s in zip(self.names, self.scores)]
         return "| | value | status | reason |\n|---|--:|---|---|\n" + "\n".join(rows)
-
-
-def _cell(text): return escape(shorten(text, 110)).replace("|", "&#124;")
 
 # %% ../nbs/16_judges.ipynb #score_groups
 async def score_groups(
