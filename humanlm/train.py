@@ -26,7 +26,8 @@ from humanlm.data import (
     write_jsonl)
 from .evaluate import EvalConfig, Evaluation, Results, judge_texts, load_evaluations, results, save_evaluations
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, make_rows, opening
-from .job import Data, evaluate_model, judge_cost, keep_memory, load_data, quiet_libraries, reference_texts, tables
+from .job import (
+    Data, aligned, evaluate_model, judge_cost, keep_memory, load_data, quiet_libraries, reference_texts, tables)
 from .judges import Judge, JudgeConfig, make_judge
 from .miniworld import WorldConfig
 from .models import ModelConfig
@@ -353,7 +354,7 @@ def start(
 # %% ../nbs/80_train.ipynb #table
 def table(folder: Path) -> str:
     "The tables of a finished run as text"
-    return tables(load_results(folder / "results.json").rows)
+    return aligned(tables(load_results(folder / "results.json").rows))
 
 # %% ../nbs/80_train.ipynb #print_trainer_options
 def print_trainer_options() -> int:
