@@ -850,7 +850,8 @@ thead th { background: var(--card); }
 .scores td, .scores th, .pairs td { white-space: nowrap; }
 .pairs svg { display: block; margin: 3px 0; }
 .pairs tbody th { padding-top: 12px; }
-.texts td, .texts th { min-width: 130px; max-width: 240px; overflow-wrap: anywhere; }
+.texts td, .texts th { min-width: 130px; max-width: 240px; }
+.texts td, .texts small { overflow-wrap: anywhere; }
 .texts th small { font-weight: normal; }
 .texts p { margin: 0 0 3px; }
 .texts ul { padding-left: 16px; margin: 2px 0; }
