@@ -21,7 +21,7 @@ from string import Formatter
 from typing import NamedTuple
 
 from humanlm.data import (
-    ConfigError, Example, Message, Persona, check_name, escape, near_miss, persona_text, require, shorten,
+    ConfigError, Example, Message, Persona, check_name, near_miss, persona_text, require, shorten, table_cell,
 )
 
 # %% ../nbs/10_hierarchy.ipynb #Dimension
@@ -53,13 +53,17 @@ def _dimension_checks(d):
     ]
 
 
-def _positive(n): return type(n) is int and n > 0
+def _positive(n):
+    return type(n) is int and n > 0
 
 
-def _short(value): return shorten(repr(value))
+def _short(value):
+    return shorten(repr(value))
 
 
-def is_level_name(name: object) -> bool:
+def is_level_name(
+    name: object, # anything
+) -> bool:
     "Tell whether a name can serve as a tag"
     return isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name) is not None
 
@@ -80,13 +84,17 @@ class Hierarchy(tuple):
         )
         return self
 
-    def __getitem__(self, key): return super().__getitem__(self.index_of(key) if isinstance(key, str) else key)
+    def __getitem__(self, key):
+        return super().__getitem__(self.index_of(key) if isinstance(key, str) else key)
 
-    def __getnewargs__(self): return (tuple(self),)
+    def __getnewargs__(self):
+        return (tuple(self),)
 
-    def __repr__(self): return f"Hierarchy({', '.join(self.names)})"
+    def __repr__(self):
+        return f"Hierarchy({', '.join(self.names)})"
 
-    def _repr_markdown_(self): return _hierarchy_table(self)
+    def _repr_markdown_(self):
+        return _hierarchy_table(self)
 
     def index_of(self, name: str) -> int:
         "Find the position of a level"
@@ -104,9 +112,8 @@ def _hierarchy_table(hierarchy):
 
 
 def _table_row(d):
-    cells = (d.max_words, d.max_tokens, d.threshold)
-    desc = escape(d.desc).replace("|", "&#124;")
-    return f"| `{d.name}` | {desc} | " + " | ".join("–" if c is None else str(c) for c in cells) + " |"
+    limits = ["–" if n is None else str(n) for n in (d.max_words, d.max_tokens, d.threshold)]
+    return " | ".join([f"| `{d.name}`", table_cell(d.desc, 1000), *limits]) + " |"
 
 # %% ../nbs/10_hierarchy.ipynb #SPEAKER
 SPEAKER = "HUMAN"
@@ -118,12 +125,14 @@ _DESC = {
               "No advice, nothing about this one case.",
     "value": "What HUMAN thinks ought to matter or come first: how things should be, not how they are.",
     "goal": "What HUMAN wants to achieve by writing this.",
-    "communication": "HUMAN's tone, and how the message is built: direct or indirect, claim and grounds, story, question.",
+    "communication": "HUMAN's tone, and how the message is built: direct or indirect, claim and grounds, story, "
+                     "question.",
     "response": "The message that HUMAN writes, in HUMAN's own words.",
 }
 
-# %% ../nbs/10_hierarchy.ipynb #HIERARCHY
-_REPLY, _STATE = dict(max_tokens=512), dict(max_tokens=48, threshold=0.9, max_words=15)
+# %% ../nbs/10_hierarchy.ipynb #_REPLY
+_REPLY = {"max_tokens": 512}
+_STATE = {"max_tokens": 48, "threshold": 0.9, "max_words": 15}
 HIERARCHY = Hierarchy([Dimension(n, desc, **_REPLY if n == "response" else _STATE) for n, desc in _DESC.items()])
 LEVELS, STATES = HIERARCHY.names, HIERARCHY.states
 
@@ -149,14 +158,16 @@ def make_hierarchy(
     return Hierarchy([_dimension(name, d, f"{where}, level {_short(name)}", folder) for name, d in levels.items()])
 
 
-_FIELDS = tuple(f.name for f in fields(Dimension) if f.name != "name")
+_DIMENSION_FIELDS = tuple(f.name for f in fields(Dimension) if f.name != "name")
 
 
 def _dimension(name, d, where, folder):
     if not isinstance(d, Mapping): raise ConfigError(f"{where}: expected an object with 'desc', got {_short(d)}.")
     own = {k: v for k, v in d.items() if k != "names"} # some published files carry it; nothing reads it
-    unknown = [k for k in own if k not in _FIELDS]
-    if unknown: raise ConfigError(f"{where}: unknown key {_short(unknown[0])}.{near_miss(unknown[0], _FIELDS)}")
+    unknown = [k for k in own if k not in _DIMENSION_FIELDS]
+    if unknown:
+        hint = near_miss(unknown[0], _DIMENSION_FIELDS)
+        raise ConfigError(f"{where}: unknown key {_short(unknown[0])}.{hint}")
     if "desc" not in own: raise ConfigError(f"{where}: 'desc' is missing. Say in words what the level means.")
     template = own.get("system_prompt")
     if folder and template: own["system_prompt"] = _read_template(folder / str(template), where)
@@ -164,7 +175,8 @@ def _dimension(name, d, where, folder):
 
 
 def _read_template(path, where):
-    try: return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         problem = f"cannot read system_prompt {path} ({e}). It is looked for beside the JSON file."
         raise ConfigError(f"{where}: {problem}") from e
@@ -175,7 +187,8 @@ def load_hierarchy(
 ) -> Hierarchy:
     "Read a hierarchy from a file; errors name file, level and field"
     path = Path(path)
-    try: levels = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    try:
+        levels = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not a readable JSON file ({e}).") from e
     return make_hierarchy(levels, str(path), path.parent)
@@ -219,12 +232,16 @@ def markup(
     return {"type": "markup", "text": tag}
 
 
-def opening(level: str) -> str:
+def opening(
+    level: str, # its name
+) -> str:
     "Give the tag before a level's text"
     return f"<{level}>"
 
 
-def closing(level: str) -> str:
+def closing(
+    level: str, # its name
+) -> str:
     "Give the tag behind a level's text, where generation stops"
     return f"</{level}>"
 
@@ -243,7 +260,8 @@ def fill(
 
 
 def _pieces(template):
-    try: return list(Formatter().parse(template))
+    try:
+        return list(Formatter().parse(template))
     except ValueError as e:
         raise ConfigError(f"Prompt template {_short(template)}: {e}. Write {{{{ for a brace.") from e
 
@@ -277,7 +295,8 @@ def format_persona(
 
 def _lines(value):
     if isinstance(value, Mapping): return [f"{k}: {v}" for k, v in value.items() if v and v != "NA"]
-    return [str(v) for v in ([value] if isinstance(value, str) else value or ()) if str(v).strip()]
+    items = [value] if isinstance(value, str) else value or ()
+    return [str(item) for item in items if str(item).strip()]
 
 
 def _block(name, lines):
@@ -344,8 +363,10 @@ def _task(dimensions):
 
 
 def _blocks(dimensions):
-    lines = [[plain("\n"), markup(opening(d.name)), plain(d.desc), markup(closing(d.name))] for d in dimensions]
-    return sum(lines, [])[1:]
+    parts = []
+    for d in dimensions:
+        parts += [plain("\n"), markup(opening(d.name)), plain(d.desc), markup(closing(d.name))]
+    return parts[1:]
 
 # %% ../nbs/10_hierarchy.ipynb #THINKING
 THINKING = ("off", "on", "hetero")
@@ -393,7 +414,7 @@ def _config_checks(c):
     levels = c.levels is None or isinstance(c.levels, (list, tuple)) and len(c.levels) > 0
     return [
         *((value in names, f"{k} is {_short(value)}.{near_miss(value, names)}") for k, value, names in choices),
-        *((_positive(k), f"{n} must be a whole number above 0, got {_short(k)}") for n, k in counts.items()),
+        *((_positive(n), f"{k} must be a whole number above 0, got {_short(n)}") for k, n in counts.items()),
         (levels, f"levels must be a list of names, or null for all, got {_short(c.levels)}"),
     ]
 
@@ -415,7 +436,7 @@ def token_cap(
 
 # %% ../nbs/10_hierarchy.ipynb #prompt
 def prompt(
-    example: Example,
+    example: Example,                       # persona, context and source
     levels: str | Sequence[str],            # one level, or several to be answered in this order
     config: HierarchyConfig | None = None,  # None = the defaults
     thinking: bool | None = None,           # None = what the config says about the last level
@@ -439,11 +460,12 @@ def target(
     trace: Mapping[str, str] | None = None, # level → text, listed in a thought; None = no thought
 ) -> list[dict]:
     "Write the completion that a prompt asks for, as parts"
-    thought = [] if trace is None else [*_listed(trace), markup("</think>")]
-    return thought + [p for n, t in texts.items() for p in (markup(opening(n)), plain(t), markup(closing(n)))]
-
-
-def _listed(trace): return [p for n, t in trace.items() for p in (markup(opening(n)), plain(t))]
+    parts = []
+    if trace is not None:
+        for level, text in trace.items(): parts += [markup(opening(level)), plain(text)]
+        parts.append(markup("</think>"))
+    for level, text in texts.items(): parts += [markup(opening(level)), plain(text), markup(closing(level))]
+    return parts
 
 
 def parts_text(
@@ -606,16 +628,17 @@ def _flexible(text, start, levels, patterns, policy):
 
 # %% ../nbs/10_hierarchy.ipynb #parse
 def parse(
-    text: str,                               # a completion
-    levels: str | Sequence[str],             # what was asked, in order
-    policy: ParsePolicy = ParsePolicy(),     # strict, without a thought
+    text: str,                           # a completion
+    levels: str | Sequence[str],         # what was asked, in order
+    policy: ParsePolicy = ParsePolicy(), # strict, without a thought
 ) -> Parsed:
     "Read levels from a completion, in time linear in its length"
     if type(levels) is not tuple: levels = (levels,) if isinstance(levels, str) else tuple(levels)
     patterns = _patterns(levels, policy.blanks)
     thought = text.rfind("</think>") if policy.thinking else -1
     whole = patterns.whole.fullmatch(text, thought + len("</think>") if thought >= 0 else 0)
-    return _result(levels, whole.groups(), policy.strict) if whole else _parse_odd(text, levels, policy, patterns)
+    if whole: return _result(levels, whole.groups(), policy.strict)
+    return _parse_odd(text, levels, policy, patterns)
 
 
 def _parse_odd(text, levels, policy, patterns):
@@ -635,7 +658,8 @@ def clean_reply(
     return _RESPONSE_END.split(text, maxsplit=1)[0].strip()
 
 
-_RESPONSE, _RESPONSE_END = re.compile("<response>", re.I | re.A), re.compile("</response>", re.I | re.A)
+_RESPONSE = re.compile("<response>", re.I | re.A)
+_RESPONSE_END = re.compile("</response>", re.I | re.A)
 _THOUGHT_TAGS = re.compile("<(/?)think>|<response>", re.I | re.A)
 
 
