@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 import numpy as np
-from .data import DataError, escape, shorten
+from .data import DataError, shorten, table_cell
 
 # %% ../nbs/64_metrics.ipynb #_counts
 def _counts(contexts: int, resamples: int, seed: int) -> np.ndarray:
@@ -25,8 +25,8 @@ def _counts(contexts: int, resamples: int, seed: int) -> np.ndarray:
 def resampled_means(
     values: Sequence | np.ndarray,         # [E] or [E, L] scores of E examples; nan = no score
     contexts: Sequence[str] | None = None, # [E] the context of each example; None = each its own
-    seed: int = 0,
-    resamples: int = 2000,
+    seed: int = 0,                         # of the resampling
+    resamples: int = 2000,                 # how many
 ) -> np.ndarray:  # [resamples] or [resamples, L]; nan where a resample holds no score
     "Compute the means of resampled contexts, missing scores left out"
     values = np.asarray(values, float)
@@ -62,8 +62,8 @@ def _scored_contexts(known: np.ndarray, contexts: Sequence[str] | None) -> int:
 def bootstrap_interval(
     values: Sequence[float],               # [E] one score per example; nan = no score
     contexts: Sequence[str] | None = None, # [E] the context of each example; None = each its own
-    seed: int = 0,
-    resamples: int = 2000,
+    seed: int = 0,                         # of the resampling
+    resamples: int = 2000,                 # how many
 ) -> Interval:
     "Compute a mean and its percentile bootstrap interval over contexts"
     values = np.asarray(values, float)
@@ -77,8 +77,8 @@ def paired_difference(
     a: Sequence[float],                    # [E] scores of one model
     b: Sequence[float],                    # [E] scores of the other, same examples in the same order
     contexts: Sequence[str] | None = None, # [E]
-    seed: int = 0,
-    resamples: int = 2000,
+    seed: int = 0,                         # of the resampling
+    resamples: int = 2000,                 # how many
 ) -> Interval:  # of a - b
     "Compute the mean difference of two models on the same examples"
     if len(a) != len(b): raise DataError(f"{len(a)} scores against {len(b)}. Compare models on the same examples.")
@@ -129,20 +129,22 @@ def _columns(scores: Mapping[str, Sequence[float]], what: str) -> np.ndarray:
 def _by_level(levels, values: np.ndarray, contexts, seed: int, resamples: int) -> dict[str, Interval]:
     "Compute intervals for `all` and every level from the same resamples"
     means, known = resampled_means(values, contexts, seed, resamples), ~np.isnan(values)
+
     def interval(means, mean, known):
         return _interval(means, mean, int(known.sum()), _scored_contexts(known, contexts))
+
     found = {ALL: interval(_mean(means, 1), _mean(_mean(values, 0)), known.any(1))}
     for i, level in enumerate(levels): found[level] = interval(means[:, i], _mean(values[:, i]), known[:, i])
     return found
 
 # %% ../nbs/64_metrics.ipynb #result_rows
 def result_rows(
-    model: str,
-    metric: str,
+    model: str,                            # name, for the rows
+    metric: str,                           # name, for the rows
     scores: Mapping[str, Sequence[float]], # level → [E] one score per example; nan = no score
     contexts: Sequence[str] | None = None, # [E] the context of each example; None = each its own
-    seed: int = 0,
-    resamples: int = 2000,
+    seed: int = 0,                         # of the resampling
+    resamples: int = 2000,                 # how many
 ) -> list[Result]:  # `all` first, then the levels in order
     "Summarise one metric of one model"
     found = _by_level(list(scores), _columns(scores, model), contexts, seed, resamples)
@@ -150,19 +152,20 @@ def result_rows(
 
 # %% ../nbs/64_metrics.ipynb #paired_rows
 def paired_rows(
-    metric: str,
+    metric: str,                             # name, for the rows
     a: str,  # model
     b: str,  # model it is compared with
     scores_a: Mapping[str, Sequence[float]], # level → [E]; nan = no score
     scores_b: Mapping[str, Sequence[float]], # level → [E], same examples in the same order
     contexts: Sequence[str] | None = None,   # [E]
-    seed: int = 0,
-    resamples: int = 2000,
+    seed: int = 0,                           # of the resampling
+    resamples: int = 2000,                   # how many
 ) -> list[Paired]:  # `all` first, then the levels that both have
     "Compare one metric of two models on the same examples"
     levels = [level for level in scores_a if level in scores_b]
     if not levels: raise DataError(f"{a} and {b} share no level of {metric}. Evaluate both on the same levels.")
-    x, y = (_columns({level: s[level] for level in levels}, name) for s, name in ((scores_a, a), (scores_b, b)))
+    x = _columns({level: scores_a[level] for level in levels}, a)
+    y = _columns({level: scores_b[level] for level in levels}, b)
     if len(x) != len(y):
         raise DataError(f"{a} has {len(x)} examples, {b} has {len(y)}. Compare models on the same ones.")
     found = _by_level(levels, x - y, contexts, seed, resamples)
@@ -178,7 +181,8 @@ def _markdown(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def _name(text: str) -> str: return escape(shorten(text, 40)).replace("|", "&#124;")
+def _name(text: str) -> str:
+    return table_cell(text, 40)
 
 # %% ../nbs/64_metrics.ipynb #results_table
 def results_table(
@@ -187,21 +191,24 @@ def results_table(
 ) -> str:  # markdown
     "Show one metric: a line per model, its mean with the 95 % interval, and its levels"
     found = {(r.model, r.level): r for r in rows if r.metric == metric}
-    models, levels = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
-    levels = [level for level in levels if level != ALL]
+    models = list(dict.fromkeys(model for model, _ in found))
+    levels = list(dict.fromkeys(level for _, level in found if level != ALL))
+
     def line(model):
         overall = found[model, ALL]
         means = [_number(found[model, level].mean) if (model, level) in found else "–" for level in levels]
         interval = f"{_number(overall.low)} to {_number(overall.high)}"
         return [_name(model), overall.n, _number(overall.mean), interval, *means]
+
     return _markdown([metric, "n", ALL, "95 % interval", *levels], [line(m) for m in models])
 
 # %% ../nbs/64_metrics.ipynb #paired_table
 def paired_table(
-    pairs: Sequence[Paired],
+    pairs: Sequence[Paired],  # of any metrics and levels
     level: str = ALL,  # the level to show
 ) -> str:  # markdown
     "Show differences: a line per metric and pair of models, marked where the interval leaves out zero"
+
     def line(p):
         clear = "yes" if (p.low or 0) > 0 or (p.high or 0) < 0 else "no"
         interval = f"{_number(p.low, '+')} to {_number(p.high, '+')}"

@@ -74,7 +74,8 @@ def combine(
     rewards = np.asarray(rewards.detach().cpu() if hasattr(rewards, "detach") else rewards, float)
     weights = np.asarray(weights, float)
     if rewards.ndim != 2 or rewards.shape[1:] != weights.shape:
-        raise ValueError(f"rewards {list(rewards.shape)} must be [B, R] with one column for each of {len(weights)} weights")
+        raise ValueError(f"rewards {list(rewards.shape)} must be [B, R] with one column for each of "
+                         f"{len(weights)} weights")
     counts = weights != 0
     return rewards[:, counts] @ weights[counts]
 
@@ -127,7 +128,7 @@ def _note(t: Trajectory, score: Score) -> Trajectory:
 # %% ../nbs/20_rewards.ipynb #judge_trajectories
 async def judge_trajectories(
     trajectories: Sequence[Trajectory],    # B of them, in any order
-    judge: Judge,
+    judge: Judge,                          # asked once per group
     requests: Mapping[str, JudgeRequest],  # row_id → question, as `requests_by_row` makes them
     concurrency: int = 16,                 # groups judged at the same time
     max_failed_share: float = 0.5,         # a larger share of judge faults raises `JudgeError`
@@ -192,7 +193,7 @@ class AlignmentReward:
 
 # %% ../nbs/20_rewards.ipynb #trl_reward
 def trl_reward(
-    reward: AlignmentReward,
+    reward: AlignmentReward,              # what gives the values
     policy: ParsePolicy = ParsePolicy(),  # how completions are read
 ) -> Callable[..., Any]:  # async function for `GRPOTrainer(reward_funcs=...)`
     "Turn a reward into a function of TRL's shape"

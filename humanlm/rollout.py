@@ -126,7 +126,8 @@ class ScriptedPolicy:
 
     def __init__(
         self,
-        script: Callable[[dict, int], str] | Mapping[str, str | Sequence[str]], # (row, copy) → text; level → text(s)
+        # (row, copy) → text; or level → one text or several, taken in turn
+        script: Callable[[dict, int], str] | Mapping[str, str | Sequence[str]],
     ):
         self.script, self.vocab = script, {"": 0} # 0 is the end token
 
