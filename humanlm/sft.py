@@ -86,7 +86,8 @@ def reply_rows(
     pools = {level: labelled(examples, level, describe) for level in levels}
     taught = [level for level in levels if pools[level]]
     picked = [(taught[i % len(taught)], *rng.choice(pools[taught[i % len(taught)]])) for i in range(count)]
-    return [sft_row(prompt(e, level, config, thinking=False), target({level: text}), row_id=f"{e.id}:{level}") for level, e, text in picked]
+    return [sft_row(prompt(example, level, config, thinking=False), target({level: text}), row_id=f"{example.id}:{level}")
+            for level, example, text in picked]
 
 # %% ../nbs/28_sft.ipynb #THOUGHT_ORDER
 THOUGHT_ORDER = ("value", "stance", "emotion", "belief", "goal", "communication")
@@ -106,7 +107,8 @@ def world_row(
     words = describe_all(states, rng)
     texts = {level: realise(states, rng) if level == "response" else words[level] for level in levels}
     thought = {level: words[level] for level in THOUGHT_ORDER} if trace else None
-    return sft_row(prompt(example, levels, config, thinking=trace), target(texts, thought), trace, f"{example.id}:{'+'.join(levels)}")
+    asked = prompt(example, levels, config, thinking=trace)
+    return sft_row(asked, target(texts, thought), trace, f"{example.id}:{'+'.join(levels)}")
 
 # %% ../nbs/28_sft.ipynb #shortened
 def shortened(
@@ -146,13 +148,15 @@ def lesson(
     profile, post = world.user(example.user_id), world.post(example.context_id)
     states = asked_states(config)
     all_of_them = rng.random() < share
-    levels = rng.sample(states, len(states)) if all_of_them else rng.choices(states, [LESSON_WEIGHTS[s] for s in states])
+    weights = [LESSON_WEIGHTS[state] for state in states]
+    levels = rng.sample(states, len(states)) if all_of_them else rng.choices(states, weights)
     needed = range(9) if len(levels) > 1 else needed_phrases(levels[0], profile, post)
     kept = kept_phrases(needed, len(profile.phrases), share, rng)
     return world_row(world, shortened(example, [profile.phrases[i] for i in kept]), levels, 0.0, config, rng)
 
 
-LESSON_WEIGHTS = {"stance": 2, "emotion": 2, "belief": 1, "value": 2, "goal": 2, "communication": 1}  # 2: the post matters too
+LESSON_WEIGHTS = {"stance": 2, "emotion": 2, "belief": 1, "value": 2, "goal": 2, "communication": 1}
+"How often a state has lessons of its own: twice as often where the post matters beside the persona"
 
 # %% ../nbs/28_sft.ipynb #stage_one
 def stage_one(world: World, example: Example, progress: float, config: HierarchyConfig, rng: random.Random) -> dict:
@@ -245,7 +249,8 @@ class Progress(TrainerCallback):
     def on_train_begin(self, args, state, control, **_):
         "Open the bar at the step a resumed run starts from"
         self.next = None if sys.stderr.isatty() else state.global_step  # step of the next plain line
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, disable=self.next is not None)
+        hidden = self.next is not None
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, disable=hidden)
 
     def on_step_end(self, args, state, control, **_):
         "Move on by one step"
@@ -302,13 +307,14 @@ def sft_args(
     "TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
     device = dict(use_cpu=not gpu, bf16=gpu, activation_checkpointing=False, dataloader_pin_memory=gpu)
-    rate = dict(learning_rate=sft.adam_lr, lr_scheduler_type="warmup_stable_decay", warmup_steps=min(sft.warmup, steps // 2),
+    rate = dict(learning_rate=sft.adam_lr, warmup_steps=min(sft.warmup, steps // 2), lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
     order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)
-    return TRLConfig(output_dir=str(out), max_steps=steps, per_device_train_batch_size=sft.batch, seed=seed, report_to=report_to,
-                     disable_tqdm=True, logging_steps=max(1, steps // 50), save_strategy="no", **rate, **order, **device)
+    quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), save_strategy="no", report_to=report_to)
+    return TRLConfig(output_dir=str(out), max_steps=steps, per_device_train_batch_size=sft.batch, seed=seed,
+                     **rate, **order, **quiet, **device)
 
-
+# %% ../nbs/28_sft.ipynb #train_sft
 def train_sft(
     model,  # trained in place
     tokenizer,
@@ -323,8 +329,8 @@ def train_sft(
     "Train on supervised rows through TRL's SFTTrainer"
     args = sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, report_to)
     optimizer = muon_adamw(model, sft.muon_lr, sft.adam_lr) if sft.muon_lr else None
-    trainer = SFTTrainer(model=model, processing_class=tokenizer, args=args, callbacks=list(callbacks), optimizers=(optimizer, None),
-                         train_dataset=sft_dataset(rows, tokenizer, max_prompt_tokens))
+    trainer = SFTTrainer(model=model, processing_class=tokenizer, args=args, callbacks=list(callbacks),
+                         train_dataset=sft_dataset(rows, tokenizer, max_prompt_tokens), optimizers=(optimizer, None))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     return trainer.state.log_history

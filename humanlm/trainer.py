@@ -115,7 +115,8 @@ class MethodTrainer(GRPOTrainer):
         numbers = Dataset.from_dict({"prompt": [row["row_id"] for row in rows], "row": range(len(rows))})
         super().__init__(
             model=model, processing_class=tokenizer, args=args, train_dataset=numbers, callbacks=list(callbacks),
-            reward_funcs=[named(name) for name in method.reward.names], rollout_func=lambda _, trainer: trainer.roll_out())
+            reward_funcs=[named(name) for name in method.reward.names],
+            rollout_func=lambda _, trainer: trainer.roll_out())
         self.reward_weights = torch.tensor(method.reward.weights, dtype=torch.float32)
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
@@ -232,7 +233,8 @@ def keep(
 ) -> None:
     "Attach the advantages, log means per level, write the trajectories of this batch"
     pairs = zip(self.trajectories, advantages.tolist(), strict=True)
-    self.trajectories = [replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)]) for t, a in pairs]
+    self.trajectories = [replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)])
+                         for t, a in pairs]
     self.note(gather_object([batch_metrics(self.trajectories, self.rewards, self.method.reward.weights)]))
     if self.records:
         process = self.accelerator.process_index
