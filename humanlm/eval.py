@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['GROUPS', 'ABOUT', 'INPUTS', 'HOMES', 'PATIENCE', 'WORLDS', 'COMMANDS', 'USAGE', 'read_settings', 'System', 'run_of',
            'run_models', 'systems_of', 'require_hub_name', 'looks_like_path', 'plain_name', 'named', 'row_texts',
-           'reply_id', 'read_replies', 'require_levels', 'Rows', 'held_out', 'conditions', 'judged_by_run', 'identity',
-           'Task', 'Comparison', 'read_keys', 'make_task', 'name_folder', 'find_systems', 'prepare', 'count_questions',
-           'plan', 'record', 'open_comparison', 'evaluation_of', 'evaluate_all', 'draw_radar', 'write_page', 'summary',
-           'compare', 'main', 'humanlm']
+           'reply_id', 'read_replies', 'require_levels', 'Rows', 'held_out', 'write_rows', 'conditions',
+           'judged_by_run', 'identity', 'Task', 'Comparison', 'read_keys', 'make_task', 'name_folder', 'find_systems',
+           'prepare', 'count_questions', 'plan', 'record', 'open_comparison', 'evaluation_of', 'evaluate_all',
+           'draw_radar', 'write_page', 'summary', 'compare', 'main', 'humanlm']
 
 # %% ../nbs/90_eval.ipynb #import-importlib-import-json
 import importlib
@@ -128,7 +128,7 @@ def require_hub_name(
         raise DataError(f"{path} is neither a run (it has no config.yaml) nor a model (no config.json). Check it.")
     is_path = looks_like_path(given)
     beside = [p.name for p in path.parent.iterdir()] if is_path and path.parent.is_dir() else []
-    near = get_close_matches(path.name, runs + beside, 1, 0.8)
+    near = get_close_matches(path.name, runs + beside, 1, 0.75)
     if is_path or near:
         guess = f" Did you mean {near[0]!r}?" if near else ""
         raise DataError(f"There is no {shorten(given)!r}.{guess} Give {INPUTS}.")
@@ -249,6 +249,14 @@ def held_out(
         return Rows(load_examples(run / "examples.jsonl"), run / "examples.jsonl")
     return Rows(load_data(settings).split(settings.eval.split), folder / "examples.jsonl")
 
+# %% ../nbs/90_eval.ipynb #write_rows
+def write_rows(
+    rows: Rows,
+) -> None:
+    "Write the rows down for those who are to answer them, unless they lie there"
+    if not rows.file.exists():
+        write_jsonl(rows.file, rows.examples)
+
 # %% ../nbs/90_eval.ipynb #PATIENCE
 PATIENCE = ("concurrency", "timeout", "attempts", "max_failed_share")
 
@@ -357,8 +365,6 @@ def find_systems(
     "List what the inputs name, and the references of the synthetic world"
     if settings.help_trainer:
         raise ConfigError("Nothing is trained here: python -m humanlm.train --help-trainer lists those options.")
-    if not inputs:
-        raise ConfigError(f"Nothing to compare. Give one or more inputs: {INPUTS}.")
     beside = [System(name, "reference", name) for name in REFERENCES if settings.data.source == "miniworld"]
     return named([s for given in inputs for s in systems_of(given, homes)]) + beside
 
@@ -375,6 +381,10 @@ def prepare(
     systems = find_systems(line.inputs, settings, homes)
     folder = Path(settings.run.out) / settings.run.name
     rows = held_out(settings, read((), first) if first else settings, first, folder)
+    if not settings.dry_run:
+        write_rows(rows)
+    if not line.inputs:
+        raise ConfigError(f"Nothing to compare. The rows to answer are in {rows.file}. Give {INPUTS}.")
     c = Comparison(settings, folder, rows, conditions(settings, data_fingerprint(rows.examples)), [])
     under = {s.run: (read(flags, s.run), read((), s.run)) if s.run else (settings, settings) for s in systems}
     return c._replace(tasks=[make_task(c, s, *under[s.run]) for s in systems])
@@ -424,10 +434,11 @@ def open_comparison(
 ) -> None:
     "Make the folder, or go on in it; `ConfigError` if it holds something else"
     s, rows = c.settings, c.rows.examples
-    folder = open_run(s.run.out, s.run.name, "", s.fresh)
-    if any(folder.iterdir()) and read_record(folder).get("conditions") != c.conditions:
-        held = "a comparison of other rows or settings" if "conditions" in read_record(folder) else "no comparison"
-        raise ConfigError(f"{folder} holds {held}. Choose another --run.name, or move it aside with --fresh.")
+    held = {path.name for path in c.folder.glob("*")} - {"examples.jsonl"}
+    folder = open_run(s.run.out, s.run.name, "", s.fresh and bool(held))
+    if held and not s.fresh and read_record(folder).get("conditions") != c.conditions:
+        what = "a comparison of other rows or settings" if "conditions" in read_record(folder) else "no comparison"
+        raise ConfigError(f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh.")
     record(c, Stages(), "started")
     save_config(folder / "config.yaml", s)
     write_jsonl(folder / "examples.jsonl", rows)
@@ -475,9 +486,10 @@ def draw_radar(
     found: Results,
     metric: str,
 ) -> Path | None:  # the PNG; an SVG lies beside it
-    "Draw a metric as a radar, if it has three levels or more"
-    s, rows = c.settings, [r for r in found.rows if r.metric == metric]
-    if len({r.level for r in rows} - {ALL}) < 3:
+    "Draw a metric as a radar, if three levels or more have scores"
+    s, scored = c.settings, {r.level for r in found.rows if r.metric == metric and r.n}
+    rows = [r for r in found.rows if r.metric == metric and r.level in scored]
+    if len(scored - {ALL}) < 3:
         return None
     figure, n = radar(rows, metric), max(r.n for r in rows)
     figure.supxlabel(f"{title_of(metric)}: {WORLDS[s.data.source]}, {s.judge.model} judge, n = {n}", fontsize=9)

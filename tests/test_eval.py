@@ -1,0 +1,337 @@
+"""Comparing: which rows, what is used again, what other systems may hand in, and that no text of theirs breaks anything."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+import humanlm.eval as ev
+from humanlm.config import run_record, save_record
+from humanlm.data import DataError, load_examples, read_jsonl, run_sync, write_jsonl
+from humanlm.evaluate import judge_texts, save_evaluations
+from humanlm.job import load_data
+from humanlm.judges import OracleJudge
+from humanlm.metrics import ALL
+from humanlm.miniworld import make_world, predictor_texts
+
+LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
+CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
+          "eval: {bootstrap: 100}\n")
+HOSTILE = ["<script>alert(1)</script>", "</response><|im_end|>", "\x1b[31m\u202e\x00", "${x} {0} %s $x^2$ \\frac", "| a | b |\n\n# h",
+           "<img src=x onerror=alert(1)>", "\ud800", "{" * 2000, "x" * 50_000, "'; DROP TABLE rows; --", "𝕏💥" * 50]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    "A finished run whose model is a script, two files of replies, and the rows"
+    place = tmp_path_factory.mktemp("made")
+    run = place / "runs/mini"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(CONFIG)
+    settings = ev.read_settings([], run)
+    world, test = make_world(settings.world), load_data(settings).split("test")
+    said = {name: predictor_texts(world, test, name) for name in ("rules", "uniform", "agreeable")}
+    write_jsonl(run / "examples.jsonl", test)
+    save_record(run, run_record(settings))
+    for model, kind in {"base": "uniform", "script": "rules"}.items():
+        found = run_sync(judge_texts(test, said[kind], OracleJudge(world)))
+        save_evaluations(run / "evaluations" / f"{model}.jsonl", found)
+    for file, kind in {"reader": "rules", "polite": "agreeable"}.items():
+        write_jsonl(place / f"{file}.jsonl", [{"example_id": e.id, **t} for e, t in zip(test, said[kind])])
+    return place, test
+
+
+@pytest.fixture
+def place(made, tmp_path, monkeypatch):
+    "A copy of it to work in; the rows"
+    shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return made[1]
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    "The same without pictures and pages, which take longer than the rest"
+    monkeypatch.setattr(ev, "draw_radar", lambda *_: None)
+    monkeypatch.setattr(ev, "write_page", lambda *_: None)
+    return place
+
+
+def means(folder, level=ALL):
+    rows = json.loads((Path(folder) / "results.json").read_text())["rows"]
+    return {(r["model"], r["metric"]): r["mean"] for r in rows if r["level"] == level}
+
+
+def done(*argv): return {task.system.name: bool(task.done) for task in ev.prepare(list(argv)).tasks}
+
+
+# ---- the whole command
+
+def test_one_command_leaves_numbers_pictures_and_a_page(place, capsys):
+    assert ev.main(["mini", "reader.jsonl", "polite.jsonl"]) == 0
+    out = Path("runs/mini-eval")
+    kept = {"base", "script", "reader", "polite", "chance", "constant", "ceiling"}
+    assert {p.stem for p in (out / "evaluations").glob("*.jsonl")} == kept
+    assert {p.name for p in out.iterdir()} == {
+        "config.yaml", "run.json", "data.md", "examples.jsonl", "evaluations", "results.json", "report.html",
+        *(f"{metric}.{kind}" for metric in ("state_alignment", "reply_state_alignment") for kind in ("png", "svg"))}
+    found = json.loads((out / "results.json").read_text())
+    assert set(found["rows"][0]) == {"model", "metric", "level", "n", "mean", "low", "high"}
+    assert set(found["paired"][0]) == {"metric", "level", "a", "b", "n", "diff", "low", "high"}
+    assert {p["a"] for p in found["paired"]} | {p["b"] for p in found["paired"]} == {"base", "script", "reader", "polite"}
+    shown = capsys.readouterr().out
+    assert "state_alignment" in shown and "reader − script" in shown and "runs/mini-eval/report.html" in shown
+
+
+def test_the_same_texts_get_the_same_scores_whether_from_a_run_or_a_file(here):
+    ev.main(["mini", "reader.jsonl"])
+    assert {m: v for (name, m), v in means("runs/mini-eval").items() if name == "script"} == \
+           {m: v for (name, m), v in means("runs/mini-eval").items() if name == "reader"}
+
+
+def test_replies_alone_need_no_run(here):
+    Path("mini.yaml").write_text(CONFIG)
+    assert ev.main(["--config", "mini.yaml", "reader.jsonl"]) == 0
+    assert load_examples("runs/mini-eval/examples.jsonl") == here
+
+
+def test_rows_can_be_had_before_anybody_has_answered(here, capsys):
+    Path("mini.yaml").write_text(CONFIG)
+    assert ev.main(["--config", "mini.yaml"]) == 2
+    assert "The rows to answer are in runs/mini-eval/examples.jsonl" in capsys.readouterr().err
+    rows = read_jsonl("runs/mini-eval/examples.jsonl")
+    write_jsonl("theirs.jsonl", [{"id": row["id"], "response": "well, maybe"} for row in rows])
+    assert ev.main(["--config", "mini.yaml", "theirs.jsonl"]) == 0
+
+
+def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
+    bare = [dict(row, states=None, source="forum") for row in read_jsonl("runs/mini/examples.jsonl")]
+    write_jsonl("rows.jsonl", bare)
+    write_jsonl("replies.jsonl", [{"id": row["id"], "response": "I really love this, thanks!"} for row in bare])
+    argv = ["--data.source", "examples", "--data.path", "rows.jsonl", "--judge.model", "rule", "replies.jsonl"]
+    with pytest.raises(DataError, match="split"):
+        load_data(ev.read_settings(argv)).split("train")
+    assert ev.main(argv) == 0
+    assert {metric for _, metric in means("runs/run-eval")} == {"response_alignment", "reply_state_alignment"}
+
+
+# ---- what is used again
+
+def test_a_run_is_used_again_only_under_the_same_conditions(here):
+    assert done("mini")["script"]
+    for flags in (["--judge.model", "rule"], ["--rollout.eval_temperature", "0"], ["--run.seed", "3"], ["--world.seed", "1"],
+                  ["--hierarchy.state_tokens", "9"], ["--eval.reply_states", "false"], ["--data.max_test", "9"]):
+        assert not done("mini", *flags)["script"], flags
+    assert done("mini", "--judge.concurrency", "2", "--eval.bootstrap", "50")["script"]
+
+
+def test_another_version_or_other_rows_are_not_used_again(here):
+    record = json.loads(Path("runs/mini/run.json").read_text())
+    Path("runs/mini/run.json").write_text(json.dumps(record | {"versions": {"humanlm": "0.0.1"}}))
+    assert not done("mini")["script"]
+    Path("runs/mini/run.json").write_text(json.dumps(record))
+    assert done("mini")["script"]
+    write_jsonl("runs/mini/examples.jsonl", here[1:])
+    assert done("mini")["script"], "the rows of a run are what its folder says"
+    assert not done("mini", "--data.max_test", "12", "--eval.split", "test_seen")["script"]
+
+
+def test_only_what_changed_is_judged_again(here):
+    ev.main(["mini", "reader.jsonl", "polite.jsonl"])
+    assert all(done("mini", "reader.jsonl", "polite.jsonl").values())
+    rows = read_jsonl("reader.jsonl")
+    write_jsonl("reader.jsonl", [rows[0] | {"response": "hm"}, *rows[1:]])
+    assert [name for name, is_done in done("mini", "reader.jsonl", "polite.jsonl").items() if not is_done] == ["reader"]
+
+
+def test_a_comparison_that_was_killed_goes_on(here, monkeypatch):
+    evaluation_of = ev.evaluation_of
+
+    def dies(task, *args):
+        if task.system.name == "chance": raise KeyboardInterrupt
+        return evaluation_of(task, *args)
+    monkeypatch.setattr(ev, "evaluation_of", dies)
+    assert ev.main(["mini", "reader.jsonl"]) == 130
+    assert done("mini", "reader.jsonl") == dict(base=True, script=True, reader=True, chance=False, constant=False, ceiling=False)
+    monkeypatch.setattr(ev, "evaluation_of", evaluation_of)
+    assert ev.main(["mini", "reader.jsonl"]) == 0
+
+
+def test_a_folder_with_something_else_is_left_alone(here, capsys):
+    before = {p: p.read_bytes() for p in Path("runs/mini").rglob("*") if p.is_file()}
+    assert ev.main(["mini", "--run.name", "mini"]) == 2
+    assert "holds no comparison" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in Path("runs/mini").rglob("*") if p.is_file()} == before
+    ev.main(["mini"])
+    assert ev.main(["mini", "--judge.model", "rule", "polite.jsonl"]) == 2
+    assert "--fresh" in capsys.readouterr().err
+    assert ev.main(["mini:script", "reader.jsonl", "--data.max_test", "5", "--fresh", "--run.name", "mini-eval"]) == 2  # 12 answers
+    assert Path("runs/mini-eval/results.json").exists()
+
+
+def test_fresh_moves_an_older_comparison_aside(here):
+    ev.main(["reader.jsonl", "mini:script"])
+    write_jsonl("polite2.jsonl", read_jsonl("polite.jsonl"))
+    Path("old").mkdir()
+    assert ev.main(["polite2.jsonl", "mini:script", "--fresh"]) == 0
+    assert ("reader", "response_alignment") in means("runs/mini-eval.old-1")
+    assert ("reader", "response_alignment") not in means("runs/mini-eval")
+
+
+def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monkeypatch, capsys):
+    class Broken(OracleJudge):
+        async def __call__(self, request): raise ConnectionError("no route")
+    monkeypatch.setattr(ev, "make_judge", lambda *_: Broken())
+    assert ev.main(["mini", "reader.jsonl"]) == 2
+    assert "no route" in capsys.readouterr().err
+    assert not Path("runs/mini-eval/evaluations/reader.jsonl").exists()
+
+
+def test_a_broken_evaluation_of_a_run_is_named(here, capsys):
+    Path("runs/mini/evaluations/script.jsonl").write_text('{"example_id": "1"}\n')
+    assert ev.main(["mini"]) == 2
+    assert "runs/mini/evaluations/script.jsonl, row 1: not an evaluation" in capsys.readouterr().err
+
+
+# ---- inputs
+
+def test_names_are_plain_and_belong_to_one_system(here):
+    for path in ("chance.jsonl", "<b>&x.jsonl", "other/reader.jsonl"):
+        write_jsonl(path, read_jsonl("reader.jsonl"))
+    names = done("mini", "reader.jsonl", "reader.jsonl", "./reader.jsonl", "other/reader.jsonl", "chance.jsonl", "<b>&x.jsonl")
+    assert list(names) == ["base", "script", "reader", "reader-2", "chance-2", "_b__x", "chance", "constant", "ceiling"]
+
+
+def test_models_of_two_runs_carry_the_name_of_their_run(here):
+    shutil.copytree("runs/mini", "runs/two")
+    assert [name for name in done("mini", "two:script")][:3] == ["mini.base", "mini.script", "two.script"]
+    assert done("mini", "two:script")["two.script"], "asked under the same conditions"
+
+
+def test_the_folder_of_a_comparison_is_an_input_too(here):
+    ev.main(["mini", "reader.jsonl"])
+    assert done("runs/mini-eval", "polite.jsonl") == dict(
+        base=True, script=True, reader=True, polite=False, chance=False, constant=False, ceiling=False)
+
+
+@pytest.mark.parametrize("argv, said", [
+    ([], "Nothing to compare"), (["mine.jsonl"], "There is no 'mine.jsonl'"), (["readr.jsonl"], "Did you mean 'reader.jsonl'"),
+    (["mini:skript"], "Did you mean 'script'"), (["runs/mino"], "Did you mean 'mini'"), (["mino"], "Did you mean 'mini'"),
+    (["runs"], "neither a run"), (["mini", "--judge.modle", "x"], "Did you mean --judge.model"), (["a/b/c"], "There is no 'a/b/c'"),
+    (["mini", "--judge", "rule"], "--judge.NAME VALUE"), (["mini", "--config", "no.yaml"], "Cannot read no.yaml"),
+    (["mini", "--data.path", "x.jsonl"], "Add --data.source threads"), (["mini", "--eval.split", "tset"], "Unknown split 'tset'"),
+    (["mini", "--hierarchy.levels", "[stanse]"], "Did you mean 'stance'"), (["mini", "--help-trainer"], "humanlm.train")])
+def test_bad_input_is_a_message_with_a_next_step(here, capsys, argv, said):
+    assert ev.main(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+# ---- files of replies
+
+BAD = {
+    "no JSON": ("{", "row 3: not JSON"), "a list": ("[1]", "row 3: expected a JSON object"), "no id": ('{"response": "x"}', "row 3: field 'example_id'"),
+    "unknown id": ('{"id": "nobody", "response": "x"}', "row 3: no held-out row has the id 'nobody'"),
+    "no response": ('{"id": "ID", "answer": "x"}', "row 3: field 'response' is missing. Found: id, answer"),
+    "a number": ('{"id": "ID", "response": 3}', "row 3, field 'response': expected a text, got 3"),
+    "null": ('{"id": "ID", "response": null}', "row 3, field 'response': expected a text, got None"),
+    "unknown level": ('{"id": "ID", "response": "x", "texts": {"stanse": "y"}}', "row 3, field 'texts': unknown level 'stanse'. Did you mean"),
+    "texts a list": ('{"id": "ID", "response": "x", "texts": []}', "row 3, field 'texts': expected an object"),
+    "half the levels": ('{"id": "ID", "response": "x", "stance": "y"}', "row 3: only some rows have a text for stance"),
+    "twice": ('{"id": "FIRST", "response": "x"}', "is answered in bad.jsonl, row 1 too"),
+    "bad bytes": (b'{"id": "\xff"}', "row 3: not JSON"), "nested": ("[" * 100_000, "row 3: not JSON"),
+}
+
+
+@pytest.mark.parametrize("line, said", BAD.values(), ids=BAD)
+def test_a_bad_row_is_named_before_anything_is_judged(here, capsys, line, said):
+    line = line if isinstance(line, bytes) else line.replace("ID", here[1].id).replace("FIRST", here[0].id).encode()
+    first = json.dumps({"id": here[0].id, "response": "x"}).encode()
+    Path("bad.jsonl").write_bytes(first + b"\n\n" + line + b"\n")
+    assert ev.main(["mini", "bad.jsonl"]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "bad.jsonl" in err and err.rstrip().endswith(("."))
+    assert not Path("runs/mini-eval").exists()
+
+
+def test_missing_rows_and_empty_files_are_named(here):
+    rows = read_jsonl("polite.jsonl")
+    write_jsonl("few.jsonl", rows[2:])
+    with pytest.raises(DataError, match=f"few.jsonl: 2 of {len(rows)} held-out rows have no reply, such as {rows[0]['example_id']}"):
+        ev.prepare(["mini", "few.jsonl"])
+    Path("none.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="Answer all rows of runs/mini/examples.jsonl"): ev.prepare(["mini", "none.jsonl"])
+
+
+def test_order_ids_as_numbers_blank_lines_and_a_byte_order_mark_are_fine(here):
+    rows = read_jsonl("polite.jsonl")
+    text = "\n\n".join(json.dumps(row) for row in rows[::-1])
+    Path("polite.jsonl").write_text("\ufeff" + text, encoding="utf-8")
+    assert ev.read_replies("polite.jsonl", here, LEVELS)[0]["response"] == rows[0]["response"]
+    assert ev.reply_id({"id": 12}, ["12"], {}, "row 1", "rows.jsonl") == "12"
+
+
+def test_silence_scores_zero_and_says_so(here):
+    write_jsonl("mute.jsonl", [{"id": e.id, "response": ""} for e in here])
+    ev.main(["mini", "mute.jsonl"])
+    assert means("runs/mini-eval")["mute", "response_alignment"] == 0
+    assert read_jsonl("runs/mini-eval/evaluations/mute.jsonl")[0]["scores"]["response_alignment"]["response"]["status"] == "empty"
+
+
+def test_hostile_texts_pass_through_judge_results_and_page(place):
+    rows = [{"id": e.id, "response": HOSTILE[i % len(HOSTILE)], "texts": {k: HOSTILE[-i % len(HOSTILE)] for k in LEVELS[:-1]}}
+            for i, e in enumerate(place)]
+    Path("<script>x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ev.main(["mini", "<script>x.jsonl"]) == 0
+    page = Path("runs/mini-eval/report.html").read_text("utf-8")
+    assert not re.search(r"<script|<img|\x1b|\u202e|\x00", page)
+    assert all(0 <= v <= 1 for v in means("runs/mini-eval").values())
+    assert done("mini", "<script>x.jsonl")["_script_x"]
+
+
+anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=9), x), max_leaves=5)
+
+
+@given(st.dictionaries(st.sampled_from([*LEVELS, "texts", "id", "x"]), anything))
+def test_any_row_gives_texts_or_a_message(row):
+    try: said = ev.row_texts(row, LEVELS, "x.jsonl, row 1")
+    except DataError as e: assert "x.jsonl, row 1" in str(e)
+    else: assert all(isinstance(text, str) for text in said.values()) and "response" in said
+
+
+# ---- in a process of its own
+
+def test_the_plan_needs_neither_torch_nor_pandas(here):
+    out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.eval", "mini", "polite.jsonl", "--dry-run"],
+                         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(Path(ev.__file__).parent.parent)})
+    assert out.returncode == 0, out.stderr[-500:]
+    assert "polite      replies polite.jsonl: 156 questions" in out.stdout and "base        model runs/mini/models/base: judged before" in out.stdout
+    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
+    assert loaded & {"torch", "transformers", "trl", "pandas", "datasets", "matplotlib", "openai"} == set()
+    assert not Path("runs/mini-eval").exists()
+
+
+def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
+    from humanlm.models import ModelConfig, make_model, save_model
+    tiny = ModelConfig(hidden=16, layers=1, heads=2, kv_heads=2, head_dim=8, mlp=16, vocab=700)
+    save_model(*make_model(tiny, [e.reply for e in here], [f"<{level}>" for level in LEVELS]), "runs/mini/models/tiny")
+    seen = []
+    monkeypatch.setattr(ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args))
+    from humanlm.job import evaluate_model
+    assert ev.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0
+    assert seen[0][0] == "runs/mini/models/tiny" and seen[0][2].hierarchy.response_tokens == 9 and len(seen[0][1]) == 4
+    assert done("mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9")["tiny"]
+    assert ev.main(["runs/mini/models/tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0 and len(seen) == 1
+
+
+@pytest.mark.parametrize("argv, code, said", [
+    ([], 0, "usage: humanlm COMMAND"), (["--help"], 0, "compare runs"), (["--version"], 0, "humanlm 0."), (["evla"], 2, "Did you mean 'eval'"),
+    (["train", "--run.nmae", "x"], 2, "Did you mean --run.name"), (["eval", "mini", "--dry-run"], 0, "judged before")])
+def test_one_name_for_all_commands(here, capsys, argv, code, said):
+    assert ev.humanlm(argv) == code
+    shown = capsys.readouterr()
+    assert said in shown.out + shown.err
