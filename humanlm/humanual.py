@@ -41,7 +41,7 @@ FIELDS = {
 
 
 class ColumnMap(NamedTuple):
-    "Which column of a file holds which field; None: not there."
+    "Which column of a file holds which field; None: not there"
     text: str = "text"
     user: str = "user"
     thread: str | None = None
@@ -56,7 +56,7 @@ def column_map(
     found: Sequence[str],  # the columns that exist
     where: str = "data.columns",  # for the message
 ) -> ColumnMap:
-    "Check a column map against the columns of a file."
+    "Check a column map against the columns of a file"
     for name in columns or {}:
         if name not in FIELDS: raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
     cols = ColumnMap(**(columns or {}))
@@ -70,7 +70,7 @@ def column_map(
 def read_rows(
     path: str | Path,  # .jsonl or .parquet
 ) -> list[tuple[int, dict]]:
-    "Read numbered rows; `DataError` names file and row."
+    "Read numbered rows; `DataError` names file and row"
     path = Path(path)
     if path.suffix == ".parquet": return list(enumerate(_read_parquet(path), 1))
     if path.suffix != ".jsonl":
@@ -89,12 +89,12 @@ def _read_parquet(path):
 
 # %% ../nbs/03_humanual.ipynb #sample_threads
 def sample_threads() -> Path:
-    "Give the path of the small invented channel that ships with the package."
+    "Give the path of the small invented channel that ships with the package"
     return Path(str(files("humanlm") / "fixtures" / "threads.jsonl"))
 
 # %% ../nbs/03_humanual.ipynb #Line
 class Line(NamedTuple):
-    "One row, read."
+    "One row, read"
     thread: str
     number: int | str  # its id inside the thread
     message: Message
@@ -103,11 +103,11 @@ class Line(NamedTuple):
 # %% ../nbs/03_humanual.ipynb #read_line
 def read_line(
     row: dict,  # column → value
-    cols: ColumnMap,
+    cols: ColumnMap,  # which column holds what
     number: int = 0,  # row number, used where the file has no ids
     thread: str = "",  # used where the file has no threads
 ) -> Line:
-    "Turn a row into a message; `DataError` names field, column and value."
+    "Turn a row into a message; `DataError` names field, column and value"
     thread = str(_ident(row, "thread", cols.thread)) if cols.thread else thread
     number = _ident(row, "id", cols.id) if cols.id else number
     user = _value(row, "user", cols.user, (str, int, type(None)))
@@ -166,7 +166,7 @@ def import_threads(
     columns: Mapping[str, str | None] | None = None,  # field → column, fields as in `FIELDS`
     source: str | None = None,  # name of the collection; None: the file's name
 ) -> list[Thread]:
-    "Read a file of posts and replies into threads, oldest first; `DataError` names file, row and field."
+    "Read a file of posts and replies into threads, oldest first; `DataError` names file, row and field"
     path, rows = Path(path), read_rows(path)
     if not rows: raise DataError(f"{path}: there are no rows in this file. Check the path.")
     cols = column_map(columns, list({c: None for _, row in rows for c in row}), f"{path}, data.columns")
@@ -178,9 +178,9 @@ def import_threads(
 
 # %% ../nbs/03_humanual.ipynb #in_time_order
 def in_time_order(
-    threads: Iterable[Thread],
+    threads: Iterable[Thread],  # all of one source
 ) -> list[Thread]:
-    "Order threads by the time of their first message, else by id (numbers in an id count as numbers)."
+    "Order threads by the time of their first message, else by id (numbers in an id count as numbers)"
     starts = {t.id: next((m.time for m in t.messages if m.time is not None), None) for t in threads}
     dated = len({type(s) for s in starts.values()}) == 1 and None not in starts.values()
     return sorted(threads, key=lambda t: (starts[t.id] if dated else 0, _natural(t.id)))
@@ -196,7 +196,7 @@ MERGE_GAP = 10
 
 @dataclass(eq=False)
 class Turn:
-    "What one person says before somebody else answers it."
+    "What one person says before somebody else answers it"
     author: str
     lines: list[Message]
     kind: str  # "root" | "reply" | "own" (to oneself) | "lost" (all links gone)
@@ -215,10 +215,10 @@ class Turn:
 
 # %% ../nbs/03_humanual.ipynb #reply_turns
 def reply_turns(
-    thread: Thread,
+    thread: Thread,        # with its lines in order
     gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
 ) -> tuple[list[Turn], Counter]:
-    "Join the lines of a thread into turns, in order; beside them what was found on the way."
+    "Join the lines of a thread into turns, in order; beside them what was found on the way"
     turns, found, ids = [], Counter(), {m.id for m in thread.messages}
     seen: dict[str, tuple[int, Turn]] = {}  # line → place, turn
     latest: dict[tuple[str, str], Turn] = {}  # author, turn answered → the answer
@@ -246,10 +246,10 @@ _LEAD = re.compile(r"\s*@?([^\s,:;>]+)[ \t]*([,:;>]*)\s*")
 
 
 def strip_names(
-    text: str,
+    text: str,                            # one line
     names: set[str] | Mapping[str, Any],  # everyone who writes in the file
 ) -> str:
-    "Remove the names of other people from the start of a line."
+    "Remove the names of other people from the start of a line"
     while (m := _LEAD.match(text)) and m[1] in names and (m[2] or _is_name(m[0].strip(), names)):
         text = text[m.end():]
     return text.strip()
@@ -261,10 +261,10 @@ def _is_name(word, names):
 
 # %% ../nbs/03_humanual.ipynb #without_names
 def without_names(
-    thread: Thread,
+    thread: Thread,   # its lines may start with names
     names: set[str],  # everyone who writes in the file
 ) -> Thread:
-    "Remove names from the start of all lines of a thread."
+    "Remove names from the start of all lines of a thread"
     texts = [strip_names(m.content, names) for m in thread.messages]
     pairs = zip(thread.messages, texts)
     return replace(thread, messages=tuple(m if m.content == text else replace(m, content=text) for m, text in pairs))
@@ -274,11 +274,11 @@ LINK = re.compile(r"https?://|www\.", re.I)
 
 
 def automatic_accounts(
-    threads: Iterable[Thread],
+    threads: Iterable[Thread],  # all of one source
     lines: int = 10,  # fewest lines of an account to be suspected
     share: float = 0.4,  # smallest share of lines with a link
 ) -> set[str]:
-    "Find accounts that mostly post links (a rule of thumb)."
+    "Find accounts that mostly post links (a rule of thumb)"
     written, links = Counter(), Counter()
     for t in threads:
         for m in t.messages:
@@ -330,7 +330,7 @@ _SHOWS = {word: habit for habit, shown in HABITS.items() for word in shown.split
 
 
 class Features(NamedTuple):
-    "What the rules read off one line."
+    "What the rules read off one line"
     topics: set[str]  # words that may name a topic
     habits: set[str]  # habits the line shows
     length: int  # in words
@@ -339,7 +339,7 @@ class Features(NamedTuple):
 def line_features(
     text: str,  # one line, names at its start removed
 ) -> Features:
-    "Read off topics, habits and length by word lists."
+    "Read off topics, habits and length by word lists"
     text = text.lower()
     tokens, bare = text.split(), _ADDRESS.sub(" ", text) if "/" in text or "www." in text else text
     words = set(_WORD.findall(bare))
@@ -352,7 +352,7 @@ def line_features(
 
 # %% ../nbs/03_humanual.ipynb #Corpus
 class Corpus:
-    "Counts over all lines read so far: who uses which word, how common each habit is."
+    "Counts over all lines read so far: who uses which word, how common each habit is"
     def __init__(self):
         self.lines, self.habits = 0, Counter()
         self.people, self.users = set(), defaultdict(set)  # everyone; word → who used it
@@ -361,14 +361,14 @@ class Corpus:
         user: str,  # who wrote the line
         line: Features,
     ):
-        "Count one more line."
+        "Count one more line"
         self.lines += 1
         self.people.add(user)
         self.habits.update(line.habits)
         for word in line.topics: self.users[word].add(user)
 
     def rarity(self, word: str) -> float:
-        "Say how few people use a word: 0 if all of them do, in nats."
+        "Say how few people use a word: 0 if all of them do, in nats"
         return log((1 + len(self.people)) / (1 + len(self.users.get(word, ()))))
 
 # %% ../nbs/03_humanual.ipynb #topics
@@ -377,7 +377,7 @@ def topics(
     corpus: Corpus,  # what everyone wrote
     most: int = 8,  # longest result
 ) -> list[tuple[str, int]]:  # (word, lines that use it), most telling first
-    "Find the words that tell a person from the others."
+    "Find the words that tell a person from the others"
     used = Counter(word for line in lines for word in line.topics)
     known = {w: n for w, n in used.items() if n > 1 or len(corpus.users.get(w, ())) > 1}
     return [(w, known[w]) for w in sorted(known, key=lambda w: (-known[w] * corpus.rarity(w), w))[:most]]
@@ -398,7 +398,7 @@ def marked_habits(
     corpus: Corpus,  # what everyone wrote
     margin: float = 0.05,  # smallest lead over everyone's share
 ) -> list[tuple[str, float]]:  # (habit, share of the person's lines), most marked first
-    "Find what a person does more than others do."
+    "Find what a person does more than others do"
     share = {h: n / len(lines) for h, n in Counter(h for line in lines for h in line.habits).items()}
     lead = {h: s - corpus.habits[h] / max(corpus.lines, 1) for h, s in share.items()}
     return [(h, share[h]) for h in sorted(lead, key=lambda h: (-lead[h], h)) if lead[h] > margin]
@@ -408,7 +408,7 @@ DEMOGRAPHICS = ("age group", "gender", "location", "occupation", "nationality", 
 
 
 def _describe(lines, corpus):
-    "Give the short text and the named fields; nothing for a person without lines."
+    "Give the short text and the named fields; nothing for a person without lines"
     if not lines: return "Nothing is known about this person.", None
     length, told, habits = median(line.length for line in lines), topics(lines, corpus), marked_habits(lines, corpus)
     writes = f"Writes {_size(length)} lines"
@@ -430,7 +430,7 @@ def write_persona(
     until: int | None = None,  # order of the first reply to predict
     user_id: str | None = None,  # None: the author of the messages
 ) -> Persona:
-    "Describe a person by counting: topics, habits, length; nothing is quoted or guessed."
+    "Describe a person by counting: topics, habits, length; nothing is quoted or guessed"
     user_id = user_id if user_id is not None else messages[0].name if messages else ""
     if any(m.name != user_id for m in messages):
         raise DataError(f"A persona of {shorten(user_id)!r} cannot use messages by others. Filter by author first.")
@@ -446,7 +446,7 @@ HISTORY = 200
 
 
 class PersonaWriter:
-    "Reads lines in order and writes each persona when it is first needed."
+    "Reads lines in order and writes each persona when it is first needed"
     def __init__(self,
         min_history: int = 5,  # fewest earlier lines of a person
         max_history: int = HISTORY,  # most lines used, the latest ones
@@ -457,7 +457,7 @@ class PersonaWriter:
     def read(self,
         message: Message,  # a line that nobody will predict
     ):
-        "Take note of a line."
+        "Take note of a line"
         self.history[message.name].append(message)
         self.corpus.add(message.name, line_features(message.content))
 
@@ -465,7 +465,7 @@ class PersonaWriter:
         user_id: str,
         until: int,  # order of the reply it is needed for
     ) -> Persona | None:  # None: too little is known so far
-        "Give the persona of a user, written from the lines read before it was first asked for."
+        "Give the persona of a user, written from the lines read before it was first asked for"
         lines = self.history.get(user_id, ())
         if user_id not in self.written and len(lines) >= self.min_history:
             self.written[user_id] = write_persona(lines[-self.max_history:], self.corpus, until, user_id)
@@ -476,12 +476,12 @@ _NAME = re.compile(r"@?([^\s@,:;.!?()<>\"'/]+)")
 
 
 def rename_speakers(
-    context: Sequence[Message],
-    reply: str,
+    context: Sequence[Message],  # oldest first
+    reply: str,                  # text of the reply
     user_id: str,  # who replies
     names: set[str],  # everyone who writes in the file
 ) -> tuple[tuple[Message, ...], str]:
-    "Replace the names of other people by short ones, in authors and inside the text."
+    "Replace the names of other people by short ones, in authors and inside the text"
     others = [n for n in dict.fromkeys(m.name for m in context) if n and n != user_id]
     free = (f"user{i}" for i in range(1, len(others) + len(names) + 2) if f"user{i}" not in names)
     called = dict(zip(others, free)) | {user_id: "HUMAN"}
@@ -510,7 +510,7 @@ FATES = {
 # %% ../nbs/03_humanual.ipynb #ThreadReport
 @dataclass(frozen=True)
 class ThreadReport:
-    "What became of the lines of a file."
+    "What became of the lines of a file"
     source: str
     lines: int  # rows of the file
     threads: int
@@ -534,7 +534,7 @@ class ThreadReport:
 
 # %% ../nbs/03_humanual.ipynb #Imported
 class Imported(NamedTuple):
-    "Examples, not split yet, and the account of how they came about."
+    "Examples, not split yet, and the account of how they came about"
     examples: list[Example]
     report: ThreadReport
 
@@ -543,7 +543,7 @@ def context_path(
     turn: Turn,  # a reply
     most: int = 8,  # most turns; the root and the latest ones stay
 ) -> list[Turn]:  # root first, without the reply, empty turns left out
-    "Follow a reply up its tree; of a longer path only the steps that are kept are walked."
+    "Follow a reply up its tree; of a longer path only the steps that are kept are walked"
     path, step = [], turn.parent
     while step and len(path) < most:
         if step.text: path.append(step)
@@ -581,7 +581,7 @@ def thread_examples(
     min_history: int = 5,  # fewest earlier lines of a person
     max_context: int = 8,  # most turns of context
 ) -> Imported:
-    "Turn threads into examples with personas, and account for every line."
+    "Turn threads into examples with personas, and account for every line"
     names, robots = {m.name for t in threads for m in t.messages} - {""}, automatic_accounts(threads)
     writer, examples, fates, found, order = PersonaWriter(min_history), [], Counter(), Counter(), 0
     for thread in threads:
@@ -604,7 +604,7 @@ def thread_examples(
 def load_threads(
     config: DataConfig,  # with path, columns, min_history and max_context
 ) -> Imported:
-    "Read the examples a configuration describes; `DataError` if there are none."
+    "Read the examples a configuration describes; `DataError` if there are none"
     threads = import_threads(config.path, config.columns)
     imported = thread_examples(threads, config.min_history, config.max_context)
     if imported.examples: return imported
@@ -648,7 +648,7 @@ def _decoded(value, field):
 
 # %% ../nbs/03_humanual.ipynb #OfficialRow
 class OfficialRow(NamedTuple):
-    "A published result: the example and what the published model answered."
+    "A published result: the example and what the published model answered"
     example: Example
     generated: str  # cleaned
 
@@ -656,7 +656,7 @@ class OfficialRow(NamedTuple):
 def read_official(
     path: str | Path,  # .jsonl or .parquet of published results
 ) -> list[OfficialRow]:
-    "Read published results; `DataError` names file, row and field."
+    "Read published results; `DataError` names file, row and field"
     out = []
     for n, row in read_rows(path):
         try: out.append(_official(row, n))
