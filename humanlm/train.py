@@ -159,9 +159,10 @@ def cold_start(run: Run) -> None:
     from humanlm.models import save_model
     from humanlm.sft import train_sft
     model, tokenizer = base_model(run)
-    s, out = run.settings, run.folder / "checkpoints" / "cold-start"
-    train_sft(model, tokenizer, cold_start_rows(run), s.sft, out, s.run.seed, run.watch("cold start"), run.report_to,
-              s.model.max_prompt_tokens)
+    s, out, rows = run.settings, run.folder / "checkpoints" / "cold-start", cold_start_rows(run)
+    if rows:  # none for a pretrained model that needs no lessons: `sft.reply_steps: 0`
+        train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch("cold-start"), run.report_to,
+                  s.model.max_prompt_tokens)
     save_model(model, tokenizer, run.model_folder("cold-start"))
 
 # %% ../nbs/80_train.ipynb #train_replies
@@ -169,7 +170,8 @@ def train_replies(run: Run, name: str, model, tokenizer) -> None:
     "Supervised training on real replies (HumanLM, section 4: the SFT baseline)"
     from humanlm.sft import reply_rows, train_sft
     s = run.settings
-    rows = reply_rows(run.data.split("train"), s.hierarchy, s.sft.reply_steps * s.sft.batch, random.Random(f"sft{s.run.seed}"))
+    rng, count = random.Random(f"sft{s.run.seed}"), s.sft.reply_steps * s.sft.batch
+    rows = reply_rows(run.data.split("train"), s.hierarchy, count, rng)
     out = run.folder / "checkpoints" / name
     train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(name), run.report_to, s.model.max_prompt_tokens)
 
@@ -186,7 +188,10 @@ def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
         schedule(rows, args.max_steps, s.rollout.num_prompts, s.run.seed), args, run.folder / "trajectories" / name,
         (*run.watch(name), TokenBudget(s.run.token_budget)), s.model.max_prompt_tokens)
     newest = latest_checkpoint(out)
-    trainer._load_from_checkpoint(newest) if is_spent(newest, s.run.token_budget) else trainer.train(resume_from_checkpoint=newest)
+    if is_spent(newest, s.run.token_budget):
+        trainer._load_from_checkpoint(newest)
+    else:
+        trainer.train(resume_from_checkpoint=newest)
 
 # %% ../nbs/80_train.ipynb #train_method
 def train_method(
@@ -249,8 +254,8 @@ def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
     if name == "sft":
         return f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
     budget = f"; stops past {s.run.token_budget:,} generated tokens" if s.run.token_budget else ""
-    return (f"at most {steps} steps of {s.rollout.num_prompts} prompts x {s.rollout.group_size} completions = {batch} completions "
-            f"a step, {steps * batch:,} in all{budget}")
+    step = f"{s.rollout.num_prompts} prompts x {s.rollout.group_size} completions = {batch} completions a step"
+    return f"at most {steps} steps of {step}, {steps * batch:,} in all{budget}"
 
 # %% ../nbs/80_train.ipynb #judge_plan
 def judge_plan(s: Settings, sample: Sequence[Example], held_out: int, levels: int, steps: int) -> list[str]:
@@ -259,7 +264,8 @@ def judge_plan(s: Settings, sample: Sequence[Example], held_out: int, levels: in
     training = len(rl) * steps * s.rollout.num_prompts
     per_row = levels + (levels - 1) * s.eval.reply_states
     asked = training + held_out * per_row * len(models_of(s))
-    lines = [f"judge       {s.judge.model}: at most {training:,} questions in training, {asked - training:,} in evaluation"]
+    questions = f"at most {training:,} questions in training, {asked - training:,} in evaluation"
+    lines = [f"judge       {s.judge.model}: {questions}"]
     return [*lines, *judge_cost(s.judge.model, asked, sample, s.rollout.group_size)]
 
 # %% ../nbs/80_train.ipynb #plan
@@ -327,7 +333,8 @@ def check_settings(
     for name in levels if settings.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
     steps = settings.trainer.get("max_steps", 1)
-    require("trainer", (type(steps) is int and steps > 0, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
+    whole = type(steps) is int and steps > 0
+    require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
 
 # %% ../nbs/80_train.ipynb #start
 def start(
