@@ -325,9 +325,12 @@ class Comparison(NamedTuple):
 def read_keys(
     folder: Path,  # of a comparison
 ) -> dict[str, str]:
-    "Read which evaluations a comparison has made: name → key"
-    path = folder / "evaluations" / "keys.json"
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    "Read which evaluations a comparison has made: name → key; none if that cannot be read"
+    try:
+        keys = json.loads((folder / "evaluations" / "keys.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return keys if isinstance(keys, dict) else {}
 
 # %% ../nbs/90_eval.ipynb #make_task
 def make_task(
