@@ -589,7 +589,8 @@ def match_replies(truth: RuleReading, candidate: RuleReading, pool: frozenset[st
     ratio = candidate.words / max(1, truth.words)
     points = (f"{a}, {' and '.join(feelings(truth))}", f"{goals(truth)[0]}, {', '.join(surface(truth))}", "wording")
     charges = {"opposite stance": 0.4 * _opposed(a, b),
-               "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12)}
+               "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12),
+               "shorter than the reply": 0.6 * max(0.0, 0.7 - ratio)}
     return RuleMatch(points, (position, aim, wording(truth.text, candidate.text)), charges)
 
 
