@@ -335,6 +335,8 @@ def check_settings(
     steps = settings.trainer.get("max_steps", 1)
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
+    learns = "sft" not in settings.run.methods or settings.sft.reply_steps > 0
+    require("sft", (learns, "reply_steps must be above 0 for the method sft, got 0"))
 
 # %% ../nbs/80_train.ipynb #start
 def start(

@@ -116,7 +116,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(config, whole, tmp_pat
     assert 7 <= len(before) < STEPS and before == logged(whole)[:len(before)]
     torch.set_num_threads(2)  # a resumed run must choose its threads itself
     assert resume(config, folder) == 0
-    assert logged(folder) == logged(whole) and logged(folder, "cold start") == logged(whole, "cold start")
+    assert logged(folder) == logged(whole) and logged(folder, "cold-start") == logged(whole, "cold-start")
     lines = [(line["stage"], line["step"], "loss" in line) for line in read_jsonl(folder / "metrics.jsonl")]
     assert len(lines) == len(set(lines))
     said, again = ([(t.id, t.text, t.advantage) for t in load_trajectories(f / "trajectories" / "humanlm")] for f in (whole, folder))
@@ -129,7 +129,7 @@ def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys,
     monkeypatch.setattr(humanlm.train, "run_stages", lambda run: pytest.fail("a finished run trains again"))
     assert train(config, "--resume") == 0
     shown = capsys.readouterr().out
-    assert "has finished; --fresh starts it anew" in shown and "| humanlm |" in shown
+    assert "has finished; --fresh starts it anew" in shown and re.search(r"^humanlm +4 ", shown, re.M)
     assert train(config) == 2
     assert re.search(r"runs/tiny exists and has finished. .*--resume.*--run.name.*--fresh", capsys.readouterr().err)
     assert files(whole) == before
@@ -271,6 +271,7 @@ BAD_SETTINGS = {
     "an oracle without states": (["--judge.model", "oracle"], r"oracle needs known states.*Choose rule"),
     "an unknown option of the trainer": (["--trainer.learning_rat", "1"], r"'learning_rat'. Did you mean 'learning_rate'"),
     "an option that is no number": (["--trainer.learning_rate", "fast"], r"trainer.learning_rate must be a number, got 'fast'"),
+    "replies to learn from, but no steps": (["--run.methods", "[sft]", "--sft.reply_steps", "0"], r"sft.reply_steps must be above 0 for the method sft"),
     "no steps": (["--trainer.max_steps", "0"], r"trainer.max_steps must be a whole number above 0, got '0'"),
     "steps in words": (["--trainer.max_steps", "many"], r"trainer.max_steps must be a whole number above 0, got 'many'"),
     "a checkpoint inside a cycle": (["--trainer.steps_per_generation", "4", "--trainer.save_steps", "6"], r"Use 4 or a multiple"),
