@@ -3,8 +3,8 @@
     python bench/startup.py [--repeats 7] [--threads FILE]
 
 Prints medians of wall time and of CPU time, alternately measured, as a ratio to `python -c pass`, with the limit that the project
-sets itself. FILE is a file of threads for configs/humanlm-threads.yaml; without it, the file that HUMANLM_DATA leads to is taken,
-and without that the line is left out.
+sets itself. The first round, which may have to compile, is not counted. FILE is a file of threads for
+configs/humanlm-threads.yaml; without it, the file that HUMANLM_DATA leads to is taken, and without that the line is left out.
 """
 import argparse
 import os
@@ -30,8 +30,9 @@ def commands(threads):
 
 def seconds(argv):
     "Wall and CPU seconds of one process"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *argv], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, *argv], cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status): raise SystemExit(f"failed: python {' '.join(argv)}")
     return time.perf_counter() - start, usage.ru_utime + usage.ru_stime

@@ -302,8 +302,9 @@ def parse(
 ) -> Settings:
     "Read files and flags into `Settings`; `ConfigError` lists every problem; --help and the like exit"
     line = cut_line(sys.argv[1:] if argv is None else argv)
-    parser = _parser(groups, prog, about, inputs)
-    if asked := line.has("-h", "--help", "--version"):
+    asked = line.has("-h", "--help", "--version")
+    parser = _parser(groups, prog, about, inputs, bool(asked))
+    if asked:
         parser.parse_args([asked])
     files = {path: read_yaml(path) for path in line.files if path}
     known = known_settings(groups)
@@ -322,10 +323,10 @@ def _all_of(problems):
     return "\n  - ".join([f"{count} in the settings", *problems]) + "\nSee all settings with --help."
 
 # %% ../nbs/01_config.ipynb #_parser
-def _parser(groups, prog, about, inputs):
+def _parser(groups, prog, about, inputs, explain):
     from jsonargparse import ArgumentParser, set_parsing_settings
 
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    set_parsing_settings(docstring_parse_attribute_docstrings=explain)  # reading sources takes 0.1 s
     usage = f"{prog} [--config FILE] [--group.name VALUE ...]" + (" [FILE ...]" if inputs else "")
     parser = ArgumentParser(prog=prog, usage=usage, description=about, exit_on_error=False, epilog=GRAMMAR)
     parser.add_argument("--config", action="config", metavar="FILE", help="YAML file with groups of settings")
