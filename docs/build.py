@@ -66,13 +66,14 @@ def relink(text: str, to: Target) -> str:
 
 @lru_cache
 def class_fields() -> dict[str, str]:
-    "Class name -> its source down to the last annotated field, for the exported classes that have fields"
+    "Class name -> its source down to the last annotated field, for the exported classes made of fields"
     found = {}
     for path in (ROOT / "humanlm").glob("*.py"):
         lines = path.read_text("utf-8").splitlines()
         for node in ast.parse("\n".join(lines)).body:
             fields = [n for n in node.body if isinstance(n, ast.AnnAssign)] if isinstance(node, ast.ClassDef) else []
-            if fields: found[node.name] = "\n".join(lines[node.lineno - 1:fields[-1].end_lineno])
+            if fields and not any(getattr(n, "name", "") == "__init__" for n in node.body):
+                found[node.name] = "\n".join(lines[node.lineno - 1:fields[-1].end_lineno])
     return found
 
 
@@ -82,8 +83,10 @@ def signature(text: str, to: Target) -> str:
     text = re.sub(r"\{target=[^}]*\}", "", text)
     if (m := re.match(r"\[source\]\(([^)]*)\)\s*", text)) and to.link(m[1]) is None: text = text[m.end():]
     text = re.sub(r"^(#{2,6}) (\S+)[ \t]*$", lambda m: f"{m[1]} {m[2]} {{ #{m[2].lower()} }}", text, flags=re.M)
-    text = re.sub(r"^def ([A-Z]\w*)\(\n    \*args, \*\*kwargs\n\):$", lambda m: class_fields().get(m[1], f"class {m[1]}"),
-                  text, flags=re.M)
+    def declared(m: re.Match) -> str:
+        bare = "class " + m[1] if "*args, **kwargs" in m[0] else m[0]
+        return class_fields().get(m[1], bare)
+    text = re.sub(r"^def ([A-Z]\w*)\(\n(?:    .*\n)*\)(?:->None)?:$", declared, text, flags=re.M)
     return relink(re.sub(r"^def ([A-Z])", r"class \1", text, flags=re.M), to)
 
 

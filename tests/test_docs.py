@@ -84,6 +84,12 @@ def test_signatures_get_one_anchor_and_the_word_class():
     assert build.signature(text, TO) == "### DataError { #dataerror }\n\n```python\nclass DataError\n```"
 
 
+def test_a_class_made_of_fields_shows_their_comments():
+    text = "### Turn { #turn }\n\n```python\ndef Turn(\n    role:str, # who\n    seed:int=0\n)->None:\n```"
+    shown, declared = build.signature(text, TO), build.class_fields()["Turn"]
+    assert shown.endswith(f"```python\n{declared}\n```") and declared.startswith("class Turn") and "  # " in declared
+
+
 def test_the_sidebar_follows_the_tens_digit():
     nav = build.navigation([Path("00_data.ipynb"), Path("16_judges.ipynb"), Path("20_rewards.ipynb"), Path("index.ipynb")])
     assert [list(entry)[0] for entry in nav] == ["Home", "Ground", "Interaction", "Signal", "Project"]

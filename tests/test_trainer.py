@@ -84,10 +84,10 @@ WRITTEN = torch.tensor([[i < len(ids) for i in range(T)] for ids in COMPLETIONS]
 MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
 
 
-def gradient_step(made, advantages, mask, loss_type="dapo"):
+def gradient_step(made, out, advantages, mask, loss_type="dapo"):
     "The parameters after one step of plain gradient ascent on sum(advantage * log-probability), by hand"
     model, prompts = copy.deepcopy(made.model).train(), repeat_rows(ROWS[:2], 4)
-    policy = trainer(made, Method(None, Told([0]), None), "unused").policy
+    policy = trainer(made, Method(None, Told([0]), None), out).policy
     logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
     each = advantages * logps * mask
     objective = each.sum() / mask.sum() if loss_type == "dapo" else (each.sum(1) / mask.sum(1)).mean()
@@ -108,7 +108,7 @@ def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_t
     t = trainer(made, method, tmp_path, options=PLAIN_SGD | {"loss_type": loss_type})
     t.train()
     column = advantages if per_token else advantages[:, None]
-    assert_same(t.model, gradient_step(made, column, WRITTEN, loss_type))
+    assert_same(t.model, gradient_step(made, tmp_path, column, WRITTEN, loss_type))
     kept = [t.advantage for t in t.trajectories]
     assert kept == pytest.approx(advantages.tolist()) if not per_token else [len(a) for a in kept] == [len(c) for c in COMPLETIONS]
 
@@ -122,7 +122,7 @@ def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     t.train()
     mask = torch.tensor([row + [False] * (T - len(row)) for row in MASKS])
     assert seen[0].tolist() == mask.tolist()
-    assert_same(t.model, gradient_step(made, advantages, mask))
+    assert_same(t.model, gradient_step(made, tmp_path, advantages, mask))
     assert logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
 
 
@@ -157,7 +157,7 @@ def test_what_has_no_score_has_no_weight(made, tmp_path):
     half, one = 1 / math.sqrt(2), 1.0
     expected = [-one, 0, one, 0, half, -half, 0, 0]  # by hand: deviations 0.5 and sqrt(0.5) over those with a score
     assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-5)
-    assert_same(t.model, gradient_step(made, torch.tensor(expected)[:, None], WRITTEN))
+    assert_same(t.model, gradient_step(made, tmp_path, torch.tensor(expected)[:, None], WRITTEN))
     assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0]["reward/stance"] == pytest.approx(0.5)
 
 
