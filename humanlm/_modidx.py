@@ -37,6 +37,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.config._expected': ('config.html#_expected', 'humanlm/config.py'),
                                 'humanlm.config._flat': ('config.html#_flat', 'humanlm/config.py'),
                                 'humanlm.config._git': ('config.html#_git', 'humanlm/config.py'),
+                                'humanlm.config._guess_file': ('config.html#_guess_file', 'humanlm/config.py'),
                                 'humanlm.config._hide_loaders': ('config.html#_hide_loaders', 'humanlm/config.py'),
                                 'humanlm.config._is_mapping': ('config.html#_is_mapping', 'humanlm/config.py'),
                                 'humanlm.config._kind': ('config.html#_kind', 'humanlm/config.py'),

@@ -197,13 +197,18 @@ def read_yaml(
     try:
         found = yaml.load(Path(path).read_text("utf-8"), Loader=_strict_loader())
     except OSError as e:
-        near = near_miss(Path(path).name, sorted(p.name for p in Path(path).parent.glob("*.y*ml")))
-        raise ConfigError(f"Cannot read {path}: {e.strerror}.{near}") from e
+        raise ConfigError(f"Cannot read {path}: {e.strerror}.{_guess_file(Path(path))}") from e
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: not valid YAML: {shorten(e, 200)}. Fix the file.") from e
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected groups of settings (run:, data:, ...), got {shorten(found)!r}.")
     return found
+
+# %% ../nbs/01_config.ipynb #_guess_file
+def _guess_file(path):
+    bare = path.parent == Path()
+    found = sorted((Path("configs") if bare else path.parent).glob("*.y*ml"))
+    return near_miss(str(path), [str(p) for p in found]) if bare else near_miss(path.name, [p.name for p in found])
 
 # %% ../nbs/01_config.ipynb #_strict_loader
 def _strict_loader():
@@ -336,7 +341,7 @@ def _parser(groups, prog, about, inputs, explain):
     parser.add_argument("--fresh", action="store_true", help="move an existing run aside and start anew")
     parser.add_argument("--version", action="version", version=f"humanlm {__version__}")
     if inputs:
-        parser.add_argument("inputs", nargs="*", help=inputs)
+        parser.add_argument("inputs", nargs="*", default=[], help=inputs)  # a default: not required
     if "trainer" in groups:
         parser.add_argument("--help-trainer", action="store_true", help="list the options of the trainer")
     for name, kind in groups.items():

@@ -111,3 +111,26 @@ def test_flags_win_wherever_the_file_stands(tmp_path):
         found = parse(GROUPS, argv)
         assert (found.sft.noise, found.sft.warmup, found.run.name) == (0.3, 3, "b")
         assert found.trainer == {"learning_rate": 6e-4, "lr": 1e-5, "on_cpu": True}
+
+
+@pytest.mark.parametrize("flag, value, said", [
+    ("--sft.noise", "x", "--sft.noise must be float, got 'x'."),
+    ("--run.sed", "1", "--run.sed does not exist. Did you mean --run.seed?"),
+])
+@pytest.mark.parametrize("given", [[], ["a.jsonl", "b.jsonl"]])
+def test_inputs_do_not_make_other_settings_wrong(tmp_path, flag, value, said, given):
+    (tmp_path / "x.yaml").write_text("run: {seed: 3, methods: [sft]}\ndata: {source: miniworld}\nsft: {adam_lr: 5e-3}\n")
+    with pytest.raises(ConfigError) as caught:
+        parse(GROUPS, [*given, "--config", str(tmp_path / "x.yaml"), flag, value], inputs="reply files")
+    [problem] = caught.value.problems
+    assert problem.startswith(said)
+
+
+def test_a_bare_name_is_looked_for_among_the_configs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    for name in ("mkdocs.yml", "configs/mini.yaml"):
+        (tmp_path / name).write_text("run: {}\n")
+    with pytest.raises(ConfigError, match="Did you mean 'configs/mini.yaml'?") as caught:
+        parse(GROUPS, ["--config", "mini.yaml"])
+    assert "mkdocs" not in str(caught.value)

@@ -335,3 +335,16 @@ def test_one_name_for_all_commands(here, capsys, argv, code, said):
     assert ev.humanlm(argv) == code
     shown = capsys.readouterr()
     assert said in shown.out + shown.err
+
+
+@pytest.mark.parametrize("argv", [[], ["--dry-run"], ["--fresh"]])
+def test_a_bare_command_shows_its_usage_and_writes_nothing(tmp_path, monkeypatch, capsys, argv):
+    monkeypatch.chdir(tmp_path)
+    assert ev.main(argv) == 2 and "Usage: python -m humanlm.eval" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_mistake_beside_a_run_is_one_problem(here, capsys):
+    assert ev.main(["mini", "--eval.bootstrap", "x"]) == 2
+    said = capsys.readouterr().err
+    assert "one problem" in said and "--eval.bootstrap must be int, got 'x'" in said
