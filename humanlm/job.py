@@ -156,6 +156,7 @@ def quiet_libraries() -> None:
     import warnings
     from transformers.utils import logging
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # tied weights are reported as missing on every resume
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 

@@ -768,7 +768,7 @@ def _locate(name):
     if path.exists(): raise ModelError(f"{path} is a file. Give the folder that holds config.json.")
     if text == "tiny": raise ModelError("The tiny model is built, not loaded: call make_model with some texts.")
     if isinstance(name, Path) or text[:1] in "./~" or text.count("/") > 1:
-        raise ModelError(f"There is no folder {path}. Check the path; runs keep models under checkpoints/.")
+        raise ModelError(f"There is no folder {path}. Check the path; runs keep models under models/.")
     return text
 
 

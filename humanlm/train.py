@@ -379,7 +379,8 @@ def main(
     argv: Sequence[str] | None = None,  # None: the command line
 ) -> int:
     "Train and evaluate simulated users: `python -m humanlm.train --config FILE [--group.name value]`"
-    settings = parse(GROUPS, argv, "python -m humanlm.train", "Train and evaluate simulated users.")
+    argv = sys.argv[1:] if argv is None else argv
+    settings = parse(GROUPS, argv or ["--help"], "python -m humanlm.train", "Train and evaluate simulated users.")
     if settings.help_trainer:
         return print_trainer_options()
     check_settings(settings)
