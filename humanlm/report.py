@@ -306,15 +306,20 @@ def radar(
     models, corners = list(models or shown.models), len(shown.levels)
     if corners < 3:
         raise DataError(f"A radar of {metric} needs three levels or more, found {corners}. Use results_bars.")
-    figure, ax = _axes(5.6, 3.9, subplot_kw={"projection": "polar"})
+    figure, ax = _axes(6.4, 3.9, subplot_kw={"projection": "polar"})
     turn = [2 * math.pi * i / corners for i in range(corners + 1)]
     for name in (*models, *shown.references):
         _outline(ax, turn, shown.line(name), name, colour(name, models))
-    ax.set(theta_offset=math.pi / 2, theta_direction=-1, ylim=(0, None))
+    ax.set(theta_offset=math.pi / 2, theta_direction=-1, rlabel_position=180 / corners)
     ax.set(xticks=turn[:-1], xticklabels=map(_label, shown.levels))
     ax.tick_params(axis="y", labelsize=7)
-    ax.tick_params(axis="x", pad=8)
-    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.tick_params(axis="x", pad=5)
+    for name, angle in zip(ax.get_xticklabels(), turn):
+        name.set_ha(("center", "left", "right")[round(math.sin(angle))])
+    rings = [ring for ring in MaxNLocator(4).tick_values(0, min(1, ax.get_ylim()[1])) if ring > 0]
+    ax.set(yticks=rings, ylim=(0, rings[-1]))
+    for ring in ax.get_yticklabels():
+        ring.set(zorder=5, bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "edgecolor": "none"})
     figure.legend(loc="outside right upper")
     return figure
 
