@@ -313,13 +313,14 @@ def radar(
     ax.set(theta_offset=math.pi / 2, theta_direction=-1, rlabel_position=180 / corners)
     ax.set(xticks=turn[:-1], xticklabels=map(_label, shown.levels))
     ax.tick_params(axis="y", labelsize=7)
-    ax.tick_params(axis="x", pad=5)
+    ax.tick_params(axis="x", pad=5, labelsize=8)
     for name, angle in zip(ax.get_xticklabels(), turn):
         name.set_ha(("center", "left", "right")[round(math.sin(angle))])
     rings = [ring for ring in MaxNLocator(4).tick_values(0, min(1, ax.get_ylim()[1])) if ring > 0]
     ax.set(yticks=rings, ylim=(0, rings[-1]))
     for ring in ax.get_yticklabels():
         ring.set(zorder=5, bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "edgecolor": "none"})
+    ax.set_anchor("E")
     figure.legend(loc="outside right upper")
     return figure
 
