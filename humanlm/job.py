@@ -75,8 +75,11 @@ def evaluate_model(
     judge: Judge,
 ) -> list[Evaluation]:
     "Load a model, ask it for every level of every example, and judge what it says"
+    import torch
     from humanlm.models import load_model
     s = settings
+    if s.model.threads:
+        torch.set_num_threads(s.model.threads)
     policy = ModelPolicy(*load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens)
     sampling = s.rollout.eval_sampling(s.run.seed)
     return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, sampling, s.eval, s.judge.concurrency)), s)
