@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import torch
 
+from humanlm.job import keep_memory
 from humanlm.advantages import broadcast, group_advantages
 
 B, T, G = 1024, 1024, 8
@@ -39,6 +40,7 @@ def milliseconds(f, *args) -> float:
 
 
 def main(rounds: int = 41):
+    keep_memory()  # as the training command does: otherwise the system's handing out of pages is most of the time
     torch.set_num_threads(1)
     torch.manual_seed(0)
     args = torch.rand(B), torch.arange(B) // G, torch.rand(B, T) > 0.3

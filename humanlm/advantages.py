@@ -120,7 +120,7 @@ def broadcast(
     mask: torch.Tensor,        # [B, T] bool, True = written by the policy
 ) -> torch.Tensor:  # [B, T]
     "Give every trainable token the advantage of its row"
-    if advantages.shape == mask.shape[:1]: return advantages[:, None] * mask.to(advantages.dtype)
+    if advantages.shape == mask.shape[:1]: return mask.to(advantages.dtype, copy=True).mul_(advantages[:, None])
     raise ValueError(f"advantages {list(advantages.shape)} must have one entry "
                      f"for each row of the mask {list(mask.shape)}")
 
