@@ -385,7 +385,6 @@ def main(
         return print_trainer_options()
     check_settings(settings)
     if settings.dry_run:
-        gc.disable()  # a plan lives for less than a second
         print(plan(settings))
         return 0
     quiet_libraries()
@@ -393,6 +392,8 @@ def main(
     start(settings)
     return 0
 
-# %% ../nbs/80_train.ipynb #if-name-main-sys
+# %% ../nbs/80_train.ipynb #if-name-main-if
 if __name__ == "__main__":
+    if "--dry-run" in sys.argv:
+        gc.disable()  # a plan lives for less than a second
     sys.exit(main())
