@@ -36,7 +36,8 @@ from .hierarchy import HierarchyConfig
 from humanlm.job import (
     REFERENCES, aligned, evaluate_model, judge_cost, judged, keep_memory, load_data, quiet_libraries, reference_texts,
     tables)
-from .judges import Judge, JudgeConfig, make_judge
+from .judges import JudgeConfig, make_judge
+from .scoring import Judge
 from .metrics import ALL, paired_table
 from .miniworld import World, WorldConfig, make_world
 from .models import ModelConfig

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .data import DataError, Example, jsonl_rows, require, shorten, write_jsonl
 from .hierarchy import HierarchyConfig, ParsePolicy, make_rows
-from .judges import Judge, JudgeRequest, format_score, score_groups
+from .scoring import Judge, JudgeRequest, format_score, score_groups
 from .metrics import Paired, Result, paired_rows, result_rows
 from .rollout import Policy, Sampling, single_turn
 from .trajectory import Score, Trajectory, score_from_dict

@@ -14,7 +14,7 @@ import torch
 from .advantages import estimators
 from .data import Example, check_name
 from .hierarchy import HierarchyConfig, ParsePolicy
-from .judges import Judge
+from .scoring import Judge
 from .rewards import AlignmentReward, combine, requests_by_row
 from .rollout import Advantage, AdvantageConfig, Batch, Method, single_turn
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .config import Settings
 from .data import ConfigError, Example, check_name, load_examples, prepare_examples, run_sync, shorten
 from .evaluate import METRICS, Evaluation, evaluate
-from .judges import Judge, require_judged
+from .scoring import Judge, require_judged
 from .metrics import Result, results_table
 from .miniworld import World, make_world, predictor_texts
 from .rollout import ModelPolicy

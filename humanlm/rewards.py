@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from .data import DataError, Example, require, shorten
 from .hierarchy import HIERARCHY, Hierarchy, ParsePolicy, parse, word_count
-from .judges import JUDGE_FAULTS, Judge, JudgeRequest, format_score, require_judged, score_groups
+from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, format_score, require_judged, score_groups
 from .trajectory import Score, Trajectory
 
 # %% ../nbs/20_rewards.ipynb #format_reward

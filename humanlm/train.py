@@ -28,7 +28,8 @@ from .evaluate import EvalConfig, Evaluation, Results, judge_texts, load_evaluat
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, make_rows, opening
 from .job import (
     Data, aligned, evaluate_model, judge_cost, keep_memory, load_data, quiet_libraries, reference_texts, tables)
-from .judges import Judge, JudgeConfig, make_judge
+from .judges import JudgeConfig, make_judge
+from .scoring import Judge
 from .miniworld import WorldConfig
 from .models import ModelConfig
 from .report import load_results, write_report

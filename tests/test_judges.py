@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.data import Message, run_sync
 from humanlm.hierarchy import HIERARCHY, STATES
-from humanlm.judges import (FIXED, PAIRS, STATUSES, JudgeConfig, JudgeRequest, LLMJudge, OracleJudge, RuleJudge, answer_scores, format_score, judge_chat,
-                            make_judge, play_judge, score_group, score_groups)
+from humanlm.judges import PAIRS, JudgeConfig, OracleJudge, RuleJudge, make_judge, play_judge
+from humanlm.scoring import FIXED, STATUSES, JudgeRequest, LLMJudge, answer_scores, format_score, judge_chat, score_group, score_groups
 from humanlm.llm import LLMError, ScriptedClient
 from humanlm.miniworld import make_world
 from humanlm.trajectory import Score

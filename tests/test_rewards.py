@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from humanlm.advantages import group_advantages
 from humanlm.data import ConfigError, DataError, Example, Message, Persona
 from humanlm.hierarchy import HIERARCHY, make_rows, parse
-from humanlm.judges import JudgeError
+from humanlm.scoring import JudgeError
 from humanlm.rewards import (AlignmentReward, RewardConfig, combine, components, format_reward, judge_trajectories, length_reward,
                              repetition_reward, requests_by_row, trl_reward)
 from humanlm.trajectory import Score, Trajectory

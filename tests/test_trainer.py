@@ -14,7 +14,8 @@ from humanlm.advantages import group_advantages
 from humanlm.data import sample_examples
 from humanlm.grpo import group_advantage
 from humanlm.hierarchy import HierarchyConfig, closing, make_rows, opening
-from humanlm.judges import JudgeError, RuleJudge
+from humanlm.judges import RuleJudge
+from humanlm.scoring import JudgeError
 from humanlm.models import ModelConfig, make_model, token_logps
 from humanlm.rewards import AlignmentReward, RewardConfig, requests_by_row
 from humanlm.rollout import AdvantageConfig, Method, generated_tokens, group_index, repeat_rows, single_turn
