@@ -48,6 +48,8 @@ class Score:
     penalty: float = math.nan         # for surplus content, in [0, 1]
     judge: str = ""                   # who gave it
     cached: bool = False              # read from a cache, not paid for again
+    flags: tuple[str, ...] = ()       # what makes the verdict doubtful, e.g. "own sum 0.90"
+    protocol: str = ""                # how the judge was asked: in a group or singly, which rubric, which order
 
 # %% ../nbs/04_trajectory.ipynb #Trajectory
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 "What is shown stays text, missing scores are never numbers, and pages stand alone."
-import math
+import io, math, shutil, subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -9,7 +9,9 @@ from hypothesis import given, settings, strategies as st
 from humanlm.data import Message, Persona, Example
 from humanlm.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 from humanlm.viz import (
-    TrajectoryViewer, cut, example_html, group_html, push, score_grid, score_mark, score_style, spread, tag)
+    JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_figure, score_grid, score_mark, score_style, spread, tag)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 TAGS = set("b br caption dd details div dl dt i li p small span summary table td th tr ul".split())
 ATTRIBUTES = {"style", "title", "open"}
@@ -170,3 +172,44 @@ def test_menus_follow_each_other():
 def test_a_page_asks_for_nothing():
     page = TrajectoryViewer([trajectory()])._repr_html_() + score_grid({"a": {"b": 0.1}})
     assert not [word for word in ("http", "src=", "href=", "url(", "<script", "<link") if word in page]
+
+
+# ---- a judged batch
+
+def judged(text: str, value: float = 0.5, **more) -> Score:
+    return Score(text, value, more.pop("status", "scored"), text, (text,), (value,), 0.2, text, **more)
+
+
+def test_judged_batch_filters_by_disagreement_flags_and_missing_scores():
+    rows = {"a": {"stance": judged("a", 0.9)}, "b": {"stance": judged("b", 0.5, flags=("own sum 0.9",))},
+            "c": {"stance": judged("c", math.nan, status="judge failed")}, "d": {"stance": judged("d", 0.4)}}
+    batch = JudgedBatch(rows, {"a": {"stance": judged("a", 0.5)}, "d": {"stance": judged("d", 1.0)}})
+    assert batch.keep("judges differ", 0.3) == ["d", "a"] and batch.keep("judges differ", 0.61) == []
+    assert batch.keep("flagged") == ["b"] and batch.keep("no score") == ["c"] and batch.keep() == list("abcd")
+
+
+def test_judged_batch_without_candidates_is_an_empty_grid():
+    assert "0 of 0" in JudgedBatch({}).html() and JudgedBatch({}).widget().children
+    score_figure({}, "nothing")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_judged_batch_stays_text(text):
+    batch = JudgedBatch({text: {text: judged(text, flags=(text,))}}, {text: {text: judged(text, math.nan, status=text)}}, text)
+    read(batch.html())
+    score_figure(batch.rows, text).savefig(io.BytesIO())
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_no_candidate_runs_in_a_real_browser(tmp_path):
+    attacks = ["<script>document.title = 'ran'</script>", "<img src=x onerror=\"document.title = 'ran'\">",
+               "</td></table><svg onload=\"document.title = 'ran'\">", "' onmouseover='x' autofocus onfocus='document.title = 1"]
+    batch = JudgedBatch({a: {"stance": judged(a), "emotion": judged(a, math.nan, status="judge failed")} for a in attacks}, title=attacks[0])
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{batch.html()}", "utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>quiet</title>" in done.stdout, "a text ran as a script"
+    body = done.stdout.split("</title>")[1]
+    assert not any(f"<{name}" in body for name in ("script", "img", "svg"))
+    assert body.count("&lt;script&gt;document.title = 'ran'&lt;/script&gt;") >= 2
