@@ -6,7 +6,7 @@
 __all__ = ['TEMPLATES', 'DTYPES', 'PAD', 'START', 'END', 'FRAME_TAGS', 'CHAT_TEMPLATE', 'ROLES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names', 'render_target', 'end_id',
            'end_ids', 'PromptStrip', 'show_prompt', 'FittedPrompt', 'fit_prompt', 'TokenLogps', 'token_logps',
-           'cut_completion', 'generate', 'LoadedModel', 'save_model', 'load_model', 'make_model']
+           'cut_completion', 'generate', 'LoadedModel', 'save_model', 'load_model', 'load_encoder', 'make_model']
 
 # %% ../nbs/06_models.ipynb #import-json-re-from
 import json, re
@@ -695,11 +695,28 @@ def _batches(prompts, caps, size):
     return [order[i:i + size] for i in range(0, len(order), size)]
 
 
-def _draws(n, width, seed):
+def _draws(caps, seed):
+    "Draw a number per row and token, [B, T]; a row with a seed of its own has the same ones in any company"
+    import torch
+    width = max(caps, default=0)
+    if not isinstance(seed, Sequence):
+        return torch.rand(len(caps), width, generator=_generator(seed))
+    if len(seed) != len(caps):
+        raise ModelError(f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, or one per prompt.")
+    draws = torch.zeros(len(caps), width)
+    for row, cap, own in zip(draws, caps, seed):
+        row[:cap] = torch.rand(cap, generator=_generator(own))
+    return draws
+
+
+def _generator(seed):
     import torch
     generator = torch.Generator()
-    generator.seed() if seed is None else generator.manual_seed(seed)
-    return torch.rand(n, width, generator=generator)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator
 
 # %% ../nbs/06_models.ipynb #_asking
 @contextmanager
@@ -723,14 +740,14 @@ def generate(
     temperature: float = 1.0, # 0 = always the most likely token
     top_k: int = 0,           # choose among the k most likely tokens; 0 = off
     top_p: float = 1.0,       # choose among the likeliest tokens with this share; 1 = off
-    seed: int | None = 0,     # None = different each time
+    seed: int | None | Sequence[int | None] = 0, # None = different each time; one for all rows, or one for each
     batch_size: int = 128,    # rows that are written together
 ) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k and top-p
     "Write one completion per prompt"
     n, ends, done = len(prompt_ids), end_ids(tokenizer, model), {}
     caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
-    draws, options = _draws(n, max(caps, default=0), seed), (temperature, top_k, top_p)
+    draws, options = _draws(caps, seed), (temperature, top_k, top_p)
     with _asking(model):
         for rows in _batches(prompt_ids, caps, batch_size):
             prompts, c, s = ([values[i] for i in rows] for values in (prompt_ids, caps, stops))
@@ -814,16 +831,33 @@ def load_model(
     device: str | None = None, # None = a GPU if there is one
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
+    from transformers import AutoModelForCausalLM
+    where = _locate(name)
+    loaded = _load(AutoModelForCausalLM, where, check_name(dtype, DTYPES, "dtype", ModelError), device)
+    _set_template(where, loaded.tokenizer, template)
+    return loaded
+
+
+def _load(kind, where, dtype, device, spare=()):
+    "Load a model of this kind, whose weights may lack those that begin with one of `spare`"
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    where, weights = _locate(name), getattr(torch, check_name(dtype, DTYPES, "dtype", ModelError))
+    from transformers import AutoTokenizer
     tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where))
-    model, report = _attempt(where, "model", lambda: AutoModelForCausalLM.from_pretrained(
-        where, dtype=weights, output_loading_info=True))
+    model, report = _attempt(where, "model", lambda: kind.from_pretrained(
+        where, dtype=getattr(torch, dtype), output_loading_info=True))
+    report["missing_keys"] = [k for k in report["missing_keys"] if not str(k).startswith(tuple(spare))]
     _check_weights(where, model, tokenizer, report)
-    _set_template(where, tokenizer, template)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer)
+
+# %% ../nbs/06_models.ipynb #load_encoder
+def load_encoder(
+    name: str | Path,          # a local folder, or a model of the Hub
+    device: str | None = None, # None = a GPU if there is one
+) -> LoadedModel:
+    "Load a model that turns each token into a vector, and its tokenizer; errors as for `load_model`"
+    from transformers import AutoModel
+    return _load(AutoModel, _locate(name), "float32", device, spare=["pooler."])
 
 # %% ../nbs/06_models.ipynb #make_model
 def make_model(
