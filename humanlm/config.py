@@ -541,7 +541,7 @@ def command(
         try:
             return main(argv) or 0
         except HumanLMError as e:
-            print(f"error: {e}", file=sys.stderr)
+            print("\n".join((f"error: {e}", *getattr(e, "__notes__", ()))), file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("stopped; what is finished is kept, --resume continues", file=sys.stderr)

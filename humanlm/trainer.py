@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['TrainerError', 'default_options', 'check_cycle', 'check_option', 'trainer_args', 'MethodTrainer', 'named',
-           'check_groups', 'TrainerPolicy', 'batch_metrics', 'logged_tokens', 'TokenBudget', 'is_spent', 'is_whole',
-           'latest_checkpoint']
+           'check_groups', 'TrainerPolicy', 'random_state', 'set_random_state', 'progress_kept', 'batch_metrics',
+           'logged_tokens', 'TokenBudget', 'is_spent', 'is_whole', 'latest_checkpoint']
 
 # %% ../nbs/29_trainer.ipynb #import-json-import-math
 import json
 import math
 import os
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from zipfile import is_zipfile
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # we use TRL's rollout hook, which it calls experimental
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
@@ -204,6 +206,49 @@ def roll_out(self: MethodTrainer) -> dict[str, Any]:
         "env_mask": None if all(all(t.mask) for t in done) else [[int(m) for m in t.mask] for t in done],
     }
 
+# %% ../nbs/29_trainer.ipynb #random_state
+def random_state() -> tuple:
+    "Take down where every random number generator stands"
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+
+
+def set_random_state(
+    state: tuple,  # as `random_state` gave it
+) -> None:
+    "Put every random number generator back"
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+    torch.cuda.set_rng_state_all(state[3])
+
+# %% ../nbs/29_trainer.ipynb #progress_kept
+@contextmanager
+def progress_kept(trainer: MethodTrainer) -> Iterator[None]:
+    "Leave a checkpoint of the step before when what is inside stops the run"
+    before, seen = random_state(), trainer.state.num_input_tokens_seen
+    try:
+        yield
+    except (HumanLMError, KeyboardInterrupt) as e:
+        set_random_state(before)
+        trainer.state.num_input_tokens_seen = seen
+        trainer.leave_checkpoint(e)
+        raise
+
+
+@patch
+def leave_checkpoint(
+    self: MethodTrainer,
+    error: BaseException,  # gets a note that says where the run can go on
+) -> None:
+    "Write a checkpoint of the last finished step; none at step 0, or where several processes would have to agree"
+    step, folder = self.state.global_step, Path(self.args.output_dir)
+    if step == 0 or self.args.save_strategy == "no" or self.accelerator.num_processes > 1:
+        return
+    if not is_whole(folder / f"checkpoint-{step}"):
+        self._save_checkpoint(self.model, trial=None)
+    error.add_note(f"Stopped after step {step}; a resumed run goes on from {folder / f'checkpoint-{step}'}.")
+
 # %% ../nbs/29_trainer.ipynb #_calculate_rewards
 @patch
 def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
@@ -217,7 +262,8 @@ def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, comple
 def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> dict[str, Any]:
     "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
     self.batch_rows = [self.rows[i["row"]] for i in inputs]
-    output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
+    with progress_kept(self):
+        output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
     mask = output["completion_mask"] * output.get("tool_mask", 1)
     groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
     batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy)

@@ -2,6 +2,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -226,6 +227,17 @@ class Halting(RuleJudge):
         return await super().__call__(request)
 
 
+class Sampled:
+    "Judge what a random model samples: its tokens stand in for a description"
+    names, weights = ("alignment",), (1.0,)
+
+    def __init__(self, reward): self.reward = reward
+
+    async def __call__(self, trajectories):
+        said = [replace(t, parse_status="ok", fields={t.level: f"likes token {' and '.join(map(str, t.completion_ids))}"}) for t in trajectories]
+        return await self.reward(said)
+
+
 def well_formed(rows):
     "Completions that parse, so that the judge is asked"
     async def rollout(rows, policy):
@@ -246,6 +258,28 @@ def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
         t.train()
     assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
     assert len(load_trajectories(tmp_path / "t")) == 8
+
+
+def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp_path):
+    def run(out, good, resume=None):
+        reward = AlignmentReward(Halting(good), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.4)
+        t = trainer(made, Method(single_turn(), Sampled(reward), by_group), tmp_path / out, 6, dict(learning_rate=1e-2, save_steps=4), rows=ROWS * 8)
+        t.train(resume_from_checkpoint=resume)
+        return t
+    whole = run("a", good=99)
+    with pytest.raises(JudgeError) as e:
+        run("b", good=6)  # two groups a step: down from step 3 on
+    assert e.value.__notes__ == [f"Stopped after step 3; a resumed run goes on from {tmp_path / 'b' / 'checkpoint-3'}."]
+    again = run("b", good=99, resume=latest_checkpoint(tmp_path / "b"))
+    assert losses(again) == losses(whole) and again.state.num_input_tokens_seen == whole.state.num_input_tokens_seen
+    assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+
+
+def test_a_run_that_fails_in_its_first_step_leaves_no_checkpoint(made, tmp_path):
+    reward = AlignmentReward(Halting(0), requests_by_row(ROWS, EXAMPLES))
+    with pytest.raises(JudgeError) as e:
+        trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path, 6, dict(save_steps=2)).train()
+    assert not list(tmp_path.glob("checkpoint-*")) and not hasattr(e.value, "__notes__")
 
 
 def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
