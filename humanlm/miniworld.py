@@ -715,6 +715,7 @@ def _spoken() -> Iterator[tuple[str, str, str]]:
 
 # %% ../nbs/05_miniworld.ipynb #_WORD
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+_SPACES = {c: " " for c in range(128) if not chr(c).isalpha() and chr(c) != "'"}
 GLUE = frozenset("tone about and the a i is it this that to of".split())
 NEGATORS = frozenset("not never no hardly".split())
 
@@ -723,7 +724,10 @@ def words_of(
     text: str,  # anything
 ) -> list[str]:
     "Cut a text into lower-case words: runs of letters, with apostrophes inside"
-    return [word.lower() for word in _WORD.findall(text)]
+    if not text.isascii():
+        return [word.lower() for word in _WORD.findall(text)]
+    words = text.lower().translate(_SPACES).split()  # the same, six times as fast
+    return [part for w in words for part in (_WORD.findall(w) if "'" in w else (w,))] if "'" in text else words
 
 # %% ../nbs/05_miniworld.ipynb #Item
 class Item(NamedTuple):
@@ -966,8 +970,9 @@ def copied_share(
     n: int = 6,   # window, in words
 ) -> float:  # in [0, 1]
     "Give the share of windows of `n` words that also occur in the context, in linear time"
-    known, words = _windows(context, n), words_of(text)
-    if not known or len(words) < n: return 0.0
+    words = words_of(text)
+    if len(words) < n: return 0.0
+    known = _windows(context, n)
     return sum(window in known for window in _slide(words, n)) / (len(words) - n + 1)
 
 
@@ -975,7 +980,7 @@ def _slide(words, n):
     return zip(*(islice(words, i, None) for i in range(n)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _windows(context, n):
     return frozenset(_slide(words_of(context), n))
 

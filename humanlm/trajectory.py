@@ -50,6 +50,7 @@ class Score:
     cached: bool = False              # read from a cache, not paid for again
     flags: tuple[str, ...] = ()       # what makes the verdict doubtful, e.g. "own sum 0.90"
     protocol: str = ""                # how the judge was asked: in a group or singly, which rubric, which order
+    spread: float = math.nan          # largest minus smallest value, where the judge was asked repeatedly
 
 # %% ../nbs/04_trajectory.ipynb #Trajectory
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def score_from_dict(
     where: str = "score",   # file and row, for messages
 ) -> Score:
     "Build a score from plain values; `DataError` names place and field"
-    return from_dict(Score, _fill(d, "value", "penalty", "matches"), where)
+    return from_dict(Score, _fill(d, "value", "penalty", "matches", "spread"), where)
 
 
 def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
