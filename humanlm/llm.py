@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['prices', 'KINDS', 'scripts', 'clients', 'ChatRequest', 'chat', 'Usage', 'price', 'ChatReply', 'Ledger', 'LLMError',
-           'redact', 'ChatClient', 'Limits', 'PerLoop', 'Client', 'ScriptedClient', 'chat_all', 'openai_arguments',
-           'openai_reply', 'provider_error', 'OpenAIClient', 'vllm_client', 'anthropic_arguments', 'anthropic_reply',
-           'AnthropicClient', 'scripted_client', 'client', 'read_json']
+           'redact', 'read_json', 'read_answer', 'ChatClient', 'Limits', 'PerLoop', 'Client', 'ScriptedClient',
+           'chat_all', 'openai_arguments', 'openai_reply', 'provider_error', 'OpenAIClient', 'vllm_client',
+           'anthropic_arguments', 'anthropic_reply', 'AnthropicClient', 'scripted_client', 'client']
 
 # %% ../nbs/02_llm.ipynb #import-asyncio-json-os
-import asyncio, json, os, random, re, time
+import asyncio, json, os, random, re, sys, time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from .data import HumanLMError, check_name, escape, near_miss, shorten, table_cell
@@ -186,6 +187,252 @@ def redact(
     for name, value in os.environ.items():
         if name.upper().endswith(("_API_KEY", "_TOKEN")) and len(value) >= 8: text = text.replace(value, "[key]")
     return text
+
+# %% ../nbs/02_llm.ipynb #_NUMBER
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def _number(digits: str) -> int | float | None:
+    "Give the number that `digits` spell, or None if no float is that large"
+    try:
+        value = int(digits)
+    except ValueError:
+        value = float(digits)
+    return value if abs(value) <= sys.float_info.max else None
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_float=_number, parse_int=_number, parse_constant=lambda name: None)
+
+# %% ../nbs/02_llm.ipynb #_DEEP
+_DEEP = "it has more than 40 levels"
+
+
+def _decode(text: str, start: int = 0) -> tuple[dict, int]:
+    "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none or it is too deep"
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+    level = [value]
+    for _ in range(40):
+        inner = [list(v.values()) if isinstance(v, dict) else v for v in level if isinstance(v, (dict, list))]
+        level = [v for values in inner for v in values]
+    if level:
+        raise ValueError(_DEEP)
+    return value, end
+
+# %% ../nbs/02_llm.ipynb #_PIECE
+_PIECE = re.compile(r"""
+    (?P<space> (?: \s | //[^\n]*+ | \#[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/)? )++ )
+  | (?P<string> "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' )
+  | (?P<end> ["'] | `{3} | `{1,2}\Z | [\w.+$-]++\Z )   # the text breaks off: an open string, a fence, half a word
+  | (?P<word> [\w.+$-]++ )
+  | (?P<mark> . )""", re.X | re.S)
+
+_ESCAPE = re.compile(r"""(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})
+                       |\\'|[\\"]""", re.X)
+
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null", "nan": "null", "inf": "null",
+          "-inf": "null", "infinity": "null", "-infinity": "null"}
+
+# %% ../nbs/02_llm.ipynb #_string
+def _string(piece: str) -> str:
+    "Spell a string in either kind of quotes as standard JSON"
+    return f'"{_ESCAPE.sub(_escape, piece[1:-1])}"'
+
+
+def _escape(match: re.Match) -> str:
+    if match[1]:
+        return match[1]
+    if match[2] or match[3]:
+        return json.dumps(chr(int(match[2] or match[3], 16)))[1:-1]
+    return "'" if match[0] == r"\'" else "\\" + match[0]
+
+
+def _word(piece: str) -> str:
+    "Spell a number or a literal as standard JSON; leave any other word as it is"
+    return json.dumps(_number(piece)) if _NUMBER.fullmatch(piece) else _WORDS.get(piece.lower(), piece)
+
+# %% ../nbs/02_llm.ipynb #_Standard
+class _Standard:
+    "Standard JSON, put together from the pieces of one object"
+    def __init__(self):
+        self.pieces, self.closers, self.last = [], [], ""
+
+    def add(self, kind: str, piece: str):
+        "Append a piece in standard spelling"
+        if kind == "string":
+            piece = _string(piece)
+        elif kind == "word":
+            piece = _word(piece)
+        elif piece in "{[":
+            self.closers.append("}" if piece == "{" else "]")
+        elif piece in "}]":
+            self.closers.pop()
+            self.drop_comma()
+        elif piece == ":" and self.last == "word":
+            self.pieces[-1] = json.dumps(self.pieces[-1])
+        self.pieces.append(piece)
+        self.last = kind
+
+    def close(self):
+        "Drop a key without a value, and close what is open"
+        if self.pieces[-1] == ":":
+            del self.pieces[-2:]
+        elif self.closers[-1] == "}" and self.pieces[-2] in "{," and self.pieces[-1] not in "{[}]":
+            del self.pieces[-1]
+        self.drop_comma()
+        self.pieces += reversed(self.closers)
+
+    def drop_comma(self):
+        "Drop a comma at the end"
+        if self.pieces[-1] == ",":
+            self.pieces.pop()
+
+# %% ../nbs/02_llm.ipynb #_Rewritten
+class _Rewritten(NamedTuple):
+    text: str   # in standard spelling; empty: no object, since it does not begin with a key
+    end: int    # where it ended
+    cut: bool   # the text broke off inside
+
+# %% ../nbs/02_llm.ipynb #_rewrite
+def _rewrite(text: str, start: int) -> _Rewritten:
+    "Spell the object at `start` as standard JSON"
+    standard, pieces = _Standard(), []
+    for match in _PIECE.finditer(text, start):
+        if match.lastgroup == "end":
+            break
+        if match.lastgroup != "space":
+            standard.add(match.lastgroup, match[0])
+            pieces = standard.pieces
+        if len(pieces) == 3 and pieces[2] != ":":
+            return _Rewritten("", match.end(), False)
+        if not standard.closers:
+            return _Rewritten("".join(pieces), match.end(), False)
+    end = len(text) if match[0] in "\"'" else match.end()
+    if len(pieces) < 3:
+        return _Rewritten("", end, True)
+    standard.close()
+    return _Rewritten("".join(pieces), end, True)
+
+# %% ../nbs/02_llm.ipynb #_Found
+class _Found(NamedTuple):
+    value: dict | None   # None: it cannot be read
+    end: int             # where reading it ended
+    state: str           # whole, cut, broken, or lost (broken, its end unknown); empty: no object
+    why: str = ""        # what is wrong with a broken one
+    piece: bool = False  # it stands inside a broken one
+
+# %% ../nbs/02_llm.ipynb #_REASONED
+_REASONED = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.I)
+
+
+def _read_object(text: str, start: int) -> _Found:
+    "Read the object that begins at `start`"
+    try:
+        return _Found(*_decode(text, start), "whole")
+    except ValueError:
+        standard, end, cut = _rewrite(text, start)
+    if not standard or cut and _REASONED.search(text, start, end):
+        return _Found(None, end, "")
+    try:
+        return _Found(_decode(standard)[0], end, "cut" if cut else "whole")
+    except json.JSONDecodeError as e:
+        why = f"{e.msg} near {shorten(standard[max(e.pos - 40, 0):e.pos + 20])!r}"
+        if standard[e.pos - 1] != '"':
+            return _Found(None, end, "broken", why)
+        return _Found(None, end, "lost", f"{why} (quotation marks inside a string need a backslash)")
+    except ValueError as e:
+        return _Found(None, end, "broken", str(e))
+
+# %% ../nbs/02_llm.ipynb #_START
+_START = re.compile(r"""\{(?=\s*+["'\w$}/#])|<(/?)(?:think|thinking|thought|reasoning)>""", re.I)
+
+
+def _objects(text: str) -> list[_Found]:
+    "Find the objects in `text`, in order"
+    found, pos, inside, effort = [], 0, 0, 4 * len(text)
+    while effort >= 0 and (start := _START.search(text, pos)):
+        pos = start.end()
+        if start[1]:
+            found, inside = [], 0
+        elif start[0] != "{":
+            closer = _REASONED.search(text, pos)
+            pos = closer.start() if closer else len(text)
+        else:
+            this = _read_object(text, start.start())._replace(piece=start.start() < inside)
+            effort -= this.end - start.start() + (this.state != "whole") * pos // 1000
+            pos = pos if this.value is None else this.end
+            found += [this] if this.state else []
+            inside = max(inside, {"broken": this.end, "lost": len(text)}.get(this.state, 0))
+    return found if effort >= 0 else [*found, _Found(None, pos, "lost", "too many objects begin and do not end")]
+
+# %% ../nbs/02_llm.ipynb #read_json
+def read_json(
+    text: str, # what a model wrote
+) -> Iterator[dict]:
+    "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it"
+    yield from (found.value for found in _objects(text) if found.value is not None)
+
+# %% ../nbs/02_llm.ipynb #_validator
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    "Make the validator of a JSON schema given as text"
+    from jsonschema.validators import validator_for
+    described = json.loads(schema)
+    kind = validator_for(described)
+    kind.check_schema(described)
+    return kind(described)
+
+# %% ../nbs/02_llm.ipynb #_mend
+def _mend(value: dict, error: Any) -> bool:
+    "Mend what `error` found in `value`, if it is one of the two things that are forgiven; tell whether it was"
+    found, wanted = error.instance, error.validator_value
+    if error.validator == "additionalProperties" and wanted is False and "patternProperties" not in error.schema:
+        for key in found.keys() - error.schema.get("properties", {}).keys():
+            del found[key]
+        return True
+    numeric = error.validator == "type" and ("number" in wanted or "integer" in wanted)
+    if not (numeric and isinstance(found, str) and _NUMBER.fullmatch(found.strip())):
+        return False
+    *way, last = error.absolute_path
+    for step in way:
+        value = value[step]
+    value[last] = _number(found.strip())
+    return True
+
+# %% ../nbs/02_llm.ipynb #_problem
+def _problem(value: dict, schema: dict) -> str:
+    "Say where `value` departs from `schema`; empty if it does not"
+    from jsonschema.exceptions import best_match
+    check = _validator(json.dumps(schema))
+    errors = list(check.iter_errors(value))
+    if any([_mend(value, error) for error in errors]):
+        errors = list(check.iter_errors(value))
+    if not errors:
+        return ""
+    worst = best_match(errors)
+    what = f"expected {worst.validator} {shorten(worst.validator_value)}, got {shorten(repr(worst.instance))}"
+    if worst.validator == "required":
+        what = worst.message
+    return f"{shorten(worst.json_path)}: {what}"
+
+# %% ../nbs/02_llm.ipynb #read_answer
+def read_answer(
+    text: str,                   # what a model wrote
+    schema: dict | None = None,  # JSON schema of an object; None: any object
+) -> dict:
+    "Give the last object in `text` that follows `schema`; `ValueError` says what is wrong with the text"
+    first = ""
+    for found in [f for f in _objects(text) if not f.piece][:-17:-1]:
+        cut = "the answer breaks off" if found.state == "cut" else ""
+        why = found.why or (cut if schema is None else _problem(found.value, schema))
+        if not why:
+            return found.value
+        first = first or (f"{why} ({cut})" if cut and schema else why)
+        if found.state != "whole":
+            break
+    raise ValueError(first or f"no JSON object in {shorten(text)!r}")
 
 # %% ../nbs/02_llm.ipynb #ChatClient
 class ChatClient(Protocol):
@@ -496,24 +743,3 @@ def client(
     if provider in clients and model: return clients[provider](model, **options)
     what = f"No provider {shorten(provider)!r} in" if model else "Expected provider/model, got"
     raise LLMError("unknown model", f"{what} {shorten(name)!r}.{near_miss(provider, clients)}")
-
-# %% ../nbs/02_llm.ipynb #_DECODER
-_DECODER = json.JSONDecoder(strict=False)   # allows raw line breaks inside strings
-_COMMA = re.compile(r'("(?:[^"\\]|\\.?)*+(?:"|\Z))|,(?=\s*+[}\]])', re.S)
-
-
-def read_json(
-    text: str,       # what a model wrote
-    tries: int = 16, # opening braces to try
-) -> Iterator[dict]:
-    "Yield the JSON objects in `text`, outermost first"
-    text = _COMMA.sub(r"\1", text.rpartition("</think>")[2])
-    start = text.find("{")
-    while start >= 0 and tries:
-        try:
-            value, end = _DECODER.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            end = start + 1
-        else:
-            yield value
-        start, tries = text.find("{", end), tries - 1
