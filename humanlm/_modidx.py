@@ -40,6 +40,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'humanlm.audit._interval': ('audit.html#_interval', 'humanlm/audit.py'),
                                'humanlm.audit._mean': ('audit.html#_mean', 'humanlm/audit.py'),
                                'humanlm.audit._middle': ('audit.html#_middle', 'humanlm/audit.py'),
+                               'humanlm.audit._number': ('audit.html#_number', 'humanlm/audit.py'),
                                'humanlm.audit._ranks': ('audit.html#_ranks', 'humanlm/audit.py'),
                                'humanlm.audit._request': ('audit.html#_request', 'humanlm/audit.py'),
                                'humanlm.audit._reversed': ('audit.html#_reversed', 'humanlm/audit.py'),

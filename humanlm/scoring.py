@@ -34,6 +34,7 @@ class JudgeRequest:
     rubric: str = ""                   # further instructions of our own for a model
     seed: int = 0                      # order of presentation
     item: str = "state"                # what each candidate is: state (a description of one), or reply (a whole one)
+    repeat: int = 0                    # number of this repetition of the same question, so that a cache asks again
     schema_version: int = 1
 
     @property
