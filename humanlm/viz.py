@@ -76,7 +76,7 @@ def _table(title: str, titles: Sequence[str], lines: Sequence[str]) -> str:
     caption = tag("caption", escape(title), style="text-align:left;white-space:nowrap") if title else ""
     head = tag("tr", *(tag("th", escape(name), style=_CELL) for name in titles))
     table = tag("table", caption, head, *lines, style="border-collapse:collapse")
-    return tag("div", table, style="overflow-x:auto;max-width:100%;font-size:13px")
+    return tag("div", table, style="overflow-x:auto;max-width:100%;font-size:13px;line-height:1.4")
 
 # %% ../nbs/08_viz.ipynb #score_grid
 def score_grid(
@@ -85,7 +85,7 @@ def score_grid(
 ) -> str:  # HTML, escaped
     "Show scores as a grid: candidates × levels, colour = score, reason on click"
     levels = list(dict.fromkeys(level for row in rows.values() for level in row))
-    lines = [tag("tr", tag("th", escape(shorten(name, 90)), style=_CELL + "max-width:220px;font-weight:normal"),
+    lines = [tag("tr", tag("th", escape(shorten(name, 90)), style=_CELL + "max-width:220px;font-weight:normal;overflow-wrap:anywhere"),
                  *(tag("td", _marks(row[level]) if level in row else "", style=_CELL) for level in levels))
              for name, row in rows.items()]
     return _table(title, ("", *levels), lines)
