@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name',
            'require', 'atomic_path', 'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl',
-           'jsonl_rows', 'escape', 'table_cell', 'run_sync', 'Message', 'User', 'Thread', 'Persona', 'persona_text',
-           'Example', 'from_dict', 'example_from_dict', 'load_examples', 'save_examples', 'sample_examples',
-           'conversation_html', 'split_by_context', 'quoted_share', 'check_leakage', 'require_no_leakage',
-           'drop_duplicates', 'DataConfig', 'pick', 'data_fingerprint', 'prepare_examples', 'plot_users',
-           'plot_contexts', 'dataset_card']
+           'jsonl_rows', 'escape', 'table_cell', 'aligned', 'run_sync', 'Message', 'User', 'Thread', 'Persona',
+           'persona_text', 'Example', 'from_dict', 'example_from_dict', 'load_examples', 'save_examples',
+           'sample_examples', 'conversation_html', 'split_by_context', 'quoted_share', 'check_leakage',
+           'require_no_leakage', 'drop_duplicates', 'DataConfig', 'pick', 'data_fingerprint', 'prepare_examples',
+           'plot_users', 'plot_contexts', 'dataset_card']
 
 # %% ../nbs/00_data.ipynb #import-hashlib-import-html
 import hashlib
@@ -251,6 +251,22 @@ def table_cell(
 ) -> str:
     "Make text safe to show in a cell of a Markdown table"
     return escape(shorten(text, n)).replace("|", "&#124;")
+
+# %% ../nbs/00_data.ipynb #aligned
+def aligned(
+    text: str,  # Markdown, perhaps with tables
+) -> str:
+    "Pad the columns of tables, for reading without a renderer"
+    blocks = [block.split("\n") for block in text.split("\n\n")]
+    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else lines) for lines in blocks)
+
+
+def _padded(lines):
+    head, rule, *body = ([html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
+    widths = [max(map(len, column)) for column in zip(head, *body)]
+    pads = [str.rjust if mark.endswith(":") else str.ljust for mark in rule]
+    shown = ["  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths)).rstrip() for row in (head, *body)]
+    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
 
 # %% ../nbs/00_data.ipynb #run_sync
 def run_sync(

@@ -27,14 +27,15 @@ from . import __version__
 from humanlm.config import (
     RunConfig, Settings, Stages, command, cut_line, find_run, open_run, parse, read_record, run_record, save_config,
     save_record)
-from .data import (
-    ConfigError, DataConfig, DataError, Example, atomic_path, atomic_write, check_name, data_fingerprint, dataset_card,
-    escape, fingerprint, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_dict, to_json, write_jsonl)
+from humanlm.data import (
+    ConfigError, DataConfig, DataError, Example, aligned, atomic_path, atomic_write, check_name, data_fingerprint,
+    dataset_card, escape, fingerprint, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_dict, to_json,
+    write_jsonl)
 from .evaluate import (
     METRICS, EvalConfig, Evaluation, Results, judge_texts, load_evaluations, questions, results, save_evaluations)
 from .hierarchy import HierarchyConfig
 from humanlm.job import (
-    REFERENCES, aligned, evaluate_model, judge_cost, judged, keep_memory, load_data, quiet_libraries, reference_texts,
+    REFERENCES, evaluate_model, judge_cost, judged, keep_memory, load_data, quiet_libraries, reference_texts,
     tables)
 from .judges import JudgeConfig, make_judge
 from .scoring import Judge

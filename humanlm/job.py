@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['sources', 'REFERENCES', 'RUBRIC_TOKENS', 'ANSWER_TOKENS', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'Data',
            'from_world', 'from_threads', 'from_examples', 'load_data', 'evaluate_model', 'judged', 'reference_texts',
-           'tables', 'aligned', 'judge_cost', 'money', 'quiet_libraries', 'keep_memory']
+           'tables', 'judge_cost', 'money', 'quiet_libraries', 'keep_memory']
 
 # %% ../nbs/67_job.ipynb #import-sys-from-collections
 import sys
 from collections.abc import Callable, Sequence
-from html import unescape
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -112,21 +111,6 @@ def tables(
     "Show one table per metric, in the order of `METRICS`"
     found = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
     return "\n\n".join(results_table(rows, metric) for metric in found)
-
-# %% ../nbs/67_job.ipynb #aligned
-def aligned(
-    text: str,  # Markdown, perhaps with tables
-) -> str:
-    "Pad the columns of tables, for reading without a renderer"
-    blocks = [block.split("\n") for block in text.split("\n\n")]
-    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else lines) for lines in blocks)
-
-
-def _padded(lines: Sequence[str]) -> list[str]:
-    head, _, *body = ([unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
-    widths = [max(map(len, column)) for column in zip(head, *body)]
-    shown = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in (head, *body)]
-    return [shown[0], "-" * len(shown[0]), *shown[1:]]
 
 # %% ../nbs/67_job.ipynb #judge_cost
 RUBRIC_TOKENS, ANSWER_TOKENS = 700, 300

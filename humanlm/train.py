@@ -21,13 +21,13 @@ from pathlib import Path
 from .config import (
     RunConfig, Settings, SFTConfig, Stages, command, open_run, parse, read_record, require_same, run_record,
     run_state, save_config, save_record)
-from humanlm.data import (
-    ConfigError, DataConfig, Example, atomic_write, check_name, data_fingerprint, dataset_card, require, run_sync, shorten, to_json,
-    write_jsonl)
+from .data import (
+    ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, require,
+    run_sync, shorten, to_json, write_jsonl)
 from .evaluate import EvalConfig, Evaluation, Results, judge_texts, load_evaluations, results, save_evaluations
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, make_rows, opening
 from .job import (
-    Data, aligned, evaluate_model, judge_cost, keep_memory, load_data, quiet_libraries, reference_texts, tables)
+    Data, evaluate_model, judge_cost, keep_memory, load_data, quiet_libraries, reference_texts, tables)
 from .judges import JudgeConfig, make_judge
 from .scoring import Judge
 from .miniworld import WorldConfig
