@@ -133,8 +133,9 @@ class Settings:
         return fingerprint(settings)
 
 # %% ../nbs/01_config.ipynb #HARMLESS
-HARMLESS = ("run.name", "run.out", "run.wandb", "run.report",
-            "judge.base_url", "judge.concurrency", "judge.timeout", "judge.attempts", "judge.max_failed_share")
+HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "judge.base_url", "judge.concurrency", "judge.timeout",
+            "judge.deadline", "judge.attempts", "judge.requests_per_minute", "judge.tokens_per_minute", "judge.cache",
+            "judge.cache_mode", "judge.budget", "judge.max_failed_share", "judge.second", "judge.audit_every")
 
 # %% ../nbs/01_config.ipynb #known_settings
 def known_settings(
