@@ -7,7 +7,7 @@ __all__ = ['BINS', 'PADDING', 'INJECTIONS', 'ROLES', 'ASKED', 'MEASURES', 'HEAD'
            'rank_correlation', 'bin_scores', 'weighted_kappa', 'Agreement', 'agreement', 'agreement_scatter', 'Probe',
            'load_probes', 'audit_calls', 'injected_texts', 'probe_texts', 'text_id', 'audit_requests', 'Answers',
            'repetition', 'position', 'flips', 'verbosity', 'paraphrase', 'negation', 'injection_gains', 'injection',
-           'failed', 'unsaid', 'Measure', 'Finding', 'make_finding', 'measure_all', 'Audit', 'audit_rows',
+           'failed', 'unsaid', 'Measure', 'Finding', 'make_finding', 'measure_all', 'Audit', 'audit_table',
            'audit_title', 'audit', 'role_scores', 'read_answers', 'compare_judges', 'audit_figure', 'audit_line',
            'AuditConfig']
 
@@ -467,8 +467,7 @@ class Audit:
         return cls(**plain | {"findings": tuple(_finding(row) for row in plain["findings"])})
 
     def _repr_markdown_(self) -> str:
-        rows = [HEAD, ["---", "---", *["--:"] * 5, "---"], *(map(table_cell, row) for row in audit_rows(self))]
-        return f"**{table_cell(audit_title(self), 200)}**\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        return f"**{table_cell(audit_title(self), 200)}**\n\n{audit_table(self)}"
 
 
 def _finding(row):
@@ -479,13 +478,15 @@ def _finding(row):
 HEAD = ("measure", "meaning", "n", "value", "95 % interval", "perfect", "limit", "verdict")
 
 
-def audit_rows(
+def audit_table(
     audit: Audit,
-) -> list[list[str]]:  # one per finding, under `HEAD`
-    "Write the findings as cells of a table"
-    return [[f.measure, MEASURES[f.measure].about + (f" ({f.note})" if f.note else ""), f"{f.n:,}",
-             _number(f.value), _interval(f), f"{f.perfect:g}", f"{f.limit:g}",
-             f.verdict] for f in audit.findings]
+) -> str:  # Markdown
+    "Show a finding per line"
+    lines = [HEAD, ["---", "---", *["--:"] * 5, "---"]]
+    for f in audit.findings:
+        meaning = table_cell(MEASURES[f.measure].about + (f" ({f.note})" if f.note else ""), 120)
+        lines.append([f.measure, meaning, f"{f.n:,}", _number(f.value), _interval(f), f"{f.perfect:g}", f"{f.limit:g}", f.verdict])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 # %% ../nbs/15_audit.ipynb #audit_title
 def audit_title(audit: Audit) -> str:
