@@ -280,8 +280,19 @@ def run_sync(
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
+    running = []
+
+    async def main():
+        running.append(asyncio.current_task())
+        return await coroutine
+
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
+        try:
+            return pool.submit(asyncio.run, main()).result()
+        except KeyboardInterrupt:
+            for task in running:
+                task.get_loop().call_soon_threadsafe(task.cancel)
+            raise
 
 # %% ../nbs/00_data.ipynb #Message
 @dataclass(frozen=True)

@@ -568,7 +568,7 @@ def _validator(schema: str) -> Any:
 def _mend(value: dict, error: Any) -> bool:
     "Mend what `error` found in `value`, if it is one of the two things that are forgiven; tell whether it was"
     found, wanted = error.instance, error.validator_value
-    if error.validator == "additionalProperties" and wanted is False and "patternProperties" not in error.schema:
+    if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
         for key in found.keys() - error.schema.get("properties", {}).keys():
             del found[key]
         return True
@@ -993,8 +993,9 @@ async def _repaired(self: Client, sent, reply, complaint):
 # %% ../nbs/02_llm.ipynb #_split
 def _split(reply):
     "The answers of a reply, one by one; the first carries the cost"
-    texts = reply.texts or (reply.text,)
-    return [replace(reply, text=t, texts=(), usage=Usage() if i else reply.usage) for i, t in enumerate(texts)]
+    if not reply.texts:
+        return [reply]
+    return [replace(reply, text=t, texts=(), usage=Usage() if i else reply.usage) for i, t in enumerate(reply.texts)]
 
 
 def _join(replies):
@@ -1023,16 +1024,17 @@ async def _answer(self: Client, request, name, check):
     try:
         async with self._slots.get(), asyncio.timeout(self.limits.deadline):
             start = time.perf_counter()
-            reply = await self._asked(request, name, check)
-            return replace(reply, latency=time.perf_counter() - start)
+            sent, notes = self._sent(request, name)
+            replies = await self._asked(request, sent, name, check)
+            reply = _join(replies) if request.n > 1 else replies[0]
+            return replace(reply, notes=notes, latency=time.perf_counter() - start)
     except TimeoutError:
         raise LLMError("timeout", f"{name}: no answer within the deadline of {self.limits.deadline:g} s, retries and waits "
                        "included. Raise limits.deadline, or look at what makes the server slow.") from None
 
 
 @patch
-async def _asked(self: Client, request, name, check):
-    sent, notes = self._sent(request, name)
+async def _asked(self: Client, request, sent, name, check):
     self.open()
     replies = []
     while len(replies) < sent.n:
@@ -1041,7 +1043,7 @@ async def _asked(self: Client, request, name, check):
         replies += _split(await self._ask(rest, name))[:rest.n]
     if request.schema or check:
         replies = [await self._usable(request, sent, reply, check) for reply in replies]
-    return replace(_join(replies) if request.n > 1 else replies[0], notes=notes)
+    return replies
 
 
 @patch
@@ -1247,9 +1249,10 @@ class OpenAIClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
-        name = self.full_name(request.model)
+        from openai.types.chat import ChatCompletion
+        name, body = self.full_name(request.model), openai_arguments(request, self.official)
         try:
-            response = await self._sdk.get().chat.completions.create(**openai_arguments(request, self.official))
+            response = await self._sdk.get().post("/chat/completions", body=body, cast_to=ChatCompletion)
         except (OpenAIError, ValueError) as e:
             raise provider_error(e, name) from None
         return openai_reply(response, name)
