@@ -11,7 +11,7 @@ __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'A
            'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
 
 # %% ../nbs/11_scoring.ipynb #import-asyncio-json-math
-import asyncio, json, math, random, re
+import asyncio, json, math, random, re, zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -140,7 +140,8 @@ class _Sorted:
 
     def scores(self, answers: dict[str, Score]) -> list[Score]:
         "Put together what the rules and the judge say, in the order of the candidates"
-        return [self.ruled[id] or replace(answers[self.twin[id]], id=id) for id in self.request.candidates]
+        found = {id: self.ruled[id] or answers[self.twin[id]] for id in self.request.candidates}
+        return [score if score.id == id else replace(score, id=id) for id, score in found.items()]
 
 # %% ../nbs/11_scoring.ipynb #_fault
 def _fault(judge, id, error):
@@ -340,16 +341,20 @@ def answer_form(
 
 # %% ../nbs/11_scoring.ipynb #instructions
 def instructions(
-    level: str,                # response brings rules of its own
-    variant: str = "plain",    # a key of `VARIANTS`
-    own: str = "",             # further instructions
+    level: str,                 # response brings rules of its own
+    variant: str = "plain",     # a key of `VARIANTS`
+    own: str = "",              # further instructions
     levels: Sequence[str] = (), # several levels at once; empty: only `level`
 ) -> str:
     "Put the instructions for a model together"
     chosen = VARIANTS[check_name(variant, VARIANTS, "variant", ConfigError)]
-    reply = REPLY_RULES if "response" in (levels or (level,)) else ""
-    form = ANSWER_RULES % json.dumps(answer_form(answer_schema(chosen.ask, bool(levels))))
-    parts = (JUDGE_RULES, ASPECT_RULES if levels else "", reply, chosen.rules, own, form)
+    return _instructions(chosen, own, "response" in (levels or (level,)), bool(levels))
+
+
+@lru_cache(maxsize=256)
+def _instructions(variant, own, reply, aspects):
+    form = ANSWER_RULES % json.dumps(answer_form(answer_schema(variant.ask, aspects)))
+    parts = (JUDGE_RULES, ASPECT_RULES * aspects, REPLY_RULES * reply, variant.rules, own, form)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -362,13 +367,13 @@ def rubric_id(
 
 # %% ../nbs/11_scoring.ipynb #_labels
 def _labels(candidates):
-    "Map candidate ids to short labels made from their texts"
-    labels, taken = {}, set()
+    "Give label → candidate id; a label is made from the text"
+    labels = {}
     for id, text in candidates.items():
-        digits = fingerprint(text)
-        names = (f"k{digits[:4]}", f"k{digits}", *(f"k{digits}-{i}" for i in range(len(taken))))
-        labels[id] = next(name for name in names if name not in taken)
-        taken.add(labels[id])
+        code = zlib.crc32(text.encode("utf-8", "replace"))
+        while (label := f"k{code & 0xffff:04x}") in labels:
+            code += 1
+        labels[label] = id
     return labels
 
 
@@ -390,8 +395,8 @@ def judge_chat(
     **settings,                       # further fields of `ChatRequest`
 ) -> tuple[ChatRequest, dict[str, str]]: # the question, and label → candidate id
     "Ask for the scores of a whole group in one question"
-    labels = _labels(request.candidates)
-    order = sorted(request.candidates, key=labels.get)
+    ids = _labels(request.candidates)
+    order = sorted(ids)
     random.Random(request.seed).shuffle(order)
     what = {"level": request.level, "definition": request.definition or hierarchy[request.level].desc}
     payload = {
@@ -399,12 +404,12 @@ def judge_chat(
         "candidates are": ITEMS["reply" if levels else request.item],
         "context": [{"name": m.name, "text": m.content} for m in request.context if m.role != "system"],
         "truth": request.truth,
-        "candidates": {labels[id]: request.candidates[id] for id in order},
+        "candidates": {label: request.candidates[ids[label]] for label in order},
     }
     schema = answer_schema(VARIANTS[variant].ask, bool(levels))
     settings = {"schema": schema, "caller": "judge"} | settings | ({"repeat": request.repeat} if request.repeat else {})
     question = chat(_safe_json(payload), instructions(request.level, variant, request.rubric, levels), **settings)
-    return question, {label: id for id, label in labels.items()}
+    return question, ids
 
 # %% ../nbs/11_scoring.ipynb #CHARS_PER_TOKEN
 CHARS_PER_TOKEN = 4
@@ -465,6 +470,8 @@ def fit_request(
     "Shorten context and candidates, and tell where"
     context = cut_context(request.context, max_context_tokens)
     texts = {id: cut_text(text, max_candidate_tokens) for id, text in request.candidates.items()}
+    if context == request.context and texts == request.candidates:
+        return request, dict.fromkeys(texts, ())
     always = () if context == request.context else ("context cut",)
     flags = {id: always + (() if text == request.candidates[id] else ("candidate cut",)) for id, text in texts.items()}
     return replace(request, context=context, candidates=texts), flags
@@ -662,51 +669,63 @@ async def _judge(self: LLMJudge, request, levels):
     rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
     turns = [replace(request, rubric=rubric, seed=request.seed + i, repeat=request.repeat * self.repeats + i)
              for i in range(self.repeats)]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(self._one(part, levels)) for turn in turns for part in split_request(turn, self.protocol)]
+    parts = [part for turn in turns for part in split_request(turn, self.protocol)]
+    answers = await _together([self._one(part, levels) for part in parts])
     found = {level: {id: [] for id in request.candidates} for level in levels or (request.level,)}
-    for task in tasks:
-        for level, scores in task.result().items():
-            for score in scores:
-                found[level][score.id].append(score)
+    for level, scores in ((level, scores) for answer in answers for level, scores in answer.items()):
+        for score in scores:
+            found[level][score.id].append(score)
     return {level: [mean_score(scores) for scores in by_id.values()] for level, by_id in found.items()}
 
 
+async def _together(jobs):
+    "Run coroutines side by side; none outlives the others"
+    if len(jobs) == 1:
+        return [await jobs[0]]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in jobs]
+    return [task.result() for task in tasks]
+
+# %% ../nbs/11_scoring.ipynb #_one
 @patch
 async def _one(self: LLMJudge, request, levels):
     "Ask one question; give level → scores"
     try:
         request, cut = self.fit(request)
         question, ids = judge_chat(request, self.hierarchy, self.variant, levels, **self.settings)
-        scores, cached = await self._answer(question, ids, partial(self._read, request.level, levels))
+        scores, cached = await self._answer(question, partial(self._read, request.level, levels, dict(zip(ids, ids))))
     except Exception as e:  # of any kind: one question must not cost the others
         return {level: [_fault(self, id, e) for id in request.candidates] for level in levels or (request.level,)}
     order = f", order {request.seed}" if len(ids) > 1 else ""
-    how = f"{self.protocol}, {self.variant} {rubric_id(question.messages[0]['content'])}{order}"
-    return {level: [replace(s, judge=self.name, cached=cached, protocol=how, flags=s.flags + cut[s.id]) for s in of_one]
+    known = {"judge": self.name, "cached": cached,
+             "protocol": f"{self.protocol}, {self.variant} {rubric_id(question.messages[0]['content'])}{order}"}
+    return {level: [replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one]
             for level, of_one in scores.items()}
 
 # %% ../nbs/11_scoring.ipynb #_read
 @patch
-def _read(self: LLMJudge, level, levels, answer, ids):
+def _read(self: LLMJudge, level, levels, ids, answer):
     if levels:
         return aspect_scores(answer, ids, levels, self.variant)
     return {level: answer_scores(answer, ids, self.variant)}
 
 
 @patch
-async def _answer(self: LLMJudge, question, ids, read):
+async def _answer(self: LLMJudge, question, read):
     "Ask the client; give the scores that can be bound, and whether a cache gave them"
+    found = {}
+
     def check(answer):
-        complain(score for scores in read(answer, dict(zip(ids, ids))).values() for score in scores)
+        found.update(read(answer))
+        complain(score for scores in found.values() for score in scores)
 
     try:
         reply = await self.client(question, check=check)
     except LLMError as e:
         if not e.raw:
             raise
-        return _known(self, read(e.raw, ids), e), False
-    return read(reply.text if reply.parsed is None else reply.parsed, ids), reply.cached
+        return _known(self, read(e.raw), e), False
+    return found or read(reply.text), reply.cached
 
 
 def _known(judge, scores, error):
