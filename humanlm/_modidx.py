@@ -54,6 +54,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'humanlm.audit.audit_requests': ('audit.html#audit_requests', 'humanlm/audit.py'),
                                'humanlm.audit.audit_table': ('audit.html#audit_table', 'humanlm/audit.py'),
                                'humanlm.audit.audit_title': ('audit.html#audit_title', 'humanlm/audit.py'),
+                               'humanlm.audit.balanced_orders': ('audit.html#balanced_orders', 'humanlm/audit.py'),
                                'humanlm.audit.bin_scores': ('audit.html#bin_scores', 'humanlm/audit.py'),
                                'humanlm.audit.case_mean': ('audit.html#case_mean', 'humanlm/audit.py'),
                                'humanlm.audit.compare_judges': ('audit.html#compare_judges', 'humanlm/audit.py'),

@@ -334,7 +334,7 @@ def spent(self: Ledger) -> float:
     "US dollars spent so far, as far as prices are known"
     return sum(usage.cost or 0.0 for usage in list(self.entries.values()))
 
-
+# %% ../nbs/02_llm.ipynb #reserve
 @patch
 @contextlib.asynccontextmanager
 async def reserve(
@@ -352,7 +352,7 @@ async def reserve(
             self.reserved = self.reserved - cost if self._open else 0.0
         self._settled.ring()
 
-
+# %% ../nbs/02_llm.ipynb #_take
 @patch
 def _take(self: Ledger, cost):
     with self._lock:
@@ -581,9 +581,29 @@ def _mend(value: dict, error: Any) -> bool:
     value[last] = _number(found.strip())
     return True
 
+# %% ../nbs/02_llm.ipynb #_TYPES
+_TYPES = {"string": (str,), "number": (int, float), "integer": (int,), "boolean": (bool,), "null": (type(None),)}
+_PLAIN = {"object": {"type", "properties", "required", "additionalProperties"}, "array": {"type", "items"}} | dict.fromkeys(_TYPES, {"type"})
+
+
+def _surely(value: Any, schema: Any) -> bool:
+    "Tell whether `value` follows a plain `schema`; False if it does not, or if the schema says more than types"
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if not isinstance(kind, str) or schema.keys() - _PLAIN.get(kind, set()):
+        return False
+    if kind == "object":
+        inner = schema.get("properties", {})
+        return (type(value) is dict and value.keys() <= inner.keys() and value.keys() >= set(schema.get("required", ()))
+                and all(_surely(value[name], inner[name]) for name in value))
+    if kind == "array":
+        return type(value) is list and "items" in schema and all(_surely(item, schema["items"]) for item in value)
+    return type(value) in _TYPES[kind]
+
 # %% ../nbs/02_llm.ipynb #_problem
 def _problem(value: dict, schema: dict) -> str:
     "Say where `value` departs from `schema`; empty if it does not"
+    if _surely(value, schema):
+        return ""
     from jsonschema.exceptions import best_match
     check = _validator(json.dumps(schema))
     errors = list(check.iter_errors(value))
@@ -760,7 +780,7 @@ async def admit(self: Breaker) -> bool:
         await news
     return False
 
-
+# %% ../nbs/02_llm.ipynb #run
 @patch
 async def run(
     self: Breaker,
@@ -780,7 +800,8 @@ async def run(
         return result
     finally:
         if probe:
-            self.probing = False
+            with self._lock:
+                self.probing = False
             self._news.ring()
 
 # %% ../nbs/02_llm.ipynb #untaken
@@ -863,20 +884,26 @@ class Client:
         self._breaker = Breaker(name, self.limits, sleep)
         self._start_pacing()
 
-    @property
-    def model(self) -> str:
-        return self.name.partition("/")[2]
-
-    def full_name(self, model: str) -> str:
-        "Give provider/model; `model` may be empty for the client's own"
-        return f"{self.name.partition('/')[0]}/{model}" if model else self.name
-
     def open(self):
         "Get ready for the first question: what takes its time here is not on an attempt's clock"
 
     async def send(self, request: ChatRequest) -> ChatReply:
         "Ask once; raise `LLMError` if there is no answer"
         raise NotImplementedError(f"{type(self).__name__} has no send()")
+
+# %% ../nbs/02_llm.ipynb #model
+@patch(as_prop=True)
+def model(self: Client) -> str:
+    return self.name.partition("/")[2]
+
+
+@patch
+def full_name(
+    self: Client,
+    model: str,   # may be empty for the client's own
+) -> str:
+    "Give provider/model"
+    return f"{self.name.partition('/')[0]}/{model}" if model else self.name
 
 # %% ../nbs/02_llm.ipynb #_once
 @patch
@@ -897,7 +924,7 @@ def _start_pacing(self: Client):
     self._tokens = limits.tokens_per_minute and Pace(limits.tokens_per_minute)
     self._queue = PerLoop(asyncio.Lock)
 
-
+# %% ../nbs/02_llm.ipynb #_wait
 @patch
 async def _wait(self: Client, until):
     now = time.monotonic()
@@ -942,7 +969,8 @@ async def _attempts(self: Client, request):
                 raise
             until = time.monotonic() + self.limits.wait(attempt, e.wait)
             if e.kind == "rate limit" and e.wait:
-                self._paused_until = max(self._paused_until, until)
+                asked = min(e.wait, self.limits.longest_wait)
+                self._paused_until = max(self._paused_until, time.monotonic() + asked)
     if self._tokens:
         used = reply.usage.tokens_in + reply.usage.tokens_out
         self._tokens.book(time.monotonic(), (used or expected) - expected)
@@ -1005,7 +1033,7 @@ def _join(replies):
                    attempts=max(r.attempts for r in replies), texts=tuple(r.text for r in replies),
                    parsed=tuple(r.parsed for r in replies), latency=max(r.latency for r in replies))
 
-
+# %% ../nbs/02_llm.ipynb #_several
 @patch
 async def _several(self: Client, request, name, check):
     seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
@@ -1032,7 +1060,7 @@ async def _answer(self: Client, request, name, check):
         raise LLMError("timeout", f"{name}: no answer within the deadline of {self.limits.deadline:g} s, retries and waits "
                        "included. Raise limits.deadline, or look at what makes the server slow.") from None
 
-
+# %% ../nbs/02_llm.ipynb #_asked
 @patch
 async def _asked(self: Client, request, sent, name, check):
     self.open()
@@ -1067,7 +1095,7 @@ async def __call__(
     reply = await self.cache(request, name, lambda: self._answer(request, name, check))
     return self._hit(request, reply, name, check) if reply.cached else reply
 
-
+# %% ../nbs/02_llm.ipynb #_hit
 @patch
 def _hit(self: Client, request, reply, name, check):
     parsed = reply.parsed
@@ -1140,7 +1168,7 @@ def openai_arguments(
             "max_completion_tokens" if official else "max_tokens": request.max_tokens}
     return {k: v for k, v in args.items() if v is not None}
 
-
+# %% ../nbs/02_llm.ipynb #_response_format
 def _response_format(schema):
     if schema is not None:
         wanted = {"name": "answer", "strict": _is_strict(schema), "schema": schema}
@@ -1171,7 +1199,7 @@ def openai_reply(
     usage = _usage(name, getattr(used, "prompt_tokens", 0), getattr(used, "completion_tokens", 0))
     return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else ())
 
-
+# %% ../nbs/02_llm.ipynb #_FINISH
 # the providers' words for the end of an answer → ours
 _FINISH = {"stop": "stop", "length": "length", "content_filter": "refusal", "end_turn": "stop", "stop_sequence": "stop",
            "max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
@@ -1223,7 +1251,7 @@ def _key(name):
         return key
     raise LLMError("missing key", f"Set {name} in the environment or in a file .env, or choose a model without a key.")
 
-
+# %% ../nbs/02_llm.ipynb #OpenAIClient
 class OpenAIClient(Client):
     "A model of OpenAI, or of a server that speaks its protocol"
     takes_n = takes_schema = True
@@ -1236,7 +1264,8 @@ class OpenAIClient(Client):
         **options,                     # as for `Client`
     ):
         super().__init__(f"{provider}/{model}", **options)
-        self.base_url, self.official = base_url, provider == "openai"
+        self.official = provider == "openai"
+        self.base_url = base_url or "https://api.openai.com/v1"  # the SDK would look into OPENAI_BASE_URL
         self._key = _key("OPENAI_API_KEY") if self.official else setting("VLLM_API_KEY") or "none"
         self._sdk = PerLoop(self._connect)
 
@@ -1272,9 +1301,8 @@ def server_address(
     servers: str | Path = "",    # YAML file with one address per name; empty: HUMANLM_SERVERS
 ) -> str:
     "Find the address of a server of your own"
-    listed, path = {}, servers or setting("HUMANLM_SERVERS")
-    if path:
-        listed = _read_servers(Path(path))
+    path = servers or setting("HUMANLM_SERVERS")
+    listed = _read_servers(Path(path)) if path else {}
     address = listed.get(model) or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
     if address:
         return address
@@ -1282,7 +1310,7 @@ def server_address(
     known = near_miss(model, listed) if path else ""
     raise LLMError("missing address", f"No server for vllm/{model}. {advice}{known}")
 
-
+# %% ../nbs/02_llm.ipynb #_read_servers
 def _read_servers(path):
     import yaml
     try:
@@ -1312,9 +1340,16 @@ def anthropic_arguments(
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
     args = {"model": request.model, "max_tokens": request.max_tokens, "system": system,
             "messages": [m for m in request.messages if m["role"] != "system"], "stop_sequences": list(request.stop),
-            "output_config": request.schema and {"format": {"type": "json_schema", "schema": request.schema}},
+            "output_config": request.schema and {"format": _output_format(request.schema)},
             "extra_body": {k: v for k, v in sampling.items() if v is not None}}
     return {k: v for k, v in args.items() if v}
+
+
+def _output_format(schema):
+    from anthropic import transform_schema
+    with contextlib.suppress(AssertionError, TypeError, ValueError):  # a schema that the SDK does not understand
+        schema = transform_schema(schema)
+    return {"type": "json_schema", "schema": schema}
 
 # %% ../nbs/02_llm.ipynb #anthropic_reply
 def anthropic_reply(
@@ -1380,6 +1415,7 @@ clients: dict[str, Callable[..., ChatClient]] = {
     "openai": OpenAIClient, "anthropic": AnthropicClient, "vllm": vllm_client, "scripted": scripted_client}
 
 # %% ../nbs/02_llm.ipynb #_plugins
+@lru_cache
 def _plugins():
     from importlib.metadata import entry_points
     return {entry.name: entry for entry in entry_points(group="humanlm.clients")}
