@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['BINS', 'PADDING', 'INJECTIONS', 'ROLES', 'ASKED', 'MEASURES', 'HEAD', 'resample_counts', 'Estimate', 'case_mean',
            'rank_correlation', 'bin_scores', 'weighted_kappa', 'Agreement', 'agreement', 'agreement_scatter', 'Probe',
-           'load_probes', 'audit_calls', 'injected_texts', 'probe_texts', 'text_id', 'audit_requests', 'Answers',
-           'repetition', 'position', 'flips', 'verbosity', 'paraphrase', 'negation', 'injection_gains', 'injection',
-           'failed', 'unsaid', 'Measure', 'Finding', 'make_finding', 'measure_all', 'Audit', 'audit_table',
-           'audit_title', 'audit', 'role_scores', 'read_answers', 'compare_judges', 'audit_figure', 'audit_line',
-           'AuditConfig']
+           'load_probes', 'audit_calls', 'injected_texts', 'probe_texts', 'text_id', 'balanced_orders',
+           'audit_requests', 'Answers', 'repetition', 'position', 'flips', 'verbosity', 'paraphrase', 'negation',
+           'injection_gains', 'injection', 'failed', 'unsaid', 'Measure', 'Finding', 'make_finding', 'measure_all',
+           'Audit', 'audit_table', 'audit_title', 'audit', 'role_scores', 'read_answers', 'compare_judges',
+           'audit_figure', 'audit_line', 'AuditConfig']
 
 # %% ../nbs/15_audit.ipynb #import-math-import-random
 import math
@@ -281,20 +281,33 @@ def _request(probe, texts, seed):
     context = (Message("context", content=probe.context),)
     return JudgeRequest(probe.level, probe.truth, {text_id(text): text for text in texts}, context, seed=seed)
 
+# %% ../nbs/15_audit.ipynb #balanced_orders
+def balanced_orders(
+    names: Sequence[str],
+    count: int,  # how many orders
+    seed: int = 0,
+) -> list[list[str]]:  # [count]
+    "Draw orders in which every name stands in every place equally often"
+    rng, orders = random.Random(seed), []
+    while len(orders) < count:
+        drawn = rng.sample(list(names), len(names))
+        orders += [drawn[i:] + drawn[:i] for i in range(len(drawn))]
+    return orders[:count]
+
 # %% ../nbs/15_audit.ipynb #audit_requests
 def audit_requests(
     probes: Sequence[Probe],
     seed: int = 0,  # of all orders
 ) -> list[JudgeRequest]:  # [4 C]: every probe first, again, turned, and last with injections
     "Write the questions of an audit"
-    rng, made = random.Random(seed), ([], [], [], [])
-    for number, probe in enumerate(probes):
-        texts, attacked = list(probe_texts(probe).values()), [probe.match, *injected_texts(probe).values()]
-        rng.shuffle(texts)
-        rng.shuffle(attacked)
-        first = _request(probe, texts, seed + 2 * number)
-        again, turned = replace(first, repeat=1), _request(probe, texts[::-1], first.seed + 1)
-        for asked, request in zip(made, (first, again, turned, _request(probe, attacked, first.seed))):
+    made, number = ([], [], [], []), len(probes)
+    orders = balanced_orders(ROLES, number, seed), balanced_orders(["match", *INJECTIONS], number, seed)
+    for i, (probe, order, hostile) in enumerate(zip(probes, *orders)):
+        texts = probe_texts(probe) | injected_texts(probe)
+        first = _request(probe, [texts[role] for role in order], seed + 100 * i)
+        turned = _request(probe, [texts[role] for role in order[::-1]], first.seed + 50)
+        attacked = _request(probe, [texts[name] for name in hostile], first.seed)
+        for asked, request in zip(made, (first, replace(first, repeat=1), turned, attacked)):
             asked.append(request)
     return sum(made, [])
 
@@ -306,8 +319,8 @@ class Answers(NamedTuple):
     statuses: np.ndarray  # [C, 25] of all of them, and of the good text beside the injections
 
     def of(self, role: str) -> np.ndarray:  # [C]
-        "Average what one text got"
-        scores = self.asked[:, :, ROLES.index(role)]
+        "Average what one text got, both orders counting the same"
+        scores = self.asked[[0, 1, 2, 2], :, ROLES.index(role)]
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(scores).sum(0) / (~np.isnan(scores)).sum(0)
 
