@@ -184,7 +184,7 @@ def count(self: ReplyFile, reply: ChatReply) -> ChatReply:
         self.flush()
     return reply
 
-
+# %% ../nbs/09_cache.ipynb #flush
 @patch
 def flush(self: ReplyFile):
     "Write the hits that were noted"
@@ -231,7 +231,7 @@ def renew(self: ReplyFile, key: str, owner: str, lease: float):
     with self.open() as db:
         db.execute("UPDATE claims SET until = ? WHERE key = ? AND owner = ?", (self.clock() + lease, key, owner))
 
-
+# %% ../nbs/09_cache.ipynb #release
 @patch
 def release(self: ReplyFile, key: str, owner: str):
     "Give a claim up"
