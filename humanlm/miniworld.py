@@ -973,11 +973,12 @@ def copied_share(
     words = words_of(text)
     if len(words) < n: return 0.0
     known = _windows(context, n)
-    return sum(window in known for window in _slide(words, n)) / (len(words) - n + 1)
+    return sum(map(known.__contains__, _slide(words, n))) / (len(words) - n + 1)
 
 
 def _slide(words, n):
-    return zip(*(islice(words, i, None) for i in range(n)))
+    "Give a hash for each window; thousands of tuples would keep the garbage collector busy"
+    return map(hash, zip(*(islice(words, i, None) for i in range(n))))
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mangle import GROUP, SPELLING, group_answer, mangled
 
-from humanlm.llm import read_answer, read_json
+from humanlm.llm import _surely, read_answer, read_json
+from humanlm.scoring import answer_schema
 
 VERDICT = {"type": "object", "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "why": {"type": "string"}},
            "required": ["score", "why"], "additionalProperties": False}
@@ -226,3 +227,32 @@ def test_fuzz_answers_about_groups():
         if len(case.faults) == 1:  # only a spelling
             assert good and read_answer(case.text, GROUP) == case.answer
     assert 1_500 < read < 4_500
+
+
+# ---- the short walk beside jsonschema
+
+schemas = st.recursive(
+    st.sampled_from(["string", "number", "integer", "boolean", "null", ["number", "null"]]).map(lambda kind: {"type": kind}) | st.just({"enum": [1]}) | st.just({}),
+    lambda inner: st.builds(lambda items: {"type": "array", "items": items}, inner) | st.builds(
+        lambda properties, required, more: {"type": "object", "properties": properties, "required": required, "additionalProperties": more},
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3), st.lists(st.sampled_from("abc"), unique=True, max_size=2), st.sampled_from([False, True])), max_leaves=6)
+plain_values = st.recursive(st.none() | st.booleans() | st.integers(-2, 2) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=2),
+                            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), max_leaves=6)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(schemas, plain_values)
+def test_what_the_short_walk_accepts_jsonschema_accepts(schema, value):
+    import jsonschema
+    if _surely(value, schema): jsonschema.validate(value, schema)
+
+
+def test_the_short_walk_accepts_an_answer_of_a_judge():
+    schema = answer_schema("human", aspects=True)
+    good = {"aspects": [{"level": "stance", "key_points": ["a"], "verdicts": [
+        {"id": "k", "reason": "r", "matches": [1, 0.5], "penalty": 0, "human": True, "score": 0.75}]}]}
+    assert _surely(good, schema)
+    for name, bad in (("human", 1), ("penalty", "0"), ("matches", [None])):
+        wrong = json.loads(json.dumps(good))
+        wrong["aspects"][0]["verdicts"][0][name] = bad
+        assert not _surely(wrong, schema)
