@@ -35,7 +35,7 @@ from .evaluate import (
     METRICS, EvalConfig, Evaluation, Results, judge_texts, load_evaluations, questions, results, save_evaluations)
 from .hierarchy import HierarchyConfig
 from humanlm.job import (
-    REFERENCES, evaluate_model, judge_cost, judged, keep_memory, load_data, quiet_libraries, reference_texts,
+    REFERENCES, STATE_TEXT, Asked, evaluate_model, judged, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
     tables)
 from .judges import JudgeConfig, make_judge
 from .scoring import Judge
@@ -421,8 +421,9 @@ def plan(
              f"levels      {', '.join(c.levels)}"]
     lines += [f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}"
               for x, n in asked.items()]
-    return "\n".join([*lines, f"judge       {s.judge.model}: {total:,} questions",
-                      *judge_cost(s.judge.model, total, rows[:50])])
+    texts = dict.fromkeys(c.levels, STATE_TEXT)
+    samples = [q.request for e in rows[:20] for q in questions(0, e, texts, s.eval.reply_states)]
+    return "\n".join([*lines, *judging_plan(s.judge, [Asked("evaluation", total, samples)], s.hierarchy.load())])
 
 # %% ../nbs/90_eval.ipynb #record
 def record(
@@ -568,7 +569,8 @@ def main(
 
 # %% ../nbs/90_eval.ipynb #COMMANDS
 COMMANDS = {"train": "train and evaluate simulated users, from settings to a report",
-            "eval": "compare runs, models and replies of other systems on the same rows"}
+            "eval": "compare runs, models and replies of other systems on the same rows",
+            "judges": "audit a judge before it is trusted: humanlm judges audit --judge.model NAME"}
 USAGE = "\n".join(["usage: humanlm COMMAND ...", "", *(f"  {name:<8}{about}" for name, about in COMMANDS.items()),
                    "", "Each has --help and --dry-run, and is the same as python -m humanlm.COMMAND."])
 

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'COMMANDS', 'USAGE', 'OracleJudge', 'RuleJudge', 'Pair',
-           'labelled_pairs', 'sign', 'fit_logistic', 'logistic', 'EmbedJudge', 'likeness', 'calibration',
-           'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'play_judge', 'make_judge', 'judge_client',
-           'require_auditable', 'question_cost', 'audit_plan', 'first_fault', 'examine', 'run_audit', 'audit_command',
-           'main']
+           'labelled_pairs', 'sign', 'rule_opinion', 'fit_logistic', 'logistic', 'EmbedJudge', 'likeness',
+           'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'play_judge', 'make_judge',
+           'second_judge', 'judge_client', 'require_auditable', 'question_cost', 'second_config', 'audit_plan',
+           'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
 
 # %% ../nbs/16_judges.ipynb #import-csv-import-json
 import csv
@@ -120,6 +120,17 @@ def sign(
     listed = level in ("stance", "response") and r.keys("stance")
     return _SIGNS.get(side(r), 0) if listed else 0
 
+
+def rule_opinion(
+    level: str,  # of the comparison
+    truth: str,  # the real reply, or a description of its state
+    text: str,   # a candidate
+    item: str,   # what it is: state or reply
+) -> float: # from -1, they disagree, to 1, they agree; 0: nothing was read
+    "Say what the rules make of two texts, as far as sides and manners go"
+    if level == "communication": return 2 * rule_match(level, truth, text, item=item).value - 1
+    return float(sign(level, truth) * sign(level, text))
+
 # %% ../nbs/16_judges.ipynb #fit_logistic
 def fit_logistic(
     x: np.ndarray,       # [N, F] features
@@ -151,6 +162,7 @@ def logistic(x: np.ndarray) -> np.ndarray:
 # %% ../nbs/16_judges.ipynb #EmbedJudge
 class EmbedJudge:
     "Scores by calibrated sentence embeddings: what a text is about, and hardly which way it goes"
+    protocol = "single"  # every candidate by itself
 
     def __init__(
         self,
@@ -161,7 +173,7 @@ class EmbedJudge:
 
     @cached_property
     def weights(self) -> dict[str, np.ndarray]:
-        "Level → intercept, slope of the cosine, slope of the sign"
+        "Level → intercept, slope of the cosine, slope of the rules' opinion"
         return {level: fit_logistic(*calibration(self.embed, level)) for level in HIERARCHY.names}
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
@@ -172,8 +184,8 @@ class EmbedJudge:
                 for id, value, row in zip(request.candidates, logistic(weights[0] + x @ weights[1:]), x)]
 
 
-def _likeness_reason(cosine, sign):
-    return f"cosine {cosine:.2f}" + {1: ", same side", -1: ", opposite side"}.get(int(sign), "")
+def _likeness_reason(cosine, opinion):
+    return f"cosine {cosine:.2f}, rules say {'nothing' if opinion == 0 else f'{opinion:+.1f}'}"
 
 # %% ../nbs/16_judges.ipynb #likeness
 def likeness(
@@ -182,12 +194,11 @@ def likeness(
     truth: str,         # the real reply, or a description of its state
     texts: list[str],   # candidates
     item: str = "state",# what each candidate is
-) -> np.ndarray: # [N, 2] cosine, sign
-    "Compare candidates with the truth by meaning and by side"
+) -> np.ndarray: # [N, 2] cosine, opinion of the rules
+    "Compare candidates with the truth by meaning and by rule"
     said = texts if item == "state" else [_manner(level, text) for text in texts]
     vectors = embed([_manner(level, truth), *said])
-    own = sign(level, truth)
-    return np.column_stack([vectors[1:] @ vectors[0], [own * sign(level, text) for text in texts]])
+    return np.column_stack([vectors[1:] @ vectors[0], [rule_opinion(level, truth, text, item) for text in texts]])
 
 
 def _manner(level, text):
@@ -361,6 +372,13 @@ def make_judge(
         config.max_context_tokens, temperature=config.temperature, max_tokens=config.max_tokens)
 
 
+def second_judge(
+    config: JudgeConfig, # may name one
+) -> Judge | None:
+    "Make the judge that an audit compares with"
+    return make_judge(replace(config, model=config.second)) if config.second else None
+
+
 def judge_client(
     config: JudgeConfig, # names a chat model
 ) -> ChatClient:
@@ -394,19 +412,31 @@ VERDICT_TOKENS = 80  # about what a verdict on one candidate takes
 
 
 def question_cost(
-    name: str,                      # of a judge
-    requests: list[JudgeRequest],   # what it will be asked
+    config: JudgeConfig,
+    requests: list[JudgeRequest],  # what it will be asked
 ) -> str:
-    "Estimate tokens and dollars of some questions, four characters to a token"
-    if name.partition("/")[0] in judges:
+    "Estimate calls, tokens and dollars of some questions"
+    if config.model.partition("/")[0] in judges:
         return "no chat model is called"
-    read = sum(map(judging_tokens, requests))
-    written = VERDICT_TOKENS * sum(len(r.candidates) for r in requests)
-    cost = price(name, read, written)
+    times, texts = config.repeats, sum(len(r.candidates) for r in requests)
+    calls = times * (len(requests) if config.protocol == "group" else texts)
+    read = times * sum(judging_tokens(r, config.protocol, variant=config.variant) for r in requests)
+    written = times * VERDICT_TOKENS * texts
+    cost = price(config.model, read, written)
     money = "cost unknown: no price in humanlm.llm.prices" if cost is None else f"~${cost:,.2f}"
-    return f"~{read:,} tokens read, ~{written:,} written, {money}"
+    return f"{calls} calls, ~{read:,} tokens read, ~{written:,} written, {money}"
 
+# %% ../nbs/16_judges.ipynb #second_config
+def second_config(
+    config: JudgeConfig,
+) -> JudgeConfig | None:
+    "Give the settings of the second judge, if there is one"
+    if not config.second: return None
+    kind, other = (name.partition("/")[0] for name in (config.model, config.second))
+    address = config.base_url if kind == other or kind in judges else None
+    return replace(config, model=config.second, second=None, base_url=address)
 
+# %% ../nbs/16_judges.ipynb #audit_plan
 def audit_plan(
     config: JudgeConfig,
     probes: Sequence[Probe],
@@ -414,21 +444,21 @@ def audit_plan(
 ) -> str:
     "Say what an audit will ask, and its price"
     requests = audit_requests(probes, seed)
-    asked = {"judge": (config.model, requests), "second": (config.second, requests[:len(probes)])}
-    return "\n".join([f"probes   {len(probes)}", *(f"{role:<9}{name}: {len(r)} questions, {question_cost(name, r)}"
-                                                   for role, (name, r) in asked.items() if name)])
+    asked = {"judge": (config, requests), "second": (second_config(config), requests[:len(probes)])}
+    lines = [f"{role:<9}{c.model}: {len(r)} questions, {question_cost(c, r)}" for role, (c, r) in asked.items() if c]
+    return "\n".join([f"probes   {len(probes)}", *lines])
 
 # %% ../nbs/16_judges.ipynb #first_fault
 async def first_fault(
     judge: Judge,
-    probes: Sequence[Probe],
+    request: JudgeRequest,
 ) -> str:  # empty: it answers
     "Ask one question, and say why there was no answer"
-    scores = await score_group(judge, audit_requests(probes[:1])[0])
+    scores = await score_group(judge, request)
     faults = [s.reason for s in scores if s.status in JUDGE_FAULTS]
     return f"{judge.name} cannot be asked: {faults[0]}" if len(faults) == len(scores) else ""
 
-
+# %% ../nbs/16_judges.ipynb #examine
 def examine(
     judge: Judge,
     second: Judge | None,
@@ -436,9 +466,11 @@ def examine(
     settings: Settings,
 ) -> Audit:
     "Audit a judge that answers; `JudgeError` if it, or the second one, does not"
+    first = audit_requests(probes, settings.audit.seed)[0]
+
     async def run():
         for asked in filter(None, (judge, second)):
-            if fault := await first_fault(asked, probes):
+            if fault := await first_fault(asked, first):
                 raise JudgeError("judge failed", fault)
         return await audit(judge, probes, second, settings.audit.seed, settings.judge.concurrency)
 
@@ -451,8 +483,7 @@ def run_audit(
 ) -> int:  # exit code
     "Audit, print and keep what was found"
     config, out = settings.judge, settings.audit.out
-    second = make_judge(replace(config, model=config.second)) if config.second else None
-    judge = make_judge(config)
+    judge, second = make_judge(config), config.second and make_judge(second_config(config))
     try:
         found = examine(judge, second, probes, settings)
     except JudgeError as e:
