@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,7 +193,7 @@ def test_a_cancelled_waiter_does_not_disturb_the_asker(tmp_path):
 
 def test_a_long_call_keeps_its_claim(tmp_path):
     async def main():
-        one, two, ask = DiskCache(tmp_path, lease=0.3), DiskCache(tmp_path, lease=0.3), asker(seconds=1.2)
+        one, two, ask = DiskCache(tmp_path, lease=1.0), DiskCache(tmp_path, lease=1.0), asker(seconds=2.0)
         replies = await asyncio.gather(*(cache(chat("hello"), "test/model", ask) for cache in (one, two)))
         assert sorted(r.cached for r in replies) == [False, True] and ask.calls == 1
     asyncio.run(main())
@@ -221,12 +223,12 @@ def test_processes_in_step_wait_for_each_other(tmp_path):
 
 
 def test_the_questions_of_a_killed_process_are_asked_by_another(tmp_path):
-    owner = program(tmp_path, 0, 8, seconds=600, lease=1.0)
+    owner = program(tmp_path, 0, 8, seconds=600, lease=2.0)
     go(owner)
     while not (tmp_path / "calls.txt").exists() or calls(tmp_path).total() < 8: time.sleep(0.01)
-    heir = program(tmp_path, 0, 8, lease=1.0)
+    heir = program(tmp_path, 0, 8, lease=2.0)
     go(heir)
-    time.sleep(1.5)
+    time.sleep(2.5)
     assert heir.poll() is None and calls(tmp_path).total() == 8, "the owner lives and renews its claims"
     os.kill(owner.pid, signal.SIGKILL)
     assert hits(heir) == 0
@@ -322,10 +324,25 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     with pytest.raises(HumanLMError, match="choose another folder"): DiskCache(tmp_path / "file" / "cache")
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the administrator may write anywhere")
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(HumanLMError, match="Check the folder and its permissions"): DiskCache(tmp_path)
+@contextmanager
+def nobody():
+    "Lose the administrator's rights for a while"
+    user = os.geteuid()
+    if not user: os.seteuid(65534)
+    try: yield
+    finally:
+        if not user: os.seteuid(0)
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "with a cache"])
+def test_a_folder_that_cannot_be_written_is_named(filled):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if filled: once(DiskCache(folder), asker())
+        for path in folder.iterdir(): path.chmod(0o444)
+        folder.chmod(0o555)
+        with nobody(), pytest.raises(HumanLMError, match="permissions, or choose another folder"): once(DiskCache(folder), asker(), chat("new"))
+        folder.chmod(0o755)
 
 
 def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
