@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.hierarchy import STATES
-from humanlm.rules import TERMS, read_rules, rule_match, rule_state, tokens
+from humanlm.rules import TERMS, feelings, goals, read_rules, rule_match, rule_state, side, tokens
 from humanlm.miniworld import STATE_LEVELS
 
 
@@ -14,7 +14,7 @@ from humanlm.miniworld import STATE_LEVELS
 def test_any_two_texts_compare(truth, candidate, level, item):
     match = rule_match(level, truth, candidate, truth[::-1], item)
     if match is None:
-        assert level in ("belief", "value")
+        assert level not in ("communication", "response", "mood")
         return
     assert 0 <= match.value <= 1 and len(match.points) == len(match.matches) > 0
     assert match.value == pytest.approx(min(1, max(0, sum(match.matches) / len(match.matches) - match.penalty)))
@@ -39,7 +39,7 @@ SAID = ["Nah, replacing the bus line with scooters is just silly.", "Yes please,
 def test_weak_labels_agree_with_the_comparison(level):
     said = [(text, rule_state(level, text), rule_state(level, text, opposite=True)) for text in SAID]
     said = [row for row in said if row[1] is not None]
-    assert said or level == "belief"
+    assert len(said) >= 4 or level in ("belief", "value")
     for text, own, contrary in said:
         fit, opposed = (rule_match(level, text, t).value for t in (own, contrary))
         assert fit >= 0.8 and opposed <= 0.3, (text, own, fit, contrary, opposed)
@@ -55,3 +55,15 @@ def test_a_reply_agrees_with_itself():
         for text in SAID:
             match = rule_match(level, text, text, item="reply")
             assert match is None or match.value >= 0.8, (level, text, match)
+
+
+@pytest.mark.parametrize("text", ["", "It was sold in May.", "Bus 12 has two doors.", "..."])
+def test_nothing_is_read_from_what_says_nothing(text):
+    read = read_rules(text)
+    assert (side(read), feelings(read), goals(read)) == ("", [], [])
+    assert [rule_state(level, text) for level in ("stance", "emotion", "goal", "belief", "value")] == [None] * 5
+
+
+@pytest.mark.parametrize("text, taken", [("It looks like rain in the harbour.", ""), ("I like the harbour.", "for"), ("no idea which harbour", ""),
+                                         ("no one should pay for it, scrap it", "against"), ("Hats off to the harbour.", "for"), ("it came back to me", "")])
+def test_idle_phrases_take_no_side(text, taken): assert side(read_rules(text)) == taken
