@@ -33,7 +33,8 @@ def anthropic_body(text, n=1, finish="end_turn"):
 
 
 class Server(ThreadingHTTPServer):
-    """Plays a script of (status, body, headers) and answers politely when it is over; a body that is a text is what the model says."""
+    """Plays a script of (status, body, headers) and answers politely when it is over; a body that is a text is what the model says.
+    For load and for faults by chance there is server.py, in a process of its own."""
     daemon_threads = True
 
     def __init__(self):
@@ -516,14 +517,16 @@ def test_only_good_answers_reach_the_cache(make, server):
     assert (len(server.seen), len(memory.known)) == (4, 1)
 
 
-def test_a_stored_answer_passes_the_check_too(make):
-    def never(text):
+def test_a_stored_answer_passes_the_check_too(make, server):
+    def never(parsed):
         raise ValueError("Not this one.")
 
     c = make(cache=Memory())
-    run_sync(c(chat("hello")))
-    with pytest.raises(LLMError, match="stored answer.*Not this one.*refresh"):
-        run_sync(c(chat("hello"), check=never))
+    server.script = [(200, '{"a": "y"}', {})]
+    for question in (chat("hello", schema=SCHEMA), chat("hello")):
+        run_sync(c(question))
+        with pytest.raises(LLMError, match="stored answer.*Not this one.*refresh"):
+            run_sync(c(question, check=never))
 
 
 # ---- nothing is left behind
@@ -605,6 +608,13 @@ def test_keys_from_a_file_are_used_and_never_shown(folder, server, capsys):
         shown = "".join(traceback.format_exception(e)) + repr(e)
     assert odd in str(server.seen[0][1]) and "OPENAI_API_KEY" not in os.environ
     assert odd not in shown + repr(c) + repr(c.ledger.to_dict()) + "".join(capsys.readouterr())
+
+
+def test_no_file_elsewhere_is_read(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("dotenv.main.find_dotenv", lambda *a, **k: asked.append(k.get("usecwd")) or "")
+    monkeypatch.setattr("dotenv.find_dotenv", lambda *a, **k: asked.append(k.get("usecwd")) or "")
+    assert llm.setting("OPENAI_API_KEY") is None and asked == [True]
 
 
 def test_the_environment_comes_before_the_file(folder, monkeypatch):
