@@ -183,7 +183,8 @@ def setting(
     from dotenv import dotenv_values, find_dotenv
     if os.environ.get(name):
         return os.environ[name]
-    value = dotenv_values(find_dotenv(usecwd=True)).get(name) or None
+    path = find_dotenv(usecwd=True)
+    value = dotenv_values(path).get(name) or None if path else None
     if value and _is_secret(name):
         _secrets.add(value)
     return value
