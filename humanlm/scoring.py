@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES', 'VARIANTS', 'ITEMS',
            'CHARS_PER_TOKEN', 'JudgeRequest', 'Judge', 'ruled', 'unsaid', 'ScoreTable', 'format_score',
-           'candidate_score', 'score_group', 'score_groups', 'JudgeError', 'fault_share', 'require_judged', 'Variant',
-           'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat', 'cut_text', 'cut_context',
-           'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain', 'split_request',
-           'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
+           'candidate_score', 'score_group', 'in_turn', 'score_groups', 'JudgeError', 'fault_share', 'require_judged',
+           'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat', 'cut_text',
+           'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain',
+           'split_request', 'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
 
 # %% ../nbs/11_scoring.ipynb #import-asyncio-json-math
 import asyncio, json, math, random, re, zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
@@ -63,7 +63,7 @@ FIXED = {"empty": 0.0, "bad format": 0.0, "copied context": 0.0, "ground truth c
 STATUSES = ("scored", *FIXED)
 JUDGE_FAULTS = ("judge failed", "over budget")
 
-
+# %% ../nbs/11_scoring.ipynb #ruled
 def ruled(
     id: str,           # the candidate
     status: str,       # a key of `FIXED`
@@ -150,7 +150,7 @@ def _fault(judge, id, error):
     reason = error if known else f"{type(error).__name__}: {error}"
     return replace(ruled(id, status, shorten(str(reason), 300)), judge=judge.name)
 
-
+# %% ../nbs/11_scoring.ipynb #_same
 def _same(a, b):
     return a.status == b.status and (a.value == b.value or a.status in FIXED)
 
@@ -194,23 +194,32 @@ async def score_group(
     group = _Sorted(request)
     return group.scores(await _ask(judge, replace(request, candidates=group.open)))
 
-# %% ../nbs/11_scoring.ipynb #score_groups
+# %% ../nbs/11_scoring.ipynb #in_turn
+async def in_turn(
+    work: Callable[[Any], Awaitable[Any]], # what is done with each item
+    items: Iterable,                       # taken as they are needed
+    workers: int = 16,                     # items under way at once
+) -> list: # in the order of the items
+    "Work through items, several at a time"
+    queue, found = enumerate(items), {}
+
+    async def worker():
+        for place, item in queue:
+            found[place] = await work(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(worker())
+    return [found[place] for place in range(len(found))]
+
+
 async def score_groups(
     judge: Judge,                      # asked at most once per group
     requests: Iterable[JudgeRequest],  # one per group, taken as they are needed
     concurrency: int = 16,             # groups under way at once
 ) -> list[list[Score]]: # in the order of the requests
     "Score many groups, several at a time"
-    queue, found = enumerate(requests), {}
-
-    async def work():
-        for place, request in queue:
-            found[place] = await score_group(judge, request)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(work())
-    return [found[place] for place in range(len(found))]
+    return await in_turn(partial(score_group, judge), requests, concurrency)
 
 # %% ../nbs/11_scoring.ipynb #JudgeError
 class JudgeError(HumanLMError):
@@ -290,7 +299,7 @@ class Variant:
     yes: float = 1.0  # the score is multiplied with it after a yes
     no: float = 1.0   # the score is multiplied with it after a no
 
-
+# %% ../nbs/11_scoring.ipynb #_HUMAN
 _HUMAN = """Add 0.2 to 0.4 to the penalty where part of a candidate is about something else than the level. \
 In each verdict, "human" is false for a reply that no person would type like this (the tone of an assistant, a template, \
 wordiness), and true otherwise. It changes none of your numbers."""
@@ -313,7 +322,7 @@ _TEXTS = {"type": "array", "items": {"type": "string"}}
 def _object(properties):
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
-
+# %% ../nbs/11_scoring.ipynb #answer_schema
 @lru_cache(maxsize=64)
 def answer_schema(
     ask: str = "",        # yes-or-no field of each verdict, as a variant says
@@ -328,7 +337,7 @@ def answer_schema(
         return _object(one)
     return _object({"aspects": {"type": "array", "items": _object({"level": {"type": "string"}, **one})}})
 
-
+# %% ../nbs/11_scoring.ipynb #answer_form
 def answer_form(
     schema: dict, # as `answer_schema` makes it
 ) -> Any:
@@ -357,7 +366,7 @@ def _instructions(variant, own, reply, aspects):
     parts = (JUDGE_RULES, ASPECT_RULES * aspects, REPLY_RULES * reply, variant.rules, own, form)
     return "\n\n".join(part for part in parts if part)
 
-
+# %% ../nbs/11_scoring.ipynb #rubric_id
 @lru_cache(maxsize=1024)
 def rubric_id(
     text: str, # as `instructions` gives it
@@ -438,7 +447,7 @@ def _shortened(message, max_tokens):
     frame = -(-(len(name) + _FRAME_CHARS) // CHARS_PER_TOKEN)
     return replace(message, name=name, content=cut_text(message.content, max_tokens - frame))
 
-
+# %% ../nbs/11_scoring.ipynb #cut_context
 def cut_context(
     messages: Sequence[Message], # oldest first
     max_tokens: int,             # four characters each; at least 150
@@ -505,7 +514,7 @@ def _gate(verdict, variant):
     factor = variant.yes if said else variant.no
     return factor, () if factor == 1 else (f"{variant.ask}: {'yes' if said else 'no'}, score x {factor:g}",)
 
-
+# %% ../nbs/11_scoring.ipynb #_oddities
 def _oddities(verdict, value):
     if not verdict.matches:
         return ("no matches",)
@@ -537,7 +546,7 @@ def bind(
     found = found if isinstance(found, dict) else {}
     verdicts, points = found.get("verdicts"), found.get("key_points")
     if isinstance(verdicts, dict):
-        verdicts = [{"id": id} | v for id, v in verdicts.items() if isinstance(v, dict)]
+        verdicts = [{"id": id} | v for id, v in verdicts.items() if isinstance(v, dict) and v.get("id", id) == id]
     by_label = {label: [] for label in ids}
     for verdict in verdicts if isinstance(verdicts, list) else ():
         if isinstance(verdict, dict):
@@ -545,7 +554,7 @@ def bind(
     points = None if points is None else tuple(map(str, points if isinstance(points, list) else [points]))
     return [_one_verdict(by_label[label], id, points, variant) for label, id in ids.items()]
 
-
+# %% ../nbs/11_scoring.ipynb #_one_verdict
 def _one_verdict(raws, id, points, variant):
     if not raws or points is None:
         return ruled(id, "judge failed", "no key points" if raws else "no verdict")
@@ -590,7 +599,7 @@ def aspect_scores(
             found.get(str(aspect.get("level")), []).append(aspect)
     return {level: _one_aspect(of_one, ids, VARIANTS[variant]) for level, of_one in found.items()}
 
-
+# %% ../nbs/11_scoring.ipynb #_one_aspect
 def _one_aspect(found, ids, variant):
     if len(found) == 1:
         return bind(found[0], ids, variant)
@@ -677,7 +686,7 @@ async def _judge(self: LLMJudge, request, levels):
             found[level][score.id].append(score)
     return {level: [mean_score(scores) for scores in by_id.values()] for level, by_id in found.items()}
 
-
+# %% ../nbs/11_scoring.ipynb #_together
 async def _together(jobs):
     "Run coroutines side by side; none outlives the others"
     if len(jobs) == 1:
@@ -696,13 +705,19 @@ async def _one(self: LLMJudge, request, levels):
         scores, cached = await self._answer(question, partial(self._read, request.level, levels, dict(zip(ids, ids))))
     except Exception as e:  # of any kind: one question must not cost the others
         return {level: [_fault(self, id, e) for id in request.candidates] for level in levels or (request.level,)}
-    order = f", order {request.seed}" if len(ids) > 1 else ""
-    known = {"judge": self.name, "cached": cached,
-             "protocol": f"{self.protocol}, {self.variant} {rubric_id(question.messages[0]['content'])}{order}"}
+    known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request, levels)}
     return {level: [replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one]
             for level, of_one in scores.items()}
 
-# %% ../nbs/11_scoring.ipynb #_read
+# %% ../nbs/11_scoring.ipynb #_how
+@patch
+def _how(self: LLMJudge, question, request, levels):
+    "Say how a question was asked"
+    rules = f"{self.variant} {rubric_id(question.messages[0]['content'])}"
+    order = f"order {request.seed}" if len(request.candidates) > 1 else ""
+    return ", ".join(filter(None, (self.protocol, f"{len(levels)} levels" if levels else "", rules, order)))
+
+
 @patch
 def _read(self: LLMJudge, level, levels, ids, answer):
     if levels:
@@ -727,7 +742,7 @@ async def _answer(self: LLMJudge, question, read):
         return _known(self, read(e.raw), e), False
     return found or read(reply.text), reply.cached
 
-
+# %% ../nbs/11_scoring.ipynb #_known
 def _known(judge, scores, error):
     "Keep what could be bound; where a repair was stopped, the rest failed for that reason"
     if error.kind == "bad answer":
