@@ -6,7 +6,7 @@
 __all__ = ['GROUPS', 'METHODS', 'Run', 'max_steps', 'method_args', 'prepare_torch', 'make_run', 'check_judge', 'training_texts',
            'base_model', 'cold_start_rows', 'cold_start', 'train_replies', 'train_by_reward', 'train_method',
            'models_of', 'reference_evaluations', 'evaluation_of', 'evaluate_all', 'cold_start_plan', 'method_plan',
-           'judge_plan', 'plan', 'wandb_run', 'record', 'run_stages', 'check_settings', 'start', 'table',
+           'judge_plan', 'plan', 'wandb_run', 'audit_judge', 'record', 'run_stages', 'check_settings', 'start', 'table',
            'print_trainer_options', 'main']
 
 # %% ../nbs/80_train.ipynb #import-random-import-gc
@@ -18,24 +18,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .audit import audit, audit_table
 from .config import (
     RunConfig, Settings, SFTConfig, Stages, command, open_run, parse, read_record, require_same, run_record,
     run_state, save_config, save_record)
 from .data import (
     ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, require,
     run_sync, shorten, to_json, write_jsonl)
-from .evaluate import EvalConfig, Evaluation, Results, judge_texts, load_evaluations, results, save_evaluations
+from .evaluate import EvalConfig, Evaluation, Results, judge_texts, load_evaluations, questions, results, save_evaluations
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, make_rows, opening
 from .job import (
-    Data, evaluate_model, judge_cost, keep_memory, load_data, quiet_libraries, reference_texts, tables)
-from .judges import JudgeConfig, make_judge
-from .scoring import Judge
+    Asked, Data, evaluate_model, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
+    sample_requests, tables)
+from .judges import JudgeConfig, make_judge, require_auditable, second_judge
+from .llm import Ledger, price
 from .miniworld import WorldConfig
 from .models import ModelConfig
 from .report import load_results, write_report
 from .rewards import RewardConfig
 from .rollout import AdvantageConfig, RolloutConfig
 from .rules import rule_state
+from .scoring import Judge
 
 # %% ../nbs/80_train.ipynb #GROUPS
 GROUPS: dict[str, type] = {
@@ -114,6 +117,8 @@ def make_run(
     check_judge(settings.judge, data)
     prepare_torch(settings)
     judge, held_out = make_judge(settings.judge, data.world, settings.hierarchy.load()), data.split(settings.eval.split)
+    for (caller, model), usage in Ledger.from_dict(read_record(folder).get("ledger", [])).entries.items():
+        judge.ledger.record(caller, model, usage)  # a resumed run has one budget, not one for every start
     save_config(folder / "config.yaml", settings)
     atomic_write(folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
     write_jsonl(folder / "examples.jsonl", held_out)
@@ -125,6 +130,11 @@ def check_judge(judge: JudgeConfig, data: Data) -> None:
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError("judge.model oracle needs known states, and these data have none. Choose rule, or a model such as "
                           "openai/gpt-5-mini.")
+    if judge.budget and "/" in judge.model and price(judge.model, 1, 1) is None:
+        raise ConfigError(f"judge.budget ${judge.budget:g} cannot be kept: no price is known for {judge.model}. Add one to "
+                          "humanlm.llm.prices, or leave the budget out.")
+    for field in ("model", "second") if judge.audit_every is not None else ():
+        require_auditable(getattr(judge, field), f"judge.{field}")
 
 # %% ../nbs/80_train.ipynb #training_texts
 def training_texts(data: Data) -> list[str]:
@@ -180,14 +190,15 @@ def train_replies(run: Run, name: str, model, tokenizer) -> None:
 def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
     "Reinforcement learning with one of the methods of `humanlm.grpo`, from the newest checkpoint if there is one"
     from humanlm.grpo import LEVELS_OF, methods, schedule
-    from humanlm.trainer import MethodTrainer, TokenBudget, is_spent, latest_checkpoint
+    from humanlm.trainer import AuditLog, MethodTrainer, TokenBudget, is_spent, latest_checkpoint
     s, out, train = run.settings, run.folder / "checkpoints" / name, run.data.split("train")
     rows = make_rows(train, s.hierarchy, LEVELS_OF[name](s.hierarchy))
     args = method_args(s, out, max(row["max_tokens"] for row in rows), run.report_to)
+    audits = AuditLog(run.judge, s.judge.audit_every, run.folder / "audits.jsonl", name, second_judge(s.judge))
     trainer = MethodTrainer(
         model, tokenizer, methods[name](s, run.judge, rows, train),
         schedule(rows, args.max_steps, s.rollout.num_prompts, s.run.seed), args, run.folder / "trajectories" / name,
-        (*run.watch(name), TokenBudget(s.run.token_budget)), s.model.max_prompt_tokens)
+        (*run.watch(name), TokenBudget(s.run.token_budget), audits), s.model.max_prompt_tokens)
     newest = latest_checkpoint(out)
     if is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)
@@ -259,15 +270,15 @@ def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
     return f"at most {steps} steps of {step}, {steps * batch:,} in all{budget}"
 
 # %% ../nbs/80_train.ipynb #judge_plan
-def judge_plan(s: Settings, sample: Sequence[Example], held_out: int, levels: int, steps: int) -> list[str]:
+def judge_plan(s: Settings, train: Sequence[Example], test: Sequence[Example], steps: int) -> list[str]:
     "Questions to the judge, their tokens and their cost"
-    rl = [name for name in s.run.methods if name != "sft"]
-    training = len(rl) * steps * s.rollout.num_prompts
-    per_row = levels + (levels - 1) * s.eval.reply_states
-    asked = training + held_out * per_row * len(models_of(s))
-    questions = f"at most {training:,} questions in training, {asked - training:,} in evaluation"
-    lines = [f"judge       {s.judge.model}: {questions}"]
-    return [*lines, *judge_cost(s.judge.model, asked, sample, s.rollout.group_size)]
+    hierarchy, groups = s.hierarchy.load(), len([name for name in s.run.methods if name != "sft"]) * steps * s.rollout.num_prompts
+    texts = {r.level: r.candidates["0"] for r in sample_requests(train[:1], hierarchy.names, 1)}
+    held_out = [q.request for e in test[:20] for q in questions(0, e, texts, s.eval.reply_states)]
+    per_row = len(held_out) // max(1, len(test[:20]))
+    return judging_plan(s.judge, [
+        Asked("training", groups, sample_requests(train[:20], hierarchy.names, s.rollout.group_size)),
+        Asked("evaluation", len(test) * per_row * len(models_of(s)), held_out)], hierarchy)
 
 # %% ../nbs/80_train.ipynb #plan
 def plan(settings: Settings) -> str:
@@ -280,7 +291,7 @@ def plan(settings: Settings) -> str:
     lines += [f"data        {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split})",
               f"levels      {', '.join(levels)}", f"cold start  {cold_start_plan(s)}"]
     lines += [f"{name:<11} {method_plan(s, name, steps, batch)}" for name in s.run.methods]
-    return "\n".join([*lines, *judge_plan(s, train[:50], len(test), len(levels), steps)])
+    return "\n".join([*lines, *judge_plan(s, train, test, steps)])
 
 # %% ../nbs/80_train.ipynb #wandb_run
 @contextmanager
@@ -300,6 +311,17 @@ def wandb_run(
     finally:
         wandb.finish()
 
+# %% ../nbs/80_train.ipynb #audit_judge
+def audit_judge(run: Run) -> None:
+    "Audit the judge at the start of a run, if that is asked for, and show what was found"
+    config, path = run.settings.judge, run.folder / "audits.jsonl"
+    if config.audit_every is None or path.exists():
+        return
+    from humanlm.trainer import keep_audit
+    found = run_sync(audit(run.judge, second=second_judge(config)))
+    keep_audit(path, "start", 0, found)
+    print(f"{aligned(audit_table(found))}\n", flush=True)
+
 # %% ../nbs/80_train.ipynb #record
 def record(run: Run, state: str) -> None:
     "Write `run.json`"
@@ -310,6 +332,8 @@ def record(run: Run, state: str) -> None:
 
 def run_stages(run: Run) -> Results:
     "Run every stage that is not done yet; the results"
+    record(run, "started")
+    audit_judge(run)
     for name in models_of(run.settings)[1:]:
         if run.has_model(name):
             print(f"{name}: done before", flush=True)
@@ -353,9 +377,12 @@ def start(
         print(f"{folder} has finished; --fresh starts it anew.\n\n{table(folder)}")
         return folder
     run = make_run(settings, folder, Stages(read_record(folder).get("seconds")))
-    record(run, "started")
-    run_stages(run)
-    record(run, "finished")
+    state = "started"
+    try:
+        run_stages(run)
+        state = "finished"
+    finally:
+        record(run, state)  # also what was spent by a run that stops here
     if settings.run.report:
         write_report(folder)
     print(f"{table(folder)}\n\nreport: {folder / 'report.html'}" if settings.run.report else table(folder))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TrainerError', 'default_options', 'check_cycle', 'check_option', 'trainer_args', 'MethodTrainer', 'named',
            'check_groups', 'TrainerPolicy', 'random_state', 'set_random_state', 'progress_kept', 'batch_metrics',
-           'logged_tokens', 'TokenBudget', 'is_spent', 'is_whole', 'latest_checkpoint']
+           'logged_tokens', 'TokenBudget', 'is_spent', 'keep_audit', 'AuditLog', 'is_whole', 'latest_checkpoint']
 
 # %% ../nbs/29_trainer.ipynb #import-json-import-math
 import json
@@ -30,10 +30,12 @@ from fastcore.basics import patch
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from .data import HumanLMError, check_name, run_sync, shorten
+from .audit import Audit, audit
+from .data import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from .models import cut_completion
 from .rewards import combine
 from .rollout import Batch, Method, ModelPolicy, Sampling, at_step, generated_tokens
+from .scoring import Judge
 from .trajectory import Completion, Trajectory, save_trajectories
 
 # %% ../nbs/29_trainer.ipynb #TrainerError
@@ -356,6 +358,37 @@ def is_spent(
     if checkpoint is None or budget is None:
         return False
     return logged_tokens(json.loads((Path(checkpoint) / "trainer_state.json").read_text())["log_history"]) >= budget
+
+# %% ../nbs/29_trainer.ipynb #keep_audit
+def keep_audit(
+    path: str | Path,  # JSONL file; made if it is not there
+    stage: str,
+    step: int,
+    found: Audit,
+) -> None:
+    "Add an audit to a file, in place of the one that stands there for the same stage and step"
+    rows = read_jsonl(path) if Path(path).exists() else []
+    kept = [row for row in rows if (row["stage"], row["step"]) != (stage, step)]
+    write_jsonl(path, [*kept, {"stage": stage, "step": step, "audit": found.to_dict()}])
+
+
+class AuditLog(TrainerCallback):
+    "Audit a judge every few steps, and keep what was found"
+
+    def __init__(
+        self,
+        judge: Judge,
+        every: int | None,  # steps between two audits; 0 and None: no audit on the way
+        path: str | Path,  # JSONL file
+        stage: str,
+        second: Judge | None = None,  # whose agreement is measured as well
+    ):
+        self.judge, self.every, self.path, self.stage, self.second = judge, every, path, stage, second
+
+    def on_step_end(self, args, state, control, **_):
+        "Audit where the number of steps asks for it"
+        if self.every and state.global_step % self.every == 0:
+            keep_audit(self.path, self.stage, state.global_step, run_sync(audit(self.judge, second=self.second)))
 
 # %% ../nbs/29_trainer.ipynb #is_whole
 def is_whole(

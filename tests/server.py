@@ -9,7 +9,7 @@
 It speaks enough of OpenAI's chat completions for the real SDKs: HTTP/1.1 with kept connections, on loopback. What goes
 wrong with a request depends on its content, on how often that content was sent before, and on the seed, never on timing, so
 that a failing run fails again. Questions that hold a judge's "candidates" get a judge's answer, in which each candidate has the
-number that its text states ("... 0.37 ..."): a score that reaches the wrong candidate is found. All else is echoed.
+number that its text states ("... 0.37 ..."; without one, a number that depends on the text): a score that reaches the wrong candidate is found. All else is echoed.
 
 The tests in test_llm.py script single replies from within their own process instead. This file, run as a command, is the server; it
 ends when its standard input does, which is when the process that started it ends in any way.
@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -67,7 +68,8 @@ def candidates_of(messages):
 
 def stated(text):
     "The number that a candidate's text states"
-    return float(NUMBER.search(text)[0])
+    found = NUMBER.search(text)
+    return float(found[0]) if found else zlib.crc32(text.encode("utf-8", "replace")) % 101 / 100
 
 
 def verdict(id, value):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import yaml
 
 import humanlm.train
 from humanlm.data import read_jsonl, write_jsonl
+from humanlm.llm import prices
 from humanlm.models import END, START, load_model
 from humanlm.trajectory import load_trajectories
+from server import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 24
@@ -215,9 +218,64 @@ def test_the_plan_counts_what_will_be_done(tmp_path, capsys):
     assert train(config, "--dry-run", "--judge.model", "openai/gpt-5-mini", "--run.methods", "[sft,humanlm]") == 0
     plan = capsys.readouterr().out
     for part in ("30 training rows, 4 held out", "stance, response", "60 steps of 8 rows: 480 rows", "2 prompts x 4 completions = 8 completions a step, 192 in all",
-                 "at most 48 questions in training, 48 in evaluation", "tokens      ~", "cost        ~$"):
+                 "at most 48 questions in training, 48 questions in evaluation", "group judging   96 calls, ~", "single judging  240 calls, ~", "~$", "(not chosen)"):
         assert part in plan
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_budget_needs_a_price(tmp_path, capsys):
+    assert train(write(tmp_path, rows()), "--dry-run", "--judge.model", "vllm/mine", "--judge.budget", "5") == 2
+    assert "no price is known for vllm/mine" in capsys.readouterr().err
+
+
+# ---- a judge that stays down, a budget that ends, an audit on the way
+
+def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(tmp_path, capsys):
+    with serving() as server:
+        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2})
+        assert train(config, "--run.name", "whole") == 0
+        server.reset()
+        threading.Thread(target=go_down, args=(server, 20)).start()
+        assert train(config, "--run.name", "cut") == 2
+        shown, folder = capsys.readouterr().err, tmp_path / "runs" / "cut"
+        step = int(re.search(r"Stopped after step (\d+); a resumed run goes on from .*checkpoint-\1", shown)[1])
+        assert "failed on" in shown and "503" in shown and len(logged(folder)) == step < STEPS
+        assert (folder / "checkpoints" / "humanlm" / f"checkpoint-{step}").exists()
+        spent = json.loads((folder / "run.json").read_text())["ledger"][0]["calls"]
+        assert 0 < spent <= 60
+        server.configure(down="")
+        assert train(config, "--run.name", "cut", "--resume") == 0
+    assert weights(folder) == weights(tmp_path / "runs" / "whole")
+    assert [row["loss"] for row in logged(folder)] == [row["loss"] for row in logged(tmp_path / "runs" / "whole")]
+    assert json.loads((folder / "run.json").read_text())["ledger"][0]["calls"] > spent
+
+
+def go_down(server, requests):
+    "Take the server down once it has seen some requests"
+    while server.stats()["requests"] < requests:
+        time.sleep(0.01)
+    server.configure(down="503")
+
+
+def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
+    with serving() as server:
+        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": 0.03, "max_tokens": 500})
+        assert train(config) == 2
+        shown, folder = capsys.readouterr().err, tmp_path / "runs" / "tiny"
+        assert "over budget" in shown and "Stopped after step" in shown
+        spent = json.loads((folder / "run.json").read_text())["ledger"][0]["cost"]
+        assert 0.02 < spent <= 0.03
+        assert train(config, "--resume") == 2 and "over budget" in capsys.readouterr().err
+        assert train(config, "--resume", "--judge.budget", "5") == 0
+
+
+def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
+    config = write(tmp_path, rows(), judge={"audit_every": 10, "second": "scripted/judge"})
+    assert train(config) == 0 and "injection" in capsys.readouterr().out
+    lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
+    assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 10), ("humanlm", 20)]
+    assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
 
 
 # ---- input that cannot be used
