@@ -316,19 +316,21 @@ def test_a_cancelled_probe_lets_the_next_one_through():
         model = ScriptedClient([LLMError("server", "down")], limits=Limits(attempts=1, breaker=1, pause=0.01, timeout=9))
         with pytest.raises(LLMError):
             await model(chat("hello"))
-        gate = asyncio.Event()
+        gate, sent = asyncio.Event(), []
 
         async def send(request):
+            sent.append(request.messages[0]["content"])
             await gate.wait()
             return ChatReply("back", Usage(1))
 
         model.send = send
-        probe, waiting = asyncio.create_task(model(chat("a"))), asyncio.create_task(model(chat("b")))
+        tasks = {name: asyncio.create_task(model(chat(name))) for name in "ab"}
         await asyncio.sleep(0.1)
+        probe, waiting = tasks.pop(sent[0]), tasks.popitem()[1]
         assert model._breaker.probing and not waiting.done()
         probe.cancel()
         gate.set()
-        return (await waiting).text, model._breaker.since, len(asyncio.all_tasks())
+        return (await asyncio.wait_for(waiting, 5)).text, model._breaker.since, len(asyncio.all_tasks())
 
     assert asyncio.run(scene()) == ("back", None, 1)
 
