@@ -1,11 +1,11 @@
 """What judging costs: candidates per second from a warm cache and from judges without a model, and tokens sent per candidate.
 
-    nice -n -5 python bench/judges.py           # about 2 minutes
-    nice -n -5 python bench/judges.py --quick   # at most 40 s
+    nice -n -5 python bench/judges.py           # about 20 s on a quiet machine
+    nice -n -5 python bench/judges.py --quick   # about 10 s; at most 40 s on a busy one
 
 Warm cache: 10,000 candidates in 2,500 groups of 4 are judged through the client and a server on loopback (tests/server.py, a
 scripted judge), then again by a new client on the same cache folder. Targets: 0 calls and 5,000 candidates per second or more
-in the second pass.
+in the second pass. On a busy machine, candidates per CPU second say what the clock would on a quiet one.
 
 Tokens: the same groups of 4, with a context of about 2,000 tokens and candidates of about 200, judged as a group and one by one.
 A token is counted as four characters, of every message that reaches the server; the provider's copy of the JSON schema is not counted.
@@ -69,14 +69,14 @@ def warm_cache(server, groups, passes):
     "Judge everything from an empty cache, then several times from the full one"
     count = sum(len(g.candidates) for g in groups)
     print(f"{count:,} candidates in {len(groups):,} groups, {CONCURRENCY} groups at once\n")
-    print(f"{'':16} {'calls':>6} {'seconds':>8} {'CPU s':>6} {'candidates/s':>13}  target")
+    print(f"{'':16} {'calls':>6} {'seconds':>8} {'CPU s':>6} {'candidates/s':>13} {'per CPU s':>10}  target")
     with tempfile.TemporaryDirectory() as folder:
         for i in range(passes + 1):
             server.reset()
             judge = LLMJudge(vllm_client("tiny", server.url, limits=Limits(concurrency=CONCURRENCY), cache=DiskCache(folder)))
             clock, calls = asyncio.run(judge_all(judge, groups)), server.stats()["requests"]
             name, target = (f"warm, pass {i + 1}", "0 calls, >= 5,000/s") if i else ("cold, pass 1", "")
-            print(f"{name:16} {calls:>6,} {clock.wall:>8.2f} {clock.cpu:>6.2f} {count / clock.wall:>13,.0f}  {target}")
+            print(f"{name:16} {calls:>6,} {clock.wall:>8.2f} {clock.cpu:>6.2f} {count / clock.wall:>13,.0f} {count / clock.cpu:>10,.0f}  {target}")
 
 
 def tokens(server, groups):
