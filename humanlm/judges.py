@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'COMMANDS', 'USAGE', 'OracleJudge', 'RuleJudge', 'Pair',
-           'labelled_pairs', 'sign', 'rule_opinion', 'fit_logistic', 'logistic', 'EmbedJudge', 'likeness',
+           'labelled_pairs', 'sign', 'rule_opinion', 'logistic', 'fit_logistic', 'EmbedJudge', 'likeness',
            'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'play_judge', 'make_judge',
            'second_judge', 'judge_client', 'require_auditable', 'question_cost', 'second_config', 'audit_plan',
            'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
@@ -99,7 +99,7 @@ class Pair(NamedTuple):
     partly: str    # one that is vague, or half right
     opposite: str  # one that says the contrary
 
-
+# %% ../nbs/16_judges.ipynb #labelled_pairs
 @lru_cache(maxsize=1)
 def labelled_pairs() -> tuple[Pair, ...]:
     "Read the labelled pairs of this package"
@@ -120,7 +120,7 @@ def sign(
     listed = level in ("stance", "response") and r.keys("stance")
     return _SIGNS.get(side(r), 0) if listed else 0
 
-
+# %% ../nbs/16_judges.ipynb #rule_opinion
 def rule_opinion(
     level: str,  # of the comparison
     truth: str,  # the real reply, or a description of its state
@@ -130,6 +130,21 @@ def rule_opinion(
     "Say what the rules make of two texts, as far as sides and manners go"
     if level == "communication": return 2 * rule_match(level, truth, text, item=item).value - 1
     return float(sign(level, truth) * sign(level, text))
+
+# %% ../nbs/16_judges.ipynb #logistic
+def logistic(x: np.ndarray) -> np.ndarray:
+    "Map any numbers into [0, 1]"
+    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
+
+
+def _newton(x, y, ridge):
+    "Weights [F] of columns [N, F], the first of which is the intercept's"
+    weights, pull = np.zeros(x.shape[1]), ridge * np.eye(x.shape[1])
+    pull[0, 0] = 1e-6
+    for _ in range(25):
+        p = logistic(x @ weights)
+        weights -= np.linalg.solve((x * (p * (1 - p))[:, None]).T @ x + pull, x.T @ (p - y) + pull @ weights)
+    return weights
 
 # %% ../nbs/16_judges.ipynb #fit_logistic
 def fit_logistic(
@@ -144,20 +159,6 @@ def fit_logistic(
         weights[used] = _newton(x[:, used], y, ridge)
         if (weights[1:] >= 0).all(): return weights
         used[1 + weights[1:].argmin()] = False
-
-
-def _newton(x, y, ridge):
-    weights, pull = np.zeros(x.shape[1]), ridge * np.eye(x.shape[1])
-    pull[0, 0] = 1e-6
-    for _ in range(25):
-        p = logistic(x @ weights)
-        weights -= np.linalg.solve((x * (p * (1 - p))[:, None]).T @ x + pull, x.T @ (p - y) + pull @ weights)
-    return weights
-
-
-def logistic(x: np.ndarray) -> np.ndarray:
-    "Map any numbers into [0, 1]"
-    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
 
 # %% ../nbs/16_judges.ipynb #EmbedJudge
 class EmbedJudge:
@@ -226,7 +227,7 @@ judges: dict[str, Callable[["JudgeConfig", World | None, Hierarchy], Judge]] = {
     "embed": lambda config, world, hierarchy: make_embed_judge(config.model.partition("/")[2] or "minilm"),
 }
 
-
+# %% ../nbs/16_judges.ipynb #make_embed_judge
 def make_embed_judge(
     name: str, # minilm, a sentence model of the Hub, or its folder
 ) -> EmbedJudge:
@@ -341,7 +342,7 @@ def _play_level(asked, level, fields):
     return {"key_points": points.pop() if shared else ["as the rules read it"] * bool(points),
             "verdicts": [_rule_verdict(id, m, shared) | answers[id] for id, m in matches.items()]}
 
-
+# %% ../nbs/16_judges.ipynb #_rule_verdict
 def _rule_verdict(id, m, shared):
     "Say what the rules found; where they compare other points for each text, only its value"
     if m is None: return {"id": id, "matches": [], "penalty": 0, "score": 0, "reason": ""}
@@ -378,7 +379,7 @@ def second_judge(
     "Make the judge that an audit compares with"
     return make_judge(replace(config, model=config.second)) if config.second else None
 
-
+# %% ../nbs/16_judges.ipynb #judge_client
 def judge_client(
     config: JudgeConfig, # names a chat model
 ) -> ChatClient:

@@ -1,14 +1,16 @@
 """Judges: what they make of groups and faults, what they pay for safe answers, and that no text breaks them."""
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from humanlm.config import HARMLESS
 from humanlm.data import Message, run_sync
 from humanlm.hierarchy import HIERARCHY, STATES
 from humanlm.judges import (
-    EmbedJudge, JudgeConfig, OracleJudge, RuleJudge, calibration, fit_logistic, is_judge, labelled_pairs, logistic, make_judge, play_judge, sign)
+    EmbedJudge, JudgeConfig, OracleJudge, RubricConfig, RuleJudge, calibration, fit_logistic, is_judge, labelled_pairs, logistic, make_judge, play_judge, sign)
 from humanlm.local import Embedder, has_minilm, minilm_folder
 from humanlm.models import ModelError
 from humanlm.scoring import STATUSES, VARIANTS, JudgeRequest, LLMJudge, answer_scores, format_score, judge_chat, score_group
@@ -98,6 +100,11 @@ def test_names_of_judges(name):
 def test_names_of_nobody(name):
     assert not is_judge(name)
     with pytest.raises(Exception, match="no judge"): JudgeConfig(name)
+
+
+def test_what_decides_the_meaning_of_a_score_is_what_a_resumed_run_must_keep():
+    harmless = {name.partition(".")[2] for name in HARMLESS if name.startswith("judge.")}
+    assert harmless == {f.name for f in fields(JudgeConfig)} - {f.name for f in fields(RubricConfig)}
 
 
 def test_settings_reach_the_client_and_the_question(tmp_path):
