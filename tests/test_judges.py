@@ -1,6 +1,6 @@
 """Judges: what they make of groups and faults, what they pay for safe answers, and that no text breaks them."""
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -260,7 +260,7 @@ def test_scripted_judge_answers_every_variant_and_protocol(variant, protocol):
 def test_scripted_judge_answers_for_several_aspects_at_once():
     request = JudgeRequest("response", "Nah, that tram is silly, thanks.", {"a": "No thanks, silly tram.", "b": "Which port?"})
     judge = make_judge(JudgeConfig("scripted/judge"))
-    found = run_sync(judge.aspects(request, STATES))
+    found = run_sync(judge.aspects(replace(request, levels=tuple(STATES))))
     assert len(judge.client.requests) == 1 and set(found) == set(STATES)
     for level, scores in found.items():
         alone = ask(RuleJudge(), JudgeRequest(level, request.truth, request.candidates, item="reply"))
