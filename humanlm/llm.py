@@ -5,25 +5,25 @@
 # %% auto #0
 __all__ = ['prices', 'FREE', 'KINDS', 'LEDGER_HEAD', 'OUTAGES', 'untaken', 'scripts', 'clients', 'ChatRequest', 'chat', 'Usage',
            'price', 'ChatReply', 'LLMError', 'setting', 'redact', 'PerLoop', 'Bell', 'Ledger', 'worst_cost',
-           'read_json', 'read_answer', 'ChatClient', 'Cache', 'Limits', 'Pace', 'Breaker', 'settle_settings',
-           'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all',
-           'openai_arguments', 'openai_reply', 'retry_after', 'provider_error', 'OpenAIClient', 'server_address',
-           'vllm_client', 'anthropic_arguments', 'anthropic_reply', 'AnthropicClient', 'scripted_client', 'providers',
-           'client', 'ask']
+           'ChatClient', 'Cache', 'Limits', 'Pace', 'Breaker', 'settle_settings', 'state_schema', 'read_reply',
+           'repair_request', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all', 'openai_arguments',
+           'openai_reply', 'retry_after', 'provider_error', 'OpenAIClient', 'server_address', 'vllm_client',
+           'anthropic_arguments', 'anthropic_reply', 'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
 
 # %% ../nbs/02_llm.ipynb #import-asyncio-contextlib-json
-import asyncio, contextlib, json, math, os, random, re, sys, threading, time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import asyncio, contextlib, json, math, os, random, re, threading, time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from fastcore.basics import patch
 
 from .data import HumanLMError, check_name, escape, near_miss, require, run_sync, shorten, table_cell
+from .reader import read_answer
 
 # %% ../nbs/02_llm.ipynb #ChatRequest
 @dataclass(frozen=True)
@@ -368,272 +368,6 @@ def _take(self: Ledger, cost):
 def _refusal(self: Ledger, cost):
     return (f"US$ {self.spent:.4f} of {self.budget:.4f} are spent and {self.reserved:.4f} set aside for calls under way; "
             f"this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.")
-
-# %% ../nbs/02_llm.ipynb #_NUMBER
-_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-
-
-def _number(digits: str) -> int | float | None:
-    "Give the number that `digits` spell, or None if no float is that large"
-    try:
-        value = int(digits)
-    except ValueError:
-        value = float(digits)
-    return value if abs(value) <= sys.float_info.max else None
-
-
-_DECODER = json.JSONDecoder(strict=False, parse_float=_number, parse_int=_number, parse_constant=lambda name: None)
-
-# %% ../nbs/02_llm.ipynb #_DEEP
-_DEEP = "it has more than 40 levels"
-
-
-def _decode(text: str, start: int = 0) -> tuple[dict, int]:
-    "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none or it is too deep"
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except RecursionError:
-        raise ValueError(_DEEP) from None
-    level = [value]
-    for _ in range(40):
-        inner = [v for outer in level for v in (outer.values() if isinstance(outer, dict) else outer)]
-        level = [v for v in inner if isinstance(v, (dict, list))]
-        if not level:
-            return value, end
-    raise ValueError(_DEEP)
-
-# %% ../nbs/02_llm.ipynb #_PIECE
-_PIECE = re.compile(r"""
-    (?P<space> (?: \s | //[^\n]*+ | \#[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/)? )++ )
-  | (?P<string> "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+' )
-  | (?P<end> ["'] | `{3} | `{1,2}\Z | [\w.+$-]++\Z )   # the text breaks off: an open string, a fence, half a word
-  | (?P<word> [\w.+$-]++ )
-  | (?P<mark> . )""", re.X | re.S)
-
-_ESCAPE = re.compile(r"""(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})
-                       |\\'|[\\"]""", re.X)
-
-_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null", "nan": "null", "inf": "null",
-          "-inf": "null", "infinity": "null", "-infinity": "null"}
-
-# %% ../nbs/02_llm.ipynb #_string
-def _string(piece: str) -> str:
-    "Spell a string in either kind of quotes as standard JSON"
-    return f'"{_ESCAPE.sub(_escape, piece[1:-1])}"'
-
-
-def _escape(match: re.Match) -> str:
-    if match[1]:
-        return match[1]
-    if match[2] or match[3]:
-        return json.dumps(chr(int(match[2] or match[3], 16)))[1:-1]
-    return "'" if match[0] == r"\'" else "\\" + match[0]
-
-
-def _word(piece: str) -> str:
-    "Spell a number or a literal as standard JSON; leave any other word as it is"
-    return json.dumps(_number(piece)) if _NUMBER.fullmatch(piece) else _WORDS.get(piece.lower(), piece)
-
-# %% ../nbs/02_llm.ipynb #_Standard
-class _Standard:
-    "Standard JSON, put together from the pieces of one object"
-    def __init__(self):
-        self.pieces, self.closers, self.last = [], [], ""
-
-    def add(self, kind: str, piece: str):
-        "Append a piece in standard spelling"
-        if kind == "string":
-            piece = _string(piece)
-        elif kind == "word":
-            piece = _word(piece)
-        elif piece in "{[":
-            self.closers.append("}" if piece == "{" else "]")
-        elif piece in "}]":
-            self.closers.pop()
-            self.drop_comma()
-        elif piece == ":" and self.last == "word":
-            self.pieces[-1] = json.dumps(self.pieces[-1])
-        self.pieces.append(piece)
-        self.last = kind
-
-    def close(self):
-        "Drop a key without a value, and close what is open"
-        if self.pieces[-1] == ":":
-            del self.pieces[-2:]
-        elif self.closers[-1] == "}" and self.pieces[-2] in "{," and self.pieces[-1] not in "{[}]":
-            del self.pieces[-1]
-        self.drop_comma()
-        self.pieces += reversed(self.closers)
-
-    def drop_comma(self):
-        "Drop a comma at the end"
-        if self.pieces[-1] == ",":
-            self.pieces.pop()
-
-# %% ../nbs/02_llm.ipynb #_Rewritten
-class _Rewritten(NamedTuple):
-    text: str   # in standard spelling; empty: no object, since it does not begin with a key
-    end: int    # where it ended
-    cut: bool   # the text broke off inside
-
-# %% ../nbs/02_llm.ipynb #_rewrite
-def _rewrite(text: str, start: int) -> _Rewritten:
-    "Spell the object at `start` as standard JSON"
-    standard, pieces = _Standard(), []
-    for match in _PIECE.finditer(text, start):
-        if match.lastgroup == "end":
-            break
-        if match.lastgroup != "space":
-            standard.add(match.lastgroup, match[0])
-            pieces = standard.pieces
-        if len(pieces) == 3 and pieces[2] != ":":
-            return _Rewritten("", match.end(), False)
-        if not standard.closers:
-            return _Rewritten("".join(pieces), match.end(), False)
-    end = len(text) if match[0] in "\"'" else match.end()
-    if len(pieces) < 3:
-        return _Rewritten("" if "}" in text[start:] else "{}", end, True)
-    standard.close()
-    return _Rewritten("".join(pieces), end, True)
-
-# %% ../nbs/02_llm.ipynb #_Found
-class _Found(NamedTuple):
-    value: dict | None   # None: it cannot be read
-    end: int             # where reading it ended
-    state: str           # whole, cut, broken, or lost (broken, its end unknown); empty: no object
-    why: str = ""        # what is wrong with a broken one
-    piece: bool = False  # it stands inside a broken one
-
-# %% ../nbs/02_llm.ipynb #_REASONED
-_REASONED = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.I)
-
-
-def _read_object(text: str, start: int) -> _Found:
-    "Read the object that begins at `start`"
-    try:
-        return _Found(*_decode(text, start), "whole")
-    except ValueError:
-        standard, end, cut = _rewrite(text, start)
-    if not standard or cut and _REASONED.search(text, start, end):
-        return _Found(None, end, "")
-    try:
-        return _Found(_decode(standard)[0], end, "cut" if cut else "whole")
-    except json.JSONDecodeError as e:
-        why = f"{e.msg} near {shorten(standard[max(e.pos - 40, 0):e.pos + 20])!r}"
-        if standard[e.pos - 1] != '"':
-            return _Found(None, end, "broken", why)
-        return _Found(None, end, "lost", f"{why} (quotation marks inside a string need a backslash)")
-    except ValueError as e:
-        return _Found(None, end, "broken", str(e))
-
-# %% ../nbs/02_llm.ipynb #_START
-_START = re.compile(r"""\{(?=\s*+(?:["'\w$}/#]|\Z))|<(/?)(?:think|thinking|thought|reasoning)>""", re.I)
-
-
-def _objects(text: str) -> list[_Found]:
-    "Find the objects in `text`, in order"
-    found, pos, inside, effort = [], 0, 0, 4 * len(text)
-    while effort >= 0 and (start := _START.search(text, pos)):
-        pos = start.end()
-        if start[1]:
-            found, inside = [], 0
-        elif start[0] != "{":
-            closer = _REASONED.search(text, pos)
-            pos = closer.start() if closer else len(text)
-        else:
-            this = _read_object(text, start.start())._replace(piece=start.start() < inside)
-            effort -= this.end - start.start() + (this.state != "whole") * pos // 1000
-            pos = pos if this.value is None else this.end
-            found += [this] if this.state else []
-            inside = max(inside, {"broken": this.end, "lost": len(text)}.get(this.state, 0))
-    return found if effort >= 0 else [*found, _Found(None, pos, "lost", "too many objects begin and do not end")]
-
-# %% ../nbs/02_llm.ipynb #read_json
-def read_json(
-    text: str, # what a model wrote
-) -> Iterator[dict]:
-    "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it, of a cut one what is left"
-    yield from (found.value for found in _objects(text) if found.value or found.state == "whole")
-
-# %% ../nbs/02_llm.ipynb #_validator
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    "Make the validator of a JSON schema given as text"
-    from jsonschema.validators import validator_for
-    described = json.loads(schema)
-    kind = validator_for(described)
-    kind.check_schema(described)
-    return kind(described)
-
-# %% ../nbs/02_llm.ipynb #_mend
-def _mend(value: dict, error: Any) -> bool:
-    "Mend what `error` found in `value`, if it is one of the two things that are forgiven; tell whether it was"
-    found, wanted = error.instance, error.validator_value
-    if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
-        for key in found.keys() - error.schema.get("properties", {}).keys():
-            del found[key]
-        return True
-    numeric = error.validator == "type" and ("number" in wanted or "integer" in wanted)
-    if not (numeric and isinstance(found, str) and _NUMBER.fullmatch(found.strip())):
-        return False
-    *way, last = error.absolute_path
-    for step in way:
-        value = value[step]
-    value[last] = _number(found.strip())
-    return True
-
-# %% ../nbs/02_llm.ipynb #_TYPES
-_TYPES = {"string": (str,), "number": (int, float), "integer": (int,), "boolean": (bool,), "null": (type(None),)}
-_PLAIN = {"object": {"type", "properties", "required", "additionalProperties"}, "array": {"type", "items"}} | dict.fromkeys(_TYPES, {"type"})
-
-
-def _surely(value: Any, schema: Any) -> bool:
-    "Tell whether `value` follows a plain `schema`; False if it does not, or if the schema says more than types"
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if not isinstance(kind, str) or schema.keys() - _PLAIN.get(kind, set()):
-        return False
-    if kind == "object":
-        inner = schema.get("properties", {})
-        return (type(value) is dict and value.keys() <= inner.keys() and value.keys() >= set(schema.get("required", ()))
-                and all(_surely(value[name], inner[name]) for name in value))
-    if kind == "array":
-        return type(value) is list and "items" in schema and all(_surely(item, schema["items"]) for item in value)
-    return type(value) in _TYPES[kind]
-
-# %% ../nbs/02_llm.ipynb #_problem
-def _problem(value: dict, schema: dict) -> str:
-    "Say where `value` departs from `schema`; empty if it does not"
-    if _surely(value, schema):
-        return ""
-    from jsonschema.exceptions import best_match
-    check = _validator(json.dumps(schema))
-    errors = list(check.iter_errors(value))
-    if any([_mend(value, error) for error in errors]):
-        errors = list(check.iter_errors(value))
-    if not errors:
-        return ""
-    worst = best_match(errors)
-    what = f"expected {worst.validator} {shorten(worst.validator_value)}, got {shorten(repr(worst.instance))}"
-    if worst.validator == "required":
-        what = worst.message
-    return f"{shorten(worst.json_path)}: {what}"
-
-# %% ../nbs/02_llm.ipynb #read_answer
-def read_answer(
-    text: str,                   # what a model wrote
-    schema: dict | None = None,  # JSON schema of an object; None: any object
-) -> dict:
-    "Give the last object in `text` that follows `schema`; `ValueError` says what is wrong with the text"
-    first = ""
-    for found in [f for f in _objects(text) if not f.piece][:-17:-1]:
-        cut = "the answer breaks off" if found.state == "cut" else ""
-        why = found.why or (cut if schema is None else _problem(found.value, schema))
-        if not why:
-            return found.value
-        first = first or (f"{why} ({cut})" if cut and schema else why)
-        if found.state != "whole":
-            break
-    raise ValueError(first or f"no JSON object in {shorten(text)!r}")
 
 # %% ../nbs/02_llm.ipynb #ChatClient
 class ChatClient(Protocol):

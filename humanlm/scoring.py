@@ -23,8 +23,9 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from .data import ConfigError, HumanLMError, Message, check_name, fingerprint, require, shorten, table_cell
 from .hierarchy import HIERARCHY, Hierarchy
-from .llm import ChatClient, ChatRequest, Ledger, LLMError, chat, read_answer
+from .llm import ChatClient, ChatRequest, Ledger, LLMError, chat
 from .miniworld import COPY_LIMIT, copied_share
+from .reader import read_answer
 from .trajectory import Score
 
 # %% ../nbs/11_scoring.ipynb #JudgeRequest
@@ -40,12 +41,18 @@ class JudgeRequest:
     seed: int = 0                      # order of presentation
     item: str = "state"                # what each candidate is: state (a description of one), or reply (a whole one)
     repeat: int = 0                    # number of this repetition of the same question, so that a cache asks again
+    levels: tuple[str, ...] = ()       # judge whole replies on all of these at once, instead of on `level`
     schema_version: int = 1
 
     @property
     def context_text(self) -> str:
         "What the person answered, as one text"
         return "\n".join(m.content for m in self.context)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        "The levels that are asked about"
+        return self.levels or (self.level,)
 
 # %% ../nbs/11_scoring.ipynb #Judge
 class Judge(Protocol):
@@ -396,28 +403,32 @@ def _safe_json(payload):
 ITEMS = {"state": "descriptions of this one state", "reply": "whole replies; look only for this level in each"}
 
 
+def _what(request, hierarchy):
+    if request.levels:
+        return {"levels": {level: hierarchy[level].desc for level in request.levels}}
+    return {"level": request.level, "definition": request.definition or hierarchy[request.level].desc}
+
+
 def judge_chat(
     request: JudgeRequest,            # the group
     hierarchy: Hierarchy = HIERARCHY, # where definitions come from if the request has none
     variant: str = "plain",           # a key of `VARIANTS`
-    levels: Sequence[str] = (),       # judge whole replies on all of these; empty: on the level of the request
     **settings,                       # further fields of `ChatRequest`
 ) -> tuple[ChatRequest, dict[str, str]]: # the question, and label → candidate id
     "Ask for the scores of a whole group in one question"
     ids = _labels(request.candidates)
     order = sorted(ids)
     random.Random(request.seed).shuffle(order)
-    what = {"level": request.level, "definition": request.definition or hierarchy[request.level].desc}
     payload = {
-        **({"levels": {level: hierarchy[level].desc for level in levels}} if levels else what),
-        "candidates are": ITEMS["reply" if levels else request.item],
+        **_what(request, hierarchy),
+        "candidates are": ITEMS["reply" if request.levels else request.item],
         "context": [{"name": m.name, "text": m.content} for m in request.context if m.role != "system"],
         "truth": request.truth,
         "candidates": {label: request.candidates[ids[label]] for label in order},
     }
-    schema = answer_schema(VARIANTS[variant].ask, bool(levels))
+    schema = answer_schema(VARIANTS[variant].ask, bool(request.levels))
     settings = {"schema": schema, "caller": "judge"} | settings | ({"repeat": request.repeat} if request.repeat else {})
-    question = chat(_safe_json(payload), instructions(request.level, variant, request.rubric, levels), **settings)
+    question = chat(_safe_json(payload), instructions(request.level, variant, request.rubric, request.levels), **settings)
     return question, ids
 
 # %% ../nbs/11_scoring.ipynb #CHARS_PER_TOKEN
@@ -665,22 +676,21 @@ class LLMJudge:
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         "Judge a group on its level"
-        return (await self._judge(request, ()))[request.level]
+        return (await self.aspects(replace(request, levels=()) if request.levels else request))[request.level]
 
-    async def aspects(self, request: JudgeRequest, levels: Sequence[str]) -> dict[str, list[Score]]:
-        "Judge whole replies on several levels, all in one question"
-        return await self._judge(replace(request, level="response"), tuple(levels))
-
-# %% ../nbs/11_scoring.ipynb #_judge
+# %% ../nbs/11_scoring.ipynb #aspects
 @patch
-async def _judge(self: LLMJudge, request, levels):
+async def aspects(
+    self: LLMJudge,
+    request: JudgeRequest, # on one level or on several at once
+) -> dict[str, list[Score]]:
     "Ask all questions of a request; give level → scores"
     rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
     turns = [replace(request, rubric=rubric, seed=request.seed + i, repeat=request.repeat * self.repeats + i)
              for i in range(self.repeats)]
     parts = [part for turn in turns for part in split_request(turn, self.protocol)]
-    answers = await _together([self._one(part, levels) for part in parts])
-    found = {level: {id: [] for id in request.candidates} for level in levels or (request.level,)}
+    answers = await _together([self._one(part) for part in parts])
+    found = {level: {id: [] for id in request.candidates} for level in request.asked}
     for level, scores in ((level, scores) for answer in answers for level, scores in answer.items()):
         for score in scores:
             found[level][score.id].append(score)
@@ -697,32 +707,32 @@ async def _together(jobs):
 
 # %% ../nbs/11_scoring.ipynb #_one
 @patch
-async def _one(self: LLMJudge, request, levels):
+async def _one(self: LLMJudge, request):
     "Ask one question; give level → scores"
     try:
         request, cut = self.fit(request)
-        question, ids = judge_chat(request, self.hierarchy, self.variant, levels, **self.settings)
-        scores, cached = await self._answer(question, partial(self._read, request.level, levels, dict(zip(ids, ids))))
+        question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
+        scores, cached = await self._answer(question, partial(self._read, request, dict(zip(ids, ids))))
     except Exception as e:  # of any kind: one question must not cost the others
-        return {level: [_fault(self, id, e) for id in request.candidates] for level in levels or (request.level,)}
-    known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request, levels)}
+        return {level: [_fault(self, id, e) for id in request.candidates] for level in request.asked}
+    known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request)}
     return {level: [replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one]
             for level, of_one in scores.items()}
 
 # %% ../nbs/11_scoring.ipynb #_how
 @patch
-def _how(self: LLMJudge, question, request, levels):
+def _how(self: LLMJudge, question, request):
     "Say how a question was asked"
     rules = f"{self.variant} {rubric_id(question.messages[0]['content'])}"
     order = f"order {request.seed}" if len(request.candidates) > 1 else ""
-    return ", ".join(filter(None, (self.protocol, f"{len(levels)} levels" if levels else "", rules, order)))
+    return ", ".join(filter(None, (self.protocol, f"{len(request.levels)} levels" if request.levels else "", rules, order)))
 
 
 @patch
-def _read(self: LLMJudge, level, levels, ids, answer):
-    if levels:
-        return aspect_scores(answer, ids, levels, self.variant)
-    return {level: answer_scores(answer, ids, self.variant)}
+def _read(self: LLMJudge, request, ids, answer):
+    if request.levels:
+        return aspect_scores(answer, ids, request.levels, self.variant)
+    return {request.level: answer_scores(answer, ids, self.variant)}
 
 
 @patch
@@ -756,27 +766,29 @@ def judging_tokens(
     protocol: str = "group",          # or single
     hierarchy: Hierarchy = HIERARCHY, # as for `judge_chat`
     variant: str = "plain",           # a key of `VARIANTS`
-    levels: Sequence[str] = (),       # several levels at once
 ) -> int:
     "Estimate the tokens that judging a request sends, all calls together"
-    questions = [judge_chat(part, hierarchy, variant, levels)[0] for part in split_request(request, protocol)]
+    questions = [judge_chat(part, hierarchy, variant)[0] for part in split_request(request, protocol)]
     return sum(-(-len(m["content"]) // CHARS_PER_TOKEN) for question in questions for m in question.messages)
 
 # %% ../nbs/11_scoring.ipynb #score_aspects
 async def score_aspects(
-    judge: Judge,           # asked once, if it can judge several levels at once
-    request: JudgeRequest,  # whole replies; its level and definition are not used
-    levels: Sequence[str],  # of the judge's hierarchy
+    judge: Judge,          # asked once, if it can judge several levels at once
+    request: JudgeRequest, # whole replies, and in `levels` what is looked for
 ) -> dict[str, list[Score]]: # level → scores in the order of the candidates
     "Score whole replies on several levels"
-    groups = {level: _Sorted(replace(request, level=level, definition="", item="reply")) for level in levels}
-    left = {id: text for group in groups.values() for id, text in group.open.items()}
+    groups = {level: _Sorted(replace(request, level=level, levels=(), definition="", item="reply")) for level in request.levels}
     if not hasattr(judge, "aspects"):
-        found = [await _ask(judge, replace(group.request, candidates=group.open)) for group in groups.values()]
-        return {level: group.scores(answers) for (level, group), answers in zip(groups.items(), found)}
+        return {level: group.scores(await _ask(judge, replace(group.request, candidates=group.open)))
+                for level, group in groups.items()}
+    answers = await _ask_aspects(judge, request, {id: text for group in groups.values() for id, text in group.open.items()})
+    return {level: group.scores(answers[level]) for level, group in groups.items()}
+
+
+async def _ask_aspects(judge, request, candidates):
+    "Ask once about all levels; give level → candidate id → score"
     try:
-        answers = await judge.aspects(replace(request, candidates=left, item="reply"), levels) if left else {}
-        bound = {level: _by_id(judge, left, answers.get(level, ())) for level in levels}
+        found = await judge.aspects(replace(request, candidates=candidates, item="reply")) if candidates else {}
+        return {level: _by_id(judge, candidates, found.get(level, ())) for level in request.levels}
     except Exception as e:  # as in `score_group`
-        bound = {level: {id: _fault(judge, id, e) for id in left} for level in levels}
-    return {level: group.scores(bound[level]) for level, group in groups.items()}
+        return {level: {id: _fault(judge, id, e) for id in candidates} for level in request.levels}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mangle import GROUP, SPELLING, group_answer, mangled
 
-from humanlm.llm import _surely, read_answer, read_json
+from humanlm.reader import _surely, read_answer, read_json
 from humanlm.scoring import answer_schema
 
 VERDICT = {"type": "object", "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "why": {"type": "string"}},
