@@ -951,6 +951,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'humanlm.report._table': ('report.html#_table', 'humanlm/report.py'),
                                 'humanlm.report._text': ('report.html#_text', 'humanlm/report.py'),
                                 'humanlm.report._whisker': ('report.html#_whisker', 'humanlm/report.py'),
+                                'humanlm.report.audit_html': ('report.html#audit_html', 'humanlm/report.py'),
                                 'humanlm.report.average': ('report.html#average', 'humanlm/report.py'),
                                 'humanlm.report.colour': ('report.html#colour', 'humanlm/report.py'),
                                 'humanlm.report.completions_html': ('report.html#completions_html', 'humanlm/report.py'),

@@ -32,7 +32,8 @@ from humanlm.data import (
     dataset_card, escape, fingerprint, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_json,
     write_jsonl)
 from .evaluate import (
-    METRICS, EvalConfig, Evaluation, Results, judge_texts, load_evaluations, questions, results, save_evaluations)
+    METRICS, EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
+    save_evaluations)
 from .hierarchy import HierarchyConfig
 from humanlm.job import (
     REFERENCES, STATE_TEXT, Asked, evaluate_model, judged, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
@@ -404,7 +405,7 @@ def count_questions(
         return 0
     levels, rows = task.settings.hierarchy.load(), c.rows.examples
     texts = task.texts or [dict.fromkeys(levels.names, "")] * len(rows)
-    return sum(len(questions(0, e, t, c.settings.eval.reply_states, levels.states)) for e, t in zip(rows, texts))
+    return sum(len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states))) for e, t in zip(rows, texts))
 
 # %% ../nbs/90_eval.ipynb #plan
 def plan(
@@ -419,7 +420,7 @@ def plan(
     lines += [f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}"
               for x, n in asked.items()]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
-    samples = [q.request for e in rows[:20] for q in questions(0, e, texts, s.eval.reply_states)]
+    samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
     return "\n".join([*lines, *judging_plan(s.judge, [Asked("evaluation", total, samples)], s.hierarchy.load())])
 
 # %% ../nbs/90_eval.ipynb #record

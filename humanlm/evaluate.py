@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'CANDIDATE_FAULTS', 'NO_SCORE', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'format_fault',
-           'excuse_unsaid', 'judge_texts', 'evaluate', 'save_evaluations', 'load_evaluations', 'score_table', 'Results',
-           'check_same', 'results']
+           'excuse_unsaid', 'bundles', 'bundle_request', 'judge_texts', 'evaluate', 'save_evaluations',
+           'load_evaluations', 'score_table', 'Results', 'check_same', 'results']
 
-# %% ../nbs/65_evaluate.ipynb #import-math-from-collections
+# %% ../nbs/65_evaluate.ipynb #import-math-from-functools
 import math
+from functools import partial
+from itertools import chain, groupby
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from .data import DataError, Example, jsonl_rows, require, shorten, write_jsonl
 from .hierarchy import HierarchyConfig, ParsePolicy, make_rows
-from .scoring import Judge, JudgeRequest, format_score, score_groups
+from .scoring import Judge, JudgeRequest, format_score, in_turn, score_aspects, score_group, score_groups
 from .metrics import Paired, Result, paired_rows, result_rows
 from .rollout import Policy, Sampling, single_turn
 from .trajectory import Score, Trajectory, score_from_dict
@@ -126,7 +128,30 @@ async def excuse_unsaid(
             found[i] = replace(score, id="0")
     return found
 
-# %% ../nbs/65_evaluate.ipynb #judge_texts
+# %% ../nbs/65_evaluate.ipynb #bundles
+def bundles(
+    asked: Sequence[Question],
+) -> list[list[Question]]:  # in the same order
+    "Put together what can be asked at once: the states in one reply"
+    def key(q): return q.row, q.metric, q.metric != "reply_state_alignment" and q.level
+    return [list(found) for _, found in groupby(asked, key)]
+
+
+def bundle_request(
+    bundle: Sequence[Question],
+) -> JudgeRequest:
+    "Make one request of a bundle"
+    first = bundle[0].request
+    return replace(first, levels=tuple(q.level for q in bundle)) if len(bundle) > 1 else first
+
+# %% ../nbs/65_evaluate.ipynb #_scores
+async def _scores(judge, bundle):
+    request = bundle_request(bundle)
+    if not request.levels:
+        return await score_group(judge, request)
+    return [score for (score,) in (await score_aspects(judge, request)).values()]
+
+
 async def judge_texts(
     examples: Sequence[Example],
     texts: Sequence[Mapping[str, str]],  # level → text, one per example
@@ -139,8 +164,8 @@ async def judge_texts(
     "Judge what a model, or another system, said about each example"
     asked = [question for row, (example, said) in enumerate(zip(examples, texts, strict=True))
              for question in questions(row, example, said, reply_states, states)]
-    answers = await score_groups(judge, [q.request for q in asked], concurrency)
-    found = [format_fault(q, statuses) or score for q, (score,) in zip(asked, answers)]
+    answers = await in_turn(partial(_scores, judge), bundles(asked), concurrency)
+    found = [format_fault(q, statuses) or score for q, score in zip(asked, chain.from_iterable(answers))]
     found = await excuse_unsaid(asked, found, judge, concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
     for question, score in zip(asked, found):

@@ -145,7 +145,7 @@ def judging_cost(
         return round(asked.questions * config.repeats * fmean(map(count, asked.samples) if asked.samples else [0]))
 
     read = total(lambda r: judging_tokens(r, protocol, hierarchy, config.variant))
-    written = total(lambda r: VERDICT_TOKENS * len(r.candidates))
+    written = total(lambda r: VERDICT_TOKENS * len(r.candidates) * len(r.asked))
     calls = total(lambda r: len(split_request(r, protocol)))
     return JudgingCost(asked.what, protocol, calls, read, written, price(config.model, read, written))
 

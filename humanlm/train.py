@@ -25,7 +25,8 @@ from .config import (
 from .data import (
     ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, require,
     run_sync, shorten, to_json, write_jsonl)
-from .evaluate import EvalConfig, Evaluation, Results, judge_texts, load_evaluations, questions, results, save_evaluations
+from .evaluate import (
+    EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results, save_evaluations)
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, make_rows, opening
 from .job import (
     Asked, Data, evaluate_model, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
@@ -274,7 +275,7 @@ def judge_plan(s: Settings, train: Sequence[Example], test: Sequence[Example], s
     "Questions to the judge, their tokens and their cost"
     hierarchy, groups = s.hierarchy.load(), len([name for name in s.run.methods if name != "sft"]) * steps * s.rollout.num_prompts
     texts = {r.level: r.candidates["0"] for r in sample_requests(train[:1], hierarchy.names, 1)}
-    held_out = [q.request for e in test[:20] for q in questions(0, e, texts, s.eval.reply_states)]
+    held_out = [bundle_request(b) for e in test[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
     per_row = len(held_out) // max(1, len(test[:20]))
     return judging_plan(s.judge, [
         Asked("training", groups, sample_requests(train[:20], hierarchy.names, s.rollout.group_size)),

@@ -15,7 +15,7 @@ from humanlm.config import run_record, save_record
 from humanlm.data import DataError, load_examples, read_jsonl, run_sync, write_jsonl
 from humanlm.evaluate import judge_texts, save_evaluations
 from humanlm.job import load_data
-from humanlm.judges import OracleJudge
+from humanlm.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
 from humanlm.metrics import ALL
 from humanlm.miniworld import make_world, predictor_texts
 
@@ -309,7 +309,7 @@ def test_the_plan_needs_neither_torch_nor_pandas(here):
     out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.eval", "mini", "polite.jsonl", "--dry-run"],
                          capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(Path(ev.__file__).parent.parent)})
     assert out.returncode == 0, out.stderr[-500:]
-    assert "polite      replies polite.jsonl: 156 questions" in out.stdout and "base        model runs/mini/models/base: judged before" in out.stdout
+    assert "polite      replies polite.jsonl: 96 questions" in out.stdout and "base        model runs/mini/models/base: judged before" in out.stdout
     loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
     assert loaded & {"torch", "transformers", "trl", "pandas", "datasets", "matplotlib", "openai"} == set()
     assert not Path("runs/mini-eval").exists()
@@ -348,3 +348,17 @@ def test_one_mistake_beside_a_run_is_one_problem(here, capsys):
     assert ev.main(["mini", "--eval.bootstrap", "x"]) == 2
     said = capsys.readouterr().err
     assert "one problem" in said and "--eval.bootstrap must be int, got 'x'" in said
+
+
+def test_the_states_in_a_reply_are_one_question_to_a_model_and_the_same_scores():
+    world = make_world()
+    examples = [e for e in world.examples if e.split == "test"][:5]
+    texts = [{**e.states, "response": e.reply.replace(".", "!") + " ok"} for e in examples[:-1]] + [dict.fromkeys([*examples[0].states, "response"], "")]
+    model = make_judge(JudgeConfig("scripted/judge"))
+    by_model, by_rule = (run_sync(judge_texts(examples, texts, judge)) for judge in (model, RuleJudge()))
+    asked = [json.loads(r.messages[1]["content"]) for r in model.client.requests]
+    assert sum("levels" in q for q in asked) == 4 and all(len(q["levels"]) == 6 for q in asked if "levels" in q)
+    for a, b in zip(by_model, by_rule):
+        for metric, levels in b.scores.items():
+            assert {k: s.status for k, s in a.scores[metric].items()} == {k: s.status for k, s in levels.items()}
+            assert [s.value for s in a.scores[metric].values()] == pytest.approx([s.value for s in levels.values()], nan_ok=True)
