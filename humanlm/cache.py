@@ -78,6 +78,21 @@ def _writing(db: sqlite3.Connection) -> Iterator[None]:
         db.execute("BEGIN IMMEDIATE")
         yield
 
+# %% ../nbs/09_cache.ipynb #_let_readers_go_on
+def _let_readers_go_on(
+    db: sqlite3.Connection,
+    wait: float = 30,  # seconds
+) -> None:
+    "Switch to a write-ahead log; SQLite does not wait its turn for this, so two processes that begin at once would collide"
+    until = time.monotonic() + wait
+    while db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as e:
+            if e.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
 # %% ../nbs/09_cache.ipynb #_connect
 def _connect(path: Path) -> sqlite3.Connection:
     "Open the file, made on first use; it may serve several threads in turn"
@@ -87,7 +102,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     if version > _VERSION:
         raise HumanLMError(f"{path} was written by a newer version of humanlm (tables {version}, here {_VERSION}). "
                            "Update humanlm, or choose another folder.")
-    db.execute("PRAGMA journal_mode = WAL")
+    _let_readers_go_on(db)
     db.execute("PRAGMA synchronous = NORMAL")
     if version < _VERSION:
         with _writing(db):

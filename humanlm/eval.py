@@ -32,19 +32,19 @@ from humanlm.data import (
     dataset_card, escape, fingerprint, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_json,
     write_jsonl)
 from .evaluate import (
-    METRICS, EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
-    save_evaluations)
+    METRICS, EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions,
+    results, save_evaluations)
 from .hierarchy import HierarchyConfig
-from humanlm.job import (
-    REFERENCES, STATE_TEXT, Asked, evaluate_model, judged, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
-    tables)
-from .judges import JudgeConfig, RubricConfig, make_judge
-from .scoring import Judge
+from .job import (
+    REFERENCES, STATE_TEXT, evaluate_model, judged, judging_plan, keep_memory, load_data, quiet_libraries,
+    reference_texts, tables)
+from .judges import Asked, JudgeConfig, RubricConfig, make_judge
 from .metrics import ALL, paired_table
 from .miniworld import World, WorldConfig, make_world
 from .models import ModelConfig
 from .report import radar, read_run, report_html, statement, title_of
 from .rollout import RolloutConfig, run_settings
+from .scoring import Judge
 
 # %% ../nbs/90_eval.ipynb #GROUPS
 GROUPS: dict[str, type] = {

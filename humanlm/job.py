@@ -5,26 +5,23 @@
 # %% auto #0
 __all__ = ['sources', 'REFERENCES', 'STATE_TEXT', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'Data', 'from_world',
            'from_threads', 'from_examples', 'load_data', 'evaluate_model', 'judged', 'reference_texts', 'tables',
-           'Asked', 'JudgingCost', 'judging_cost', 'sample_requests', 'judging_plan', 'money', 'quiet_libraries',
-           'keep_memory']
+           'sample_requests', 'judging_plan', 'quiet_libraries', 'keep_memory']
 
 # %% ../nbs/67_job.ipynb #import-sys-from-collections
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from .config import Settings
 from .data import ConfigError, Example, check_name, load_examples, prepare_examples, run_sync, shorten
 from .evaluate import METRICS, Evaluation, evaluate
 from .hierarchy import HIERARCHY, Hierarchy
-from .judges import VERDICT_TOKENS, JudgeConfig, judges
-from .llm import price
+from .judges import Asked, JudgeConfig, cost_line, judges, judging_cost
 from .metrics import Result, results_table
 from .miniworld import World, make_world, predictor_texts
 from .rollout import ModelPolicy
-from .scoring import Judge, JudgeRequest, judging_tokens, require_judged, split_request
+from .scoring import Judge, JudgeRequest, require_judged
 
 # %% ../nbs/67_job.ipynb #Data
 class Data(NamedTuple):
@@ -116,39 +113,6 @@ def tables(
     found = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
     return "\n\n".join(results_table(rows, metric) for metric in found)
 
-# %% ../nbs/67_job.ipynb #Asked
-class Asked(NamedTuple):
-    "Questions of one kind to a judge"
-    what: str  # training or evaluation
-    questions: int  # how many
-    samples: Sequence[JudgeRequest]  # some like them, all candidates in place
-
-
-class JudgingCost(NamedTuple):
-    "What questions of one kind cost, estimated"
-    what: str
-    protocol: str  # group or single
-    calls: int
-    read: int  # tokens
-    written: int  # tokens
-    dollars: float | None  # None = no price known
-
-
-def judging_cost(
-    asked: Asked,
-    config: JudgeConfig,
-    protocol: str,  # group or single
-    hierarchy: Hierarchy = HIERARCHY,
-) -> JudgingCost:
-    "Estimate calls, tokens and dollars of one kind of questions"
-    def total(count: Callable[[JudgeRequest], int]) -> int:
-        return round(asked.questions * config.repeats * fmean(map(count, asked.samples) if asked.samples else [0]))
-
-    read = total(lambda r: judging_tokens(r, protocol, hierarchy, config.variant))
-    written = total(lambda r: VERDICT_TOKENS * len(r.candidates) * len(r.asked))
-    calls = total(lambda r: len(split_request(r, protocol)))
-    return JudgingCost(asked.what, protocol, calls, read, written, price(config.model, read, written))
-
 # %% ../nbs/67_job.ipynb #sample_requests
 def sample_requests(
     examples: Sequence[Example],
@@ -159,8 +123,11 @@ def sample_requests(
     def candidate(e, level):
         return e.reply if level == "response" else STATE_TEXT
 
-    return [JudgeRequest(level, (e.states or {}).get(level, e.reply), {f"{i}": candidate(e, level) for i in range(group)}, e.context)
-            for e in examples for level in levels]
+    def request(e, level):
+        truth = (e.states or {}).get(level, e.reply)
+        return JudgeRequest(level, truth, {f"{i}": candidate(e, level) for i in range(group)}, e.context)
+
+    return [request(e, level) for e in examples for level in levels]
 
 
 STATE_TEXT = "about " * 15  # as long as the description of a state may be
@@ -178,17 +145,9 @@ def judging_plan(
         return [*lines, "cost        none: this judge calls no chat model"]
     for protocol in sorted(("group", "single"), key=config.protocol.__ne__):
         costs = [judging_cost(a, config, protocol, hierarchy) for a in asked]
-        calls, read, written = (sum(c[i] for c in costs) for i in (2, 3, 4))
         beside = "" if protocol == config.protocol else "  (not chosen)"
-        lines.append(f"{protocol + ' judging':<16}{calls:,} calls, ~{read:,} tokens read, ~{written:,} written, "
-                     f"{money(config.model, read, written)}{beside}")
+        lines.append(f"{protocol + ' judging':<16}{cost_line(costs, config.model)}{beside}")
     return lines + ([f"budget      ${config.budget:,.2f}; the run stops before it spends more"] if config.budget else [])
-
-
-def money(model: str, read: int, written: int) -> str:
-    "Estimate dollars, or say that the price is unknown"
-    cost = price(model, read, written)
-    return "cost unknown (no price in humanlm.llm.prices)" if cost is None else f"~${cost:,.2f}"
 
 # %% ../nbs/67_job.ipynb #quiet_libraries
 def quiet_libraries() -> None:

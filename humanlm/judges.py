@@ -6,8 +6,8 @@
 __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'COMMANDS', 'USAGE', 'OracleJudge', 'RuleJudge', 'Pair',
            'labelled_pairs', 'sign', 'rule_opinion', 'logistic', 'fit_logistic', 'EmbedJudge', 'likeness',
            'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'play_judge', 'make_judge',
-           'second_judge', 'judge_client', 'require_auditable', 'question_cost', 'second_config', 'audit_plan',
-           'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
+           'judge_client', 'second_config', 'second_judge', 'require_auditable', 'Asked', 'JudgingCost', 'judging_cost',
+           'cost_line', 'audit_plan', 'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
 
 # %% ../nbs/16_judges.ipynb #import-csv-import-json
 import csv
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +34,9 @@ from .hierarchy import HIERARCHY, Hierarchy
 from .llm import ChatClient, ChatRequest, Ledger, Limits, client as make_client, price, providers, scripts
 from .miniworld import World, describe_all, score_reply, score_reply_states, score_state
 from .rules import VALENCE, describes_manner, feelings, read_rules, rule_match, side, surface
-from .scoring import (
-    ITEMS, JUDGE_FAULTS, VARIANTS, Judge, JudgeError, JudgeRequest, LLMJudge, judging_tokens, score_group, unsaid)
+from humanlm.scoring import (
+    ITEMS, JUDGE_FAULTS, VARIANTS, Judge, JudgeError, JudgeRequest, LLMJudge, judging_tokens, score_group, split_request,
+    unsaid)
 from .trajectory import Score
 
 # %% ../nbs/16_judges.ipynb #OracleJudge
@@ -373,11 +375,6 @@ def make_judge(
         config.max_context_tokens, temperature=config.temperature, max_tokens=config.max_tokens)
 
 
-def second_judge(
-    config: JudgeConfig, # may name one
-) -> Judge | None:
-    "Make the judge that an audit compares with"
-    return make_judge(replace(config, model=config.second)) if config.second else None
 
 # %% ../nbs/16_judges.ipynb #judge_client
 def judge_client(
@@ -390,6 +387,24 @@ def judge_client(
     cache = DiskCache(config.cache, config.cache_mode) if config.cache else None
     address = {"base_url": config.base_url} if config.base_url else {}
     return make_client(config.model, limits=limits, ledger=Ledger(budget=config.budget), cache=cache, **address)
+
+# %% ../nbs/16_judges.ipynb #second_config
+def second_config(
+    config: JudgeConfig,
+) -> JudgeConfig | None:
+    "Give the settings of the second judge, if there is one"
+    if not config.second: return None
+    kind, other = (name.partition("/")[0] for name in (config.model, config.second))
+    address = config.base_url if kind == other or kind in judges else None
+    return replace(config, model=config.second, second=None, base_url=address)
+
+
+def second_judge(
+    config: JudgeConfig, # may name one
+) -> Judge | None:
+    "Make the judge that an audit compares with"
+    second = second_config(config)
+    return second and make_judge(second)
 
 # %% ../nbs/16_judges.ipynb #GROUPS
 GROUPS: dict[str, type] = {"judge": JudgeConfig, "audit": AuditConfig}
@@ -412,30 +427,48 @@ def require_auditable(
 VERDICT_TOKENS = 80  # about what a verdict on one candidate takes
 
 
-def question_cost(
-    config: JudgeConfig,
-    requests: list[JudgeRequest],  # what it will be asked
-) -> str:
-    "Estimate calls, tokens and dollars of some questions"
-    if config.model.partition("/")[0] in judges:
-        return "no chat model is called"
-    times, texts = config.repeats, sum(len(r.candidates) for r in requests)
-    calls = times * (len(requests) if config.protocol == "group" else texts)
-    read = times * sum(judging_tokens(r, config.protocol, variant=config.variant) for r in requests)
-    written = times * VERDICT_TOKENS * texts
-    cost = price(config.model, read, written)
-    money = "cost unknown: no price in humanlm.llm.prices" if cost is None else f"~${cost:,.2f}"
-    return f"{calls} calls, ~{read:,} tokens read, ~{written:,} written, {money}"
+class Asked(NamedTuple):
+    "Questions of one kind to a judge"
+    what: str  # training, evaluation, audit
+    questions: int  # how many
+    samples: Sequence[JudgeRequest]  # some like them, all candidates in place
 
-# %% ../nbs/16_judges.ipynb #second_config
-def second_config(
+
+class JudgingCost(NamedTuple):
+    "What questions of one kind cost, estimated"
+    what: str
+    protocol: str  # group or single
+    calls: int
+    read: int  # tokens
+    written: int  # tokens
+    dollars: float | None  # None = no price known
+
+# %% ../nbs/16_judges.ipynb #judging_cost
+def judging_cost(
+    asked: Asked,
     config: JudgeConfig,
-) -> JudgeConfig | None:
-    "Give the settings of the second judge, if there is one"
-    if not config.second: return None
-    kind, other = (name.partition("/")[0] for name in (config.model, config.second))
-    address = config.base_url if kind == other or kind in judges else None
-    return replace(config, model=config.second, second=None, base_url=address)
+    protocol: str,  # group or single
+    hierarchy: Hierarchy = HIERARCHY,
+) -> JudgingCost:
+    "Estimate calls, tokens and dollars of one kind of questions"
+    def total(count: Callable[[JudgeRequest], int]) -> int:
+        return round(asked.questions * config.repeats * fmean(map(count, asked.samples) if asked.samples else [0]))
+
+    read = total(lambda r: judging_tokens(r, protocol, hierarchy, config.variant))
+    written = total(lambda r: VERDICT_TOKENS * len(r.candidates) * len(r.asked))
+    calls = total(lambda r: len(split_request(r, protocol)))
+    return JudgingCost(asked.what, protocol, calls, read, written, price(config.model, read, written))
+
+
+def cost_line(
+    costs: Sequence[JudgingCost],
+    model: str,
+) -> str:
+    "Add several costs up, in words"
+    calls, read, written = (sum(getattr(c, name) for c in costs) for name in ("calls", "read", "written"))
+    dollars = price(model, read, written)
+    money = "cost unknown (no price in humanlm.llm.prices)" if dollars is None else f"~${dollars:,.2f}"
+    return f"{calls:,} calls, ~{read:,} tokens read, ~{written:,} written, {money}"
 
 # %% ../nbs/16_judges.ipynb #audit_plan
 def audit_plan(
@@ -446,8 +479,15 @@ def audit_plan(
     "Say what an audit will ask, and its price"
     requests = audit_requests(probes, seed)
     asked = {"judge": (config, requests), "second": (second_config(config), requests[:len(probes)])}
-    lines = [f"{role:<9}{c.model}: {len(r)} questions, {question_cost(c, r)}" for role, (c, r) in asked.items() if c]
+    lines = [f"{role:<9}{c.model}: {len(r)} questions, {_audit_cost(c, r)}" for role, (c, r) in asked.items() if c]
     return "\n".join([f"probes   {len(probes)}", *lines])
+
+
+def _audit_cost(config: JudgeConfig, requests: list[JudgeRequest]) -> str:
+    "Say what the questions of an audit cost"
+    if config.model.partition("/")[0] in judges:
+        return "no chat model is called"
+    return cost_line([judging_cost(Asked("audit", len(requests), requests), config, config.protocol)], config.model)
 
 # %% ../nbs/16_judges.ipynb #first_fault
 async def first_fault(
@@ -484,7 +524,7 @@ def run_audit(
 ) -> int:  # exit code
     "Audit, print and keep what was found"
     config, out = settings.judge, settings.audit.out
-    judge, second = make_judge(config), config.second and make_judge(second_config(config))
+    judge, second = make_judge(config), second_judge(config)
     try:
         found = examine(judge, second, probes, settings)
     except JudgeError as e:

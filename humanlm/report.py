@@ -10,7 +10,8 @@ __all__ = ['PIECES', 'INK', 'LINE', 'STYLE', 'COLOURS', 'REFERENCES', 'QUESTIONS
            'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'headline', 'models_of',
            'state_mean', 'pick_examples', 'completions_html', 'readable', 'reply_words', 'form_html', 'markdown_html',
            'results_section', 'differences_section', 'examples_section', 'samples_section', 'training_section',
-           'times_html', 'facts_html', 'run_section', 'first_screen', 'report_html', 'write_report', 'demo_picture']
+           'times_html', 'facts_html', 'audit_html', 'run_section', 'first_screen', 'report_html', 'write_report',
+           'demo_picture']
 
 # %% ../nbs/66_report.ipynb #import-json-import-math
 import json
@@ -25,9 +26,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .audit import Audit, audit_table, audit_title
 from .config import read_yaml
 from .data import (
-    DataError, Example, HumanLMError, atomic_path, atomic_write, check_name, escape, from_dict, load_examples, shorten)
+    atomic_path, atomic_write, check_name, escape, from_dict, load_examples, read_jsonl, shorten, DataError,
+    Example, HumanLMError)
 from .evaluate import Evaluation, Results, load_evaluations
 from .hierarchy import LEVELS, STATES
 from .llm import Ledger
@@ -814,6 +817,17 @@ def facts_html(
     lines = [tag("tr", tag("th", escape(name)), tag("td", escape(shorten(value, 120)))) for name, value in facts.items()]
     return _table(("what", "value"), lines) if lines else _missing("No record of versions and seed.")
 
+# %% ../nbs/66_report.ipynb #audit_html
+def audit_html(folder: Path) -> str:
+    "Show the last audit of the judge, if there was one"
+    path = folder / "audits.jsonl"
+    rows = read_jsonl(path) if path.exists() else []
+    if not rows:
+        return ""
+    last, found = rows[-1], Audit.from_dict(rows[-1]["audit"])
+    when = tag("p", escape(f"{audit_title(found)}. The last of {len(rows)}: {last['stage']}, step {last['step']}."))
+    return tag("h3", "Audit of the judge") + when + markdown_html(audit_table(found))
+
 # %% ../nbs/66_report.ipynb #run_section
 def run_section(run: RunFolder) -> str:
     "Show wall time, cost, versions, settings and data card"
@@ -821,7 +835,8 @@ def run_section(run: RunFolder) -> str:
     cost = tag("h3", "Calls to models") + markdown_html(Ledger.from_dict(ledger)._repr_markdown_()) if ledger else ""
     settings = tag("pre", escape(yaml.read_text("utf-8", "replace"))) if yaml.exists() else _missing("No settings.")
     card = markdown_html(run.card) or _missing("No data card.")
-    return "".join((tag("h3", "Wall time"), times_html(run.record.get("seconds") or {}), cost, tag("h3", "Record"),
+    return "".join((tag("h3", "Wall time"), times_html(run.record.get("seconds") or {}), cost,
+                    audit_html(run.folder), tag("h3", "Record"),
                     facts_html(run.record), _fold("Settings, resolved", settings), _fold("Data card", card)))
 
 # %% ../nbs/66_report.ipynb #CSS

@@ -29,9 +29,9 @@ from .evaluate import (
     EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results, save_evaluations)
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, make_rows, opening
 from .job import (
-    Asked, Data, evaluate_model, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
+    Data, evaluate_model, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
     sample_requests, tables)
-from .judges import JudgeConfig, make_judge, require_auditable, second_judge
+from .judges import Asked, JudgeConfig, make_judge, require_auditable, second_judge
 from .llm import Ledger, price
 from .miniworld import WorldConfig
 from .models import ModelConfig

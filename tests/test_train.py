@@ -275,6 +275,7 @@ def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
     assert train(config) == 0 and "injection" in capsys.readouterr().out
     lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
     assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 10), ("humanlm", 20)]
+    assert "Audit of the judge" in (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
     assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
 
 
