@@ -44,7 +44,7 @@ def from_world(config: Settings) -> Data:
 
 def from_threads(config: Settings) -> Data:
     "Import a file of messages with reply links"
-    from humanlm.humanual import load_threads
+    from humanlm.threads import load_threads
     found = load_threads(config.data)
     return Data(found.examples, None, found.report._repr_markdown_())
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from humanlm.data import DataConfig, DataError, Message, Thread, check_leakage, escape, prepare_examples, write_jsonl
-from humanlm.humanual import (automatic_accounts, clean_generated, import_threads, load_threads, read_official, reply_turns,
+from humanlm.threads import (automatic_accounts, clean_generated, import_threads, load_threads, read_official, reply_turns,
                               sample_threads, thread_examples)
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,7 +121,7 @@ def test_long_chains_take_linear_time_and_no_recursion():
 
 
 def test_importing_stays_light():
-    code = ("import sys; from humanlm.humanual import *; thread_examples(import_threads(sample_threads(), %r)); "
+    code = ("import sys; from humanlm.threads import *; thread_examples(import_threads(sample_threads(), %r)); "
             "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', 'transformers') if m in sys.modules])" % INVENTED)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr
