@@ -81,6 +81,8 @@ class SFTConfig:
     """Steps of the polite stage: full prompts, a share of the states replaced."""
     noise: float = 0.6
     """Share of states that the polite stage replaces by agreeable or random ones."""
+    faithful_share: float = 0.0
+    """Share of rows, from the middle of the lessons on, that give a thought of random states and teach the reply it leads to."""
     reply_steps: int = 120
     """Steps on real replies, where no states are known, and for the method sft."""
     batch: int = 48
@@ -99,7 +101,7 @@ class SFTConfig:
             "sft",
             *((value >= 0, f"{name} must not be negative, got {value}") for name, value in values.items()),
             *((values[name] > 0, f"{name} must be positive, got {values[name]}") for name in sizes),
-            (self.noise <= 1, f"noise must lie between 0 and 1, got {self.noise}"),
+            *((values[name] <= 1, f"{name} must lie between 0 and 1, got {values[name]}") for name in ("noise", "faithful_share")),
         )
 
 # %% ../nbs/01_config.ipynb #Settings
@@ -132,10 +134,11 @@ class Settings:
             settings.get(group, {}).pop(key, None)
         return fingerprint(settings)
 
-# %% ../nbs/01_config.ipynb #HARMLESS
-HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "judge.base_url", "judge.concurrency", "judge.timeout",
-            "judge.deadline", "judge.attempts", "judge.requests_per_minute", "judge.tokens_per_minute", "judge.cache",
-            "judge.cache_mode", "judge.budget", "judge.max_failed_share", "judge.second", "judge.audit_every")
+# %% ../nbs/01_config.ipynb #_OF_JUDGES
+_OF_JUDGES = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
+              "cache_mode", "budget", "max_failed_share", "second", "audit_every")
+HARMLESS = ("run.name", "run.out", "run.wandb", "run.report",
+            *(f"{judge}.{field}" for judge in ("judge", "test_judge") for field in _OF_JUDGES))
 
 # %% ../nbs/01_config.ipynb #known_settings
 def known_settings(

@@ -36,9 +36,9 @@ from .evaluate import (
     results, save_evaluations)
 from .hierarchy import HierarchyConfig
 from .job import (
-    REFERENCES, STATE_TEXT, evaluate_model, judged, judging_plan, keep_memory, load_data, quiet_libraries,
-    reference_texts, tables)
-from .judges import Asked, JudgeConfig, RubricConfig, make_judge
+    REFERENCES, STATE_TEXT, evaluate_model, judged, judges_record, judging_plan, keep_memory, load_data,
+    quiet_libraries, reference_texts, settle_judges, tables)
+from .judges import Asked, EvalJudgeConfig, JudgeConfig, RubricConfig, make_judge, same_judge_warning
 from .metrics import ALL, paired_table
 from .miniworld import World, WorldConfig, make_world
 from .models import ModelConfig
@@ -49,11 +49,12 @@ from .scoring import Judge
 # %% ../nbs/90_eval.ipynb #GROUPS
 GROUPS: dict[str, type] = {
     "run": RunConfig, "data": DataConfig, "world": WorldConfig, "hierarchy": HierarchyConfig, "model": ModelConfig,
-    "rollout": RolloutConfig, "judge": JudgeConfig, "eval": EvalConfig,
+    "rollout": RolloutConfig, "judge": JudgeConfig, "test_judge": EvalJudgeConfig, "eval": EvalConfig,
     **dict.fromkeys(("sft", "reward", "advantage", "trainer"), dict),
 }
 ABOUT = ("Compare runs, models and replies of other systems on the same held-out rows. Rows, levels and judge are "
          "those of the first run, unless settings say otherwise; without a run, they come from the settings. "
+         "The judge is test_judge; the group judge says who judged in training, so that both can differ. "
          "Settings of training (sft, reward, advantage, trainer) are accepted and not used.")
 INPUTS = ("a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or RUN:NAME), a model "
           "(folder or name on the Hub), or FILE.jsonl with an example_id and a response in each row")
@@ -66,7 +67,7 @@ def read_settings(
 ) -> Settings:
     "Read the settings of a run, then the files and flags of the command line, which override them"
     base = ["--config", str(run / "config.yaml")] if run else []
-    return parse(GROUPS, [*base, *argv], "python -m humanlm.eval", ABOUT, INPUTS)
+    return settle_judges(parse(GROUPS, [*base, *argv], "python -m humanlm.eval", ABOUT, INPUTS))
 
 # %% ../nbs/90_eval.ipynb #System
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ def conditions(
         "version": version, "rows": rows, "world": s.world if s.data.source == "miniworld" else None,
         "hierarchy": s.hierarchy, "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
         "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states],
-        "judge": {field.name: getattr(s.judge, field.name) for field in fields(RubricConfig)}})
+        "judge": {field.name: getattr(s.test_judge, field.name) for field in fields(RubricConfig)}})
 
 # %% ../nbs/90_eval.ipynb #judged_by_run
 def judged_by_run(
@@ -282,7 +283,7 @@ def judged_by_run(
     wanted: str,  # `conditions` of the comparison
 ) -> Path | None:
     "Find the evaluation that a run made of its model, if it was made under the same conditions"
-    if not system.run:
+    if not system.run or "test_judge" not in run_settings(system.run):
         return None
     kept, rows = system.run / "evaluations" / f"{Path(system.place).name}.jsonl", system.run / "examples.jsonl"
     if not kept.is_file() or not rows.is_file():
@@ -421,7 +422,8 @@ def plan(
               for x, n in asked.items()]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
     samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
-    return "\n".join([*lines, *judging_plan(s.judge, [Asked("evaluation", total, samples)], s.hierarchy.load())])
+    return "\n".join([*lines, *judging_plan(s.test_judge, [Asked("evaluation", total, samples)], s.hierarchy.load()),
+                      *filter(None, [same_judge_warning(s.judge, s.test_judge)])])
 
 # %% ../nbs/90_eval.ipynb #record
 def record(
@@ -465,7 +467,7 @@ def evaluation_of(
     if task.system.kind == "model":
         return evaluate_model(task.system.place, rows, s, judge)
     texts, states = task.texts or reference_texts(world, rows)[task.system.name], s.hierarchy.load().states
-    return judged(run_sync(judge_texts(rows, texts, judge, None, s.eval.reply_states, s.judge.concurrency, states)), s)
+    return judged(run_sync(judge_texts(rows, texts, judge, None, s.eval.reply_states, s.test_judge.concurrency, states)), s)
 
 # %% ../nbs/90_eval.ipynb #evaluate_all
 def evaluate_all(
@@ -499,7 +501,7 @@ def draw_radar(
     if len(scored - {ALL}) < 3:
         return None
     figure, n = radar(rows, metric), max(r.n for r in rows)
-    figure.supxlabel(f"{title_of(metric)}: {WORLDS[s.data.source]}, {s.judge.model} judge, n = {n}", fontsize=9)
+    figure.supxlabel(f"{title_of(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} judge, n = {n}", fontsize=9)
     for path in (c.folder / f"{metric}.svg", c.folder / f"{metric}.png"):
         with atomic_path(path) as new:
             figure.savefig(new, dpi=100, facecolor="white")
@@ -512,7 +514,8 @@ def write_page(
     "Write one page with tables, intervals and texts, without scripts and requests"
     run, systems = read_run(c.folder), [task.system for task in c.tasks]
     run = run._replace(evaluations={s.name: run.evaluations[s.name] for s in systems})
-    said = "".join(f"<p>{escape(line)}</p>" for line in statement(run.config)[:2])
+    about = statement(run.config)
+    said = "".join(f"<p>{escape(line)}</p>" for line in (*about[:2], *about[3:]))
     compared = [s for s in systems if s.kind != "reference"]
     items = "".join(f"<li><b>{escape(s.name)}</b>: {s.kind} {escape(s.place)}</li>" for s in compared)
     first = f'<div class="plain">{said}</div><p>Compared:</p><ul>{items}</ul>'
@@ -537,15 +540,18 @@ def compare(
     s, stages = c.settings, Stages()
     open_comparison(c)
     world = make_world(s.world) if s.data.source == "miniworld" else None
-    judge = make_judge(s.judge, world, s.hierarchy.load())
+    judge = make_judge(s.test_judge, world, s.hierarchy.load())
+    if warning := same_judge_warning(s.judge, s.test_judge):
+        print(warning, file=sys.stderr)
     with stages("evaluation"):
         evaluations = evaluate_all(c, judge, world)
     with stages("results"):
-        found = results(evaluations, s.eval.bootstrap, tuple(name for name in evaluations if name in REFERENCES))
+        beside = tuple(name for name in evaluations if name in REFERENCES)
+        found = results(evaluations, s.eval.bootstrap, beside)._replace(judges=judges_record(s))
         atomic_write(c.folder / "results.json", to_json(found._asdict(), indent=1))
         for metric in METRICS:
             draw_radar(c, found, metric)
-    record(c, stages, "finished", judge=judge.name, ledger=judge.ledger.to_dict())
+    record(c, stages, "finished", test_judge=judge.name, judges=judges_record(s), ledger=judge.ledger.to_dict())
     write_page(c)
     return found
 

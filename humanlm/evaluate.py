@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'CANDIDATE_FAULTS', 'NO_SCORE', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'format_fault',
-           'excuse_unsaid', 'bundles', 'bundle_request', 'judge_texts', 'evaluate', 'save_evaluations',
+           'excuse_unsaid', 'bundles', 'bundle_request', 'judge_texts', 'evaluate', 'thought_of', 'save_evaluations',
            'load_evaluations', 'score_table', 'Results', 'check_same', 'results']
 
 # %% ../nbs/65_evaluate.ipynb #import-math-from-functools
@@ -98,6 +98,7 @@ class Evaluation:
     context_id: str
     texts: dict[str, str]  # level → text
     scores: dict[str, dict[str, Score]]  # metric → level → score
+    thought: str = ""  # what was thought before the reply
     schema_version: int = 1
 
 # %% ../nbs/65_evaluate.ipynb #format_fault
@@ -186,7 +187,15 @@ async def evaluate(
     answers = await ask(policy, examples, hierarchy, sampling, config.batch)
     texts = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
     statuses = [{level: t.parse_status for level, t in row.items()} for row in answers]
-    return await judge_texts(examples, texts, judge, statuses, config.reply_states, concurrency)
+    judged = await judge_texts(examples, texts, judge, statuses, config.reply_states, concurrency)
+    return [replace(e, thought=thought_of(row)) for e, row in zip(judged, answers)]
+
+
+def thought_of(
+    answers: Mapping[str, Trajectory],  # level → trajectory, of one example
+) -> str:
+    "Take what was thought before the reply; empty where nothing was, or where the thought never ended"
+    return answers["response"].text.rpartition("</think>")[0] if "response" in answers else ""
 
 # %% ../nbs/65_evaluate.ipynb #save_evaluations
 def save_evaluations(
@@ -208,7 +217,7 @@ def _evaluation(row, where):
     try:
         scores = {metric: {level: score_from_dict(score, where) for level, score in by_level.items()}
                   for metric, by_level in row["scores"].items()}
-        return Evaluation(row["example_id"], row["context_id"], row["texts"], scores)
+        return Evaluation(row["example_id"], row["context_id"], row["texts"], scores, row.get("thought", ""))
     except (KeyError, TypeError, AttributeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
         raise DataError(f"{where}: not an evaluation ({problem}). Evaluate the model again.") from e
@@ -232,6 +241,7 @@ class Results(NamedTuple):
     "What `results.json` holds"
     rows: list[Result]
     paired: list[Paired]
+    judges: dict = {}  # who judged training and test, and by which protocol
 
 
 def check_same(

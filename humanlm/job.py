@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['sources', 'REFERENCES', 'STATE_TEXT', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'Data', 'from_world',
            'from_threads', 'from_examples', 'load_data', 'evaluate_model', 'judged', 'reference_texts', 'tables',
-           'sample_requests', 'judging_plan', 'quiet_libraries', 'keep_memory']
+           'sample_requests', 'judging_plan', 'settle_judges', 'judges_record', 'quiet_libraries', 'keep_memory']
 
 # %% ../nbs/67_job.ipynb #import-sys-from-collections
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from .config import Settings
 from .data import ConfigError, Example, check_name, load_examples, prepare_examples, run_sync, shorten
 from .evaluate import METRICS, Evaluation, evaluate
 from .hierarchy import HIERARCHY, Hierarchy
-from .judges import Asked, JudgeConfig, cost_line, judges, judging_cost
+from .judges import Asked, JudgeConfig, cost_line, judges, judging_cost, other_judge, same_judge_warning
 from .metrics import Result, results_table
 from .miniworld import World, make_world, predictor_texts
 from .rollout import ModelPolicy
@@ -82,16 +83,16 @@ def evaluate_model(
         torch.set_num_threads(s.model.threads)
     policy = ModelPolicy(*load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens)
     sampling = s.rollout.eval_sampling(s.run.seed)
-    return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, sampling, s.eval, s.judge.concurrency)), s)
+    return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, sampling, s.eval, s.test_judge.concurrency)), s)
 
 
 def judged(
     evaluations: list[Evaluation],
-    settings: Settings,  # for judge.max_failed_share
+    settings: Settings,  # for test_judge.max_failed_share
 ) -> list[Evaluation]:
     "Give the evaluations back; `JudgeError` if the judge failed on too many texts"
     scores = [score for e in evaluations for levels in e.scores.values() for score in levels.values()]
-    require_judged(scores, settings.judge.max_failed_share)
+    require_judged(scores, settings.test_judge.max_failed_share)
     return evaluations
 
 # %% ../nbs/67_job.ipynb #REFERENCES
@@ -140,7 +141,7 @@ def judging_plan(
 ) -> list[str]:  # lines of a plan
     "Say what a judge will be asked and what that costs, with the other protocol beside"
     counts = ", ".join(f"{a.questions:,} questions in {a.what}" for a in asked)
-    lines = [f"judge       {config.model}: at most {counts}"]
+    lines = [f"{config.group.replace('_', ' '):<12}{config.model}: at most {counts}"]
     if config.model.partition("/")[0] in judges:
         return [*lines, "cost        none: this judge calls no chat model"]
     for protocol in sorted(("group", "single"), key=config.protocol.__ne__):
@@ -148,6 +149,27 @@ def judging_plan(
         beside = "" if protocol == config.protocol else "  (not chosen)"
         lines.append(f"{protocol + ' judging':<16}{cost_line(costs, config.model)}{beside}")
     return lines + ([f"budget      ${config.budget:,.2f}; the run stops before it spends more"] if config.budget else [])
+
+# %% ../nbs/67_job.ipynb #settle_judges
+def settle_judges(
+    settings: Settings,  # with the groups data, judge and test_judge
+) -> Settings:
+    "Name the judge of held-out answers if the settings leave that open"
+    s = settings
+    if s.test_judge.model:
+        return s
+    chosen = replace(s.test_judge, model=other_judge(s.judge, s.data.source))
+    return replace(s, groups=s.groups | {"test_judge": chosen})
+
+
+def judges_record(
+    settings: Settings,
+) -> dict:  # for run.json and results.json
+    "Say who judges training and test, and by which protocol; warn if it is the same judge"
+    s = settings
+    about = {name: {"model": c.model, "variant": c.variant, "protocol": c.protocol}
+             for name, c in {"training": s.judge, "test": s.test_judge}.items()}
+    return about | {"warning": same_judge_warning(s.judge, s.test_judge)}
 
 # %% ../nbs/67_job.ipynb #quiet_libraries
 def quiet_libraries() -> None:

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'COMMANDS', 'USAGE', 'OracleJudge', 'RuleJudge', 'Pair',
            'labelled_pairs', 'sign', 'rule_opinion', 'logistic', 'fit_logistic', 'EmbedJudge', 'likeness',
-           'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'play_judge', 'make_judge',
-           'judge_client', 'second_config', 'second_judge', 'require_auditable', 'Asked', 'JudgingCost', 'judging_cost',
-           'cost_line', 'audit_plan', 'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
+           'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'EvalJudgeConfig',
+           'other_judge', 'same_judge_warning', 'play_judge', 'make_judge', 'judge_client', 'second_config',
+           'second_judge', 'require_auditable', 'Asked', 'JudgingCost', 'judging_cost', 'cost_line', 'audit_plan',
+           'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
 
 # %% ../nbs/16_judges.ipynb #import-csv-import-json
 import csv
@@ -20,7 +21,7 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -296,7 +297,9 @@ class JudgeConfig(RubricConfig):
     audit_every: int | None = None
     "Steps of training between two audits of the judge; 0: one at the start; null: none."
 
-    def __post_init__(self): require("judge", *_checks(self))
+    group: ClassVar[str] = "judge" # of settings, for messages
+
+    def __post_init__(self): require(self.group, *_checks(self))
 
 # %% ../nbs/16_judges.ipynb #_ABOVE_0
 _ABOVE_0 = ("repeats", "max_tokens", "budget", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute",
@@ -306,7 +309,8 @@ _CHOICES = {"variant": VARIANTS, "protocol": ("group", "single"), "cache_mode": 
 
 def _checks(c: JudgeConfig) -> Iterator[tuple[bool, str]]:
     "Go through the conditions that settings must meet"
-    for field, name in {"model": c.model, "second": c.second or c.model}.items():
+    chosen_later = c.group == "test_judge" and not c.model
+    for field, name in {"model": "rule" if chosen_later else c.model, "second": c.second or "rule"}.items():
         yield is_judge(name), f"{field}: no judge {shorten(name)!r}.{_nearest(name)}"
     for field, allowed in _CHOICES.items():
         name = getattr(c, field)
@@ -322,6 +326,36 @@ def _checks(c: JudgeConfig) -> Iterator[tuple[bool, str]]:
 
 def _nearest(name):
     return "" if is_judge(name) else near_miss(name, [*judges, "embed/NAME", *(f"{p}/NAME" for p in providers())])
+
+# %% ../nbs/16_judges.ipynb #EvalJudgeConfig
+@dataclass
+class EvalJudgeConfig(JudgeConfig):
+    "Who scores held-out answers: by default another one than the judge of training"
+    model: str = ""
+    "As judge.model. Empty: chosen to differ from judge.model: oracle (synthetic world), rule, or embed."
+    group: ClassVar[str] = "test_judge"
+
+
+def other_judge(
+    config: JudgeConfig, # of training
+    source: str,         # of the data
+) -> str: # the same one if there is no other
+    "Choose a judge for held-out answers that needs no key and is not the judge of training"
+    kind = config.model.partition("/")[0]
+    if source == "miniworld" and kind != "oracle": return "oracle"
+    if kind != "rule": return "rule"
+    from humanlm.local import has_minilm
+    return "embed" if has_minilm() else config.model
+
+# %% ../nbs/16_judges.ipynb #same_judge_warning
+def same_judge_warning(
+    judge: JudgeConfig,     # of training
+    test_judge: JudgeConfig,# of held-out answers
+) -> str: # empty: they differ
+    "Warn if training and test have the same judge"
+    if judge.model != test_judge.model: return ""
+    return (f"Warning: {shorten(judge.model)} judges both training and test, so what a model has learned about its judge "
+            "counts as progress. Name another one with --test_judge.model.")
 
 # %% ../nbs/16_judges.ipynb #play_judge
 def play_judge(

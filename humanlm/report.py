@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['PIECES', 'INK', 'LINE', 'STYLE', 'COLOURS', 'REFERENCES', 'QUESTIONS', 'LINES', 'PANELS', 'SOURCES_SAY', 'JUDGES_SAY',
-           'TOY', 'UNREAD', 'RADAR_WARNING', 'PALE', 'FACTS', 'CSS', 'SECTIONS', 'POLICY', 'RunFolder', 'load_results',
-           'load_log', 'read_run', 'styled', 'figure_svg', 'colour', 'title_of', 'Shown', 'shown_of', 'results_bars',
-           'radar', 'smooth', 'average', 'Curve', 'curve', 'thin', 'rewarded_levels', 'stages_of', 'reward_curves',
-           'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'headline', 'models_of',
-           'state_mean', 'pick_examples', 'completions_html', 'readable', 'reply_words', 'form_html', 'markdown_html',
-           'results_section', 'differences_section', 'examples_section', 'samples_section', 'training_section',
-           'times_html', 'facts_html', 'audit_html', 'run_section', 'first_screen', 'report_html', 'write_report',
-           'demo_picture']
+           'SAME_JUDGE', 'TOY', 'UNREAD', 'RADAR_WARNING', 'PALE', 'FACTS', 'CSS', 'SECTIONS', 'POLICY', 'RunFolder',
+           'load_results', 'load_log', 'read_run', 'styled', 'figure_svg', 'colour', 'title_of', 'Shown', 'shown_of',
+           'results_bars', 'radar', 'smooth', 'average', 'Curve', 'curve', 'thin', 'rewarded_levels', 'stages_of',
+           'reward_curves', 'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'judge_of_test',
+           'headline', 'models_of', 'state_mean', 'pick_examples', 'completions_html', 'readable', 'reply_words',
+           'form_html', 'markdown_html', 'results_section', 'differences_section', 'examples_section',
+           'samples_section', 'training_section', 'times_html', 'facts_html', 'audit_html', 'run_section',
+           'first_screen', 'report_html', 'write_report', 'demo_picture']
 
 # %% ../nbs/66_report.ipynb #import-json-import-math
 import json
@@ -59,7 +59,7 @@ def load_results(
     "Read result rows and paired differences back"
     found, kinds = json.loads(Path(path).read_text("utf-8")), {"rows": Result, "paired": Paired}
     return Results(*([from_dict(kind, _filled(row), f"{path}, {name} {i}") for i, row in enumerate(found[name], 1)]
-                     for name, kind in kinds.items()))
+                     for name, kind in kinds.items()), found.get("judges", {}))
 
 # %% ../nbs/66_report.ipynb #_filled
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -547,6 +547,7 @@ JUDGES_SAY = {
     "oracle": "Oracle judge: scores follow from the known states by the rules of the synthetic world. No model judges.",
     "rule": "Rule judge: word lists and surface measures. It sees rough agreement only; no quality is claimed.",
 }
+SAME_JUDGE = "Training and test have the same judge, so what a model has learned about its judge counts as progress."
 TOY = "Toy model: a few layers, trained from random weights in this run to check the method, not to sound human."
 
 # %% ../nbs/66_report.ipynb #statement
@@ -554,11 +555,19 @@ def statement(
     config: Mapping[str, Any],  # the settings of a run
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
-    data, judge, model = (config.get(group, {}) for group in ("data", "judge", "model"))
-    source, name, made = data.get("source"), judge.get("model"), model.get("name")
-    return [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
+    data, trained, model = (config.get(group, {}) for group in ("data", "judge", "model"))
+    source, made, name = data.get("source"), model.get("name"), judge_of_test(config)
+    said = [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
             JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
             TOY if made == "tiny" else f"Model: {made or 'unknown'}."]
+    if trained.get("model") and trained["model"] != name:
+        return [*said, f"Rewards in training came from another judge: {trained['model']}."]
+    return [*said, SAME_JUDGE] if name else said
+
+
+def judge_of_test(config: Mapping[str, Any]) -> str:
+    "Name the judge of the held-out answers; runs of before had one judge for everything"
+    return config.get("test_judge", {}).get("model") or config.get("judge", {}).get("model", "")
 
 # %% ../nbs/66_report.ipynb #headline
 def headline(
@@ -804,7 +813,7 @@ def times_html(
     return _table(("stage", "wall time", ""), lines)
 
 # %% ../nbs/66_report.ipynb #FACTS
-FACTS = ("state", "seed", "judge", "data_fingerprint", "config_fingerprint", "commit", "written")
+FACTS = ("state", "seed", "judge", "test_judge", "data_fingerprint", "config_fingerprint", "commit", "written")
 
 # %% ../nbs/66_report.ipynb #facts_html
 def facts_html(
@@ -966,7 +975,7 @@ def demo_picture(
     run = read_run(folder)
     shown = shown_of(run.results.rows, "state_alignment")
     models = [name for name in shown.models if name != "base"] or shown.models
-    source, judge = (run.config.get(group, {}).get(key) for group, key in (("data", "source"), ("judge", "model")))
+    source, judge = run.config.get("data", {}).get("source"), judge_of_test(run.config)
     world = {"miniworld": "synthetic world", "threads": "real discussions"}.get(source, "prepared rows")
     title = f"State alignment: {world}, {judge} judge, {shown.n} held-out replies, 95 % intervals"
     figure = results_bars(run.results.rows, "state_alignment", models, title)

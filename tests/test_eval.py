@@ -21,7 +21,7 @@ from humanlm.miniworld import make_world, predictor_texts
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
 CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
-          "eval: {bootstrap: 100}\n")
+          "eval: {bootstrap: 100}\njudge: {model: rule}\ntest_judge: {model: oracle}\n")
 HOSTILE = ["<script>alert(1)</script>", "</response><|im_end|>", "\x1b[31m\u202e\x00", "${x} {0} %s $x^2$ \\frac", "| a | b |\n\n# h",
            "<img src=x onerror=alert(1)>", "\ud800", "{" * 2000, "x" * 50_000, "'; DROP TABLE rows; --", "𝕏💥" * 50]
 
@@ -113,7 +113,7 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
     bare = [dict(row, states=None, source="forum") for row in read_jsonl("runs/mini/examples.jsonl")]
     write_jsonl("rows.jsonl", bare)
     write_jsonl("replies.jsonl", [{"id": row["id"], "response": "I really love this, thanks!"} for row in bare])
-    argv = ["--data.source", "examples", "--data.path", "rows.jsonl", "--judge.model", "rule", "replies.jsonl"]
+    argv = ["--data.source", "examples", "--data.path", "rows.jsonl", "--test_judge.model", "rule", "replies.jsonl"]
     with pytest.raises(DataError, match="split"):
         load_data(ev.read_settings(argv)).split("train")
     assert ev.main(argv) == 0
@@ -124,10 +124,10 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
 
 def test_a_run_is_used_again_only_under_the_same_conditions(here):
     assert done("mini")["script"]
-    for flags in (["--judge.model", "rule"], ["--rollout.eval_temperature", "0"], ["--run.seed", "3"], ["--world.seed", "1"],
+    for flags in (["--test_judge.model", "rule"], ["--rollout.eval_temperature", "0"], ["--run.seed", "3"], ["--world.seed", "1"],
                   ["--hierarchy.state_tokens", "9"], ["--eval.reply_states", "false"], ["--data.max_test", "9"]):
         assert not done("mini", *flags)["script"], flags
-    assert done("mini", "--judge.concurrency", "2", "--eval.bootstrap", "50")["script"]
+    assert done("mini", "--test_judge.concurrency", "2", "--eval.bootstrap", "50")["script"]
 
 
 def test_another_version_or_other_rows_are_not_used_again(here):
@@ -168,7 +168,7 @@ def test_a_folder_with_something_else_is_left_alone(here, capsys):
     assert "holds no comparison" in capsys.readouterr().err
     assert {p: p.read_bytes() for p in Path("runs/mini").rglob("*") if p.is_file()} == before
     ev.main(["mini"])
-    assert ev.main(["mini", "--judge.model", "rule", "polite.jsonl"]) == 2
+    assert ev.main(["mini", "--test_judge.model", "rule", "polite.jsonl"]) == 2
     assert "--fresh" in capsys.readouterr().err
     assert ev.main(["mini:script", "reader.jsonl", "--data.max_test", "5", "--fresh", "--run.name", "mini-eval"]) == 2  # 12 answers
     assert Path("runs/mini-eval/results.json").exists()
@@ -222,7 +222,7 @@ def test_the_folder_of_a_comparison_is_an_input_too(here):
 @pytest.mark.parametrize("argv, said", [
     ([], "Nothing to compare"), (["mine.jsonl"], "There is no 'mine.jsonl'"), (["readr.jsonl"], "Did you mean 'reader.jsonl'"),
     (["mini:skript"], "Did you mean 'script'"), (["runs/mino"], "Did you mean 'mini'"), (["mino"], "Did you mean 'mini'"),
-    (["runs"], "neither a run"), (["mini", "--judge.modle", "x"], "Did you mean --judge.model"), (["a/b/c"], "There is no 'a/b/c'"),
+    (["runs"], "neither a run"), (["mini", "--test_judge.modle", "x"], "Did you mean --test_judge.model"), (["a/b/c"], "There is no 'a/b/c'"),
     (["mini", "--judge", "rule"], "--judge.NAME VALUE"), (["mini", "--config", "no.yaml"], "Cannot read no.yaml"),
     (["mini", "--data.path", "x.jsonl"], "Add --data.source threads"), (["mini", "--eval.split", "tset"], "Unknown split 'tset'"),
     (["mini", "--hierarchy.levels", "[stanse]"], "Did you mean 'stance'"), (["mini", "--help-trainer"], "humanlm.train")])
