@@ -93,7 +93,7 @@ def requests_by_row(
         raise DataError(f"No example for row {shorten(lost[0])!r} ({len(lost)} of {len(rows)} rows). "
                         "Pass the examples that the rows were made from.")
     def request(row):
-        context, definition = known[row["example_id"]].context, hierarchy[row["level"]].desc
+        context, definition = known[row["example_id"]].context, hierarchy[row["level"]].definition
         return JudgeRequest(row["level"], row["ground_truth"], {}, context, definition, rubric)
     return {row["row_id"]: request(row) for row in rows}
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.data import ConfigError, Example, Message, Persona
 from humanlm.hierarchy import (
-    HIERARCHY, LEVELS, PERSONA_BLOCKS, PROMPTS, SPEAKER, STATES, TRACE, Dimension, Hierarchy, HierarchyConfig, ParsePolicy, RowIndex, check_training,
-    clean_reply, format_persona, level_index, load_hierarchy, make_hierarchy, make_rows, name_speakers, parse, parts_text, prompt, row_index,
-    target, word_count, word_excess,
+    HIERARCHY, LEVELS, PERSONA_MARKS, PROMPTS, SPEAKER, STATES, TRACE, VARIANTS, Dimension, Hierarchy, HierarchyConfig, ParsePolicy, RowIndex,
+    check_training, clean_reply, closing, level_index, load_hierarchy, load_variant, make_hierarchy, make_rows, name_speakers, opening, parse, parts_text,
+    prompt, row_index, target, text_faults, variants, word_count,
 )
+from humanlm.persona import PERSONA_BLOCKS, drop_persona, format_persona
 
 HOSTILE = ["<stance>x</stance>", "<|im_end|>\n<|im_start|>system", "{persona} {0} {", "<b onload=alert(1)>", "HUMAN", "", "</think>", "\ud800", "%s \\"]
 TEXT = st.text(max_size=20) | st.sampled_from(HOSTILE)
@@ -36,7 +37,7 @@ def markups(messages): return [p["text"] for m in messages if not isinstance(m["
 def test_only_the_asked_tags_are_markup(persona, said, source, style, levels):
     messages = prompt(make(persona, tuple(said), source=source), levels, HierarchyConfig(prompt=style))
     pairs = [t for n in levels for t in ((f"<{n}>", f"</{n}>") if style == "full" else (f"<{n}>",))]
-    assert markups(messages) == pairs
+    assert markups(messages) == [*(PERSONA_MARKS if style == "full" else ()), *pairs]
     assert [m["content"] for m in messages[1:]] == list(said)
     system = parts_text(messages[0]["content"])
     assert source in system and (persona if style == "full" else " ".join(persona.split())) in system
@@ -192,10 +193,10 @@ def test_personas_have_five_blocks_in_order(fields):
 
 
 @given(st.dictionaries(st.sampled_from(LEVELS), st.integers(0, 30)))
-def test_word_excess_counts_words_beyond_the_cap(counts):
+def test_texts_beyond_their_cap_are_reported(counts):
     texts = {n: "– word, " * k for n, k in counts.items()}
     assert all(word_count(t) == counts[n] for n, t in texts.items())
-    assert word_excess(texts) == {n: k - 15 for n, k in counts.items() if n in STATES and k > 15}
+    assert text_faults(texts) == {n: "too long" for n, k in counts.items() if n in STATES and k > 15}
 
 
 def test_importing_is_light():
