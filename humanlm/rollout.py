@@ -22,7 +22,8 @@ from humanlm.data import (
     Example, HumanLMError, Message, Persona, check_name, escape, from_dict, near_miss, require, run_sync, shorten,
     to_dict, to_json,
 )
-from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, format_persona, make_rows, parse
+from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows, parse
+from .persona import format_persona
 from .models import CONTRACT_FILES, ModelConfig
 from .trajectory import Completion, Trajectory, Turn
 
@@ -200,7 +201,7 @@ def single_turn(
     sampling: Sampling | None = None,     # None = the policy's own
 ) -> Rollout:
     "Make a rollout in which the policy writes once per row"
-    readers = {thinking: replace(reading, thinking=thinking) for thinking in (False, True)}
+    def reader(row): return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         check_rows(rows)
@@ -209,7 +210,7 @@ def single_turn(
             answered = f"{len(completions)} of {len(rows)} rows"
             raise RolloutError(f"The policy answered {answered}. It must answer each, in order.")
         numbered = zip(rows, completions, group_index(rows), copy_index(rows))
-        return [trajectory(row, c, group, copy, readers[bool(row["thinking"])]) for row, c, group, copy in numbered]
+        return [trajectory(row, c, group, copy, reader(row)) for row, c, group, copy in numbered]
 
     return rollout
 
@@ -344,7 +345,7 @@ def contract(
     source: str = "chat",        # where the conversations of its training took place
 ) -> dict[str, str]:             # path in the model's folder → text; for `save_model`
     "Write down how a model wants to be asked"
-    levels, own = hierarchy.load(), to_dict(hierarchy) | {"path": "hierarchy.json", "levels": None}
+    levels, own = hierarchy.load(), to_dict(hierarchy) | {"path": "hierarchy.json", "variant": "main", "levels": None}
     record = {
         "schema_version": 1, "name": name, "speaker": SPEAKER, "source": source,
         "model": {"template": model.template, "dtype": model.dtype, "max_prompt_tokens": model.max_prompt_tokens},
