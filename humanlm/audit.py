@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .data import DataError, Message, check_name, fingerprint, jsonl_rows, require, shorten, table_cell, to_dict
-from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, score_groups
+from .hierarchy import HIERARCHY
+from .scoring import JUDGE_FAULTS, Judge, JudgeError, JudgeRequest, score_group, score_groups
 from .trajectory import Score
 
 # %% ../nbs/15_audit.ipynb #resample_counts
@@ -279,7 +280,8 @@ def text_id(text: str) -> str:
 
 def _request(probe, texts, seed):
     context = (Message("context", content=probe.context),)
-    return JudgeRequest(probe.level, probe.truth, {text_id(text): text for text in texts}, context, seed=seed)
+    candidates, meant = {text_id(text): text for text in texts}, HIERARCHY[probe.level].definition
+    return JudgeRequest(probe.level, probe.truth, candidates, context, meant, seed=seed)
 
 # %% ../nbs/15_audit.ipynb #balanced_orders
 def balanced_orders(
@@ -298,17 +300,18 @@ def balanced_orders(
 def audit_requests(
     probes: Sequence[Probe],
     seed: int = 0,  # of all orders
+    number: int = 0,  # of this audit in a series: a cache that knows the others asks again
 ) -> list[JudgeRequest]:  # [4 C]: every probe first, again, turned, and last with injections
     "Write the questions of an audit"
-    made, number = ([], [], [], []), len(probes)
-    orders = balanced_orders(ROLES, number, seed), balanced_orders(["match", *INJECTIONS], number, seed)
+    made, cases = ([], [], [], []), len(probes)
+    orders = balanced_orders(ROLES, cases, seed), balanced_orders(["match", *INJECTIONS], cases, seed)
     for i, (probe, order, hostile) in enumerate(zip(probes, *orders)):
         texts = probe_texts(probe) | injected_texts(probe)
         first = _request(probe, [texts[role] for role in order], seed + 100 * i)
         turned = _request(probe, [texts[role] for role in order[::-1]], first.seed + 50)
         attacked = _request(probe, [texts[name] for name in hostile], first.seed)
         for asked, request in zip(made, (first, replace(first, repeat=1), turned, attacked)):
-            asked.append(request)
+            asked.append(replace(request, repeat=request.repeat + 2 * number))
     return sum(made, [])
 
 # %% ../nbs/15_audit.ipynb #Answers
@@ -514,18 +517,31 @@ async def audit(
     second: Judge | None = None,             # asked once per probe
     seed: int = 0,                           # of orders and intervals
     concurrency: int = 16,                   # questions under way at once
+    number: int = 0,                         # of this audit in a series
+    insist: bool = False,                    # raise `JudgeError` if the first question gets no answer
 ) -> Audit:
     "Examine a judge"
     probes = load_probes() if probes is None else tuple(probes)
-    requests = audit_requests(probes, seed)
-    given = await score_groups(judge, requests, concurrency)
+    requests = audit_requests(probes, seed, number)
+    given = await _ask(judge, requests, concurrency, insist)
     answers = read_answers(probes, given)
     found = measure_all(answers, seed)
     if second:
-        theirs = await score_groups(second, requests[:len(probes)], concurrency)
+        theirs = await _ask(second, requests[:len(probes)], concurrency, insist)
         found += compare_judges(answers.asked[0], role_scores(probes, theirs), seed)
     return Audit(judge.name, tuple(_explained(f, judge, given) for f in found), len(probes),
                  audit_calls(len(probes), bool(second)), fingerprint(probes), seed, second.name if second else "")
+
+# %% ../nbs/15_audit.ipynb #_ask
+async def _ask(judge: Judge, requests: list[JudgeRequest], concurrency: int, insist: bool) -> list[list[Score]]:
+    "Ask all questions, the first one alone if that is insisted on"
+    if not insist:
+        return await score_groups(judge, requests, concurrency)
+    first = await score_group(judge, requests[0])
+    faults = [s for s in first if s.status in JUDGE_FAULTS]
+    if len(faults) == len(first):
+        raise JudgeError(faults[0].status, f"{judge.name} cannot be asked: {faults[0].reason}")
+    return [first, *await score_groups(judge, requests[1:], concurrency)]
 
 # %% ../nbs/15_audit.ipynb #role_scores
 def role_scores(probes: Sequence[Probe], given: Sequence[list[Score]]) -> np.ndarray:  # [C, 6]

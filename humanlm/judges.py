@@ -8,7 +8,7 @@ __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'COMMANDS', 'USAGE', '
            'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'EvalJudgeConfig',
            'other_judge', 'same_judge_warning', 'play_judge', 'make_judge', 'judge_client', 'second_config',
            'second_judge', 'require_auditable', 'Asked', 'JudgingCost', 'judging_cost', 'cost_line', 'audit_plan',
-           'first_fault', 'examine', 'run_audit', 'audit_command', 'main']
+           'run_audit', 'audit_command', 'main']
 
 # %% ../nbs/16_judges.ipynb #import-csv-import-json
 import csv
@@ -27,7 +27,7 @@ import numpy as np
 
 from . import __version__
 from .audit import (
-    Audit, AuditConfig, Probe, audit, audit_requests, audit_table, audit_title, load_probes)
+    AuditConfig, Probe, audit, audit_requests, audit_table, audit_title, load_probes)
 from .cache import MODES, DiskCache
 from .config import Settings, command, parse
 from .data import ConfigError, aligned, atomic_write, check_name, near_miss, require, run_sync, shorten, to_json
@@ -35,9 +35,8 @@ from .hierarchy import HIERARCHY, Hierarchy
 from .llm import ChatClient, ChatRequest, Ledger, Limits, client as make_client, price, providers, scripts
 from .miniworld import World, describe_all, score_reply, score_reply_states, score_state
 from .rules import VALENCE, describes_manner, feelings, read_rules, rule_match, side, surface
-from humanlm.scoring import (
-    ITEMS, JUDGE_FAULTS, VARIANTS, Judge, JudgeError, JudgeRequest, LLMJudge, judging_tokens, score_group, split_request,
-    unsaid)
+from .scoring import (
+    ITEMS, VARIANTS, Judge, JudgeError, JudgeRequest, LLMJudge, judging_tokens, split_request, unsaid)
 from .trajectory import Score
 
 # %% ../nbs/16_judges.ipynb #OracleJudge
@@ -331,6 +330,8 @@ def _nearest(name):
 @dataclass
 class EvalJudgeConfig(JudgeConfig):
     "Who scores held-out answers: by default another one than the judge of training"
+    protocol: str = "single"
+    "single, each answer by itself, or group: the answers of one model to one context (eval.samples) all at once."
     model: str = ""
     "As judge.model. Empty: chosen to differ from judge.model: oracle (synthetic world), rule, or embed."
     group: ClassVar[str] = "test_judge"
@@ -403,16 +404,19 @@ def make_judge(
 ) -> Judge:
     "Make the judge that a config names"
     kind = config.model.partition("/")[0]
-    if client is None and kind in judges: return judges[kind](config, world, hierarchy)
+    if client is None and kind in judges:
+        judge = judges[kind](config, world, hierarchy)
+        judge.ledger.budget = config.budget  # spent by a second judge, if at all
+        return judge
     return LLMJudge(
         client or judge_client(config), hierarchy, config.rubric, config.variant, config.protocol, config.repeats,
-        config.max_context_tokens, temperature=config.temperature, max_tokens=config.max_tokens)
-
-
+        config.max_context_tokens, temperature=config.temperature, max_tokens=config.max_tokens,
+        caller=config.group.replace("_", " "))
 
 # %% ../nbs/16_judges.ipynb #judge_client
 def judge_client(
     config: JudgeConfig, # names a chat model
+    ledger: Ledger | None = None, # shared with another judge; None: one of its own, with the budget
 ) -> ChatClient:
     "Make the client of a judge, with its limits, cache and budget"
     limits = Limits(
@@ -420,7 +424,7 @@ def judge_client(
         requests_per_minute=config.requests_per_minute, tokens_per_minute=config.tokens_per_minute)
     cache = DiskCache(config.cache, config.cache_mode) if config.cache else None
     address = {"base_url": config.base_url} if config.base_url else {}
-    return make_client(config.model, limits=limits, ledger=Ledger(budget=config.budget), cache=cache, **address)
+    return make_client(config.model, limits=limits, ledger=ledger or Ledger(budget=config.budget), cache=cache, **address)
 
 # %% ../nbs/16_judges.ipynb #second_config
 def second_config(
@@ -435,10 +439,14 @@ def second_config(
 
 def second_judge(
     config: JudgeConfig, # may name one
+    ledger: Ledger,      # of the first judge: both spend from one budget
 ) -> Judge | None:
     "Make the judge that an audit compares with"
     second = second_config(config)
-    return second and make_judge(second)
+    if second is None:
+        return None
+    client = None if second.model.partition("/")[0] in judges else judge_client(second, ledger)
+    return make_judge(second, client=client)
 
 # %% ../nbs/16_judges.ipynb #GROUPS
 GROUPS: dict[str, type] = {"judge": JudgeConfig, "audit": AuditConfig}
@@ -523,34 +531,6 @@ def _audit_cost(config: JudgeConfig, requests: list[JudgeRequest]) -> str:
         return "no chat model is called"
     return cost_line([judging_cost(Asked("audit", len(requests), requests), config, config.protocol)], config.model)
 
-# %% ../nbs/16_judges.ipynb #first_fault
-async def first_fault(
-    judge: Judge,
-    request: JudgeRequest,
-) -> str:  # empty: it answers
-    "Ask one question, and say why there was no answer"
-    scores = await score_group(judge, request)
-    faults = [s.reason for s in scores if s.status in JUDGE_FAULTS]
-    return f"{judge.name} cannot be asked: {faults[0]}" if len(faults) == len(scores) else ""
-
-# %% ../nbs/16_judges.ipynb #examine
-def examine(
-    judge: Judge,
-    second: Judge | None,
-    probes: Sequence[Probe],
-    settings: Settings,
-) -> Audit:
-    "Audit a judge that answers; `JudgeError` if it, or the second one, does not"
-    first = audit_requests(probes, settings.audit.seed)[0]
-
-    async def run():
-        for asked in filter(None, (judge, second)):
-            if fault := await first_fault(asked, first):
-                raise JudgeError("judge failed", fault)
-        return await audit(judge, probes, second, settings.audit.seed, settings.judge.concurrency)
-
-    return run_sync(run())
-
 # %% ../nbs/16_judges.ipynb #run_audit
 def run_audit(
     settings: Settings,
@@ -558,15 +538,15 @@ def run_audit(
 ) -> int:  # exit code
     "Audit, print and keep what was found"
     config, out = settings.judge, settings.audit.out
-    judge, second = make_judge(config), second_judge(config)
+    judge = make_judge(config)
+    second = second_judge(config, judge.ledger)
     try:
-        found = examine(judge, second, probes, settings)
+        found = run_sync(audit(judge, probes, second, settings.audit.seed, config.concurrency, insist=True))
     except JudgeError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     print(f"\n{audit_title(found)}\n\n{aligned(audit_table(found))}\n")
-    for asked in filter(None, (judge, second)):
-        if asked.ledger.total: print(f"{aligned(asked.ledger._repr_markdown_())}\n")
+    if judge.ledger.total: print(f"{aligned(judge.ledger._repr_markdown_())}\n")
     if out: print(f"kept in {atomic_write(out, to_json(found.to_dict(), indent=1))}")
     share = found["failed"].value
     if share <= config.max_failed_share: return 0

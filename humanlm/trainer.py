@@ -388,7 +388,8 @@ class AuditLog(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         "Audit where the number of steps asks for it"
         if self.every and state.global_step % self.every == 0:
-            keep_audit(self.path, self.stage, state.global_step, run_sync(audit(self.judge, second=self.second)))
+            found = run_sync(audit(self.judge, second=self.second, number=state.global_step))
+            keep_audit(self.path, self.stage, state.global_step, found)
 
 # %% ../nbs/29_trainer.ipynb #is_whole
 def is_whole(
