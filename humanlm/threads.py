@@ -580,10 +580,11 @@ def thread_examples(
     threads: Sequence[Thread],  # in time order
     min_history: int = 5,  # fewest earlier lines of a person
     max_context: int = 8,  # most turns of context
+    writer: PersonaWriter | None = None,  # reads lines and gives personas; None: a new one
 ) -> Imported:
     "Turn threads into examples with personas, and account for every line"
     names, robots = {m.name for t in threads for m in t.messages} - {""}, automatic_accounts(threads)
-    writer, examples, fates, found, order = PersonaWriter(min_history), [], Counter(), Counter(), 0
+    writer, examples, fates, found, order = writer or PersonaWriter(min_history), [], Counter(), Counter(), 0
     for thread in threads:
         thread = without_names(thread, names)
         turns, met = reply_turns(thread)
