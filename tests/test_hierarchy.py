@@ -11,9 +11,11 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.data import ConfigError, Example, Message, Persona
 from humanlm.hierarchy import (
-    HIERARCHY, LEVELS, PERSONA_MARKS, PROMPTS, SPEAKER, STATES, TRACE, VARIANTS, Dimension, Hierarchy, HierarchyConfig, ParsePolicy, RowIndex,
-    check_training, clean_reply, closing, level_index, load_hierarchy, load_variant, make_hierarchy, make_rows, name_speakers, opening, parse, parts_text,
-    prompt, row_index, target, text_faults, variants, word_count,
+    PERSONA_MARKS, PROMPTS, SPEAKER, TRACE, HierarchyConfig, ParsePolicy, RowIndex, check_training, clean_reply, level_index, make_rows, name_speakers,
+    parse, parts_text, prompt, row_index, target,
+)
+from humanlm.levels import (
+    HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, make_hierarchy, text_faults, variants, word_count,
 )
 from humanlm.persona import PERSONA_BLOCKS, drop_persona, format_persona
 
