@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'CANDIDATE_FAULTS', 'NO_SCORE', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'format_fault',
-           'excuse_unsaid', 'bundles', 'bundle_request', 'judge_texts', 'evaluate', 'thought_of', 'save_evaluations',
+           'bundles', 'bundle_request', 'excuse_unsaid', 'judge_texts', 'evaluate', 'thought_of', 'save_evaluations',
            'load_evaluations', 'score_table', 'Results', 'check_same', 'results']
 
 # %% ../nbs/65_evaluate.ipynb #import-math-from-functools
@@ -113,22 +113,6 @@ def format_fault(
 # %% ../nbs/65_evaluate.ipynb #CANDIDATE_FAULTS
 CANDIDATE_FAULTS = ("empty", "bad format", "copied context")
 
-
-async def excuse_unsaid(
-    asked: Sequence[Question],
-    scores: Sequence[Score],  # one per question
-    judge: Judge,
-    concurrency: int = 16,
-) -> list[Score]:
-    "Turn faults into `unsaid`, which is nan, where the truth says nothing about the level"
-    found = list(scores)
-    at = [i for i, score in enumerate(scores) if score.status in CANDIDATE_FAULTS and asked[i].level != "response"]
-    requests = [replace(asked[i].request, candidates={"0": asked[i].request.truth}) for i in at]
-    for i, (score,) in zip(at, await score_groups(judge, requests, concurrency)):
-        if score.status == "unsaid":
-            found[i] = replace(score, id="0")
-    return found
-
 # %% ../nbs/65_evaluate.ipynb #bundles
 def bundles(
     asked: Sequence[Question],
@@ -153,6 +137,23 @@ async def _scores(judge, bundle):
     return [score for (score,) in (await score_aspects(judge, request)).values()]
 
 
+async def excuse_unsaid(
+    asked: Sequence[Question],
+    scores: Sequence[Score],  # one per question
+    judge: Judge,
+    concurrency: int = 16,
+) -> list[Score]:
+    "Turn faults into `unsaid`, which is nan, where the truth says nothing about the level"
+    found = list(scores)
+    at = [i for i, score in enumerate(scores) if score.status in CANDIDATE_FAULTS and asked[i].level != "response"]
+    truths = [asked[i]._replace(request=replace(asked[i].request, candidates={"0": asked[i].request.truth})) for i in at]
+    answers = await in_turn(partial(_scores, judge), bundles(truths), concurrency)
+    for i, score in zip(at, chain.from_iterable(answers)):
+        if score.status == "unsaid":
+            found[i] = replace(score, id="0")
+    return found
+
+# %% ../nbs/65_evaluate.ipynb #judge_texts
 async def judge_texts(
     examples: Sequence[Example],
     texts: Sequence[Mapping[str, str]],  # level → text, one per example

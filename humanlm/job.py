@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['sources', 'REFERENCES', 'STATE_TEXT', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'Data', 'from_world',
            'from_threads', 'from_examples', 'load_data', 'evaluate_model', 'judged', 'reference_texts', 'tables',
-           'sample_requests', 'judging_plan', 'settle_judges', 'judges_record', 'quiet_libraries', 'keep_memory']
+           'sample_requests', 'judging_plan', 'budget_line', 'settle_judges', 'judges_record', 'quiet_libraries',
+           'keep_memory']
 
 # %% ../nbs/67_job.ipynb #import-sys-from-collections
 import sys
@@ -18,7 +19,7 @@ from .config import Settings
 from .data import ConfigError, Example, check_name, load_examples, prepare_examples, run_sync, shorten
 from .evaluate import METRICS, Evaluation, evaluate
 from .hierarchy import HIERARCHY, Hierarchy
-from .judges import Asked, JudgeConfig, cost_line, judges, judging_cost, other_judge, same_judge_warning
+from .judges import Asked, JudgeConfig, JudgingCost, cost_line, judges, judging_cost, other_judge, same_judge_warning
 from .metrics import Result, results_table
 from .miniworld import World, make_world, predictor_texts
 from .rollout import ModelPolicy
@@ -92,7 +93,7 @@ def judged(
 ) -> list[Evaluation]:
     "Give the evaluations back; `JudgeError` if the judge failed on too many texts"
     scores = [score for e in evaluations for levels in e.scores.values() for score in levels.values()]
-    require_judged(scores, settings.test_judge.max_failed_share)
+    require_judged(scores, settings.test_judge.max_failed_share, settings.test_judge.group)
     return evaluations
 
 # %% ../nbs/67_job.ipynb #REFERENCES
@@ -141,14 +142,22 @@ def judging_plan(
 ) -> list[str]:  # lines of a plan
     "Say what a judge will be asked and what that costs, with the other protocol beside"
     counts = ", ".join(f"{a.questions:,} questions in {a.what}" for a in asked)
-    lines = [f"{config.group.replace('_', ' '):<12}{config.model}: at most {counts}"]
+    lines = [f"{config.group.replace('_', ' '):<12}{config.model}: about {counts}"]
     if config.model.partition("/")[0] in judges:
         return [*lines, "cost        none: this judge calls no chat model"]
-    for protocol in sorted(("group", "single"), key=config.protocol.__ne__):
-        costs = [judging_cost(a, config, protocol, hierarchy) for a in asked]
+    costs = {p: [judging_cost(a, config, p, hierarchy) for a in asked] for p in ("group", "single")}
+    for protocol in sorted(costs, key=config.protocol.__ne__):
         beside = "" if protocol == config.protocol else "  (not chosen)"
-        lines.append(f"{protocol + ' judging':<16}{cost_line(costs, config.model)}{beside}")
-    return lines + ([f"budget      ${config.budget:,.2f}; the run stops before it spends more"] if config.budget else [])
+        lines.append(f"{protocol + ' judging':<16}{cost_line(costs[protocol], config.model)}{beside}")
+    lines.append("not counted     questions repeated after a fault, and what a model thinks before it answers")
+    return lines + ([budget_line(config, costs[config.protocol])] if config.budget else [])
+
+
+def budget_line(config: JudgeConfig, costs: Sequence[JudgingCost]) -> str:
+    "State the budget, and warn where the plan needs more"
+    planned = sum(cost.dollars or 0 for cost in costs)
+    short = f"; WARNING: the plan needs ~${planned:,.2f}" if planned > config.budget else ""
+    return f"budget          ${config.budget:,.2f}; the run stops before it spends more{short}"
 
 # %% ../nbs/67_job.ipynb #settle_judges
 def settle_judges(

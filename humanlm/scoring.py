@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES', 'VARIANTS', 'ITEMS',
-           'CHARS_PER_TOKEN', 'JudgeRequest', 'Judge', 'ruled', 'unsaid', 'ScoreTable', 'format_score',
+           'CHARS_PER_TOKEN', 'Number', 'JudgeRequest', 'Judge', 'ruled', 'unsaid', 'ScoreTable', 'format_score',
            'candidate_score', 'score_group', 'in_turn', 'score_groups', 'JudgeError', 'fault_share', 'require_judged',
            'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat', 'cut_text',
            'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain',
@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from fastcore.basics import patch
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
 from .data import ConfigError, HumanLMError, Message, check_name, fingerprint, require, shorten, table_cell
 from .hierarchy import HIERARCHY, Hierarchy
-from .llm import ChatClient, ChatRequest, Ledger, LLMError, chat
+from .llm import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, side_by_side
 from .miniworld import COPY_LIMIT, copied_share
 from .reader import read_answer
 from .trajectory import Score
@@ -189,6 +189,8 @@ async def _ask(judge, request):
         return {}
     try:
         return _by_id(judge, request.candidates, await judge(request))
+    except CacheError:
+        raise
     except Exception as e:  # of any kind: the judge may be anybody's
         return {id: _fault(judge, id, e) for id in request.candidates}
 
@@ -214,7 +216,7 @@ async def in_turn(
         for place, item in queue:
             found[place] = await work(item)
 
-    async with asyncio.TaskGroup() as group:
+    async with side_by_side() as group:
         for _ in range(workers):
             group.create_task(worker())
     return [found[place] for place in range(len(found))]
@@ -246,6 +248,7 @@ def fault_share(
 def require_judged(
     scores: Iterable[Score], # of any groups
     limit: float = 0.5,      # largest share of judge faults
+    group: str = "judge",    # of the judge's settings, for messages
 ):
     "Raise `JudgeError` if the judge failed on more than `limit` of the scores, or if its budget is spent"
     scores = list(scores)
@@ -253,13 +256,14 @@ def require_judged(
     spent = next((s for s in failed if s.status == "over budget"), None)
     if spent:
         raise JudgeError("over budget", f"The judge {spent.judge!r} stopped: {spent.reason}. "
-                         "Raise judge.budget and resume.")
+                         f"Raise {group}.budget and resume.")
     if fault_share(scores) <= limit:
         return
     reason, count = Counter(s.reason for s in failed).most_common(1)[0]
     raise JudgeError(
         "judge failed", f"The judge {failed[0].judge!r} failed on {len(failed)} of {len(scores)} candidates "
-        f"(limit {limit:.0%}). Most often ({count}x): {reason}. Fix the cause and resume, or raise judge.max_failed_share.")
+        f"(limit {limit:.0%}). Most often ({count}x): {reason}. Fix the cause and resume, or raise "
+        f"{group}.max_failed_share.")
 
 # %% ../nbs/11_scoring.ipynb #JUDGE_RULES
 JUDGE_RULES = """You compare texts with what one particular person really expressed, and you are hard to please.
@@ -405,8 +409,8 @@ ITEMS = {"state": "descriptions of this one state", "reply": "whole replies; loo
 
 def _what(request, hierarchy):
     if request.levels:
-        return {"levels": {level: hierarchy[level].desc for level in request.levels}}
-    return {"level": request.level, "definition": request.definition or hierarchy[request.level].desc}
+        return {"levels": {level: hierarchy[level].definition for level in request.levels}}
+    return {"level": request.level, "definition": request.definition or hierarchy[request.level].definition}
 
 
 def judge_chat(
@@ -496,14 +500,23 @@ def fit_request(
     flags = {id: always + (() if text == request.candidates[id] else ("candidate cut",)) for id, text in texts.items()}
     return replace(request, context=context, candidates=texts), flags
 
-# %% ../nbs/11_scoring.ipynb #Verdict
+# %% ../nbs/11_scoring.ipynb #_no_bool
+def _no_bool(value):
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no number")
+    return value
+
+
+Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # true and false would pass for 1 and 0
+
+
 class Verdict(BaseModel):
     "What a model says about one candidate"
     model_config = ConfigDict(coerce_numbers_to_str=True, extra="allow")
-    matches: list[FiniteFloat] = []
-    penalty: FiniteFloat | None = None
-    score: FiniteFloat | None = None
-    reason: str = ""
+    matches: list[Number] = []
+    penalty: Number | None = None
+    score: Number | None = None
+    reason: Annotated[str, BeforeValidator(lambda said: "" if said is None else str(said))] = ""
 
     def value(self, points: int) -> float:
         "Compute the score for a number of key points, in [0, 1]; ValueError if it cannot be"
@@ -701,7 +714,7 @@ async def _together(jobs):
     "Run coroutines side by side; none outlives the others"
     if len(jobs) == 1:
         return [await jobs[0]]
-    async with asyncio.TaskGroup() as group:
+    async with side_by_side() as group:
         tasks = [group.create_task(job) for job in jobs]
     return [task.result() for task in tasks]
 
@@ -713,6 +726,8 @@ async def _one(self: LLMJudge, request):
         request, cut = self.fit(request)
         question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
         scores, cached = await self._answer(question, partial(self._read, request, dict(zip(ids, ids))))
+    except CacheError:
+        raise
     except Exception as e:  # of any kind: one question must not cost the others
         return {level: [_fault(self, id, e) for id in request.candidates] for level in request.asked}
     known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request)}
@@ -790,5 +805,7 @@ async def _ask_aspects(judge, request, candidates):
     try:
         found = await judge.aspects(replace(request, candidates=candidates, item="reply")) if candidates else {}
         return {level: _by_id(judge, candidates, found.get(level, ())) for level in request.levels}
+    except CacheError:
+        raise
     except Exception as e:  # as in `score_group`
         return {level: {id: _fault(judge, id, e) for id in candidates} for level in request.levels}

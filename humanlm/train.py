@@ -5,21 +5,21 @@
 # %% auto #0
 __all__ = ['GROUPS', 'Run', 'max_steps', 'method_args', 'prepare_torch', 'make_run', 'check_judge', 'check_judges',
            'training_texts', 'base_model', 'keep_model', 'trained_part', 'cold_start_rows', 'cold_start',
-           'train_replies', 'train_by_reward', 'train_method', 'models_of', 'reference_evaluations', 'evaluation_of',
-           'evaluate_all', 'cold_start_plan', 'method_plan', 'judge_plan', 'plan', 'wandb_run', 'audit_judge', 'record',
-           'run_stages', 'check_settings', 'start', 'table', 'print_trainer_options', 'main']
+           'train_replies', 'train_by_reward', 'train_method', 'models_of', 'reference_evaluations', 'kept_evaluations',
+           'evaluation_of', 'evaluate_all', 'cold_start_plan', 'method_plan', 'judge_plan', 'plan', 'wandb_run',
+           'audit_judge', 'record', 'run_stages', 'check_settings', 'start', 'table', 'print_trainer_options', 'main']
 
 # %% ../nbs/80_train.ipynb #import-random-import-gc
 import random
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .audit import audit, audit_table
+from .audit import audit, audit_requests, audit_table, load_probes
 from .config import (
     RunConfig, Settings, SFTConfig, Stages, command, open_run, parse, read_record, require_same, run_record,
     run_state, save_config, save_record)
@@ -27,13 +27,14 @@ from .data import (
     ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, require,
     run_sync, shorten, to_json, write_jsonl)
 from .evaluate import (
-    EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results, save_evaluations)
+    EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
+    save_evaluations)
 from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, opening
 from .job import (
-    Data, evaluate_model, judges_record, judging_plan, keep_memory, load_data, quiet_libraries, reference_texts,
-    sample_requests, settle_judges, tables)
+    REFERENCES, Data, evaluate_model, judged, judges_record, judging_plan, keep_memory, load_data, quiet_libraries,
+    reference_texts, sample_requests, settle_judges, tables)
 from .judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, same_judge_warning, second_judge)
+    Asked, EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, same_judge_warning, second_config, second_judge)
 from .llm import Ledger, price
 from .miniworld import WorldConfig
 from .models import ModelConfig
@@ -42,7 +43,7 @@ from .report import load_results, write_report
 from .rewards import RewardConfig
 from .rollout import AdvantageConfig, RolloutConfig, contract
 from .rules import rule_state
-from .scoring import Judge
+from .scoring import Judge, JudgeError
 
 # %% ../nbs/80_train.ipynb #GROUPS
 GROUPS: dict[str, type] = {
@@ -61,6 +62,7 @@ class Run:
     data: Data
     judge: Judge  # of training
     test_judge: Judge  # of held-out answers
+    second: Judge | None  # that audits compare the judge of training with; spends from its budget
     stages: Stages  # wall time by stage
 
     def model_folder(self, name: str) -> Path:
@@ -130,7 +132,7 @@ def make_run(
     save_config(folder / "config.yaml", settings)
     atomic_write(folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
     write_jsonl(folder / "examples.jsonl", held_out)
-    return Run(settings, folder, data, judge, test_judge, stages)
+    return Run(settings, folder, data, judge, test_judge, second_judge(s.judge, judge.ledger), stages)
 
 
 def check_judge(judge: JudgeConfig, data: Data) -> None:
@@ -138,9 +140,10 @@ def check_judge(judge: JudgeConfig, data: Data) -> None:
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
                           "such as openai/gpt-5-mini.")
-    if judge.budget and "/" in judge.model and price(judge.model, 1, 1) is None:
-        raise ConfigError(f"{judge.group}.budget ${judge.budget:g} cannot be kept: no price is known for {judge.model}. Add "
-                          "one to humanlm.llm.prices, or leave the budget out.")
+    for name in (judge.model, judge.second if judge.audit_every is not None else None):
+        if judge.budget and name and "/" in name and price(name, 1, 1) is None:
+            raise ConfigError(f"{judge.group}.budget ${judge.budget:g} cannot be kept: no price is known for {name}. Add one "
+                              "to humanlm.llm.prices, or leave the budget out.")
     for field in ("model", "second") if judge.audit_every is not None else ():
         require_auditable(getattr(judge, field), f"{judge.group}.{field}")
 
@@ -223,7 +226,7 @@ def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
     s, out, train = settings_of(run.settings, name), run.folder / "checkpoints" / name, run.data.split("train")
     rows = training_rows(train, s.hierarchy, name)
     args = method_args(s, out, max(row["max_tokens"] for row in rows), run.report_to)
-    audits = AuditLog(run.judge, s.judge.audit_every, run.folder / "audits.jsonl", name, second_judge(s.judge))
+    audits = AuditLog(run.judge, s.judge.audit_every, run.folder / "audits.jsonl", name, run.second)
     trainer = MethodTrainer(
         model, tokenizer, methods[name](s, run.judge, rows, train),
         schedule(rows, args.max_steps, s.rollout.num_prompts, s.run.seed), args, run.folder / "trajectories" / name,
@@ -257,7 +260,16 @@ def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
     examples, levels = run.data.split(run.settings.eval.split), run.settings.hierarchy.load().names
     texts = {name: [{level: row[level] for level in levels} for row in said]
              for name, said in reference_texts(run.data.world, examples).items()}
-    return {name: run_sync(judge_texts(examples, said, run.test_judge)) for name, said in texts.items()}
+    return {name: kept_evaluations(run, name, lambda: judged(run_sync(judge_texts(examples, said, run.test_judge)), run.settings))
+            for name, said in texts.items()}
+
+
+def kept_evaluations(run: Run, name: str, make: Callable[[], list[Evaluation]]) -> list[Evaluation]:
+    "Evaluate once, and keep the result in the run's folder"
+    path = run.folder / "evaluations" / f"{name}.jsonl"
+    if not path.exists():
+        save_evaluations(path, make())
+    return load_evaluations(path)
 
 # %% ../nbs/80_train.ipynb #evaluation_of
 def evaluation_of(
@@ -265,10 +277,9 @@ def evaluation_of(
     name: str,  # one of `models_of`
 ) -> list[Evaluation]:
     "Ask one model for every level of the held-out rows; done once and kept"
-    path, s = run.folder / "evaluations" / f"{name}.jsonl", settings_of(run.settings, name)
-    if not path.exists():
-        save_evaluations(path, evaluate_model(run.model_folder(name), run.data.split(s.eval.split), s, run.test_judge))
-    return load_evaluations(path)
+    s = settings_of(run.settings, name)
+    folder, examples = run.model_folder(name), run.data.split(s.eval.split)
+    return kept_evaluations(run, name, lambda: evaluate_model(folder, examples, s, run.test_judge))
 
 # %% ../nbs/80_train.ipynb #evaluate_all
 def evaluate_all(run: Run) -> Results:
@@ -299,15 +310,21 @@ def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
 
 # %% ../nbs/80_train.ipynb #judge_plan
 def judge_plan(s: Settings, train: Sequence[Example], test: Sequence[Example], steps: int) -> list[str]:
-    "Questions to the judge, their tokens and their cost"
-    scored = [name for name in s.run.methods if MODES[name].learns_from == "score"]
-    hierarchy, groups = s.hierarchy.load(), len(scored) * steps * s.rollout.num_prompts
+    "Questions to the judges, their tokens and their cost"
+    hierarchy, audited = s.hierarchy.load(), audit_requests(load_probes()) if s.judge.audit_every is not None else []
+    scored = sum(MODES[name].learns_from == "score" for name in s.run.methods)
     texts = {r.level: r.candidates["0"] for r in sample_requests(train[:1], hierarchy.names, 1)}
     held_out = [bundle_request(b) for e in test[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
-    per_row = len(held_out) // max(1, len(test[:20]))
-    rewarded = Asked("training", groups, sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
-    tested = Asked("evaluation", len(test) * per_row * len(models_of(s)), held_out)
-    return [*judging_plan(s.judge, [rewarded], hierarchy), *judging_plan(s.test_judge, [tested], hierarchy),
+    tested = [*models_of(s), *(REFERENCES if s.data.source == "miniworld" else ())]
+    per_row = len(held_out) // max(1, len(test[:20])) * len(tested)
+    audits = len(audited) * (1 + scored * (steps // s.judge.audit_every if s.judge.audit_every else 0))
+    rewarded = Asked("training", scored * steps * s.rollout.num_prompts,
+                     sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
+    asked = [rewarded, *([Asked("audits", audits, audited)] if audited else [])]
+    second = second_config(s.judge) if audited else None
+    return [*judging_plan(s.judge, asked, hierarchy),
+            *(judging_plan(second, [Asked("audits", audits // 4, audited)], hierarchy) if second else ()),
+            *judging_plan(s.test_judge, [Asked("evaluation", len(test) * per_row, held_out)], hierarchy),
             *filter(None, [same_judge_warning(s.judge, s.test_judge)])]
 
 # %% ../nbs/80_train.ipynb #plan
@@ -343,12 +360,15 @@ def wandb_run(
 
 # %% ../nbs/80_train.ipynb #audit_judge
 def audit_judge(run: Run) -> None:
-    "Audit the judge at the start of a run, if that is asked for, and show what was found"
+    "Audit the judge at the start of a run, if that is asked for, and show what was found; `JudgeError` if it cannot be asked"
     config, path = run.settings.judge, run.folder / "audits.jsonl"
     if config.audit_every is None or path.exists():
         return
     from humanlm.trainer import keep_audit
-    found = run_sync(audit(run.judge, second=second_judge(config)))
+    found = run_sync(audit(run.judge, second=run.second, concurrency=config.concurrency, insist=True))
+    if (share := found["failed"].value) > config.max_failed_share:
+        raise JudgeError("judge failed", f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
+                         f"{config.max_failed_share:g}). {found['failed'].note}")
     keep_audit(path, "start", 0, found)
     print(f"{aligned(audit_table(found))}\n", flush=True)
 

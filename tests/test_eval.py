@@ -357,7 +357,7 @@ def test_the_states_in_a_reply_are_one_question_to_a_model_and_the_same_scores()
     model = make_judge(JudgeConfig("scripted/judge"))
     by_model, by_rule = (run_sync(judge_texts(examples, texts, judge)) for judge in (model, RuleJudge()))
     asked = [json.loads(r.messages[1]["content"]) for r in model.client.requests]
-    assert sum("levels" in q for q in asked) == 4 and all(len(q["levels"]) == 6 for q in asked if "levels" in q)
+    assert sum("levels" in q for q in asked) == 5 and all(len(q["levels"]) == 6 for q in asked if "levels" in q)
     for a, b in zip(by_model, by_rule):
         for metric, levels in b.scores.items():
             assert {k: s.status for k, s in a.scores[metric].items()} == {k: s.status for k, s in levels.items()}

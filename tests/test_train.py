@@ -16,6 +16,7 @@ import yaml
 
 import humanlm.train
 from humanlm.data import read_jsonl, write_jsonl
+from humanlm.judges import JudgeConfig, other_judge
 from humanlm.llm import prices
 from humanlm.models import END, START, load_model
 from humanlm.trajectory import load_trajectories
@@ -28,7 +29,7 @@ TINY = {
     "run": {"methods": ["humanlm"]}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
     "model": {"vocab": 600, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 24},
-    "sft": {"reply_steps": 60, "batch": 8}, "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "rule"},
+    "sft": {"reply_steps": 60, "batch": 8}, "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "rule"}, "test_judge": {"model": "rule"},
     "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002, "warmup_steps": 1}, "eval": {"bootstrap": 50},
 }
 
@@ -218,9 +219,19 @@ def test_the_plan_counts_what_will_be_done(tmp_path, capsys):
     assert train(config, "--dry-run", "--judge.model", "openai/gpt-5-mini", "--run.methods", "[sft,humanlm]") == 0
     plan = capsys.readouterr().out
     for part in ("30 training rows, 4 held out", "stance, response", "60 steps of 8 rows: 480 rows", "2 prompts x 4 completions = 8 completions a step, 192 in all",
-                 "at most 48 questions in training, 48 questions in evaluation", "group judging   96 calls, ~", "single judging  240 calls, ~", "~$", "(not chosen)"):
+                 "judge       openai/gpt-5-mini: about 48 questions in training", "group judging   48 calls, ~", "single judging  192 calls, ~", "~$", "(not chosen)",
+                 "test judge  rule: about 48 questions in evaluation"):
         assert part in plan
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_plan_counts_audits_and_compares_with_the_budget(tmp_path, capsys):
+    config = write(tmp_path, rows(), judge={"model": "openai/gpt-5-mini", "second": "openai/gpt-5-nano", "audit_every": 10, "budget": 0.01})
+    assert train(config, "--dry-run") == 0
+    plan = capsys.readouterr().out
+    for part in ("about 48 questions in training, 336 questions in audits", "openai/gpt-5-nano: about 84 questions in audits",
+                 "$0.01; the run stops before it spends more; WARNING: the plan needs ~$", "not counted"):
+        assert part in plan
 
 
 def test_a_budget_needs_a_price(tmp_path, capsys):
@@ -270,13 +281,58 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path
         assert train(config, "--resume", "--judge.budget", "5") == 0
 
 
+def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
+    with serving() as server:
+        paid = {"model": "vllm/mine", "base_url": server.url, "max_tokens": 500}
+        config = write(tmp_path, rows(), run={"methods": ["sft"]}, judge=paid, test_judge=paid | {"budget": 0.0005})
+        folder = tmp_path / "runs" / "tiny"
+        assert train(config) == 2
+        shown = capsys.readouterr().err
+        assert "Warning: vllm/mine judges both training and test" in shown and "Raise test_judge.budget and resume" in shown
+        assert train(config, "--resume", "--test_judge.budget", "5") == 0
+        record = json.loads((folder / "run.json").read_text())
+        assert [line["caller"] for line in record["ledger"]] == ["test judge"] and record["ledger"][0]["calls"] >= 4
+    found = json.loads((folder / "results.json").read_text())["judges"]
+    assert (found["training"]["model"], found["test"]["model"], found["test"]["protocol"]) == ("vllm/mine", "vllm/mine", "single")
+    assert found["warning"] and found == record["judges"]
+    assert "same judge" in (folder / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("judge, source, chosen", [
+    ("oracle", "miniworld", "rule"), ("rule", "miniworld", "oracle"), ("openai/gpt-5-mini", "miniworld", "oracle"), ("openai/gpt-5-mini", "threads", "rule"),
+    ("embed/minilm", "examples", "rule")])
+def test_another_judge_is_chosen_for_the_test(judge, source, chosen):
+    assert other_judge(JudgeConfig(judge), source) == chosen
+
+
 def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
     config = write(tmp_path, rows(), judge={"audit_every": 10, "second": "scripted/judge"})
     assert train(config) == 0 and "injection" in capsys.readouterr().out
     lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
     assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 10), ("humanlm", 20)]
     assert "Audit of the judge" in (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
+    assert sum(line["calls"] for line in json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"]) == 3 * 28
     assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
+
+
+def test_a_cache_does_not_answer_a_later_audit(tmp_path):
+    cache = {"model": "scripted/judge", "audit_every": 10, "cache": str(tmp_path / "cache")}
+    assert train(write(tmp_path, rows(), judge=cache)) == 0
+    spent = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]
+    assert spent["calls"] >= 3 * 112
+
+
+def test_an_audit_that_fails_at_the_start_stops_the_run_and_is_made_again(tmp_path, capsys):
+    with serving() as server:
+        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 1, "audit_every": 0})
+        server.configure(down="503")
+        assert train(config) == 2 and "cannot be asked" in capsys.readouterr().err
+        folder = tmp_path / "runs" / "tiny"
+        assert not (folder / "audits.jsonl").exists() and not (folder / "models" / "cold-start").exists()
+        server.configure(down="")
+        assert train(config, "--resume") == 0
+    assert [(line["stage"], line["step"]) for line in read_jsonl(folder / "audits.jsonl")] == [("start", 0)]
 
 
 # ---- input that cannot be used
