@@ -593,30 +593,68 @@ def _may_complete(tokenizer, strings):
         tables[strings] = [not last.isdisjoint(text) for text in texts]
     return tables[strings]
 
-# %% ../nbs/06_models.ipynb #_Ending
+# %% ../nbs/06_models.ipynb #_Watch
+class _Watch:
+    "Notices when a row completes one of its strings"
+    def __init__(self, tokenizer, model, strings):
+        import torch
+        self.tokenizer, self.strings = tokenizer, strings
+        every = tuple(sorted({s for row in strings for s in row}))
+        self.tail = max((len(s.encode()) for s in every), default=0) + 4
+        table = _may_complete(tokenizer, every) if every else []
+        size = model.get_input_embeddings().num_embeddings # often more than the tokenizer has
+        self.table = torch.tensor(table + [False] * (size - len(table)), device=model.device)
+
+    def seen(self, rows, written, t, looked_at):
+        "Say for each row that is looked at whether its token at step `t` completed a string; [B] bool"
+        found = looked_at & False
+        for i in (self.table[written[rows, t]] & looked_at).nonzero()[:, 0].tolist():
+            tail = written[rows[i], max(0, t + 1 - self.tail):t + 1].tolist()
+            text = _text(self.tokenizer, tail)
+            found[i] = any(s in text for s in self.strings[int(rows[i])])
+        return found
+
+
 class _Ending:
     "Decides after each token which rows are finished"
     def __init__(self, tokenizer, model, caps, stops):
         import torch
-        self.tokenizer, self.stops = tokenizer, stops
         self.caps = torch.tensor(caps, device=model.device)
         self.ends = torch.tensor(end_ids(tokenizer, model), device=model.device)
-        strings = tuple(sorted({s for row in stops for s in row}))
-        self.tail = max((len(s.encode()) for s in strings), default=0) + 4
-        table = _may_complete(tokenizer, strings) if strings else []
-        size = model.get_input_embeddings().num_embeddings # often more than the tokenizer has
-        self.table = torch.tensor(table + [False] * (size - len(table)), device=model.device)
+        self.stops = _Watch(tokenizer, model, stops)
 
     def finished(self, rows, written, t):
         "Say for each row whether its token at step `t` was its last; [B] bool"
         import torch
-        last = written[rows, t]
-        done = torch.isin(last, self.ends) | (t + 1 >= self.caps[rows])
-        for i in (self.table[last] & ~done).nonzero()[:, 0].tolist():
-            tail = written[rows[i], max(0, t + 1 - self.tail):t + 1].tolist()
-            text = _text(self.tokenizer, tail)
-            done[i] = any(s in text for s in self.stops[int(rows[i])])
-        return done
+        done = torch.isin(written[rows, t], self.ends) | (t + 1 >= self.caps[rows])
+        return done | self.stops.seen(rows, written, t, ~done)
+
+# %% ../nbs/06_models.ipynb #_Ban
+class _Ban:
+    "Forbids to repeat `n` tokens of what is visible"
+    def __init__(self, tokenizer, model, n, after):
+        import torch
+        self.n, self.hidden = n, torch.tensor([bool(s) for s in after], device=model.device)
+        self.begin = torch.zeros(len(after), dtype=torch.long, device=model.device)
+        self.watch = _Watch(tokenizer, model, [(s,) if s else () for s in after])
+
+    def note(self, rows, written, t):
+        "Note where hidden text ends"
+        seen = self.watch.seen(rows, written, t, self.hidden[rows])
+        self.begin[rows[seen]], self.hidden[rows[seen]] = t + 1, False
+
+    def apply(self, logits, rows, written, t):
+        "Take the tokens out of the logits [B, V] that would be a repetition at step `t`"
+        import torch
+        if t < self.n: return logits
+        text, n = written[rows, :t], self.n
+        windows = text.unfold(1, n - 1, 1)[:, :-1] # [B, t - n + 1, n - 1]
+        places = torch.arange(windows.shape[1], device=text.device)
+        visible = (places >= self.begin[rows, None]) & ~self.hidden[rows, None]
+        row, place = ((windows == text[:, None, 1 - n:]).all(-1) & visible).nonzero(as_tuple=True)
+        logits = logits.clone()
+        logits[row, text[row, place + n - 1]] = -float("inf")
+        return logits
 
 # %% ../nbs/06_models.ipynb #_Rows
 class _Rows:
@@ -651,7 +689,7 @@ class _Rows:
         self._read(tokens[:, None])
 
 # %% ../nbs/06_models.ipynb #_write
-def _write(model, tokenizer, prompts, caps, stops, draws, options):
+def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None):
     "Write one batch; give per row its ids and their log-probabilities"
     import torch
     batch, ending = _Rows(model, prompts, max(caps)), _Ending(tokenizer, model, caps, stops)
@@ -659,9 +697,11 @@ def _write(model, tokenizer, prompts, caps, stops, draws, options):
     written, lengths, alive = rows.new_zeros(len(rows), max(caps)), torch.zeros_like(rows), rows >= 0
     logps = torch.zeros(written.shape, device=model.device)
     for t in range(max(caps)):
-        last = _pick(batch.logits, draws[rows, t], *options)
+        allowed = ban.apply(batch.logits, rows, written, t) if ban else batch.logits
+        last = _pick(allowed, draws[rows, t], *options)
         written[rows, t], logps[rows, t] = last, _chosen(batch.logits, last, options[0])
         lengths[rows[alive]] = t + 1
+        if ban: ban.note(rows, written, t)
         alive &= ~ending.finished(rows, written, t)
         left = int(alive.sum())
         if not left: break
@@ -751,16 +791,20 @@ def generate(
     top_p: float = 1.0,       # choose among the likeliest tokens with this share; 1 = off
     seed: int | None | Sequence[int | None] = 0, # None = different each time; one for all rows, or one for each
     batch_size: int = 128,    # rows that are written together
-) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k and top-p
+    no_repeat_ngram: int = 0, # no visible run of so many tokens twice; 0 = off
+    visible_after: str | Sequence[str] = "", # the string that ends what is hidden, for all rows or for each; "" = nothing is
+) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends, done = len(prompt_ids), end_ids(tokenizer, model), {}
     caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
     draws, options = _draws(caps, seed), (temperature, top_k, top_p)
+    after = [visible_after] * n if isinstance(visible_after, str) else visible_after
     with _asking(model):
         for rows in _batches(prompt_ids, caps, batch_size):
-            prompts, c, s = ([values[i] for i in rows] for values in (prompt_ids, caps, stops))
-            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options))
+            prompts, c, s, a = ([values[i] for i in rows] for values in (prompt_ids, caps, stops, after))
+            ban = _Ban(tokenizer, model, no_repeat_ngram, a) if no_repeat_ngram else None
+            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban))
     cut = lambda i, ids, logps: cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
     return [cut(i, *done[i]) for i in range(n)]
 
