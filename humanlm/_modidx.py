@@ -495,6 +495,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.formats.reddit_user': ('formats.html#reddit_user', 'humanlm/formats.py'),
                                  'humanlm.formats.same_person': ('formats.html#same_person', 'humanlm/formats.py'),
                                  'humanlm.formats.source_name': ('formats.html#source_name', 'humanlm/formats.py'),
+                                 'humanlm.formats.unfold_mail': ('formats.html#unfold_mail', 'humanlm/formats.py'),
                                  'humanlm.formats.utc_seconds': ('formats.html#utc_seconds', 'humanlm/formats.py'),
                                  'humanlm.formats.youtube_author': ('formats.html#youtube_author', 'humanlm/formats.py'),
                                  'humanlm.formats.youtube_content': ('formats.html#youtube_content', 'humanlm/formats.py'),

@@ -7,27 +7,30 @@ __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'GONE', 'formats', 'source_name', 'RowF
            'Known', 'known_name', 'is_hash_of', 'Format', 'reddit_author', 'reddit_user', 'youtube_author',
            'youtube_user', 'plain_text', 'youtube_content', 'medium_author', 'medium_user', 'medium_content',
            'amazon_author', 'amazon_user', 'amazon_content', 'is_model', 'chat_author', 'chat_user', 'enron_author',
-           'enron_user', 'RawRow', 'map_row', 'same_person', 'is_own', 'human_prompt', 'numbered_rows', 'read_raw',
-           'map_rows', 'clean_generated', 'OfficialRow', 'read_official']
+           'enron_user', 'RawRow', 'map_row', 'same_person', 'is_own', 'hide_user', 'human_prompt', 'enrichment',
+           'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items', 'on_hub', 'hub_items',
+           'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow', 'read_official']
 
 # %% ../nbs/02_formats.ipynb #import-csv-import-gzip
 import csv
 import gzip
 import json
 import re
-import sys
+import zlib
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import lru_cache
 from hashlib import blake2b, md5, sha1, sha256
 from html import unescape
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .data import SPLITS, DataError, Example, Message, Persona, near_miss, shorten, table_cell
-from .mail import read_who, thread_subject
+from .mail import MAIL_FAULTS, MAIL_NOTES, Seen, mail_rows, read_who, thread_subject
 
 # %% ../nbs/02_formats.ipynb #SOURCES
 SOURCES = {
@@ -54,8 +57,9 @@ def source_name(
     return _NAMES[plain]
 
 # %% ../nbs/02_formats.ipynb #FAULTS
-FAULTS = {
+FAULTS = MAIL_FAULTS | {
     "broken JSON": "a line, or a part of it, is not the JSON it should be",
+    "broken CSV": "a record has more cells than the file has columns",
     "missing field": "a column that every row needs is not there",
     "wrong type": "a column holds something else than published rows hold",
     "no context": "there is no message to answer",
@@ -67,7 +71,7 @@ FAULTS = {
 }
 "Why a row is dropped."
 
-NOTES = {
+NOTES = MAIL_NOTES | {
     "wrong encoding": "bytes that are not UTF-8: replaced in JSON, read as Windows-1252 in CSV",
     "time missing": "nobody knows when it was written",
     "time unreadable": "the time is there but says nothing",
@@ -224,7 +228,7 @@ def is_hash_of(
     who: Known,  # somebody in the context
 ) -> bool:
     "Tell whether a hashed user id stands for this author"
-    for name in {who.shown, *who.ids, *who.names}:
+    for name in {who.shown, *who.ids, *who.names} - {""}:
         data = name.encode("utf-8", "replace")
         if any(digest(data).hexdigest().startswith(user_id) for digest in (sha256, md5, sha1)):
             return True
@@ -267,15 +271,19 @@ def _post(post_id, message, facts, notes): return post_id
 def _login(name): return re.sub(r"^/?u/", "", known_name(name)).casefold()
 
 
+@lru_cache(maxsize=65536)
+def _redditor(name): return Known(name, _ids(_login(name)))
+
+
 def reddit_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote a post or comment on Reddit"
-    name = known_name(facts.get("author", message.get("role")))
-    return Known(name, _ids(_login(name)))
+    return _redditor(known_name(facts["author"] if "author" in facts else message.get("role")))
 
 
 def reddit_user(user_id: str, facts: dict) -> Known:
     "Who wrote the reply"
-    return Known(_login(user_id), _ids(_raw(_login(user_id)), _login(facts.get("author"))))
+    login = _login(user_id)
+    return Known(login, _ids(_raw(login), _login(facts.get("author"))))
 
 
 def _reddit_root(post_id, message, facts, notes): return post_id.removeprefix("t3_")
@@ -358,9 +366,13 @@ _ARTICLE = ("article_id", "articleId", "post_id", "id", "unique_slug", "url", "l
 def _writer(name): return known_name(name).lstrip("@")
 
 
+@lru_cache(maxsize=65536)
+def _medium_writer(role): return Known(role, _ids(_writer(role)))
+
+
 def medium_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote the article or a response"
-    return Known(_role(message), _ids(_writer(message.get("role"))))
+    return _medium_writer(_role(message))
 
 
 def medium_user(user_id: str, facts: dict) -> Known:
@@ -460,8 +472,13 @@ def chat_user(user_id: str, facts: dict) -> Known:
 # %% ../nbs/02_formats.ipynb #enron_author
 def enron_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote a mail, by address or, where a quotation has none, by name"
-    who = read_who(_role(message))
-    name = who.name or read_who(known_name(facts.get("from"))).name
+    return _correspondent(_role(message), known_name(facts.get("from")))
+
+
+@lru_cache(maxsize=65536)
+def _correspondent(role, sender):
+    who, named = read_who(role), read_who(sender)
+    name = who.name or named.name
     return Known(who.address or name, _ids(who.address), _ids(name))
 
 
@@ -527,11 +544,11 @@ def map_row(
         raise RowFault("missing field", "field 'post_id' is missing or empty")
     messages = [(m, _facts(m.get("metadata"), notes)) for m in decode_prompt(_needed(raw, "prompt"))]
     root = form.root(post, *messages[0], notes)
-    chain = blake2b(f"{source}\n{root}".encode("utf-8", "replace"), digest_size=10)
-    prompt = tuple(_said(form, root, user, chain, place, m, notes) for place, m in enumerate(messages))
-    chain.update(f"\0{reply}\0{post}\0{user.shown}\0{time}".encode("utf-8", "replace"))
+    digest = blake2b(f"{source}\n{root}".encode("utf-8", "replace"), digest_size=10)
+    prompt = tuple(_said(form, root, user, digest, place, m, notes) for place, m in enumerate(messages))
+    digest.update(f"\0{reply}\0{post}\0{user.shown}\0{time}".encode("utf-8", "replace"))
     names = tuple(n for n in _ids(*user.ids, *user.names) if n != user.shown)
-    row_id = f"{source}-{chain.hexdigest()}"
+    row_id = f"{source}-{digest.hexdigest()}"
     return RawRow(source, prompt, reply, user.shown, post, root, time, row_id, facts, _persona(raw), names, tuple(notes))
 
 # %% ../nbs/02_formats.ipynb #_GONE_HASHES
@@ -614,14 +631,14 @@ def same_person(
 _NOTED = {"display name": "matched by display name", "hash": "matched by hash", "unknown": "identity unknown"}
 
 
-def _said(form, root, user, chain, place, said, notes):
+def _said(form, root, user, digest, place, said, notes):
     message, facts = said
     text, who = form.content(message, facts, place), form.author(message, facts, place)
-    chain.update(f"\0{text}".encode("utf-8", "replace"))
-    if not text.strip():
+    digest.update(f"\0{text}".encode("utf-8", "replace"))
+    if not text or text.isspace():
         notes["empty message in the context"] = None
     role, name = _chat_name(user, who, facts, notes) if form.chat else ("user", _name(user, who, notes))
-    return Message(f"{root}/{chain.hexdigest()[:12]}", role, name, text, _when(facts))
+    return Message(f"{root}/{digest.hexdigest()[:12]}", role, name, text, _when(facts))
 
 
 def _chat_name(user, who, facts, notes):
@@ -651,144 +668,252 @@ def is_own(
     return message.role == "user" and bool(message.name) and message.name == row.user_id
 
 
+def hide_user(
+    text: str,  # by anybody
+    names: Iterable[str],  # ids and names of the user
+    human: str = "HUMAN",  # what the user is called
+) -> str:
+    "Replace mentions of the user"
+    low = text.casefold()
+    found = [re.escape(n) for n in (name.lstrip("@") for name in names) if len(n) > 2 and n.casefold() in low]
+    if not found:
+        return text
+    known = "|".join(sorted(found, key=len, reverse=True))
+    telling = "|".join(n for n in found if re.search(r"[0-9_@]", n)) or r"(?!)"
+    return re.sub(rf"(?<![\w@])(?:(?:@|/?u/)(?:{known})|(?:{telling}))(?!\w)", human, text, flags=re.I)
+
+
 def human_prompt(
     row: RawRow,
     human: str = "HUMAN",  # what the user is called
 ) -> tuple[Message, ...]:
     "Give the context with the user's own messages under one name, and nobody else's"
-    return tuple(_renamed(m, row, human) for m in row.prompt)
+    names = (row.user_id, *row.known_as)
+    return tuple(_renamed(m, row, names, human) for m in row.prompt)
 
 
-def _renamed(m, row, human):
+def _renamed(m, row, names, human):
     name = human if is_own(m, row) else f"{m.name} (2)" if m.name == human else m.name
-    return Message(m.id, m.role, "" if m.role == "assistant" else name, m.content, m.time, m.parents)
+    return replace(m, name="" if m.role == "assistant" else name, content=hide_user(m.content, names, human))
 
-# %% ../nbs/02_formats.ipynb #numbered_rows
-def numbered_rows(
-    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
-    faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
-    start: int = 0,  # skip this many lines, records or rows
-    splits: str = ".*",  # on the hub: pattern of the splits to read
-    config: str | None = None,  # on the hub: name of the configuration
-) -> Iterator[tuple[int, dict]]:
-    "Read rows lazily, each with its number, counted from 1 over all files"
-    path, number = Path(where), 0
-    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(where)) and not path.suffix.lower() in _READERS:
-        yield from enumerate(_hub_rows(str(where), splits, config, start), start + 1)
+# %% ../nbs/02_formats.ipynb #enrichment
+def enrichment(
+    row: RawRow,
+) -> dict[str, Any]:  # field → value; empty, zero and missing ones are left out
+    "Collect the facts about a reply and its author that help to describe the author (HumanLM, section 2.4)"
+    found = {name: _found(row.metadata, name) for name in formats[row.source].enrich}
+    return {name: value for name, value in found.items() if value not in (None, "", 0, False, [], {})}
+
+
+def _found(facts, name):
+    value = _inner(facts, *name.split("."))
+    if value is not None:
+        return value
+    inner = (_inner(part, *name.split(".")) for part in facts.values() if isinstance(part, dict))
+    return next((v for v in inner if v is not None), None)
+
+# %% ../nbs/02_formats.ipynb #json_line
+def json_line(
+    line: bytes,  # of a file
+) -> Iterator[dict | RowFault]:  # nothing for a blank line
+    "Read a line of JSON; a fault stands for what cannot be read, and before a row with bad bytes"
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        text = line.decode("utf-8-sig", "replace")
+        yield RowFault("wrong encoding", f"{e.reason} at byte {e.start}")
+    if text.isspace():
         return
-    for file in _files(path):
-        for number, row in enumerate(_READERS[_suffix(file)](file), number + 1):
-            if number > start:
-                yield from _checked(number, row, file, faults)
-
-
-def read_raw(
-    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
-    faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
-    start: int = 0,  # skip this many lines, records or rows
-    splits: str = ".*",  # on the hub: pattern of the splits to read
-    config: str | None = None,  # on the hub: name of the configuration
-) -> Iterator[dict]:
-    "Read rows lazily"
-    return (row for _, row in numbered_rows(where, faults, start, splits, config))
-
-# %% ../nbs/02_formats.ipynb #_suffix
-def _suffix(path): return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
-
-
-def _files(path):
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if _suffix(p) in _READERS and not p.name.startswith("."))
-        if not files:
-            raise DataError(f"{path}: no file in this folder ends in {', '.join(_READERS)}. Check the path.")
-        return files
-    if not path.exists():
-        raise DataError(f"Cannot read {path}: there is no such file, and it is no OWNER/NAME on the hub. Check the path.")
-    if _suffix(path) not in _READERS:
-        raise DataError(f"Cannot read {path}: rows are read from {', '.join(_READERS)}, not {path.suffix!r}. Convert the file.")
-    return [path]
-
-
-def _open(path): return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        row = shorten(e)
+    yield row if isinstance(row, dict) else RowFault("broken JSON", f"no object ({shorten(row, 60)}): {shorten(repr(text[:400]))}")
 
 
 def _jsonl(path):
     with _open(path) as lines:
         for line in lines:
-            yield line
+            yield from json_line(line)
 
 
+def _open(path): return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+
+# %% ../nbs/02_formats.ipynb #csv_lines
+def csv_lines(
+    lines: Iterable[bytes],
+    faults: list[RowFault],  # is told of other encodings
+) -> Iterator[str]:
+    "Decode the lines of a CSV file"
+    for line in lines:
+        try:
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError as e:
+            text = line.decode("cp1252", "replace")
+            faults.append(RowFault("wrong encoding", f"{e.reason}: {shorten(repr(text))}"))
+        if "\r" in text[:-2]:
+            yield from text.replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
+        else:
+            yield text
+
+
+def csv_items(
+    lines: Iterable[bytes],  # of a CSV file
+) -> Iterator[dict | RowFault]:
+    "Read a CSV file of rows or of mail"
+    csv.field_size_limit(2**25)
+    faults: list[RowFault] = []
+    records = csv.DictReader(csv_lines(lines, faults))
+    for row in records:
+        yield from faults
+        faults.clear()
+        yield RowFault("broken CSV", shorten(repr(row[None]))) if None in row else row
+    yield from faults
+
+
+def _csv(path):
+    with _open(path) as lines:
+        yield from csv_items(lines)
+
+# %% ../nbs/02_formats.ipynb #unfold_mail
+def unfold_mail(
+    items: Iterable[dict | RowFault],  # of one file
+    seen: Seen,  # mails met before
+) -> Iterator[dict | RowFault]:
+    "Put the replies in the place of the mails that hold them, if this is a mailbox; else change nothing"
+    items, faults = iter(items), []
+    for item in items:
+        if not isinstance(item, RowFault):
+            break
+        yield item
+    else:
+        return
+    items = chain([item], items)
+    if item.keys() != {"file", "message"}:
+        yield from items
+        return
+    mails = (item for item in items if not isinstance(item, RowFault) or faults.append(item))
+    for row in mail_rows(mails, lambda kind, where: faults.append(RowFault(kind, where)), seen):
+        yield from faults
+        faults.clear()
+        yield row
+    yield from faults
+
+# %% ../nbs/02_formats.ipynb #_parquet
 def _parquet(path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=512):
-            yield from batch.to_pylist()
-    except (OSError, pa.ArrowException) as e:
-        raise DataError(f"Cannot read {path}: {shorten(e)}. Check the path, or write the file again.") from e
-
-
-def _csv(path):
-    csv.field_size_limit(2**31 - 1)
-    with _open(path) as lines:
-        yield from csv.DictReader(map(_csv_line, lines))
-
-
-def _csv_line(line):
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return line.decode("cp1252", "replace")
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=512):
+                yield from batch.to_pylist()
+    except pa.ArrowException as e:
+        raise OSError(shorten(e)) from e
 
 
 _READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".parquet": _parquet}
 
-# %% ../nbs/02_formats.ipynb #_checked
-def _checked(number, row, path, faults):
+
+def _suffix(path): return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
+def raw_files(
+    where: str | Path,  # a file or a folder of them
+) -> list[Path]:
+    "List the files to read, in order; `DataError` if there are none"
+    path, known = Path(where), ", ".join(_READERS)
+    if not path.exists():
+        raise DataError(f"Cannot read {path}: there is no such file or folder. Check the path.")
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if _suffix(p) in _READERS and not p.name.startswith("."))
+        if not files:
+            raise DataError(f"{path}: no file in this folder ends in {known}. Check the path.")
+        return files
+    if _suffix(path) not in _READERS:
+        raise DataError(f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. Convert the file.")
+    return [path]
+
+
+def file_items(
+    path: Path,  # one file
+    seen: Seen | None = None,  # mails met before; None: none
+) -> Iterator[dict | RowFault]:
+    "Read one file; `DataError` if reading stops in the middle"
     try:
-        if isinstance(row, bytes):
-            if row.isspace():
-                return
-            row = _json_line(row, f"{path.name}, row {number}", faults)
-        yield number, row
-    except RowFault as e:
-        if faults is None:
-            raise RowFault(e.kind, f"{path}, row {number}: {e.detail}") from e
-        faults.add(e.kind, f"{path.name}, row {number}: {e.detail}")
+        yield from unfold_mail(_READERS[_suffix(path)](path), seen or Seen())
+    except (OSError, EOFError, zlib.error, csv.Error) as e:
+        advice = "A quotation mark may be missing." if isinstance(e, csv.Error) else "Check the path, or write the file again."
+        raise DataError(f"Cannot read {path}: {shorten(e) or type(e).__name__}. {advice}") from e
+
+# %% ../nbs/02_formats.ipynb #_HUB_NAME
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def _json_line(line, where, faults):
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = line.decode("utf-8-sig", "replace")
-        if faults is not None:
-            faults.add("wrong encoding", where)
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise RowFault("broken JSON", f"{shorten(e)}: {shorten(repr(text))}") from e
-    if not isinstance(row, dict):
-        raise RowFault("broken JSON", f"expected an object, got {shorten(repr(text))}")
-    return row
+def on_hub(
+    where: str | Path,
+) -> bool:
+    "Tell a name on the hub from a path"
+    path = Path(where)
+    return not path.exists() and bool(_HUB_NAME.fullmatch(str(where))) and _suffix(path) not in _READERS
 
 
-def _hub_rows(name, splits, config, start):
+def hub_items(
+    name: str,  # OWNER/NAME
+    splits: str = ".*",  # pattern of the splits to read
+    config: str | None = None,  # name of the configuration
+) -> Iterator[dict]:
+    "Stream rows from the hub; `DataError` if it cannot be reached"
     from datasets import get_dataset_split_names, load_dataset
 
     try:
-        found = [s for s in get_dataset_split_names(name, config) if re.fullmatch(splits, s)]
+        found = [split for split in get_dataset_split_names(name, config) if re.fullmatch(splits, split)]
         for split in found:
-            for row in load_dataset(name, config, split=split, streaming=True):
-                if start > 0:
-                    start -= 1
-                else:
-                    yield row
-    except Exception as e:  # the hub's library raises many kinds
-        raise DataError(f"Cannot read {name} from the hub: {type(e).__name__}: {shorten(e)}. Check name and network.") from e
+            yield from load_dataset(name, config, split=split, streaming=True)
+    except Exception as e:  # the library raises its own errors, those of four others, and OSError
+        why = f"{type(e).__name__}: {shorten(e)}"
+        raise DataError(f"Cannot read {name} from the hub ({why}). Check name and network, or give a file.") from e
     if not found:
         raise DataError(f"{name}: no split fits {splits!r}. Check the pattern.")
+
+# %% ../nbs/02_formats.ipynb #numbered_rows
+def numbered_rows(
+    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
+    faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
+    start: int = 0,  # leave out this many items
+    splits: str = ".*",  # on the hub: pattern of the splits to read
+    config: str | None = None,  # on the hub: name of the configuration
+) -> Iterator[tuple[int, dict]]:
+    "Read rows lazily, each with its number, counted from 1 over all files"
+    if on_hub(where):
+        items = ((str(where), row) for row in hub_items(str(where), splits, config))
+    else:
+        seen = Seen()
+        items = ((path.name, row) for path in raw_files(where) for row in file_items(path, seen))
+    return _numbered(items, faults, start)
+
+
+def _numbered(items, faults, start):
+    for number, (name, row) in enumerate(items, 1):
+        if number <= start:
+            continue
+        if not isinstance(row, RowFault):
+            yield number, row
+        elif faults is not None:
+            faults.add(row.kind, f"{name}, item {number}: {row.detail}")
+        elif row.kind in FAULTS and row.kind not in MAIL_FAULTS:
+            raise RowFault(row.kind, f"{name}, item {number}: {row.detail}. Fix or remove it, or count faults.")
+
+
+def read_raw(
+    where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
+    faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
+    start: int = 0,  # leave out this many items
+    splits: str = ".*",  # on the hub: pattern of the splits to read
+    config: str | None = None,  # on the hub: name of the configuration
+) -> Iterator[dict]:
+    "Read rows lazily"
+    return (row for _, row in numbered_rows(where, faults, start, splits, config))
 
 # %% ../nbs/02_formats.ipynb #map_rows
 def map_rows(
