@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from importlib import metadata
 from pathlib import Path
 from types import NoneType
@@ -536,9 +536,13 @@ def save_config(
 
 # %% ../nbs/01_config.ipynb #command
 def command(
-    main: Callable[[Sequence[str] | None], int | None],  # from arguments to an exit code
+    main: Callable[[Sequence[str] | None], int | None] | None = None,  # from arguments to an exit code
+    *,
+    stopped: str = "what is finished is kept, --resume continues",  # what Ctrl-C leaves behind
 ) -> Callable[..., int]:
     "Make `main` print `HumanLMError`s as messages and always return an exit code"
+    if main is None:
+        return partial(command, stopped=stopped)
 
     @wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
@@ -548,7 +552,7 @@ def command(
             print("\n".join((f"error: {e}", *getattr(e, "__notes__", ()))), file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print("stopped; what is finished is kept, --resume continues", file=sys.stderr)
+            print(f"stopped; {stopped}", file=sys.stderr)
             return 130
         except SystemExit as e:
             return e.code if isinstance(e.code, int) else int(e.code is not None)

@@ -576,7 +576,7 @@ USAGE = """usage: python -m humanlm.judges audit --judge.model NAME [--judge.sec
   audit   examine a judge with fixed questions (audit --help lists all settings)"""
 
 
-@command
+@command(stopped="nothing is kept but answers in a cache (--judge.cache FOLDER)")
 def main(
     argv: Sequence[str] | None = None,  # None: the command line
 ) -> int:  # exit code
