@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from types import NoneType, UnionType
@@ -453,7 +454,7 @@ def example_from_dict(
 
 # %% ../nbs/00_data.ipynb #load_examples
 def load_examples(
-    source: str | Path | Any,  # .jsonl, .parquet, or `datasets`: a saved folder, a Dataset, a DatasetDict
+    source: str | Path | Any,  # .jsonl, .parquet or a folder of it, or `datasets`: a saved folder, a Dataset, a DatasetDict
 ) -> list[Example]:
     "Load examples; `DataError` names file, row and field"
     examples, seen = [], {}
@@ -485,10 +486,11 @@ def _rows(source):
         return _dataset_rows(source, "data set")
     path = Path(source)
     if path.is_dir():
-        return _dataset_rows(_saved_dataset(path), path)
+        parts = sorted(path.glob("*.parquet"))
+        return chain.from_iterable(map(_parquet_rows, parts)) if parts else _dataset_rows(_saved_dataset(path), path)
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
     if path.suffix not in readers:
-        known = "Use .jsonl, .parquet or a folder saved by datasets"
+        known = "Use .jsonl, .parquet, a folder of .parquet files or one saved by datasets"
         raise DataError(f"Cannot read {path}: unknown ending {path.suffix!r}. {known}.")
     return readers[path.suffix](path)
 

@@ -113,8 +113,8 @@ FATES = {
     "turns": "conversation with too few or too many turns: dropped",
     "early turn": "early turn of a conversation that tests: context only",
     "stranger": "tests a person without a training row: dropped",
-    "evidence": "its author's persona is written from it: not predicted",
-    "before": "before the end of its author's persona's evidence: dropped",
+    "evidence": "the persona of its author is written from it: not predicted",
+    "before": "before the last row that the persona of its author rests on: dropped",
     "newcomer": "by a person with too little history for a persona: dropped",
     "history": "was never to be predicted",
 }

@@ -91,7 +91,8 @@ def record(
     offset: int,
 ) -> tuple:
     "Describe an entry for the index, in the order of `RECORD`"
-    said = "\0".join([entry.user_id, *(m[3] for m in entry.context), " ".join(entry.reply.lower().split())])
+    before = entry.context[-1][0] if entry.context and entry.source != "enron" else ""
+    said = f"{entry.user_id}\0{before}\0{' '.join(entry.reply.lower().split())}"
     chars = len(entry.reply) + sum(len(m[3]) + len(m[2]) for m in entry.context)
     time = np.nan if entry.time is None else entry.time
     return (hash64(entry.id), hash64(entry.user_id), hash64(entry.context_id), hash64(said), hash_bytes(data), time,
@@ -155,19 +156,18 @@ class Spool:
 # %% ../nbs/03_spool.ipynb #Step
 class Step(NamedTuple):
     "One step of reading a source"
-    number: int           # rows of the source read so far
-    entry: Entry | None   # None: the row gave nothing, and was counted
+    number: int                # rows of the source read so far
+    entries: tuple[Entry, ...]  # what the row gave; what it did not give was counted
 
 
 Source = Callable[[int, Counter], Iterator[Step]]
-PART = 20_000  # entries of a part
+PART = 20_000  # rows of a part
 
 
 def fill(
     spool: Spool,
     source: Source,           # (rows to skip, counts) → steps
-    size: int = PART,         # entries per part
-    most: int | None = None,  # stop after this many rows; None: read all
+    size: int = PART,         # rows of the source per part
     tell: Callable[[int], Any] = lambda n: None,  # is told how many rows were read, part by part
 ) -> None:
     "Read a source into a spool, from where an earlier process stopped"
@@ -176,26 +176,27 @@ def fill(
     read = notes[-1]["read"] if notes else 0
     counts: Counter = Counter()
     steps = source(read, counts)
-    reading = _Reading(steps, read, size, most)
+    reading = _Reading(steps, read, size)
     while not reading.done:
-        spool.add(reading.part(), lambda: {"read": reading.read, "done": reading.done, "counts": dict(counts)})
+        spool.add(reading.part(), lambda: reading.note() | {"counts": dict(counts)})
         counts.clear()
         tell(reading.read)
 
 
 class _Reading:
     "A source, cut into parts"
-    def __init__(self, steps, read, size, most):
-        self.steps, self.read, self.size, self.most, self.done = steps, read, size, most, False
+    def __init__(self, steps, read, size):
+        self.steps, self.read, self.size, self.done, self.rows = steps, read, size, False, 0
+
+    def note(self): return {"read": self.read, "rows": self.rows, "done": self.done}
 
     def part(self):
-        n = 0
-        for number, entry in self.steps:
+        self.rows = 0
+        for number, entries in self.steps:
             self.read = number
-            if entry is not None: yield entry
-            n += 1
-            if self.most and number >= self.most: break
-            if n >= self.size: return
+            yield from entries
+            self.rows += 1
+            if self.rows >= self.size: return
         self.done = True
 
 

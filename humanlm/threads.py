@@ -165,6 +165,7 @@ def import_threads(
     path: str | Path,  # .jsonl or .parquet, one message per row
     columns: Mapping[str, str | None] | None = None,  # field → column, fields as in `FIELDS`
     source: str | None = None,  # name of the collection; None: the file's name
+    faults: Counter | None = None,  # counts rows that cannot be used; None: raise at the first
 ) -> list[Thread]:
     "Read a file of posts and replies into threads, oldest first; `DataError` names file, row and field"
     path, rows = Path(path), read_rows(path)
@@ -173,7 +174,9 @@ def import_threads(
     threads: dict[str, dict] = {}
     for n, row in rows:
         try: _add(threads, read_line(row, cols, n, path.stem), n)
-        except DataError as e: raise DataError(f"{path}, row {n}: {e}") from e
+        except DataError as e:
+            if faults is None: raise DataError(f"{path}, row {n}: {e}") from e
+            faults["id given twice" if "already given" in str(e) else "unreadable line"] += 1
     return in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
 
 # %% ../nbs/02_threads.ipynb #in_time_order
