@@ -980,6 +980,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'humanlm.mail._quoted_mail': ('mail.html#_quoted_mail', 'humanlm/mail.py'),
                               'humanlm.mail._row': ('mail.html#_row', 'humanlm/mail.py'),
                               'humanlm.mail._seconds': ('mail.html#_seconds', 'humanlm/mail.py'),
+                              'humanlm.mail._spelled': ('mail.html#_spelled', 'humanlm/mail.py'),
                               'humanlm.mail._thread_rows': ('mail.html#_thread_rows', 'humanlm/mail.py'),
                               'humanlm.mail._tidy': ('mail.html#_tidy', 'humanlm/mail.py'),
                               'humanlm.mail._unfit': ('mail.html#_unfit', 'humanlm/mail.py'),
