@@ -61,11 +61,11 @@ $(MARK)-train: $(INPUTS) | $(BIN)/python
 	@touch $@
 
 $(MARK)-dev: $(INPUTS) | $(BIN)/python
-	$(call install,train$(comma)dev)
+	$(call install,train$(comma)serve$(comma)dev)
 	@touch $(MARK)-train $@
 
 $(MARK)-docs: $(INPUTS) | $(BIN)/python
-	$(call install,train$(comma)dev$(comma)docs)
+	$(call install,train$(comma)serve$(comma)dev$(comma)docs)
 	@touch $(MARK)-train $(MARK)-dev $@
 
 $(BIN)/python:

@@ -7,7 +7,8 @@ __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
            'render_target', 'end_id', 'end_ids', 'PromptStrip', 'show_prompt', 'FittedPrompt', 'fit_prompt',
            'TokenLogps', 'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter',
-           'load_model', 'load_encoder', 'add_adapter', 'contract_files', 'merge_adapter', 'make_model']
+           'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
+           'merge_adapter', 'make_model']
 
 # %% ../nbs/06_models.ipynb #import-json-os-re
 import json, os, re
@@ -868,8 +869,10 @@ def _attempt(where, what, load):
 _ADAPTER = "adapter_config.json"
 
 
-def _base_of(where):
-    "Find the base of an adapter in a folder; None if the folder holds a plain model"
+def adapter_base(
+    where: str | Path, # a model's folder
+) -> str | None:       # a folder, or a model of the Hub; None if the folder holds a plain model
+    "Find the base of an adapter"
     file = Path(where) / _ADAPTER
     if not file.is_file(): return None
     try:
@@ -928,6 +931,18 @@ def _fitting(tokenizer):
     known = tokenizer.get_vocab()
     return next(t for t, needed in TEMPLATES.items() if all(token in known for token in needed[1:]))
 
+# %% ../nbs/06_models.ipynb #load_tokenizer
+def load_tokenizer(
+    name: str | Path,          # a local folder, or a model of the Hub
+    template: str = "humanlm", # as for `load_model`
+) -> "PreTrainedTokenizerFast":
+    "Load the tokenizer of a model without its weights"
+    from transformers import AutoTokenizer
+    where = _locate(name)
+    tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where))
+    _set_template(where, tokenizer, template)
+    return tokenizer
+
 # %% ../nbs/06_models.ipynb #load_model
 def load_model(
     name: str | Path,          # a local folder, or a model of the Hub
@@ -938,7 +953,7 @@ def load_model(
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
     from transformers import AutoModelForCausalLM
     where = _locate(name)
-    base = _base_of(where)
+    base = adapter_base(where)
     loaded = _load(AutoModelForCausalLM, base or where, check_name(dtype, DTYPES, "dtype", ModelError), device,
                    tokens=where)
     if base: loaded = loaded._replace(model=_with_adapter(loaded.model, where, base))
