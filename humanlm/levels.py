@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMS', 'FIXTURES', 'VARIANTS', 'HIERARCHY', 'LEVELS', 'STATES', 'TEXT_FAULTS', 'is_level_name', 'plain_label',
            'Dimension', 'Hierarchy', 'read_template', 'read_json', 'make_hierarchy', 'load_hierarchy', 'load_variant',
-           'VariantTable', 'variants', 'word_count', 'label_of', 'text_faults']
+           'VariantTable', 'variants', 'word_count', 'label_of', 'text_limits', 'text_faults']
 
 # %% ../nbs/09_levels.ipynb #import-json-import-re
 import json
@@ -273,25 +273,32 @@ def word_count(
 
 
 def label_of(
-    text: str,    # what a model wrote
-    d: Dimension, # a level with labels
-) -> str | None:  # the label as it is spelt in the level; None = no label
+    text: str,             # what a model wrote
+    labels: Sequence[str], # of a level
+) -> str | None:           # the label as the level spells it; None = no label
     "Find the label that a text is"
-    return {plain_label(label): label for label in d.labels}.get(plain_label(text))
+    return {plain_label(label): label for label in labels}.get(plain_label(text))
 
 # %% ../nbs/09_levels.ipynb #TEXT_FAULTS
 TEXT_FAULTS = ("no label", "too long")
 
 
+def text_limits(
+    dimensions: Sequence[Dimension], # of a hierarchy
+) -> dict[str, dict]:                # level → labels and max_words, as plain data; levels without a limit are left out
+    "Give what may be checked of a text"
+    return {d.name: {"labels": list(d.labels), "max_words": d.max_words} for d in dimensions if d.labels or d.max_words}
+
+
 def text_faults(
-    texts: Mapping[str, str],          # level → text, as the parser gives them
-    hierarchy: Hierarchy = HIERARCHY,  # where caps and labels are
-) -> dict[str, str]:                   # level → one of `TEXT_FAULTS`; levels without one are left out
+    texts: Mapping[str, str],                             # level → text, as the parser gives them
+    limits: Mapping[str, Mapping] = text_limits(HIERARCHY), # level → limits
+) -> dict[str, str]:                                      # level → one of `TEXT_FAULTS`; levels without one are left out
     "Find texts that are longer than their level allows, or none of its labels"
-    found = {n: _text_fault(text, hierarchy[n]) for n, text in texts.items()}
+    found = {n: _text_fault(text, **limits[n]) for n, text in texts.items() if n in limits}
     return {n: fault for n, fault in found.items() if fault}
 
 
-def _text_fault(text, d):
-    if d.labels and text.strip() and label_of(text, d) is None: return "no label"
-    return "too long" if d.max_words and word_count(text) > d.max_words else None
+def _text_fault(text, labels, max_words):
+    if labels and text.strip() and label_of(text, labels) is None: return "no label"
+    return "too long" if max_words and word_count(text) > max_words else None
