@@ -24,9 +24,8 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 
-from .data import (ConfigError, DataError, HumanLMError, check_name, jsonl_rows, shorten, table_cell,
-                          write_jsonl)
-from .llm import ChatReply, ChatRequest, Client, LLMError, PerLoop, Usage, redact
+from .data import ConfigError, DataError, check_name, jsonl_rows, shorten, table_cell, write_jsonl
+from .llm import CacheError, ChatReply, ChatRequest, Client, LLMError, PerLoop, Usage, redact, without_keys
 
 # %% ../nbs/09_cache.ipynb #_OPEN
 _OPEN = (None, "", (), [], {})
@@ -50,9 +49,9 @@ def request_key(
 
 # %% ../nbs/09_cache.ipynb #_packed
 def _packed(reply: ChatReply) -> dict:
-    "Keep what was said, without keys"
-    said = {"text": redact(reply.text), "finish": reply.finish}
-    lists = {"texts": [redact(text) for text in reply.texts], "notes": list(reply.notes)}
+    "Keep what was said, without the keys of this machine"
+    said = {"text": without_keys(reply.text), "finish": reply.finish}
+    lists = {"texts": [without_keys(text) for text in reply.texts], "notes": list(reply.notes)}
     return said | {k: v for k, v in lists.items() if v}
 
 
@@ -100,7 +99,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > _VERSION:
-        raise HumanLMError(f"{path} was written by a newer version of humanlm (tables {version}, here {_VERSION}). "
+        raise CacheError(f"{path} was written by a newer version of humanlm (tables {version}, here {_VERSION}). "
                            "Update humanlm, or choose another folder.")
     _let_readers_go_on(db)
     db.execute("PRAGMA synchronous = NORMAL")
@@ -121,12 +120,12 @@ _ADVICE = {
 }
 
 
-def _explained(path: Path, error: Exception) -> HumanLMError:
+def _explained(path: Path, error: Exception) -> CacheError:
     "Say what is wrong with the file, and what to do"
     name = getattr(error, "sqlite_errorname", "")
     advice = next((advice for start, advice in _ADVICE.items() if name.startswith(start)), "")
-    return HumanLMError(f"The reply cache {path} failed: {shorten(error)}. "
-                        f"{advice or 'Check it, or choose another folder.'}")
+    return CacheError(f"The reply cache {path} failed: {shorten(error)}. "
+                      f"{advice or 'Check it, or choose another folder.'}")
 
 # %% ../nbs/09_cache.ipynb #ReplyFile
 class ReplyFile:
@@ -144,7 +143,7 @@ class ReplyFile:
 @patch
 @contextmanager
 def open(self: ReplyFile) -> Iterator[sqlite3.Connection]:
-    "Give the connection to one thread at a time; `HumanLMError` says what is wrong with the file"
+    "Give the connection to one thread at a time; `CacheError` says what is wrong with the file"
     with self._lock:
         try:
             if self._process != os.getpid():
@@ -215,7 +214,7 @@ def close(self: ReplyFile):
     "Write what is pending and let go of the file; the next use opens it again"
     with self._lock:
         if self._process == os.getpid():
-            with suppress(HumanLMError):  # the folder may be gone already
+            with suppress(CacheError):  # the folder may be gone already
                 self.flush()
             self._connections.pop().close()
             self._process = 0
@@ -323,8 +322,8 @@ async def _fly(self: DiskCache, flights, key, name, since, ask):
     try:
         if await self._claimed(flights, key, owner, since):
             return await self._ask(key, owner, name, ask)
-    except LLMError as e:
-        error = None if e.kind in _OWN else e
+    except (LLMError, CacheError) as e:
+        error = None if getattr(e, "kind", "") in _OWN else e
         raise
     finally:
         del flights[key]
@@ -357,7 +356,8 @@ def _held(replies, key, owner, lease):
     "Renew a claim while the block lasts; give it up if the block fails"
     def renew():
         nonlocal timer
-        replies.renew(key, owner, lease)
+        with suppress(CacheError):  # storing the reply will say it
+            replies.renew(key, owner, lease)
         timer = loop.call_later(lease / 3, renew)
 
     loop = asyncio.get_running_loop()
@@ -365,7 +365,7 @@ def _held(replies, key, owner, lease):
     try:
         yield
     except BaseException:
-        with suppress(HumanLMError):
+        with suppress(CacheError):
             replies.release(key, owner)
         raise
     finally:

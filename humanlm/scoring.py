@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES', 'VARIANTS', 'ITEMS',
-           'CHARS_PER_TOKEN', 'Number', 'JudgeRequest', 'Judge', 'ruled', 'unsaid', 'ScoreTable', 'format_score',
+           'CHARS_PER_TOKEN', 'JudgeRequest', 'Judge', 'ruled', 'unsaid', 'ScoreTable', 'format_score',
            'candidate_score', 'score_group', 'in_turn', 'score_groups', 'JudgeError', 'fault_share', 'require_judged',
            'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat', 'cut_text',
            'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain',
@@ -507,15 +507,15 @@ def _no_bool(value):
     return value
 
 
-Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # true and false would pass for 1 and 0
+_Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # true and false would pass for 1 and 0
 
 
 class Verdict(BaseModel):
     "What a model says about one candidate"
     model_config = ConfigDict(coerce_numbers_to_str=True, extra="allow")
-    matches: list[Number] = []
-    penalty: Number | None = None
-    score: Number | None = None
+    matches: list[_Number] = []
+    penalty: _Number | None = None
+    score: _Number | None = None
     reason: Annotated[str, BeforeValidator(lambda said: "" if said is None else str(said))] = ""
 
     def value(self, points: int) -> float:

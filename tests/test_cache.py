@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from humanlm.cache import DiskCache, Recording, ReplyFile, recorded_client, request_key
 from humanlm.data import ConfigError, DataError, HumanLMError, run_sync
-from humanlm.llm import ChatReply, ChatRequest, Limits, LLMError, ScriptedClient, Usage, chat, chat_all, client, vllm_client
+from humanlm.llm import CacheError, ChatReply, ChatRequest, Limits, LLMError, ScriptedClient, Usage, chat, chat_all, client, vllm_client
 from server import serving
 
 SECRET = "sk-cache-0123456789abcdef"
@@ -355,8 +355,33 @@ def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
     assert stored >= 1 and sum(cache.replies.find(request_key(chat(f"{i}"), "test/model")) is not None for i in range(100)) == stored
 
 
+def test_a_full_disk_fails_everybody_who_waits_for_the_same(tmp_path):
+    cache, ask = DiskCache(tmp_path), asker(replace(ANSWER, text="yes " * 30_000), seconds=0.02)
+    with cache.replies.open() as db: db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 2}")
+    async def many(): return await asyncio.gather(*(cache(chat("hello"), "test/model", ask) for _ in range(5)), return_exceptions=True)
+    assert [type(e) for e in run_sync(many())] == [CacheError] * 5 and ask.calls == 1
+
+
+def test_a_full_disk_is_no_traceback_of_the_timer_that_renews(tmp_path):
+    async def main():
+        complaints = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        cache = DiskCache(tmp_path, lease=0.03)
+        def broken(*_): raise CacheError("The disk is full.")
+        cache.replies.renew = broken
+        await cache(chat("hello"), "test/model", asker(seconds=0.1))
+        return complaints
+    assert asyncio.run(main()) == []
+
+
+def test_what_a_model_said_comes_back_letter_by_letter(tmp_path):
+    said = "The Bearer certificate sk-estimator, sk-0123456789abcdefghij"
+    for _ in range(2): assert once(DiskCache(tmp_path), asker(replace(ANSWER, text=said, texts=(said, "b")))).texts == (said, "b")
+
+
 def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_API_KEY", "plainlookingsecret")
+    monkeypatch.setenv("OTHER_TOKEN", SECRET)
     leaky = replace(ANSWER, text=f"say {SECRET}", texts=("plainlookingsecret",))
     cache = DiskCache(tmp_path)
     reply = once(cache, asker(leaky), chat(f"my key is {SECRET}"))

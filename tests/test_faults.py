@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, serving, stated
 
 from humanlm.cache import DiskCache
 from humanlm.data import run_sync
-from humanlm.llm import Limits, LLMError, chat, chat_all, vllm_client
-from humanlm.scoring import JUDGE_FAULTS, JudgeRequest, LLMJudge, score_groups
+from humanlm.llm import CacheError, Ledger, Limits, LLMError, chat, chat_all, prices, vllm_client
+from humanlm.scoring import JUDGE_FAULTS, JudgeRequest, LLMJudge, in_turn, score_aspects, score_group, score_groups
 
 SHARE = 0.3
 LIMITS = Limits(concurrency=64, timeout=2.0, attempts=6, backoff=0.01, longest_wait=0.1)
@@ -173,6 +174,42 @@ def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_pat
     assert statuses == {"scored": 600}
     assert server.stats()["requests"] == 0
     assert (judge.ledger.total.calls, judge.ledger.total.hits) == (0, 150)
+
+
+@pytest.mark.parametrize("settings", [{}, {"protocol": "single"}, {"repeats": 2}], ids=str)
+def test_a_full_disk_stops_the_run_before_more_is_paid_and_lost(server, tmp_path, settings):
+    server.configure(latency=0.01)
+    judge = llm_judge(server, Limits(concurrency=2), DiskCache(tmp_path), **settings)
+    with judge.client.cache.replies.open() as db:
+        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 4}")
+    with pytest.raises(CacheError, match="The disk is full. Make room, or prune"): run_sync(score_groups(judge, groups(60), 4))
+    wait_until(lambda: server.stats()["busy"] == 0)
+    kept, seen, entered = DiskCache(tmp_path).size().replies, server.stats()["requests"], judge.ledger.total.calls
+    assert 0 < kept < seen <= kept + 4  # what was under way may be lost, nothing else
+    assert seen <= entered <= seen + 4  # each is on the bill; what was cancelled may not have left yet
+
+
+async def full_disk(request, name, ask): raise CacheError("The disk is full.")
+
+
+@pytest.mark.parametrize("ask", [
+    lambda judge, request: score_group(judge, request), lambda judge, request: score_groups(judge, [request] * 99),
+    lambda judge, request: score_aspects(judge, replace(request, levels=("stance", "goal"))),
+    lambda judge, request: in_turn(lambda r: score_aspects(judge, r), [replace(request, levels=("stance", "goal"))] * 99),
+    lambda judge, request: chat_all(judge.client, [chat("hello")] * 99)], ids=["group", "groups", "aspects", "bundles", "chat_all"])
+def test_a_cache_that_fails_stops_everything_that_forgives_single_failures(server, ask):
+    with pytest.raises(CacheError, match="The disk is full."): run_sync(ask(llm_judge(server, cache=full_disk), next(groups(1))))
+
+
+@pytest.mark.parametrize("kind", ["truncated body", "empty body", "drop", "stall"])
+def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(server, monkeypatch, kind):
+    monkeypatch.setitem(prices, "vllm/tiny", (0.0, 100.0))
+    server.configure(faults={kind: 1.0})
+    limits = Limits(concurrency=8, timeout=0.3 if kind == "stall" else 5.0, attempts=4, backoff=0.01, breaker=0)
+    model = vllm_client("tiny", server.url, limits=limits, ledger=Ledger(budget=1.0))
+    replies = run_sync(chat_all(model, [chat(f"{i}", max_tokens=1000) for i in range(30)]))
+    assert server.stats()["requests"] == model.ledger.total.calls == 10
+    assert model.ledger.spent == pytest.approx(1.0) and "over budget" in {r.kind for r in replies}
 
 
 ASK = """

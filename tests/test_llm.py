@@ -1,8 +1,11 @@
 """The real OpenAI and Anthropic clients against a real HTTP server on loopback."""
 import asyncio
+import contextlib
 import itertools
 import json
+import math
 import os
+import socket
 import threading
 import time
 import traceback
@@ -14,9 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from humanlm import llm
-from humanlm.data import run_sync
+from humanlm.data import ConfigError, run_sync
 from humanlm.llm import (AnthropicClient, ChatReply, Client, Ledger, Limits, LLMError, OpenAIClient, ScriptedClient, Usage, ask, chat, chat_all, client,
-                         prices, providers, vllm_client)
+                         price, prices, providers, vllm_client)
 
 SECRET = "sk-loopback-0123456789abcdef"
 FAST = Limits(concurrency=8, timeout=5.0, attempts=4, backoff=0.001, longest_wait=0.05)
@@ -98,6 +101,14 @@ def make(request, server, monkeypatch):
              "openai": lambda **k: OpenAIClient("gpt-5-mini", server.url + "/v1", **k),
              "anthropic": lambda **k: AnthropicClient("claude-haiku-4-5", server.url, **k)}[request.param]
     return lambda limits=FAST, **k: build(limits=limits, **k)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY", "VLLM_BASE_URL", "OPENAI_BASE_URL", "HUMANLM_SERVERS", "HUMANLM_PRICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 ERROR = {"error": {"message": "not now", "type": "error", "code": None}}
@@ -244,6 +255,74 @@ def test_schema_reaches_the_provider(make, server):
     reply = run_sync(make()(chat('{"a": "b"}', schema=schema)))
     assert reply.parsed == {"a": "b"}
     assert schema in (server.seen[0][2].get("response_format", {}).get("json_schema", {}).get("schema"), server.seen[0][2].get("output_config", {}).get("format", {}).get("schema"))
+
+
+# ---- what can never succeed
+
+@pytest.mark.parametrize("request_, what", [
+    (chat("half a character: \ud83d"), "surrogates not allowed"), (chat("hello", temperature=math.nan, top_p=math.nan), "JSON"),
+    (chat(object()), "JSON")], ids=["surrogate", "nan", "object"])
+def test_what_cannot_be_written_is_not_sent_and_not_repeated(make, server, request_, what):
+    c = make(Limits(breaker=1, attempts=4, backoff=0.001))
+    if c.name.startswith("openai"):
+        request_ = replace(request_, temperature=None, top_p=None, seed=request_.temperature)
+    with pytest.raises(LLMError, match=f"bad request: .*{what}") as e:
+        run_sync(c(request_))
+    assert (e.value.attempts, server.seen, c._breaker.outages, bool(c.ledger.total)) == (1, [], 0, False)
+    assert run_sync(c(chat("hello"))).attempts == 1
+
+
+@pytest.mark.parametrize("url", ["notaurl", "127.0.0.1:8000/v1", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1", "http://a b/v1", "http:///v1", "http://h/\n"])
+def test_an_address_that_is_none_is_refused_at_once(folder, monkeypatch, url):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    for make in (lambda: client("vllm/tiny", base_url=url), lambda: client("anthropic/claude-haiku-4-5", base_url=url)):
+        with pytest.raises(LLMError, match="missing address: .* is no address of a server. Give one like http://"):
+            make()
+
+
+@pytest.mark.parametrize("key", ["schlüssel-0123456789", "two words", "line\nbreak"])
+def test_a_key_that_is_none_is_refused_at_once_and_not_shown(folder, monkeypatch, key):
+    for name, variable in (("openai/gpt-5-mini", "OPENAI_API_KEY"), ("anthropic/claude-haiku-4-5", "ANTHROPIC_API_KEY"), ("vllm/tiny", "VLLM_API_KEY")):
+        monkeypatch.setenv(variable, key)
+        with pytest.raises(LLMError, match=f"missing key: {variable} holds") as e:
+            client(name, base_url="http://127.0.0.1:1/v1")
+        assert key not in str(e.value)
+
+
+def test_a_connection_error_names_the_address_and_the_cause(make, server):
+    c = make(Limits(attempts=1))
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(LLMError, match=rf"connection: {c.name} could not be asked at {server.url}/v1/(chat/completions|messages): .*[Cc]onnect.*\("):
+        run_sync(c(chat("hello")))
+
+
+def test_only_a_server_has_an_address(folder):
+    for name in ("scripted/echo", "hf/model", "recorded/file.jsonl", "vllm-offline/model"):
+        with pytest.raises(ConfigError, match=f"{name} answers in this process and has no address.*Leave base_url out"):
+            client(name, base_url="http://127.0.0.1:1/v1")
+
+
+@pytest.mark.parametrize("settings", [{"n": 0}, {"n": -1}, {"n": 1.5}, {"n": True}, {"max_tokens": 0}, {"n": "3"}], ids=str)
+def test_a_request_for_nothing_is_refused(settings):
+    with pytest.raises(ConfigError, match=f"request.{next(iter(settings))} must be a whole number, at least 1"):
+        chat("hello", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"concurrency": 1.5}, {"attempts": True}, {"timeout": 0}, {"timeout": math.nan}, {"deadline": -1},
+                                      {"backoff": -1}, {"pause": -1}, {"longest_wait": -2}, {"breaker": -3}, {"breaker": 2.5},
+                                      {"requests_per_minute": 0}, {"tokens_per_minute": "many"}], ids=str)
+def test_limits_are_checked(settings):
+    with pytest.raises(ConfigError, match=f"limits.{next(iter(settings))} must be a"):
+        Limits(**settings)
+    assert Limits(backoff=0, pause=0, longest_wait=0, breaker=0, deadline=None, timeout=1)
+
+
+@pytest.mark.parametrize("budget", [-1, math.nan, True, "5"])
+def test_a_budget_is_checked(budget):
+    with pytest.raises(ConfigError, match="ledger.budget must be a number, at least 0"):
+        Ledger(budget=budget)
+    assert Ledger(budget=0).budget == 0
 
 
 # ---- patience: what a server asks for, and what the limits allow
@@ -395,6 +474,105 @@ def test_failed_answers_are_paid_for(make, server):
     with pytest.raises(LLMError, match="bad answer"):
         run_sync(c(chat("hello", schema=SCHEMA)))
     assert (c.ledger.total.calls, c.ledger.total.tokens_in) == (2, 24)
+
+
+def faulty(server, kind):
+    """Let the server break every answer after it was made; give what the client needs for it."""
+    server.script = [(200, b'{"choices": [', {})] * 99 if kind == "half a body" else [(200, None, {"content-length": "99999"})] * 99
+    server.delay = 0.3 if kind == "silence" else 0.0
+    return Limits(concurrency=4, timeout=0.1 if kind == "silence" else 2.0, attempts=4, backoff=0.001, breaker=0)
+
+
+@pytest.mark.parametrize("kind", ["half a body", "half an answer", "silence"])
+def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(make, server, monkeypatch, kind):
+    for name in ("vllm/tiny", "openai/gpt-5-mini", "anthropic/claude-haiku-4-5"):
+        monkeypatch.setitem(prices, name, (0.0, 100.0))  # ten cents for a thousand tokens written
+    c = make(ledger=Ledger(budget=1.0))
+    run_sync(c(chat("import the SDK", max_tokens=1)))
+    c.limits = faulty(server, kind)
+    replies = run_sync(chat_all(c, [chat(str(i), max_tokens=1000, caller="test") for i in range(30)]))
+    assert len(server.seen) == 10  # one that was answered; the next might have been the eleventh dime
+    assert c.ledger.entries["test", c.name].calls == 9 and c.ledger.spent == pytest.approx(0.9003, abs=1e-4)
+    assert c.ledger.reserved == 0.0 and "over budget" in {r.kind for r in replies} <= {"over budget", "malformed", "connection", "timeout"}
+
+
+@pytest.mark.parametrize("kind", ["half a body", "half an answer", "silence"])
+def test_what_may_be_billed_is_counted_without_a_budget_too(make, server, kind):
+    c = make()
+    run_sync(c(chat("import the SDK")))
+    c.limits = faulty(server, kind)
+    with pytest.raises(LLMError):
+        run_sync(c(chat("hello", max_tokens=100, caller="test")))
+    entry = c.ledger.entries["test", c.name]
+    assert (entry.calls, entry.tokens_in, len(server.seen)) == (4, 0, 5)
+    assert entry.cost is None if c.name.startswith("vllm") else entry.cost > 4 * 100 * 1e-6
+
+
+def test_refusals_and_a_server_that_is_not_there_cost_nothing(make, server):
+    c = make()
+    for status in (400, 401, 429, 500, 503):
+        server.script = [(status, ERROR, {})] * 4
+        with pytest.raises(LLMError):
+            run_sync(c(chat("hello")))
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(LLMError, match="connection"):
+        run_sync(c(chat("hello")))
+    assert not c.ledger.total
+
+
+def test_a_connection_that_is_never_made_costs_nothing(make, monkeypatch):
+    with socket.socket() as deaf, contextlib.ExitStack() as callers:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(3):  # its queue is full: who comes now hears nothing
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        c = vllm_client("tiny", "http://127.0.0.1:%d/v1" % deaf.getsockname()[1], limits=Limits(timeout=0.5, attempts=1))
+        with pytest.raises(LLMError, match="timeout"):
+            run_sync(c(chat("hello")))
+    assert not c.ledger.total
+
+
+def test_a_cancelled_attempt_and_a_deadline_are_on_the_bill(make, server, monkeypatch):
+    c = make(Limits(deadline=0.3, concurrency=1))
+    monkeypatch.setitem(prices, c.name, (0.0, 100.0))
+    server.delay = 1.0
+    with pytest.raises(LLMError, match="deadline"):
+        run_sync(c(chat("hello", max_tokens=1000)))
+
+    async def hurried():
+        tasks = [asyncio.create_task(c(chat("hello", max_tokens=1000))) for _ in range(5)]  # four wait for their turn
+        await asyncio.sleep(0.15)
+        for t in tasks:
+            t.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(hurried())
+    assert c.ledger.total.calls == 2 and c.ledger.spent == pytest.approx(0.2, abs=1e-3)
+
+
+# ---- prices of one's own
+
+def test_prices_come_from_a_file(folder, monkeypatch):
+    (folder / "prices.yaml").write_text("vllm/tiny: [0.25, 2]\nopenai/gpt-5-mini: [0, 0]\n")
+    assert price("vllm/tiny", 1, 1) is None
+    with pytest.raises(LLMError, match=r"'vllm/tiny: \[0.25, 2.0\]'.*HUMANLM_PRICES") as e:
+        ask(ScriptedClient(["yes"], "vllm/tiny", ledger=Ledger(budget=1.0)), "hello")
+    assert e.value.kind == "unknown price"
+    monkeypatch.setenv("HUMANLM_PRICES", "prices.yaml")
+    assert (price("vllm/tiny", 4e6, 1e6), price("openai/gpt-5-mini", 1, 1), price("scripted/x", 1, 1)) == (3.0, 0.0, 0.0)
+    reply = ask(ScriptedClient(["yes"], "vllm/tiny", ledger=Ledger(budget=1.0)), "hello")
+    assert reply.usage.cost == pytest.approx((2 * 0.25 + 1 * 2) / 1e6)
+
+
+@pytest.mark.parametrize("text", ["vllm/tiny: 3", "vllm/tiny: [1, 2, 3]", "vllm/tiny: [1, -2]", "vllm/tiny: [.nan, 1]", "- a", "a: [", "vllm/tiny: [yes, 1]"])
+def test_a_bad_list_of_prices_is_named(folder, monkeypatch, text):
+    (folder / "prices.yaml").write_text(text)
+    monkeypatch.setenv("HUMANLM_PRICES", "prices.yaml")
+    with pytest.raises(LLMError, match="prices.yaml"):
+        price("vllm/tiny", 1, 1)
 
 
 # ---- answers: several, noted, read, repaired
@@ -589,13 +767,6 @@ def test_one_request_at_a_time_may_be_taken_from_an_endless_source():
 
 # ---- keys, addresses, names
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY", "VLLM_BASE_URL", "OPENAI_BASE_URL", "HUMANLM_SERVERS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
 
 def test_keys_from_a_file_are_used_and_never_shown(folder, server, capsys):
     odd = "plain-secret-without-prefix"
@@ -610,6 +781,42 @@ def test_keys_from_a_file_are_used_and_never_shown(folder, server, capsys):
         shown = "".join(traceback.format_exception(e)) + repr(e)
     assert odd in str(server.seen[0][1]) and "OPENAI_API_KEY" not in os.environ
     assert odd not in shown + repr(c) + repr(c.ledger.to_dict()) + "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("data", [b"# keys\nOPENAI_API_KEY=plain-secret-\xff\n", "OPENAI_API_KEY=plain-secret\n".encode("utf-16")], ids=["byte", "utf-16"])
+def test_a_file_of_keys_that_cannot_be_read_is_named_and_not_shown(folder, data):
+    (folder / ".env").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"\.env, line \d: not UTF-8. Save") as e:
+        llm.setting("OPENAI_API_KEY")
+    shown = "".join(traceback.format_exception(e.value)) + repr((e.value, e.value.__cause__, e.value.__context__))
+    assert "plain-secret" not in shown and "p\\x00l" not in shown
+
+
+def test_a_file_of_keys_may_begin_with_a_byte_order_mark(folder):
+    (folder / ".env").write_bytes("OPENAI_API_KEY=plain-secret\n".encode("utf-8-sig"))
+    assert llm.setting("OPENAI_API_KEY") == "plain-secret"
+
+
+def test_every_key_of_the_file_is_a_secret(folder):
+    (folder / ".env").write_text("VLLM_BASE_URL=http://127.0.0.1:1/v1\nOTHER_TOKEN=plain-other-token\n")
+    llm.setting("VLLM_BASE_URL")
+    assert llm.without_keys("it is plain-other-token") == "it is [key]"
+
+
+@pytest.mark.parametrize("text, kept", [
+    ("The Bearer certificate sk-estimator", True), ("sk-learn-compatible-estimators-in-general", True), ("Bearer 12345", True),
+    ("sk-proj-0123456789abcdef", False), ("Bearer abcdefghij.klmnop-qrs0", False), ("sk-abc***********wxyz", False)])
+def test_what_looks_like_a_key_is_long_and_has_digits(folder, text, kept):
+    assert (llm.redact(text) == text) == kept
+    assert llm.without_keys(text) == text
+
+
+def test_hiding_keys_takes_linear_time():
+    start = time.perf_counter()
+    llm.redact("sk-" * 300_000)
+    llm.redact("Bearer " * 300_000)
+    llm.redact("Bearer" + " " * 300_000)
+    assert time.perf_counter() - start < 2
 
 
 def test_no_file_elsewhere_is_read(folder, monkeypatch):

@@ -262,6 +262,18 @@ def test_shuffled_order_returns_scores_to_their_candidates(protocol):
         assert [s.value for s in scores] == [i / 10 for i in range(8)]
 
 
+@pytest.mark.parametrize("change", [{"matches": [True]}, {"penalty": False}, {"score": True}], ids=str)
+def test_true_is_no_number(change):
+    (score,) = bind({"key_points": ["p"], "verdicts": [verdict("k", 0.5) | change]}, {"k": "a"})
+    assert score.status == "judge failed" and "is no number" in score.reason
+
+
+@pytest.mark.parametrize("reason, kept", [(None, ""), (3, "3"), (["two", "parts"], "['two', 'parts']"), (False, "False")])
+def test_an_odd_reason_voids_no_verdict(reason, kept):
+    (score,) = bind({"key_points": ["p"], "verdicts": [verdict("k", 0.5) | {"reason": reason}]}, {"k": "a"})
+    assert (score.status, score.value, score.reason) == ("scored", 0.5, kept)
+
+
 def test_disagreeing_sum_is_flagged_and_not_used():
     found = {"key_points": ["a", "b"], "verdicts": [{"id": "k", "matches": [1, 0.5], "penalty": 0.25, "score": 0.9, "reason": "r"}]}
     (score,) = bind(found, {"k": "x"})
