@@ -276,7 +276,8 @@ class JudgeConfig(RubricConfig):
     cache_mode: str = "use"
     "use, refresh (ask again), only (never ask), or off."
     budget: float | None = None
-    "US dollars that the judge may spend in all. The run stops before it spends more."
+    """US dollars that the judge may spend in all. The run stops before it spends more. Prices of models that are not
+    listed: a YAML file, named in HUMANLM_PRICES."""
     concurrency: int = 16
     "Groups judged at the same time."
     timeout: float = 120.0
@@ -509,7 +510,7 @@ def cost_line(
     "Add several costs up, in words"
     calls, read, written = (sum(getattr(c, name) for c in costs) for name in ("calls", "read", "written"))
     dollars = price(model, read, written)
-    money = "cost unknown (no price in humanlm.llm.prices)" if dollars is None else f"~${dollars:,.2f}"
+    money = "cost unknown (HUMANLM_PRICES can name a file of prices)" if dollars is None else f"~${dollars:,.2f}"
     return f"{calls:,} calls, ~{read:,} tokens read, ~{written:,} written, {money}"
 
 # %% ../nbs/16_judges.ipynb #audit_plan
