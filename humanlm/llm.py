@@ -60,7 +60,7 @@ def _is_number(value, demand):
     kind, holds = _DEMANDS[demand]
     return isinstance(value, kind) and not isinstance(value, bool) and holds(value)
 
-
+# %% ../nbs/02_llm.ipynb #_require_numbers
 def _require_numbers(group, settings, demands):
     given = {name: getattr(settings, name) for name in demands if getattr(settings, name) is not None}
     require(group, *((_is_number(value, demands[name]), f"{name} must be {demands[name]}, got {shorten(repr(value))}")
@@ -254,7 +254,7 @@ def _read_yaml(path, what, kind):
     except (OSError, ValueError, yaml.YAMLError) as e:
         raise LLMError(kind, f"Cannot read the list of {what} {path}: {shorten(e, 200)}") from None
 
-
+# %% ../nbs/02_llm.ipynb #_is_price
 def _is_price(rates):
     return isinstance(rates, list) and len(rates) == 2 and all(_is_number(rate, AT_LEAST_0) for rate in rates)
 
@@ -280,7 +280,7 @@ def price(
     rates = listed.get(name) or prices.get(name) or ((0.0, 0.0) if name.startswith(FREE) else None)
     return rates and (tokens_in * rates[0] + tokens_out * rates[1]) / 1e6
 
-
+# %% ../nbs/02_llm.ipynb #price_advice
 def price_advice(
     name: str, # provider/model
 ) -> str:
@@ -1082,7 +1082,7 @@ def _kind(error, status):
     if status >= 500 or status in (408, 409): return "server"
     return "malformed" if status < 300 else "bad request"
 
-
+# %% ../nbs/02_llm.ipynb #_is_unsendable
 def _is_unsendable(error):
     from pydantic import ValidationError
     return isinstance(error, (ValueError, TypeError)) and not isinstance(
@@ -1119,6 +1119,7 @@ def _detail(error, kind, status):
 
 
 def _at(error):
+    "Say where, without what may stand in front of the host"
     url = getattr(getattr(error, "request", None), "url", None)
     return f" at {url.scheme}://{url.netloc.decode()}{url.path}" if url else ""
 
@@ -1134,7 +1135,7 @@ def _key(
         raise LLMError("missing key", f"{name} holds a space or a character that no key has. Copy the key again.")
     return key
 
-
+# %% ../nbs/02_llm.ipynb #_checked_url
 def _checked_url(url):
     with contextlib.suppress(ValueError):  # a port that is no number
         parts = urlsplit(url)
