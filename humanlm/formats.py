@@ -7,9 +7,9 @@ __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'GONE', 'formats', 'source_name', 'RowF
            'Known', 'known_name', 'is_hash_of', 'Format', 'reddit_author', 'reddit_user', 'youtube_author',
            'youtube_user', 'plain_text', 'youtube_content', 'medium_author', 'medium_user', 'medium_content',
            'amazon_author', 'amazon_user', 'amazon_content', 'is_model', 'chat_author', 'chat_user', 'enron_author',
-           'enron_user', 'RawRow', 'map_row', 'same_person', 'is_own', 'hide_user', 'human_prompt', 'enrichment',
-           'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items', 'on_hub', 'hub_items',
-           'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow', 'read_official']
+           'enron_user', 'RawRow', 'map_row', 'same_person', 'sample_rows', 'is_own', 'hide_user', 'human_prompt',
+           'enrichment', 'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items', 'on_hub',
+           'hub_items', 'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow', 'read_official']
 
 # %% ../nbs/02_formats.ipynb #import-csv-import-gzip
 import csv
@@ -25,11 +25,14 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from hashlib import blake2b, md5, sha1, sha256
 from html import unescape
+from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from .data import SPLITS, DataError, Example, Message, Persona, near_miss, shorten, table_cell
+# %% ../nbs/02_formats.ipynb #from-typing-import-any
+from typing import Any, NamedTuple
+from .data import (
+    SPLITS, DataError, Example, Message, Persona, conversation_html, near_miss, read_jsonl, shorten, table_cell)
 from .mail import MAIL_FAULTS, MAIL_NOTES, Seen, mail_rows, read_who, thread_subject
 
 # %% ../nbs/02_formats.ipynb #SOURCES
@@ -42,10 +45,9 @@ SOURCES = {
     "enron": ("email",),
 }
 "Our name of a source → its other names."
-
 _NAMES = {name: source for source, others in SOURCES.items() for name in (source, *others)}
 
-
+# %% ../nbs/02_formats.ipynb #source_name
 @lru_cache(maxsize=256)
 def source_name(
     name: str,  # in any of the naming schemes, with or without its owner on the hub
@@ -71,6 +73,7 @@ FAULTS = MAIL_FAULTS | {
 }
 "Why a row is dropped."
 
+# %% ../nbs/02_formats.ipynb #NOTES
 NOTES = MAIL_NOTES | {
     "wrong encoding": "bytes that are not UTF-8: replaced in JSON, read as Windows-1252 in CSV",
     "time missing": "nobody knows when it was written",
@@ -148,7 +151,7 @@ def utc_seconds(
         value /= 1000
     return float(value)
 
-
+# %% ../nbs/02_formats.ipynb #_time_of_text
 def _time_of_text(text):
     try:
         return float(text)
@@ -171,7 +174,7 @@ def decode_prompt(
         raise RowFault("no context", "field 'prompt' is empty")
     return list(prompt)
 
-
+# %% ../nbs/02_formats.ipynb #_decoded
 def _decoded(value, field):
     if not isinstance(value, str):
         return value
@@ -180,7 +183,7 @@ def _decoded(value, field):
     except (ValueError, RecursionError) as e:
         raise RowFault("broken JSON", f"field {field!r}: {shorten(e)}: {shorten(repr(value))}") from e
 
-
+# %% ../nbs/02_formats.ipynb #_facts
 def _facts(value, notes):
     if isinstance(value, dict):
         return value
@@ -193,7 +196,7 @@ def _facts(value, notes):
         return {}
     return value
 
-
+# %% ../nbs/02_formats.ipynb #_inner
 def _inner(facts, *path):
     for name in path:
         facts = facts.get(name) if isinstance(facts, dict) else None
@@ -211,7 +214,7 @@ class Known(NamedTuple):
 GONE = frozenset({"", "[deleted]", "[removed]", "NA", "None", "nan"})
 "What stands where an author or a text was removed."
 
-
+# %% ../nbs/02_formats.ipynb #known_name
 def known_name(
     value: Any,  # author or user id as found
 ) -> str:
@@ -251,7 +254,7 @@ class Format(NamedTuple):
 
 def _ids(*values): return tuple(dict.fromkeys(v for v in values if v))
 
-
+# %% ../nbs/02_formats.ipynb #_raw
 def _raw(user_id): return "" if _HASHED.fullmatch(user_id) else user_id
 
 
@@ -279,7 +282,7 @@ def reddit_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote a post or comment on Reddit"
     return _redditor(known_name(facts["author"] if "author" in facts else message.get("role")))
 
-
+# %% ../nbs/02_formats.ipynb #reddit_user
 def reddit_user(user_id: str, facts: dict) -> Known:
     "Who wrote the reply"
     login = _login(user_id)
@@ -302,7 +305,7 @@ def _channel(snippet):
     channel = snippet.get("authorChannelId")
     return known_name(channel.get("value") if isinstance(channel, dict) else channel)
 
-
+# %% ../nbs/02_formats.ipynb #_is_video
 def _is_video(facts, place):
     kind = facts.get("kind")
     if kind is None:
@@ -322,7 +325,7 @@ def youtube_author(message: dict, facts: dict, place: int = 0) -> Known:
     channel = _channel(snippet) or (role if role.startswith("UC") else "")
     return Known(name or role, _ids(channel), _ids(_handle(name or (role if role != channel else ""))))
 
-
+# %% ../nbs/02_formats.ipynb #youtube_user
 def youtube_user(user_id: str, facts: dict) -> Known:
     "Who wrote the reply"
     snippet, raw = _snippet(facts), _raw(user_id)
@@ -342,7 +345,7 @@ def plain_text(
         text = _TAG.sub(lambda tag: "\n" if tag[0][:3].casefold() == "<br" else "", text)
     return unescape(text) if "&" in text else text
 
-
+# %% ../nbs/02_formats.ipynb #youtube_content
 def youtube_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows of a video or a comment"
     text, snippet = _content(message, facts, place), _snippet(facts)
@@ -374,7 +377,7 @@ def medium_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote the article or a response"
     return _medium_writer(_role(message))
 
-
+# %% ../nbs/02_formats.ipynb #medium_user
 def medium_user(user_id: str, facts: dict) -> Known:
     "Who wrote the response to predict"
     return Known(_writer(user_id), _ids(_raw(_writer(user_id))))
@@ -385,7 +388,7 @@ def medium_content(message: dict, facts: dict, place: int = 0) -> str:
     first, line_end, rest = _content(message, facts, place).partition("\n")
     return rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else first + line_end + rest
 
-
+# %% ../nbs/02_formats.ipynb #_medium_root
 def _medium_root(post_id, message, facts, notes):
     found = (known_name(facts.get(name)) for name in _ARTICLE)
     article = next((name for name in found if name and name != post_id), None)
@@ -412,7 +415,7 @@ def _value(facts, name):
     value = facts.get(name)
     return _literal(value) if isinstance(value, str) and value[:1] in "{[" and len(value) < 20_000 else value
 
-
+# %% ../nbs/02_formats.ipynb #_shown
 def _shown(value, joint="; "):
     if isinstance(value, dict):
         return joint.join(f"{key}: {_shown(v, ', ')}" for key, v in value.items() if v)
@@ -437,7 +440,7 @@ def amazon_user(user_id: str, facts: dict) -> Known:
     "Who wrote the review"
     return Known(user_id, (user_id,))
 
-
+# %% ../nbs/02_formats.ipynb #amazon_content
 def amazon_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows of a product: the path to it and what its page says"
     path = " > ".join(_shown(c) for c in _value(facts, "categories") or ()) or _shown(facts.get("main_category"))
@@ -464,7 +467,7 @@ def chat_author(message: dict, facts: dict, place: int = 0) -> Known:
     role = _role(message)
     return Known(role, _ids(role))
 
-
+# %% ../nbs/02_formats.ipynb #chat_user
 def chat_user(user_id: str, facts: dict) -> Known:
     "Whose chat it is"
     return Known(user_id, _ids(user_id))
@@ -481,7 +484,7 @@ def _correspondent(role, sender):
     name = who.name or named.name
     return Known(who.address or name, _ids(who.address), _ids(name))
 
-
+# %% ../nbs/02_formats.ipynb #enron_user
 def enron_user(user_id: str, facts: dict) -> Known:
     "Who wrote the mail to predict"
     who, sender = read_who(_raw(user_id)), read_who(known_name(facts.get("from")))
@@ -499,6 +502,7 @@ def _date(year, month=1): return datetime(year, month, 1, tzinfo=timezone.utc).t
 _MEDIUM_PROFILE = ("counts.claps", "counts.voters", "counts.views", "counts.publication_id", "bio", "fullname",
                    "followers_count", "following_count", "twitter_username", "tier", "tags_followed")
 
+# %% ../nbs/02_formats.ipynb #formats
 formats: dict[str, Format] = {
     "youtube": Format("News", "Youtube", _date(2005, 2), youtube_author, youtube_user, youtube_content, _youtube_root),
     "amazon": Format("Book", "Amazon", _date(1995, 7), amazon_author, amazon_user, amazon_content, _post,
@@ -529,36 +533,57 @@ class RawRow(NamedTuple):
     known_as: tuple[str, ...] = ()  # other ids and names of the user
     notes: tuple[str, ...] = ()  # what is odd about it, of `NOTES`
 
+    def _repr_html_(self) -> str:
+        persona = Persona(self.user_id, "; ".join(self.notes))
+        return conversation_html(Example(
+            self.row_id, self.source, "", self.user_id, self.context_id, persona, self.prompt, self.completion))
+
+# %% ../nbs/02_formats.ipynb #_Draft
+class _Draft:
+    "A row while it is read"
+
+    def __init__(self, source, raw):
+        self.source, self.raw, self.form = source, raw, formats[source]
+        self.notes: dict[str, None] = {}  # in the order they were met
+        self.facts = _facts(raw.get("metadata"), self.notes)
+        self.user = _user(self.form, raw, self.facts)
+        self.names = dict.fromkeys((*self.user.ids, *self.user.names))
+
 # %% ../nbs/02_formats.ipynb #map_row
 def map_row(
     source: str,  # any of its names
     raw: Mapping,  # column → value, as published
 ) -> RawRow:
     "Read a row of the published shape; `RowFault` says why it cannot be used"
-    source, notes = source_name(source), {}
-    form, facts = formats[source], _facts(raw.get("metadata"), notes)
-    user = _user(form, raw, facts)
-    reply, post = _reply(source, raw), known_name(raw.get("post_id"))
-    time = _time(form, raw, notes)
+    d = _Draft(source_name(source), raw)
+    reply, post, user = _reply(d.source, raw), known_name(raw.get("post_id")), d.user.shown
     if not post:
         raise RowFault("missing field", "field 'post_id' is missing or empty")
-    messages = [(m, _facts(m.get("metadata"), notes)) for m in decode_prompt(_needed(raw, "prompt"))]
-    root = form.root(post, *messages[0], notes)
-    digest = blake2b(f"{source}\n{root}".encode("utf-8", "replace"), digest_size=10)
-    prompt = tuple(_said(form, root, user, digest, place, m, notes) for place, m in enumerate(messages))
-    digest.update(f"\0{reply}\0{post}\0{user.shown}\0{time}".encode("utf-8", "replace"))
-    names = tuple(n for n in _ids(*user.ids, *user.names) if n != user.shown)
-    row_id = f"{source}-{digest.hexdigest()}"
-    return RawRow(source, prompt, reply, user.shown, post, root, time, row_id, facts, _persona(raw), names, tuple(notes))
+    time = _time(d)
+    messages = [(m, _facts(m.get("metadata"), d.notes)) for m in decode_prompt(_needed(raw, "prompt"))]
+    root = d.form.root(post, *messages[0], d.notes)
+    digest = blake2b(f"{d.source}\n{root}".encode("utf-8", "replace"), digest_size=10)
+    prompt = tuple(_said(d, root, digest, place, *m) for place, m in enumerate(messages))
+    digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
+    row_id, names = f"{d.source}-{digest.hexdigest()}", tuple(n for n in d.names if n and n != user)
+    return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw), names, tuple(d.notes))
 
 # %% ../nbs/02_formats.ipynb #_GONE_HASHES
 _GONE_HASHES = {h(mark.encode()).hexdigest()[:16] for mark in GONE for h in (sha256, md5, sha1)}
 
 
 def _needed(raw, field):
-    if raw.get(field) is None:
+    value = raw.get(field)
+    if value is None or (isinstance(value, float) and value != value):
         raise RowFault("missing field", f"field {field!r} is missing. Found: {shorten(', '.join(map(str, raw)))}")
-    return raw[field]
+    return value
+
+
+def _text(raw, field):
+    text = _needed(raw, field)
+    if not isinstance(text, str):
+        raise RowFault("wrong type", f"field {field!r}: expected text, got {shorten(repr(text))}")
+    return text
 
 
 def _user(form, raw, facts):
@@ -568,27 +593,27 @@ def _user(form, raw, facts):
         raise RowFault("unknown author", f"field 'user_id' holds {shorten(repr(found))}")
     return user
 
-
+# %% ../nbs/02_formats.ipynb #_reply
 def _reply(source, raw):
     field = "completion" if "completion" in raw else "ground_truth" if "ground_truth" in raw else "completion"
-    text = _needed(raw, field)
-    if not isinstance(text, str):
-        raise RowFault("wrong type", f"field {field!r}: expected text, got {shorten(repr(text))}")
-    text = plain_text(text) if source == "youtube" else text
+    text = plain_text(_text(raw, field)) if source == "youtube" else _text(raw, field)
     if text.strip() in ("[deleted]", "[removed]"):
         raise RowFault("removed reply", f"field {field!r} holds {text.strip()!r}")
     if not text.strip():
         raise RowFault("empty reply", f"field {field!r} has no text")
     return text
 
-# %% ../nbs/02_formats.ipynb #_time
-def _time(form, raw, notes):
-    found = raw.get("timestamp")
+# %% ../nbs/02_formats.ipynb #_END
+_END = 4102444800.0  # the year 2100
+
+
+def _time(draft):
+    found = draft.raw.get("timestamp")
     time = utc_seconds(found)
     if time is None:
-        notes["time missing" if found in (None, "", 0, "0") or found != found else "time unreadable"] = None
-    elif not form.began <= time < 4102444800:  # the year 2100
-        notes["time doubtful"] = None
+        draft.notes["time missing" if found in (None, "", 0, "0") or found != found else "time unreadable"] = None
+    elif not draft.form.began <= time < _END:
+        draft.notes["time doubtful"] = None
     return time
 
 
@@ -598,7 +623,7 @@ def _persona(raw):
         return _decoded(persona, "persona")
     return persona if isinstance(persona, (dict, str)) else None
 
-
+# %% ../nbs/02_formats.ipynb #_WHEN
 _WHEN = ("timestamp", "created_utc", "publishedAt", "published_at", "time", "date")
 
 
@@ -627,37 +652,45 @@ def same_person(
         return "hash"
     return "no" if who.names and user.names else "unknown"
 
-
+# %% ../nbs/02_formats.ipynb #_NOTED
 _NOTED = {"display name": "matched by display name", "hash": "matched by hash", "unknown": "identity unknown"}
 
 
-def _said(form, root, user, digest, place, said, notes):
-    message, facts = said
+def _said(draft, root, digest, place, message, facts):
+    form = draft.form
     text, who = form.content(message, facts, place), form.author(message, facts, place)
     digest.update(f"\0{text}".encode("utf-8", "replace"))
     if not text or text.isspace():
-        notes["empty message in the context"] = None
-    role, name = _chat_name(user, who, facts, notes) if form.chat else ("user", _name(user, who, notes))
+        draft.notes["empty message in the context"] = None
+    role, name = _chat_name(draft, who, facts) if form.chat else ("user", _name(draft, who))
     return Message(f"{root}/{digest.hexdigest()[:12]}", role, name, text, _when(facts))
 
-
-def _chat_name(user, who, facts, notes):
-    if is_model(who.shown, facts):
+# %% ../nbs/02_formats.ipynb #_chat_name
+def _chat_name(draft, who, facts):
+    user = draft.user.shown
+    if who.shown != user and is_model(who.shown, facts):
         return "assistant", who.shown
-    if who.shown != user.shown:
-        notes["several people in a chat"] = None
-    return "user", user.shown
+    if who.shown != user:
+        draft.notes["several people in a chat"] = None
+    return "user", user
 
 
-def _name(user, who, notes):
-    same = same_person(who, user)
+def _name(draft, who):
+    same, user = same_person(who, draft.user), draft.user.shown
     if same in _NOTED:
-        notes[_NOTED[same]] = None
+        draft.notes[_NOTED[same]] = None
     if not who.shown:
-        notes["unknown author in the context"] = None
+        draft.notes["unknown author in the context"] = None
     if same in ("no", "unknown"):
-        return f"{who.shown} (2)" if who.shown == user.shown else who.shown
-    return user.shown
+        return f"{who.shown} (2)" if who.shown == user else who.shown
+    draft.names[who.shown] = None
+    return user
+
+# %% ../nbs/02_formats.ipynb #sample_rows
+def sample_rows() -> dict[str, dict]:  # source → row
+    "Give an invented row of each source, in its published shape"
+    rows = read_jsonl(Path(str(files("humanlm") / "fixtures" / "raw_rows.jsonl")))
+    return {row["source"]: row["row"] for row in rows}
 
 # %% ../nbs/02_formats.ipynb #is_own
 def is_own(
@@ -667,7 +700,7 @@ def is_own(
     "Tell whether the user wrote this message"
     return message.role == "user" and bool(message.name) and message.name == row.user_id
 
-
+# %% ../nbs/02_formats.ipynb #hide_user
 def hide_user(
     text: str,  # by anybody
     names: Iterable[str],  # ids and names of the user
@@ -682,7 +715,7 @@ def hide_user(
     telling = "|".join(n for n in found if re.search(r"[0-9_@]", n)) or r"(?!)"
     return re.sub(rf"(?<![\w@])(?:(?:@|/?u/)(?:{known})|(?:{telling}))(?!\w)", human, text, flags=re.I)
 
-
+# %% ../nbs/02_formats.ipynb #human_prompt
 def human_prompt(
     row: RawRow,
     human: str = "HUMAN",  # what the user is called
@@ -730,7 +763,7 @@ def json_line(
         row = shorten(e)
     yield row if isinstance(row, dict) else RowFault("broken JSON", f"no object ({shorten(row, 60)}): {shorten(repr(text[:400]))}")
 
-
+# %% ../nbs/02_formats.ipynb #_jsonl
 def _jsonl(path):
     with _open(path) as lines:
         for line in lines:
@@ -756,21 +789,20 @@ def csv_lines(
         else:
             yield text
 
-
+# %% ../nbs/02_formats.ipynb #csv_items
 def csv_items(
     lines: Iterable[bytes],  # of a CSV file
 ) -> Iterator[dict | RowFault]:
-    "Read a CSV file of rows or of mail"
+    "Read a CSV file"
     csv.field_size_limit(2**25)
     faults: list[RowFault] = []
-    records = csv.DictReader(csv_lines(lines, faults))
-    for row in records:
+    for row in csv.DictReader(csv_lines(lines, faults)):
         yield from faults
         faults.clear()
         yield RowFault("broken CSV", shorten(repr(row[None]))) if None in row else row
     yield from faults
 
-
+# %% ../nbs/02_formats.ipynb #_csv
 def _csv(path):
     with _open(path) as lines:
         yield from csv_items(lines)
@@ -781,19 +813,28 @@ def unfold_mail(
     seen: Seen,  # mails met before
 ) -> Iterator[dict | RowFault]:
     "Put the replies in the place of the mails that hold them, if this is a mailbox; else change nothing"
-    items, faults = iter(items), []
+    items = iter(items)
     for item in items:
+        is_mail = not isinstance(item, RowFault) and item.keys() == {"file", "message"}
+        if is_mail:
+            yield from _replies(chain([item], items), seen)
+        else:
+            yield item
         if not isinstance(item, RowFault):
-            break
-        yield item
-    else:
-        return
-    items = chain([item], items)
-    if item.keys() != {"file", "message"}:
-        yield from items
-        return
-    mails = (item for item in items if not isinstance(item, RowFault) or faults.append(item))
-    for row in mail_rows(mails, lambda kind, where: faults.append(RowFault(kind, where)), seen):
+            yield from items
+
+
+def _replies(items, seen):
+    faults: list[RowFault] = []
+
+    def mails():
+        for item in items:
+            if isinstance(item, RowFault):
+                faults.append(item)
+            else:
+                yield item
+
+    for row in mail_rows(mails(), lambda kind, where: faults.append(RowFault(kind, where)), seen):
         yield from faults
         faults.clear()
         yield row
@@ -814,10 +855,10 @@ def _parquet(path):
 
 _READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".parquet": _parquet}
 
-
+# %% ../nbs/02_formats.ipynb #_suffix
 def _suffix(path): return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
-
+# %% ../nbs/02_formats.ipynb #raw_files
 def raw_files(
     where: str | Path,  # a file or a folder of them
 ) -> list[Path]:
@@ -834,7 +875,7 @@ def raw_files(
         raise DataError(f"Cannot read {path}: rows are read from {known}, not {path.suffix!r}. Convert the file.")
     return [path]
 
-
+# %% ../nbs/02_formats.ipynb #file_items
 def file_items(
     path: Path,  # one file
     seen: Seen | None = None,  # mails met before; None: none
@@ -857,7 +898,7 @@ def on_hub(
     path = Path(where)
     return not path.exists() and bool(_HUB_NAME.fullmatch(str(where))) and _suffix(path) not in _READERS
 
-
+# %% ../nbs/02_formats.ipynb #hub_items
 def hub_items(
     name: str,  # OWNER/NAME
     splits: str = ".*",  # pattern of the splits to read
@@ -892,7 +933,7 @@ def numbered_rows(
         items = ((path.name, row) for path in raw_files(where) for row in file_items(path, seen))
     return _numbered(items, faults, start)
 
-
+# %% ../nbs/02_formats.ipynb #_numbered
 def _numbered(items, faults, start):
     for number, (name, row) in enumerate(items, 1):
         if number <= start:
@@ -904,7 +945,7 @@ def _numbered(items, faults, start):
         elif row.kind in FAULTS and row.kind not in MAIL_FAULTS:
             raise RowFault(row.kind, f"{name}, item {number}: {row.detail}. Fix or remove it, or count faults.")
 
-
+# %% ../nbs/02_formats.ipynb #read_raw
 def read_raw(
     where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
     faults: Faults | None = None,  # counts what cannot be read; None: raise at the first
@@ -956,7 +997,7 @@ class OfficialRow(NamedTuple):
     example: Example
     generated: str  # cleaned
 
-
+# %% ../nbs/02_formats.ipynb #read_official
 def read_official(
     path: str | Path,  # published results, .jsonl, .csv or .parquet
 ) -> list[OfficialRow]:
@@ -969,12 +1010,12 @@ def read_official(
             raise DataError(f"{path}, row {n}: {e}") from e
     return out
 
-
+# %% ../nbs/02_formats.ipynb #_official
 def _official(raw, n):
-    texts = {name: _needed(raw, name) for name in ("dataset", "split", "generated", "persona")}
+    texts = {name: _text(raw, name) for name in ("dataset", "split", "generated")}
     row = map_row(texts["dataset"], raw)
     fields = row.persona if isinstance(row.persona, dict) else None
-    persona = Persona(row.user_id, "" if fields else str(row.persona), fields)
+    persona = Persona(row.user_id, "" if fields else row.persona or "", fields)
     split = texts["split"] if texts["split"] in SPLITS else ""
     example = Example(row.row_id, texts["dataset"], split, row.user_id, row.context_id, persona, row.prompt, row.completion, n)
     return OfficialRow(example, clean_generated(texts["generated"]))

@@ -146,6 +146,21 @@ def test_mentions_of_the_user_are_hidden():
     assert human_prompt(map_row("reddit", raw))[3].content == "HUMAN is right, and HUMAN knows"
 
 
+def test_a_matched_hash_gives_the_name_that_others_call_the_user_by():
+    raw = released(raw_rows.reddit(), sha256(b"tea_and_scrubs").hexdigest()[:16])
+    raw["prompt"][3]["content"] = "@tea_and_scrubs is right"
+    assert human_prompt(map_row("reddit", raw))[3].content == "HUMAN is right"
+
+
+def test_the_users_side_of_a_chat_may_name_the_model_too():
+    raw = raw_rows.wildchat()
+    for m in raw["prompt"]: m["metadata"]["model"] = "gpt-4"
+    assert names(map_row("wildchat", raw)) == ["HUMAN", ""]
+    moved = raw_rows.wildchat() | {"user_id": "aa" * 32}
+    row = map_row("wildchat", moved)
+    assert names(row) == ["HUMAN", ""] and "several people in a chat" in row.notes
+
+
 # ---- contents (2.10)
 
 def test_what_a_prompt_shows():
