@@ -82,7 +82,9 @@ class SFTConfig:
     noise: float = 0.6
     """Share of states that the polite stage replaces by agreeable or random ones."""
     faithful_share: float = 0.0
-    """Share of rows, from the middle of the lessons on, that give a thought of random states and teach the reply it leads to."""
+    """Share of the rows above that give a thought of random states and teach the reply it leads to, where replies think."""
+    faithful_steps: int = 0
+    """Steps of a last stage, in which three of five rows are of that kind and the learning rate rises anew."""
     reply_steps: int = 120
     """Steps on real replies, where no states are known, and for the method sft."""
     batch: int = 48

@@ -199,12 +199,16 @@ def cold_start_rows(run: Run) -> list[dict]:
 
 def cold_start(run: Run) -> None:
     "Teach the base model the form of every answer, and keep it as `cold-start`"
-    from humanlm.sft import train_sft
+    from humanlm.sft import faithful_rows, train_sft
     model, tokenizer = base_model(run)
     model = trained_part(run, model)
     s, out, rows = run.settings, run.folder / "checkpoints" / "cold-start", cold_start_rows(run)
     if rows:  # none for a pretrained model that needs no lessons: `sft.reply_steps: 0`
         train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch("cold-start"), run.report_to,
+                  s.model.max_prompt_tokens)
+    last = run.data.world and faithful_rows(run.data.world, cold_start_hierarchy(s), s.sft, s.run.seed)
+    if last:
+        train_sft(model, tokenizer, last, s.sft, out, s.run.seed, run.watch("cold-start, faithful"), run.report_to,
                   s.model.max_prompt_tokens)
     keep_model(run, "cold-start", model, tokenizer)
 
@@ -297,7 +301,8 @@ def evaluate_all(run: Run) -> Results:
 def cold_start_plan(s: Settings) -> str:
     "Steps and rows of the cold start"
     steps = s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
-    return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows"
+    last = f", then {s.sft.faithful_steps} of thoughts to follow" if s.sft.faithful_steps else ""
+    return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}"
 
 
 def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
