@@ -6,10 +6,10 @@
 __all__ = ['ENGINES', 'ROLES', 'USER', 'READ', 'CHANGE_NOTHING', 'NEUTRAL', 'GROUPS', 'ABOUT', 'ModelChoice', 'ServeConfig',
            'RequestError', 'Asked', 'number', 'message_text', 'read_message', 'read_persona', 'check_fields',
            'read_stop', 'read_cap', 'read_request', 'request_row', 'request_sampling', 'Answer', 'read_answer',
-           'Engine', 'PolicyEngine', 'write_all', 'Answered', 'message_of', 'completion_body', 'chunks', 'event',
-           'Service', 'read_body', 'stream', 'make_app', 'listen', 'http_server', 'serving', 'address', 'vllm_program',
-           'has_gpu', 'choose_engine', 'vllm_command', 'vllm_rank', 'Child', 'VLLMEngine', 'start_vllm', 'served_name',
-           'plan', 'open_engine', 'serve', 'main']
+           'Engine', 'PolicyEngine', 'Answered', 'message_of', 'completion_body', 'chunks', 'event', 'Service',
+           'read_body', 'stream', 'make_app', 'listen', 'http_server', 'serving', 'address', 'vllm_program', 'has_gpu',
+           'choose_engine', 'vllm_command', 'vllm_rank', 'Child', 'VLLMEngine', 'start_vllm', 'served_name', 'plan',
+           'open_engine', 'serve', 'main']
 
 # %% ../nbs/85_serve.ipynb #import-asyncio-import-contextlib
 import asyncio
@@ -32,6 +32,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from fastcore.basics import patch
 
 from .config import command, find_run, parse
 from .data import ConfigError, Example, HumanLMError, Message, Persona, check_name, near_miss, require, run_sync, shorten, to_json
@@ -345,7 +347,8 @@ class PolicyEngine:
         "Let go of the model"
 
 # %% ../nbs/85_serve.ipynb #write_all
-def write_all(self, jobs):
+@patch
+def write_all(self: PolicyEngine, jobs: list[tuple[dict, Sampling]]) -> list[list[Completion]]:
     "Write a batch, one way of drawing after the other"
     kinds, found = {}, [None] * len(jobs)
     for i, (_, sampling) in enumerate(jobs):
@@ -359,7 +362,6 @@ def write_all(self, jobs):
     return found
 
 
-PolicyEngine.write_all = write_all
 
 # %% ../nbs/85_serve.ipynb #Answered
 class Answered(NamedTuple):
