@@ -760,7 +760,7 @@ async def _billed(self: Client, request, name):
     try:
         reply = await self._once(request)
     except (LLMError, asyncio.CancelledError) as e:
-        if getattr(e, "billed", True):
+        if getattr(e, "billed", True) and not name.startswith(FREE):
             self.ledger.record(request.caller, name, Usage(1, cost=worst_cost(request, name)))
         raise
     usage = reply.usage

@@ -101,7 +101,6 @@ def request_problem(
 ) -> str: # empty if there is none
     "Say why a request cannot be answered by a model of this size"
     checks = {
-        f"max_tokens is {request.max_tokens}: give at least 1.": request.max_tokens < 1,
         f"temperature is {request.temperature}: give 0 or more.": (request.temperature or 0) < 0,
         f"top_p is {request.top_p}: give a share above 0, at most 1.": not 0 < (1 if request.top_p is None else request.top_p) <= 1,
         "a stop string is empty, and would end any answer: remove it.": not all(request.stop),
