@@ -429,6 +429,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.formats._date': ('formats.html#_date', 'humanlm/formats.py'),
                                  'humanlm.formats._decoded': ('formats.html#_decoded', 'humanlm/formats.py'),
                                  'humanlm.formats._digest': ('formats.html#_digest', 'humanlm/formats.py'),
+                                 'humanlm.formats._digests': ('formats.html#_digests', 'humanlm/formats.py'),
                                  'humanlm.formats._enron_root': ('formats.html#_enron_root', 'humanlm/formats.py'),
                                  'humanlm.formats._facts': ('formats.html#_facts', 'humanlm/formats.py'),
                                  'humanlm.formats._found': ('formats.html#_found', 'humanlm/formats.py'),

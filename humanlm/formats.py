@@ -231,11 +231,12 @@ def is_hash_of(
     who: Known,  # somebody in the context
 ) -> bool:
     "Tell whether a hashed user id stands for this author"
-    for name in {who.shown, *who.ids, *who.names} - {""}:
-        data = name.encode("utf-8", "replace")
-        if any(digest(data).hexdigest().startswith(user_id) for digest in (sha256, md5, sha1)):
-            return True
-    return False
+    names = {who.shown, *who.ids, *who.names} - {""}
+    return any(digest.startswith(user_id) for name in names for digest in _digests(name))
+
+
+@lru_cache(maxsize=65536)
+def _digests(name): return tuple(make(name.encode("utf-8", "replace")).hexdigest() for make in (sha256, md5, sha1))
 
 # %% ../nbs/02_formats.ipynb #Format
 class Format(NamedTuple):
@@ -569,7 +570,7 @@ def map_row(
     return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw), names, tuple(d.notes))
 
 # %% ../nbs/02_formats.ipynb #_GONE_HASHES
-_GONE_HASHES = {h(mark.encode()).hexdigest()[:16] for mark in GONE for h in (sha256, md5, sha1)}
+_GONE_HASHES = {digest[:16] for mark in GONE for digest in _digests(mark)}
 
 
 def _needed(raw, field):
