@@ -1870,6 +1870,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'humanlm.texts.chrf': ('texts.html#chrf', 'humanlm/texts.py'),
                                'humanlm.texts.edit_similarity': ('texts.html#edit_similarity', 'humanlm/texts.py'),
                                'humanlm.texts.embedding_similarity': ('texts.html#embedding_similarity', 'humanlm/texts.py'),
+                               'humanlm.texts.is_text_metric': ('texts.html#is_text_metric', 'humanlm/texts.py'),
                                'humanlm.texts.measured': ('texts.html#measured', 'humanlm/texts.py'),
                                'humanlm.texts.text_scores': ('texts.html#text_scores', 'humanlm/texts.py')},
             'humanlm.threads': { 'humanlm.threads.ColumnMap': ('threads.html#columnmap', 'humanlm/threads.py'),

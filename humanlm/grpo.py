@@ -14,7 +14,7 @@ import torch
 from .advantages import estimators
 from .data import Example, check_name
 from .hierarchy import ParsePolicy
-from .modes import MODES
+from .modes import MODES, memory_of, preparation
 from .scoring import Judge
 from .rewards import AlignmentReward, combine, requests_by_row
 from .rollout import Advantage, AdvantageConfig, Batch, Method, single_turn
@@ -60,20 +60,22 @@ def group_advantage(
 
 # %% ../nbs/30_grpo.ipynb #alignment_method
 def alignment_method(
-    config: Any,  # settings with the groups hierarchy, reward, advantage, judge and run
+    config: Any,  # settings with the groups hierarchy, rollout, reward, advantage, judge, prefixes and run
     judge: Judge,
-    rows: Sequence[dict],  # all rows that will be trained on
+    rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
+    name: str = "humanlm",  # of a mode
 ) -> Method:
     "Reward alignment with the person's states and replies, by group-relative advantage (HumanLM, section 3)"
-    hierarchy = config.hierarchy.load()
-    reward = AlignmentReward(
-        judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
-        concurrency=config.judge.concurrency, max_failed_share=config.judge.max_failed_share, seed=config.run.seed)
-    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict))
-    return Method(rollout, reward, group_advantage(reward.weights, config.advantage))
+    hierarchy, truth = config.hierarchy.load(), config.rollout.interleave_truth
+    judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
+    levels = hierarchy.names if MODES[name].rewarded == "all" else None
+    reward = AlignmentReward(judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
+                             levels, seed=config.run.seed, truth_inside=truth, **judging)
+    memory = memory_of(name, rows, config.hierarchy, config.prefixes)
+    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=preparation(memory, truth))
+    return Method(rollout, reward, group_advantage(reward.weights, config.advantage), memory)
 
 
-methods: dict[str, Callable[..., Method]] = {
-    name: alignment_method for name, mode in MODES.items() if mode.learns_from == "score"}
-"Name → function of (config, judge, rows, examples)"
+methods: dict[str, Callable[..., Method]] = {name: alignment_method for name, mode in MODES.items() if not mode.supervised}
+"Name → function of (config, judge, rows, examples, name)"

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ESTIMATORS', 'CONTRACT', 'Said', 'Sampling', 'RolloutConfig', 'Policy', 'repeat_rows', 'group_index', 'copy_index',
-           'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows', 'Reward', 'Batch',
-           'Advantage', 'Method', 'AdvantageConfig', 'generated_tokens', 'at_step', 'ModelPolicy', 'contract',
-           'read_contract', 'PolicySetup', 'load_policy', 'how_to_ask', 'run_settings', 'find_model', 'as_context',
-           'Reply', 'Simulator']
+           'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows', 'by_level', 'Reward',
+           'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig', 'generated_tokens', 'at_step', 'ModelPolicy',
+           'contract', 'read_contract', 'PolicySetup', 'load_policy', 'how_to_ask', 'run_settings', 'find_model',
+           'as_context', 'Reply', 'Simulator']
 
 # %% ../nbs/14_rollout.ipynb #import-json-import-re
 import json
@@ -22,7 +22,8 @@ from humanlm.data import (
     Example, HumanLMError, Message, Persona, check_name, escape, from_dict, near_miss, require, run_sync, shorten,
     to_dict, to_json,
 )
-from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows, parse
+from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows, parse, parts_text
+from .levels import text_faults
 from .persona import format_persona
 from .models import CONTRACT_FILES, ModelConfig
 from .trajectory import Completion, Trajectory, Turn
@@ -35,6 +36,7 @@ class Sampling:
     top_p: float = 1.0       # draw from the likeliest tokens with this share of probability; 1 = all
     top_k: int = 0           # draw from this many tokens; 0 = all
     seed: int | None = None  # None = not repeatable
+    no_repeat_ngram: int = 0 # no run of so many tokens twice in the visible reply; 0 = off
 
 # %% ../nbs/14_rollout.ipynb #RolloutConfig
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class RolloutConfig:
     """Share of probability to draw from. 1: all."""
     top_k: int = 0
     """Number of tokens to draw from. 0: all."""
+    interleave_truth: bool = False
+    """Put the real reply among the candidates of each group that asks for a reply."""
     eval_temperature: float = 0.4
     """Temperature of evaluation. 0: always the most likely token."""
 
@@ -138,6 +142,7 @@ class ScriptedPolicy:
 
     def text(self, row: dict, copy: int) -> str:
         "Look up what a copy of a row is answered"
+        if "given" in row: return parts_text(row["given"])
         if callable(self.script): return self.script(row, copy)
         texts = self.script[check_name(row["level"], self.script, "level of the script", RolloutError)]
         return texts if isinstance(texts, str) else texts[copy % len(texts)]
@@ -175,14 +180,18 @@ def trajectory(
     copy: int = 0,           # number within its group
     reader: ParsePolicy = ParsePolicy(), # how it is read
 ) -> Trajectory:
-    "Make the record of one completion"
-    parsed, T = parse(completion.text, row["level"], reader), len(completion.ids)
+    "Make the record of one completion; texts beyond the limits of their level are noted, and nothing else"
+    parsed, T = parse(completion.text, row.get("levels", row["level"]), reader), len(completion.ids)
     return Trajectory(
         id=f"{row['row_id']}/{copy}", row_id=row["row_id"], group=group, step=0, level=row["level"],
-        turns=(Turn("policy", completion.text, (0, T)),), prompt_ids=list(completion.prompt_ids),
+        turns=(Turn("truth" if "given" in row else "policy", completion.text, (0, T)),), prompt_ids=list(completion.prompt_ids),
         completion_ids=list(completion.ids), mask=[True] * T, logps=completion.logps, text=completion.text,
         fields=parsed.fields, parse_status=parsed.status, example_id=row["example_id"], context_id=row["context_id"],
-        user_id=row["user_id"])
+        user_id=row["user_id"], errors=_faults(parsed.fields, row))
+
+
+def _faults(texts, row):
+    return tuple(f"text: {level} is {fault}" for level, fault in text_faults(texts, row.get("limits", {})).items())
 
 # %% ../nbs/14_rollout.ipynb #Rollout
 class Rollout(Protocol):
@@ -199,12 +208,14 @@ class Rollout(Protocol):
 def single_turn(
     reading: ParsePolicy = ParsePolicy(), # how completions are read; the rows say which start inside a thought
     sampling: Sampling | None = None,     # None = the policy's own
+    prepare: Callable[[Sequence[dict]], list[dict]] = list, # B rows → the B rows that are asked instead
 ) -> Rollout:
     "Make a rollout in which the policy writes once per row"
     def reader(row): return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
         check_rows(rows)
+        rows = prepare(rows)
         completions = await policy.generate(rows, sampling)
         if len(completions) != len(rows):
             answered = f"{len(completions)} of {len(rows)} rows"
@@ -226,6 +237,14 @@ def check_rows(
         lost = [name for name in _NEEDED if name not in row]
         found = shorten(", ".join(row))
         if lost: raise RolloutError(f"Row {i} has no {lost[0]!r}; found: {found}. Make rows with make_rows.")
+
+# %% ../nbs/14_rollout.ipynb #by_level
+def by_level(
+    rows: Sequence[dict],                # what was asked
+    trajectories: Sequence[Trajectory],  # the answers, in the same order
+) -> dict[str, Trajectory]:              # level → the completion that holds it
+    "Find the answer to each level of one example"
+    return {level: t for row, t in zip(rows, trajectories, strict=True) for level in row.get("levels", (row["level"],))}
 
 # %% ../nbs/14_rollout.ipynb #Reward
 class Reward(Protocol):
@@ -256,11 +275,29 @@ class Advantage(Protocol):
         ...
 
 
+class Memory(Protocol):
+    "What a method keeps from step to step; part of every checkpoint"
+    file: str # its name inside a checkpoint
+
+    def note(self, trajectories: Sequence[Trajectory]) -> list:
+        "Pick what is worth keeping from the scored trajectories of one process"
+        ...
+
+    def learn(self, notes: Sequence) -> dict[str, float]:
+        "Take in the notes of all processes, in their order; numbers to log"
+        ...
+
+    def save(self, path: str | Path) -> Path: ...
+
+    def load(self, path: str | Path) -> None: ...
+
+
 class Method(NamedTuple):
     "A way to train"
     rollout: Rollout
     reward: Reward
     advantage: Advantage
+    memory: Memory | None = None # None = nothing is kept
 
 # %% ../nbs/14_rollout.ipynb #ESTIMATORS
 ESTIMATORS = ("group", "centred", "leave-one-out")
@@ -290,7 +327,7 @@ def generated_tokens(
     trajectories: Sequence[Trajectory], # any number of them
 ) -> int: # tokens
     "Count the tokens that the policy wrote"
-    return sum(sum(t.mask) for t in trajectories)
+    return sum(sum(t.mask) for t in trajectories if not t.turns or t.turns[0].role != "truth")
 
 
 def at_step(
@@ -313,10 +350,18 @@ class ModelPolicy:
         self.model, self.tokenizer, self.max_prompt_tokens = model, tokenizer, max_prompt_tokens
 
     def prompt_ids(self, row: dict) -> list[int]:
-        "Render the prompt of a row, without its oldest messages if it is too long"
-        from humanlm.models import fit_prompt
-        try: return fit_prompt(self.tokenizer, row["prompt"], self.max_prompt_tokens, thinking=row["thinking"]).ids
+        "Render the prompt of a row, without its oldest messages if it is too long, and what stands written already"
+        from humanlm.models import fit_prompt, render_target
+        try:
+            written = render_target(self.tokenizer, row.get("prefix", []), end=False)
+            return fit_prompt(self.tokenizer, row["prompt"], self.max_prompt_tokens - len(written), thinking=row["thinking"]).ids + written
         except HumanLMError as e: raise RolloutError(f"Row {row['row_id']}: {e}") from e
+
+    def given(self, row: dict) -> Completion:
+        "Make the completion of a row that is not generated: its field `given`, as parts"
+        from humanlm.models import render_target
+        ids = render_target(self.tokenizer, row["given"], end=False)
+        return Completion(ids, parts_text(row["given"]), "stop", self.prompt_ids(row))
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
         "Complete each row; equal rows are rendered once"
@@ -325,7 +370,8 @@ class ModelPolicy:
         for row in rows:
             if row["row_id"] not in ids: ids[row["row_id"]] = self.prompt_ids(row)
         asked = ([ids[r["row_id"]] for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
-        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed)
+        ban = {"no_repeat_ngram": s.no_repeat_ngram, "visible_after": ["</think>" * bool(r["thinking"]) for r in rows]}
+        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed, **ban)
 
     def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
         "Compute the log-probabilities of given completions"
@@ -533,7 +579,8 @@ class Simulator:
         example = Example("simulated", self.source, "test", user, "simulated", self.persona, said, "")
         rows = make_rows([example], self.hierarchy, None if states else ["response"])
         rollout = single_turn(ParsePolicy(strict=self.hierarchy.strict), self.sampling)
-        return _as_reply({t.level: t for t in await rollout(rows, self.policy)}, rows)
+        said = by_level(rows, await rollout(rows, self.policy))
+        return _as_reply(said if states else {"response": said["response"]}, rows)
 
 # %% ../nbs/14_rollout.ipynb #_as_persona
 def _as_persona(persona):

@@ -33,12 +33,14 @@ from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, opening
 from .job import (
     REFERENCES, Data, evaluate_model, judged, judges_record, judging_plan, keep_memory, load_data, quiet_libraries,
     reference_texts, sample_requests, settle_judges, tables)
-from .judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, same_judge_warning, second_config, second_judge)
-from .llm import Ledger, price
+from humanlm.judges import (
+    Asked, EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, require_price, same_judge_warning, second_config,
+    second_judge)
+from .llm import Ledger
 from .miniworld import WorldConfig
 from .models import ModelConfig
-from .modes import MODES, check_mode, cold_start_hierarchy, hierarchy_of, settings_of, training_rows
+from .modes import MODES, asks_together, check_mode, check_truth, cold_start_hierarchy, hierarchy_of, settings_of, training_rows
+from .prefixes import PrefixConfig
 from .report import load_results, write_report
 from .rewards import RewardConfig
 from .rollout import AdvantageConfig, RolloutConfig, contract
@@ -50,7 +52,7 @@ GROUPS: dict[str, type] = {
     "run": RunConfig, "data": DataConfig, "world": WorldConfig, "model": ModelConfig, "sft": SFTConfig,
     "hierarchy": HierarchyConfig, "rollout": RolloutConfig, "judge": JudgeConfig,
     "test_judge": EvalJudgeConfig, "reward": RewardConfig,
-    "advantage": AdvantageConfig, "trainer": dict, "eval": EvalConfig,
+    "prefixes": PrefixConfig, "advantage": AdvantageConfig, "trainer": dict, "eval": EvalConfig,
 }
 
 # %% ../nbs/80_train.ipynb #Run
@@ -110,7 +112,7 @@ def prepare_torch(
     import torch
     if settings.model.threads:
         torch.set_num_threads(settings.model.threads)
-    if any(MODES[name].learns_from == "score" for name in settings.run.methods):
+    if not all(MODES[name].supervised for name in settings.run.methods):
         method_args(settings, Path(settings.run.out) / settings.run.name, max_tokens=1)
 
 # %% ../nbs/80_train.ipynb #make_run
@@ -140,12 +142,10 @@ def check_judge(judge: JudgeConfig, data: Data) -> None:
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
                           "such as openai/gpt-5-mini.")
-    for name in (judge.model, judge.second if judge.audit_every is not None else None):
-        if judge.budget and name and "/" in name and price(name, 1, 1) is None:
-            raise ConfigError(f"{judge.group}.budget ${judge.budget:g} cannot be kept: no price is known for {name}. Add one "
-                              "to humanlm.llm.prices, or leave the budget out.")
+    require_price(judge, judge.model)
     for field in ("model", "second") if judge.audit_every is not None else ():
         require_auditable(getattr(judge, field), f"{judge.group}.{field}")
+        require_price(judge, getattr(judge, field))
 
 
 def check_judges(settings: Settings, data: Data) -> None:
@@ -192,7 +192,7 @@ def cold_start_rows(run: Run) -> list[dict]:
     from humanlm.sft import reply_rows, thought_from, world_rows
     s, data, hierarchy = run.settings, run.data, cold_start_hierarchy(run.settings)
     if data.world:
-        return world_rows(data.world, hierarchy, s.sft, s.run.seed)
+        return world_rows(data.world, hierarchy, s.sft, s.run.seed, asks_together(s))
     rng, count = random.Random(f"cold-start{s.run.seed}"), s.sft.reply_steps * s.sft.batch
     return reply_rows(data.split("train"), hierarchy, count, rng, rule_state, thought_from(hierarchy, rule_state))
 
@@ -232,7 +232,7 @@ def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
     args = method_args(s, out, max(row["max_tokens"] for row in rows), run.report_to)
     audits = AuditLog(run.judge, s.judge.audit_every, run.folder / "audits.jsonl", name, run.second)
     trainer = MethodTrainer(
-        model, tokenizer, methods[name](s, run.judge, rows, train),
+        model, tokenizer, methods[name](s, run.judge, rows, train, name),
         schedule(rows, args.max_steps, s.rollout.num_prompts, s.run.seed), args, run.folder / "trajectories" / name,
         (*run.watch(name), TokenBudget(s.run.token_budget), audits), s.model.max_prompt_tokens)
     newest = latest_checkpoint(out)
@@ -248,7 +248,7 @@ def train_method(
 ) -> None:
     "Train one method from the cold start, and keep the model under its name"
     model, tokenizer = run.load("cold-start")
-    (train_replies if MODES[name].learns_from == "replies" else train_by_reward)(run, name, model, tokenizer)
+    (train_replies if MODES[name].supervised else train_by_reward)(run, name, model, tokenizer)
     keep_model(run, name, model, tokenizer)
 
 # %% ../nbs/80_train.ipynb #models_of
@@ -307,7 +307,7 @@ def cold_start_plan(s: Settings) -> str:
 
 def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
     "Steps and batch of one method"
-    if MODES[name].learns_from == "replies":
+    if MODES[name].supervised:
         return f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
     budget = f"; stops past {s.run.token_budget:,} generated tokens" if s.run.token_budget else ""
     step = f"{s.rollout.num_prompts} prompts x {s.rollout.group_size} completions = {batch} completions a step"
@@ -317,7 +317,7 @@ def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
 def judge_plan(s: Settings, train: Sequence[Example], test: Sequence[Example], steps: int) -> list[str]:
     "Questions to the judges, their tokens and their cost"
     hierarchy, audited = s.hierarchy.load(), audit_requests(load_probes()) if s.judge.audit_every is not None else []
-    scored = sum(MODES[name].learns_from == "score" for name in s.run.methods)
+    scored = sum(not MODES[name].supervised for name in s.run.methods)
     texts = {r.level: r.candidates["0"] for r in sample_requests(train[:1], hierarchy.names, 1)}
     held_out = [bundle_request(b) for e in test[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
     tested = [*models_of(s), *(REFERENCES if s.data.source == "miniworld" else ())]
@@ -407,13 +407,15 @@ def check_settings(
     "Raise when a method does not exist, the levels cannot be trained, or there are no steps"
     for name in settings.run.methods:
         check_mode(name)
+        if settings.rollout.interleave_truth and not MODES[name].supervised:
+            check_truth(name, hierarchy_of(settings, name))
     levels = check_training(settings.hierarchy.load()).names
     for name in levels if settings.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
     steps = settings.trainer.get("max_steps", 1)
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
-    taught = next((name for name in settings.run.methods if MODES[name].learns_from == "replies"), None)
+    taught = next((name for name in settings.run.methods if MODES[name].supervised), None)
     learns = taught is None or settings.sft.reply_steps > 0
     require("sft", (learns, f"reply_steps must be above 0 for the method {taught}, got 0"))
 

@@ -32,7 +32,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from .audit import Audit, audit
 from .data import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
-from .models import cut_completion
+from .levels import TEXT_FAULTS
+from .models import cut_completion, token_logps
 from .rewards import combine
 from .rollout import Batch, Method, ModelPolicy, Sampling, at_step, generated_tokens
 from .scoring import Judge
@@ -160,7 +161,9 @@ class TrainerPolicy(ModelPolicy):
         self.trainer, self.rendered = trainer, {}
 
     def prompt_ids(self, row: dict) -> list[int]:
-        "Render the prompt of a row, once per run"
+        "Render the prompt of a row, once per run; what stands written before a completion changes from step to step"
+        if row.get("prefix"):
+            return super().prompt_ids(row)
         if row["row_id"] not in self.rendered:
             self.rendered[row["row_id"]] = super().prompt_ids(row)
         return self.rendered[row["row_id"]]
@@ -170,30 +173,45 @@ class TrainerPolicy(ModelPolicy):
         rows: Sequence[dict],  # B rows, already repeated for each rollout
         sampling: Sampling | None = None,  # not used: in training, TRL's options hold the temperature
     ) -> list[Completion]:
-        "Complete every row with the current weights, in order"
-        t, prompts = self.trainer, [self.prompt_ids(row) for row in rows]
-        with t.token_cap(max(row["max_tokens"] for row in rows)):
+        "Complete every row with the current weights, in order; what is given is not generated"
+        t = self.trainer
+        asked = [i for i, row in enumerate(rows) if t.use_vllm or "given" not in row]  # vLLM takes whole groups only
+        prompts = [self.prompt_ids(rows[i]) for i in asked]
+        with t.limits([rows[i] for i in asked]):
             ids, logps = t._generate_single_turn(prompts, None, {}, t.num_generations)
-        return [cut_completion(self.tokenizer, i, row["stop"], row["max_tokens"], t.eos_token_ids, p, l)
-                for row, p, i, l in zip(rows, prompts, ids, logps or [None] * len(ids), strict=True)]
+        written = {i: cut_completion(self.tokenizer, c, rows[i]["stop"], rows[i]["max_tokens"], t.eos_token_ids, p, l)
+                   for i, p, c, l in zip(asked, prompts, ids, logps or [None] * len(ids), strict=True)}
+        return [self.given(row) if "given" in row else written[i] for i, row in enumerate(rows)]
 
-# %% ../nbs/29_trainer.ipynb #token_cap
+    def given(self, row: dict) -> Completion:
+        "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
+        found = super().given(row)
+        if not self.trainer.use_vllm:
+            return found
+        with torch.no_grad():
+            logps = token_logps(self.model, [found.prompt_ids], [found.ids], self.trainer.args.temperature).logps
+        return found._replace(logps=logps[0].tolist())
+
+# %% ../nbs/29_trainer.ipynb #limits
 @patch
 @contextmanager
-def token_cap(
+def limits(
     self: MethodTrainer,
-    cap: int,  # longest completion inside the block, in tokens
+    rows: Sequence[dict],  # what is asked inside the block
 ) -> Iterator[None]:
-    "Let transformers stop early when all rows ask for something short; vLLM keeps its own limit"
-    config = getattr(self, "generation_config", None)
-    before = config and config.max_new_tokens
-    if config:
-        config.max_new_tokens = min(cap, before)
+    "Let the engine stop early: at the longest cap of the rows, and at their stop strings"
+    engine, names = (self.vllm_generation, ("max_completion_length", "generation_kwargs")) if self.use_vllm else (
+        self.generation_config, ("max_new_tokens",))
+    before = [getattr(engine, name) for name in names]
+    asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
+    own = before[-1] or {} if self.use_vllm else {}
+    stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
+    cap = min(before[0], max(cap for cap, *_ in asked))
+    for name, value in zip(names, (cap, own | {"stop": list(stops)})): setattr(engine, name, value)
     try:
         yield
     finally:
-        if config:
-            config.max_new_tokens = before
+        for name, value in zip(names, before): setattr(engine, name, value)
 
 # %% ../nbs/29_trainer.ipynb #roll_out
 @patch
@@ -287,6 +305,7 @@ def keep(
     if self.records:
         process = self.accelerator.process_index
         save_trajectories(self.records / f"step-{self.state.global_step:06d}-{process}.parquet", self.trajectories)
+    self.remember()
 
 # %% ../nbs/29_trainer.ipynb #note
 @patch
@@ -312,16 +331,51 @@ def batch_metrics(
     rewards: torch.Tensor,  # `[B, R]`, nan = no score
     weights: Sequence[float],  # `[R]`
 ) -> dict[str, float]:
-    "Mean reward per level, shares of well-formed and of unscored texts, generated tokens"
+    "Mean reward per level, mean score of each level where several are rewarded, shares of faults, generated tokens"
     total = torch.from_numpy(combine(rewards, weights))
     by_level: dict[str, list[int]] = {}
     for i, t in enumerate(trajectories):
         by_level.setdefault(t.level, []).append(i)
-    return {f"reward/{level}": total[rows].nanmean().item() for level, rows in sorted(by_level.items())} | {
+    parts: dict[str, list[float]] = {}
+    for t in trajectories if any(len(t.scores) > 1 for t in trajectories) else ():
+        for level, score in t.scores.items(): parts.setdefault(f"score/{level}", []).append(score.value)
+    means = {name: torch.tensor(values).nanmean().item() for name, values in sorted(parts.items())}
+    return means | {f"reward/{level}": total[rows].nanmean().item() for level, rows in sorted(by_level.items())} | {
         "parse/ok": sum(t.parse_status == "ok" for t in trajectories) / len(trajectories),
+        **{f"text/{fault}": sum(_has(t, fault) for t in trajectories) / len(trajectories) for fault in TEXT_FAULTS},
         "judge/no_score": total.isnan().double().mean().item(),
         "tokens/generated": float(generated_tokens(trajectories)),
     }
+
+
+def _has(t, fault):
+    return any(e.startswith("text: ") and e.endswith(fault) for e in t.errors)
+
+# %% ../nbs/29_trainer.ipynb #remember
+@patch
+def remember(self: MethodTrainer) -> None:
+    "Let the method's memory learn from this batch"
+    if self.method.memory:
+        notes = gather_object(self.method.memory.note(self.trajectories))
+        self.note(gather_object([self.method.memory.learn(notes)]))
+
+
+@patch
+def _save_checkpoint(self: MethodTrainer, model, trial) -> None:
+    "Write the memory, then a checkpoint as TRL does"
+    if self.method.memory and self.args.should_save:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.method.memory.save(folder / self.method.memory.file)
+    super(MethodTrainer, self)._save_checkpoint(model, trial)
+
+
+@patch
+def _load_from_checkpoint(self: MethodTrainer, resume_from_checkpoint: str, model=None) -> None:
+    "Read a checkpoint as TRL does, and the memory"
+    super(MethodTrainer, self)._load_from_checkpoint(resume_from_checkpoint, model)
+    if self.method.memory:
+        self.method.memory.load(Path(resume_from_checkpoint) / self.method.memory.file)
 
 # %% ../nbs/29_trainer.ipynb #create_model_card
 @patch

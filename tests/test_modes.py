@@ -2,47 +2,62 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
 import humanlm.train
-from humanlm.data import sample_examples
-from humanlm.hierarchy import HierarchyConfig
+from humanlm.data import read_jsonl, sample_examples
+from humanlm.hierarchy import HierarchyConfig, ParsePolicy, parse
+from humanlm.models import load_model
 from humanlm.modes import MODES, cold_start_hierarchy, hierarchy_of, training_rows
+from humanlm.prefixes import PrefixMap
 from humanlm.rollout import load_policy
 from humanlm.trajectory import load_trajectories
 
 EXAMPLES = sample_examples()[:4]
+NAMES = ("stance", "goal", "response")
+STEPS, STATE, REPLY, THOUGHT = 20, 14, 60, 70
 TINY = {
     "run": {"methods": list(MODES), "report": False}, "data": {"max_train": 60, "max_test": 4},
     "world": {"users": 36, "replies_per_user": 12},
-    "model": {"vocab": 700, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
-    "hierarchy": {"levels": ["stance", "response"], "state_tokens": 12, "response_tokens": 20, "thought_tokens": 30},
-    "sft": {"lesson_steps": 8, "polite_steps": 4, "reply_steps": 4, "batch": 16},
-    "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "oracle"},
-    "trainer": {"max_steps": 20, "save_steps": 10, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
+    "model": {"vocab": 1100, "hidden": 64, "heads": 4, "kv_heads": 4, "mlp": 128},
+    "hierarchy": {"levels": list(NAMES), "state_tokens": STATE, "response_tokens": REPLY, "thought_tokens": THOUGHT},
+    "sft": {"lesson_steps": 60, "polite_steps": 10, "reply_steps": 4, "batch": 32},
+    "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "oracle"}, "prefixes": {"threshold": 0.1},
+    "trainer": {"max_steps": STEPS, "save_steps": 10, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
 }
+SCORED = [name for name, mode in MODES.items() if not mode.supervised]
+THINKING = {name: name.endswith(("-think", "-hetero")) for name in MODES}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     "All modes, twenty steps each, one cold start"
     folder = tmp_path_factory.mktemp("modes")
-    settings = TINY | {"run": TINY["run"] | {"name": "tiny", "out": str(folder)}}
     config = folder / "tiny.yaml"
-    config.write_text(yaml.safe_dump(settings), "utf-8")
+    config.write_text(yaml.safe_dump(TINY | {"run": TINY["run"] | {"name": "tiny", "out": str(folder)}}), "utf-8")
     assert humanlm.train.main(["--config", str(config)]) == 0
     return folder / "tiny"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(run): return load_model(run / "models" / "base").tokenizer
 
 
 def settings(*methods, **hierarchy):
     return SimpleNamespace(hierarchy=HierarchyConfig(**hierarchy), run=SimpleNamespace(methods=list(methods)))
 
 
-THINKING = {"sft": False, "sft-think": True, "response-only": False, "response-only-think": True, "humanlm": False, "humanlm-hetero": True}
+def said_by(run, name): return load_trajectories(run / "trajectories" / name)
 
 
-@pytest.mark.parametrize("name", THINKING)
+def prompt_of(t, tokenizer): return tokenizer.decode(t.prompt_ids)
+
+
+# ---- the table
+
+@pytest.mark.parametrize("name", MODES)
 def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name):
     found = hierarchy_of(settings(), name)
     assert (found.thinks("response"), found.thinks("stance")) == (THINKING[name], False)
@@ -56,18 +71,102 @@ def test_one_cold_start_prepares_for_all(methods, thinking):
     assert cold_start_hierarchy(settings(*methods, thinking="on")).thinking == "on"
 
 
-@pytest.mark.parametrize("name", [name for name, mode in MODES.items() if mode.learns_from == "score"])
-def test_twenty_steps_of_every_mode(run, name):
-    said = load_trajectories(run / "trajectories" / name)
-    assert len(said) == 20 * 8 and {t.step for t in said} == set(range(20))
-    assert {t.level for t in said} == ({"stance", "response"} if MODES[name].asks == "each" else {"response"})
-    cap = {"stance": 12, "response": 20 + 30 * THINKING[name]}
-    assert all(len(t.completion_ids) <= cap[t.level] for t in said)
-    assert all(list(t.scores) == [t.level] for t in said)
+# ---- real rollouts
 
+ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": NAMES, "next": NAMES}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_what_is_asked_and_rewarded_in_twenty_steps(run, name):
+    said, mode = said_by(run, name), MODES[name]
+    assert len(said) == STEPS * 8 and {t.step for t in said} == set(range(STEPS))
+    levels = {t.level for t in said}
+    assert levels == set(ASKED[mode.asks]) or mode.asks == "next" and {"stance", "goal"} <= levels
+    for t in said:
+        assert list(t.scores) == (list(NAMES) if mode.rewarded == "all" else [t.level])
+        rewarded = [s.value for s in t.scores.values() if s.status != "unsaid"]
+        assert t.rewards["alignment"] == pytest.approx(np.mean(rewarded), nan_ok=True)
+    assert sum(t.parse_status == "ok" for t in said) > 4, "too few readable texts to say anything"
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_every_completion_stops_where_its_mode_says(run, name):
+    mode = MODES[name]
+    for t in said_by(run, name):
+        held = NAMES[:NAMES.index(t.level) + 1] if mode.asks in ("all", "up to") else (t.level,)
+        cap = sum(REPLY if level == "response" else STATE for level in held) + THOUGHT * (THINKING[name] and t.level == "response")
+        assert len(t.completion_ids) <= cap and all(t.mask)
+        assert t.text.count(f"</{t.level}>") <= 1 and t.text.rstrip().endswith(f"</{t.level}>") or f"</{t.level}>" not in t.text
+        assert t.fields == parse(t.text, held, ParsePolicy(thinking=THINKING[name] and t.level == "response")).fields
+
+
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_what_the_prompts_ask_for(run, tokenizer, name):
+    mode = MODES[name]
+    for t in said_by(run, name)[::7]:
+        system, _, tail = prompt_of(t, tokenizer).partition("<|im_end|>")
+        tail = tail.rpartition("<|im_start|>")[2]
+        tags = [level for level in NAMES if f"<{level}>" in system]
+        assert tags == (list(NAMES) if mode.together else [t.level])
+        ends = "<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n"
+        assert tail.endswith(ends) or mode.asks == "next" and "</think>\n\n<stance>" in tail and tail.endswith("</stance>") or tail.endswith("</goal>")
+
+
+def test_groups_of_one_step_share_prompt_and_level(run):
+    for name in SCORED:
+        groups = {}
+        for t in said_by(run, name): groups.setdefault((t.step, t.group), []).append(t)
+        assert all(len(g) == 4 and len({tuple(t.prompt_ids) for t in g}) == 1 and len({t.level for t in g}) == 1 for g in groups.values())
+
+
+# ---- prefix chaining
+
+def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
+    "Every prefix of the real run stands on an earlier trajectory of the same example at or above the threshold"
+    said, good, used = said_by(run, "prefix-chaining"), {}, 0
+    for step in range(STEPS):
+        now = [t for t in said if t.step == step]
+        for t in now:
+            tail = prompt_of(t, tokenizer).rpartition("</think>\n\n")[2]
+            before = NAMES[:NAMES.index(t.level)]
+            found = parse(tail, before).fields if before else {}
+            assert bool(tail) == bool(before) and list(found) == list(before)
+            if before:
+                best = max(good[before[-1], t.example_id])
+                assert (found[before[-1]], best[2]) == (best[1], best[2]) or best[0] == max(r for r, *_ in good[before[-1], t.example_id])
+                assert any(text.strip() == found[before[-1]].strip() for _, text, _ in good[before[-1], t.example_id])
+                used += 1
+        for t in now:
+            value = t.scores[t.level].value
+            if t.fields.get(t.level, "").strip() and value >= 0.1:
+                good.setdefault((t.level, t.example_id), []).append((value, t.fields[t.level], t.step))
+    assert used > 0, "no level beyond the first was ever asked: nothing was tested"
+
+
+def test_the_map_is_part_of_every_checkpoint(run):
+    for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
+        states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
+        states.load(checkpoint / "prefixes.json")
+        assert len(states) and all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
+    logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "prefixes/stance" in line]
+    sizes = [line["prefixes/stance"] for line in logged]
+    assert len(sizes) == STEPS and sizes == sorted(sizes)
+
+
+def test_joint_logs_a_score_for_every_level(run):
+    lines = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "joint" and "reward" in line]
+    assert len(lines) == STEPS and all({f"score/{level}" for level in NAMES} <= line.keys() for line in lines)
+
+
+# ---- afterwards
 
 @pytest.mark.parametrize("name", ["base", "cold-start", *MODES])
-def test_each_model_says_how_it_was_trained(run, name):
+def test_each_model_says_how_it_was_trained_and_is_asked_so(run, name):
     own = json.loads((run / "models" / name / "humanlm.json").read_text())
-    assert own["name"] == name and own["hierarchy"]["thinking"] == ("hetero" if THINKING.get(name) else "off")
-    assert load_policy(run / "models" / name).hierarchy.thinks("response") == bool(THINKING.get(name))
+    asked = load_policy(run / "models" / name).hierarchy
+    assert own["name"] == name and asked.thinks("response") == bool(THINKING.get(name))
+    assert asked.asks == ("together" if name in MODES and MODES[name].together else "each")
+    kept = read_jsonl(run / "evaluations" / f"{name}.jsonl")
+    assert len(kept) == 4 and all(set(row["texts"]) == set(NAMES) for row in kept)
