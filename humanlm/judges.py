@@ -7,8 +7,8 @@ __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'COMMANDS', 'USAGE', '
            'labelled_pairs', 'sign', 'rule_opinion', 'logistic', 'fit_logistic', 'EmbedJudge', 'likeness',
            'calibration', 'make_embed_judge', 'is_judge', 'RubricConfig', 'JudgeConfig', 'EvalJudgeConfig',
            'other_judge', 'same_judge_warning', 'play_judge', 'make_judge', 'judge_client', 'second_config',
-           'second_judge', 'require_auditable', 'Asked', 'JudgingCost', 'judging_cost', 'cost_line', 'audit_plan',
-           'run_audit', 'audit_command', 'main']
+           'second_judge', 'require_auditable', 'require_price', 'Asked', 'JudgingCost', 'judging_cost', 'cost_line',
+           'audit_plan', 'run_audit', 'audit_command', 'main']
 
 # %% ../nbs/16_judges.ipynb #import-csv-import-json
 import csv
@@ -32,7 +32,8 @@ from .cache import MODES, DiskCache
 from .config import Settings, command, parse
 from .data import ConfigError, aligned, atomic_write, check_name, near_miss, require, run_sync, shorten, to_json
 from .hierarchy import HIERARCHY, Hierarchy
-from .llm import ChatClient, ChatRequest, Ledger, Limits, client as make_client, price, providers, scripts
+from .llm import (
+    ChatClient, ChatRequest, Ledger, Limits, client as make_client, price, price_advice, providers, scripts)
 from .miniworld import World, describe_all, score_reply, score_reply_states, score_state
 from .rules import VALENCE, describes_manner, feelings, read_rules, rule_match, side, surface
 from .scoring import (
@@ -466,6 +467,17 @@ def require_auditable(
                           f"Choose with --{field} {' or '.join(n for n in judges if n != 'oracle')}, or a chat model "
                           "such as openai/gpt-5-mini.")
 
+
+def require_price(
+    config: JudgeConfig,
+    name: str | None,  # of a judge that spends from its budget
+) -> None:
+    "Raise `ConfigError` where a budget cannot be kept, since nobody knows a price"
+    paid = name and name.partition("/")[0] not in judges
+    if config.budget and paid and price(name, 1, 1) is None:
+        raise ConfigError(f"{config.group}.budget ${config.budget:g} cannot be kept: no price is known for {name}. "
+                          f"{price_advice(name)} Or leave the budget out.")
+
 # %% ../nbs/16_judges.ipynb #VERDICT_TOKENS
 VERDICT_TOKENS = 80  # about what a verdict on one candidate takes
 
@@ -564,6 +576,7 @@ def audit_command(
         raise ConfigError("An audit keeps no run, so there is nothing to --resume or to make --fresh.")
     for field in ("model", "second"):
         require_auditable(getattr(s.judge, field), f"judge.{field}")
+        require_price(s.judge, getattr(s.judge, field))
     if s.audit.out and Path(s.audit.out).is_dir():
         raise ConfigError(f"audit.out {s.audit.out} is a folder. Give the name of a JSON file.")
     probes = load_probes(s.audit.probes)

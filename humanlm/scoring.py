@@ -255,14 +255,14 @@ def require_judged(
     failed = [s for s in scores if s.status in JUDGE_FAULTS]
     spent = next((s for s in failed if s.status == "over budget"), None)
     if spent:
-        raise JudgeError("over budget", f"The judge {spent.judge!r} stopped: {spent.reason}. "
+        raise JudgeError("over budget", f"The judge {spent.judge!r} stopped: {spent.reason.rstrip('.')}. "
                          f"Raise {group}.budget and resume.")
     if fault_share(scores) <= limit:
         return
     reason, count = Counter(s.reason for s in failed).most_common(1)[0]
     raise JudgeError(
         "judge failed", f"The judge {failed[0].judge!r} failed on {len(failed)} of {len(scores)} candidates "
-        f"(limit {limit:.0%}). Most often ({count}x): {reason}. Fix the cause and resume, or raise "
+        f"(limit {limit:.0%}). Most often ({count}x): {reason.rstrip('.')}. Fix the cause and resume, or raise "
         f"{group}.max_failed_share.")
 
 # %% ../nbs/11_scoring.ipynb #JUDGE_RULES
