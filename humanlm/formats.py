@@ -281,7 +281,8 @@ def _redditor(name): return Known(name, _ids(_login(name)))
 
 def reddit_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote a post or comment on Reddit"
-    return _redditor(known_name(facts["author"] if "author" in facts else message.get("role")))
+    author = facts.get("author")  # null where a table of all facts has an empty cell
+    return _redditor(known_name(message.get("role") if author is None else author))
 
 # %% ../nbs/02_formats.ipynb #reddit_user
 def reddit_user(user_id: str, facts: dict) -> Known:

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 import raw_rows
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 from humanlm.data import DataError
-from humanlm.formats import (FAULTS, NOTES, Faults, RowFault, enrichment, formats, human_prompt, is_own, map_row, map_rows,
+from humanlm.formats import (FAULTS, NOTES, Faults, RowFault, enrichment, formats, hub_items, human_prompt, is_own, map_row, map_rows,
                              numbered_rows, on_hub, read_official, read_raw, source_name, utc_seconds)
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"))
@@ -123,7 +123,7 @@ def test_released_books_and_chats_need_no_match():
 @pytest.mark.parametrize("gone", ["[deleted]", "[removed]", "NA", "", None, float("nan"), " NA "])
 def test_deleted_authors_are_nobody(gone):
     raw = raw_rows.reddit()
-    for i in (1, 3): raw["prompt"][i]["metadata"]["author"] = gone
+    for i in (1, 3): raw["prompt"][i] |= {"role": gone, "metadata": {"author": gone}}
     row = map_row("reddit", raw)
     assert names(row) == ["maple_grove_77", "", "HUMAN", ""] and "unknown author in the context" in row.notes
     faults = Faults()
@@ -236,6 +236,11 @@ def test_message_ids_are_the_same_in_every_row_that_shows_the_message():
     shorter = longer | {"prompt": longer["prompt"][:2], "completion": "Oat milk."}
     a, b = map_row("reddit", longer), map_row("reddit", shorter)
     assert [m.id for m in a.prompt[:2]] == [m.id for m in b.prompt] and len({m.id for m in a.prompt}) == 4
+
+
+def test_one_second_can_hold_several_rows():
+    rows = [map_row("reddit", raw_rows.reddit() | {"completion": f"Answer {i}"}) for i in range(3)]
+    assert len({(r.post_id, r.user_id, r.time) for r in rows}) == 1 and len({r.row_id for r in rows}) == 3
 
 
 def test_two_users_with_one_word_are_two_rows():
@@ -399,6 +404,18 @@ def test_an_unreachable_hub_is_named(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert on_hub("snap-stanford/humanual-news")
     with pytest.raises(DataError, match="Cannot read nobody-here/no-such-rows from the hub"): list(read_raw("nobody-here/no-such-rows"))
+
+
+def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    splits = ("train0", "train1", "unseen_test0")
+    for name in splits: (tmp_path / f"{name}.jsonl").write_bytes(lines([raw_rows.reddit() | {"completion": name}] * 2))
+    files = "\n".join(f"  - split: {name}\n    path: {name}.jsonl" for name in splits)
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
+    found = [map_row("reddit", raw) for raw in hub_items(str(tmp_path), "train.*")]
+    assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
+    assert names(found[0]) == CALLED["reddit"]
+    with pytest.raises(DataError, match="no split fits 'val"): list(hub_items(str(tmp_path), "val.*"))
 
 
 def test_reading_does_not_hold_the_file(tmp_path):
