@@ -391,7 +391,7 @@ def contract(
     source: str = "chat",        # where the conversations of its training took place
 ) -> dict[str, str]:             # path in the model's folder → text; for `save_model`
     "Write down how a model wants to be asked"
-    levels, own = hierarchy.load(), to_dict(hierarchy) | {"path": "hierarchy.json", "variant": "main", "levels": None}
+    levels, own = hierarchy.load(), to_dict(hierarchy) | {"path": "hierarchy.json", "variant": "main", "levels": None} | _WHOLE
     record = {
         "schema_version": 1, "name": name, "speaker": SPEAKER, "source": source,
         "model": {"template": model.template, "dtype": model.dtype, "max_prompt_tokens": model.max_prompt_tokens},
@@ -402,6 +402,7 @@ def contract(
     return {CONTRACT: to_json(record, indent=1), "hierarchy.json": _levels_json(levels), **prompts}
 
 
+_WHOLE = {"field_dropout": 0.0, "item_dropout": 0.0} # a trained model is shown whole personas
 _NOBODY = Example("nobody", "nowhere", "test", "nobody", "nothing", Persona("nobody", "nobody"), (), "")
 
 

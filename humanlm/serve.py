@@ -262,7 +262,7 @@ def request_row(
     "Make a row of a request"
     source = asked.source or setup.source
     example = Example(uuid.uuid4().hex, source, "test", USER, "request", asked.persona, asked.context, "")
-    row = make_rows([example], setup.hierarchy, [asked.level])[0]
+    row = make_rows([example], setup.hierarchy, [asked.level])[0]  # all levels where they are asked together
     return row | ({"max_tokens": asked.max_tokens} if asked.max_tokens else {})
 
 
@@ -288,12 +288,13 @@ class Answer(NamedTuple):
 def read_answer(
     completion: Completion,
     row: dict,
-    strict: bool,  # how strictly the model's form is read
+    level: str,  # that was asked for
+    strict: bool = True,  # how strictly the model's form is read
     stop: Sequence[str] = (),  # of the client
 ) -> Answer:
     "Read what a model wrote"
-    level, thinks, said = row["level"], bool(row["thinking"]), completion.text
-    parsed = parse_completion(said, level, ParsePolicy(strict=strict, thinking=thinks))
+    thinks, said = bool(row["thinking"]) and row["form"] == "tag", completion.text
+    parsed = parse_completion(said, row.get("levels", level), ParsePolicy(strict, bool(row["thinking"]), form=row["form"]))
     text = parsed.fields.get(level)
     if text is None:
         text = clean_reply("<think>" * thinks + said) if level == "response" else ""
@@ -442,7 +443,7 @@ class Service:
             raise RequestError(f"The model failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "engine_failed") from e
         finally:
             self.waiting -= 1
-        answers = [read_answer(c, row, self.setup.hierarchy.strict, asked.stop) for c in found]
+        answers = [read_answer(c, row, asked.level, self.setup.hierarchy.strict, asked.stop) for c in found]
         return Answered(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), self.name, asked, answers, len(found[0].prompt_ids), tokens)
 
 # %% ../nbs/85_serve.ipynb #read_body

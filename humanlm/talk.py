@@ -25,7 +25,7 @@ from .evaluate import Evaluation, judge_texts
 from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows
 from .judges import JudgeConfig, make_judge
 from .miniworld import WorldConfig, make_world
-from .rollout import PolicySetup, as_context, find_model, load_policy, run_settings, single_turn
+from .rollout import PolicySetup, as_context, by_level, find_model, load_policy, run_settings, single_turn
 from .scoring import Judge
 from .serve import ModelChoice
 from .trajectory import Score, Trajectory
@@ -63,11 +63,14 @@ def ask_levels(
     setup: PolicySetup,  # a policy, and how it wants to be asked
     example: Example,
     seed: int = 0,
-) -> Iterator[Trajectory]:  # one per level, as soon as it is there
-    "Ask a model for one level after the other"
-    rollout = single_turn(ParsePolicy(strict=setup.hierarchy.strict), replace(setup.sampling, seed=seed))
-    for level in setup.hierarchy.load().names:
-        yield from run_sync(rollout(make_rows([example], setup.hierarchy, [level]), setup.policy))
+) -> Iterator[tuple[str, Trajectory, bool]]:  # level, what was written, whether it starts with a thought; as soon as it is there
+    "Ask a model for one level after the other, or for all of them at once where it was trained so"
+    h, sampling = setup.hierarchy, replace(setup.sampling, seed=seed)
+    rollout = single_turn(ParsePolicy(strict=h.strict), sampling)
+    for levels in [None] if h.asks == "together" else [[level] for level in h.load().names]:
+        rows = make_rows([example], h, levels)
+        for level, t in by_level(rows, run_sync(rollout(rows, setup.policy))).items():
+            yield level, t, bool(rows[0]["thinking"]) and rows[0]["form"] == "tag" and level == rows[0]["level"]
 
 # %% ../nbs/86_talk.ipynb #Told
 @dataclass(frozen=True)
@@ -75,9 +78,13 @@ class Told:
     "What a simulated person answered, and what a judge says about it"
     example: Example
     said: dict[str, Trajectory]  # level → what was written, so far
-    thinks: tuple[str, ...] = ()  # levels that start with a thought
+    thinks: frozenset[str] = frozenset()  # levels that start with a thought
     evaluation: Evaluation | None = None  # None: not judged
     judge: str = ""  # its name
+
+    def add(self, level: str, t: Trajectory, thinks: bool = False) -> "Told":
+        "The same with one more level"
+        return replace(self, said=self.said | {level: t}, thinks=self.thinks | {level} if thinks else self.thinks)
 
     def text(self, level: str) -> str:
         "What the model says at a level, as far as it can be read"
@@ -174,8 +181,8 @@ def _repr_html_(self: Told) -> str:
 def lines_of(name: str, text: str, width: int = 100) -> str:
     "Write a text behind its name, wrapped and without control characters"
     plain = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    body = [piece for line in plain.splitlines() or [""] for piece in textwrap.wrap(line, width - 15) or [""]]
-    return f"{name[:14]:<15}" + f"\n{'':<15}".join(body)
+    body = [piece for line in plain.splitlines() or [""] for piece in textwrap.wrap(line, width - 16) or [""]]
+    return f"{name[:15]:<16}" + f"\n{'':<16}".join(body)
 
 
 def level_lines(told: Told, level: str) -> str:
@@ -194,7 +201,7 @@ def score_lines(told: Told) -> str:
         number = "no score" if math.isnan(score.value) else f"{score.value:.2f}"
         reason = score.reason if score.reason not in ("", score.status) else ""
         lines.append(lines_of(f"  {level}", " ".join(filter(None, (number, score.status * (score.status != "scored"), shorten(reason, 200))))))
-    return "\n".join(lines[:1] + [f"judge          {told.judge}"] * bool(told.evaluation) + lines[1:])
+    return "\n".join(lines[:1] + [f"judge           {told.judge}"] * bool(told.evaluation) + lines[1:])
 
 
 def before_lines(example: Example) -> str:
@@ -214,7 +221,6 @@ class Talk:
     ):
         self.setup = model if isinstance(model, PolicySetup) else load_policy(model)
         self.examples, self.judge = list(examples), judge
-        self.thinks = tuple(level for level in self.setup.hierarchy.load().names if self.setup.hierarchy.thinks(level))
 
     def follow(
         self,
@@ -222,9 +228,9 @@ class Talk:
         seed: int = 0,
     ) -> Iterator[Told]:  # after each level, and after the judge
         "Ask a person, and show how far it is"
-        told = Told(example, {}, self.thinks)
-        for t in ask_levels(self.setup, example, seed):
-            told = replace(told, said=told.said | {t.level: t})
+        told = Told(example, {})
+        for level, t, thinks in ask_levels(self.setup, example, seed):
+            told = told.add(level, t, thinks)
             yield told
         if self.judge and example.reply:
             yield judged(told, self.judge)
@@ -421,7 +427,7 @@ def converse(
     example = choose(talk, config, read)
     while example:
         told = show(talk, example, config.seed)
-        text = read("\nyou            ")
+        text = read("\nyou             ")
         print()
         example = went_on(told, text) if text else None
 
