@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['SETS', 'INPUTS', 'GROUPS', 'MORE', 'MEANING', 'CODE', 'BATCH', 'SAMPLE', 'THOUGHT', 'THOUGHT_TOKENS', 'GIVEN_AWAY',
-           'NAME', 'MOST_QUOTED', 'CHUNK', 'SHORT', 'ABOUT', 'USAGE', 'COMMANDS', 'SelectConfig', 'BuildConfig',
-           'rows_source', 'threads_source', 'Plan', 'settle_times', 'select', 'People', 'write_people', 'settle',
-           'thought_request', 'rule_thought', 'check_thought', 'ask_thoughts', 'Voice', 'make_voice', 'Voices', 'Made',
-           'messages', 'example_columns', 'rl_columns', 'extra_info', 'sft_columns', 'Shard', 'Writer', 'Leak',
-           'find_leaks', 'Account', 'card', 'Built', 'open_build', 'shards', 'write_all', 'read_source', 'build',
-           'Forecast', 'forecast', 'upload', 'build_command', 'main']
+           'NAME', 'MOST_QUOTED', 'CHUNK', 'REPEATED', 'PARQUET', 'ABOUT', 'USAGE', 'COMMANDS', 'SelectConfig',
+           'BuildConfig', 'rows_source', 'flat_row', 'threads_source', 'Plan', 'settle_times', 'select', 'People',
+           'write_people', 'settle', 'thought_request', 'rule_thought', 'check_thought', 'ask_thoughts', 'Voice',
+           'make_voice', 'Voices', 'quoted', 'Made', 'Talk', 'messages', 'example_columns', 'rl_columns', 'extra_info',
+           'sft_columns', 'Shard', 'Writer', 'Leak', 'find_leaks', 'Account', 'card', 'Built', 'open_build', 'shards',
+           'write_all', 'read_source', 'build', 'Forecast', 'forecast', 'upload', 'build_command', 'main']
 
 # %% ../nbs/12_humanual.ipynb #import-json-import-shutil
 import json
@@ -18,7 +18,8 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -117,7 +118,7 @@ class BuildConfig(SelectConfig):
     path: str | None = None
     """A .jsonl, .csv or .parquet file, a folder of them, or OWNER/NAME on the hub."""
     columns: dict[str, str] = field(default_factory=dict)
-    """For threads: our name of a field → its name in the file."""
+    """Our name of a field → its name in the file: for threads, or for flat comments of another source."""
     hub_config: str | None = None
     """Configuration of the data set on the hub."""
     hub_splits: str = ".*"
@@ -151,6 +152,8 @@ def _build_checks(c):
     return [
         (c.source in INPUTS, f"source is unknown: {shorten(c.source)!r}.{near_miss(c.source, INPUTS)}"),
         (bool(c.path), "path is needed: --build.path FILE"),
+        (c.source == "threads" or not c.columns or {"text", "user", "thread"} <= set(c.columns),
+         f"columns must name text, user and thread, got {shorten(', '.join(c.columns))}"),
         (not unknown, f"sets: {shorten(unknown)}.{near_miss((unknown or [''])[0], SETS)}"),
         (c.thinking == "rules" or "/" in c.thinking, f"thinking must be rules or PROVIDER/MODEL, got {shorten(c.thinking)!r}"),
         (0 <= c.dropout < 1, f"dropout must be from 0 to below 1, got {c.dropout}"),
@@ -168,11 +171,13 @@ def rows_source(
     "Read rows of one of the six formats"
     source = source_name(c.source)
     kept = formats[source].enrich if facts is None else facts
+    columns = {"post": c.columns["thread"]} | c.columns if c.columns else {}
 
     def steps(skip: int, counts: Counter) -> Iterator[Step]:
         faults = Faults()
         faults.counts = counts
         for number, raw in numbered_rows(c.path, faults, skip, c.hub_splits, c.hub_config):
+            raw = flat_row(raw, columns) if columns else raw
             yield Step(number, tuple(_entries(source, raw, kept, faults)))
 
     return steps
@@ -188,6 +193,17 @@ def _entries(source, raw, kept, faults):
             continue
         for note in found.notes: faults.counts[note] += 1
         yield row_entry(found, kept)
+
+
+def flat_row(
+    raw: Mapping,                # a comment per row
+    columns: Mapping[str, str],  # text, user, thread, time and post → column
+) -> dict:
+    "Give a flat comment the published shape: one post, one reply"
+    found = {name: raw.get(column) for name, column in columns.items()}
+    post = {"role": str(found["post"]), "content": str(found["post"])}
+    return {"prompt": [post], "completion": found.get("text"), "post_id": found.get("thread"), "user_id": found.get("user"),
+            "timestamp": found.get("time"), "metadata": {}}
 
 
 class _AllNew:
@@ -345,7 +361,7 @@ class People:
 
 # %% ../nbs/12_humanual.ipynb #BATCH
 BATCH = 256  # people described together
-SAMPLE = 20_000  # pieces of evidence that the rules learn everybody's habits from
+SAMPLE = 2_000  # pieces of evidence that the rules learn everybody's habits from
 
 
 def write_people(
@@ -499,9 +515,10 @@ class Voice:
     "A persona in the forms that rows need"
     persona: Persona
     text: str     # JSON of the record
+    shown: str    # JSON of what it says
     about: str    # as a prompt shows it
     words: frozenset[str]
-    systems: dict[Any, Any] = field(default_factory=dict)  # what is asked → system message
+    systems: dict[Any, Any] = field(default_factory=dict)  # what is asked → system message, the same as JSON
 
     def holds(self, reply: str) -> bool:
         "Does the persona hold most of a reply?"
@@ -512,7 +529,8 @@ class Voice:
 def make_voice(persona: Persona) -> Voice:
     "Prepare a persona"
     about = format_persona(persona)
-    return Voice(persona, json.dumps(to_dict(persona), ensure_ascii=False), about, frozenset(about.casefold().split()))
+    text, shown = (json.dumps(x, ensure_ascii=False) for x in (to_dict(persona), persona.fields or persona.text))
+    return Voice(persona, text, shown, about, frozenset(about.casefold().split()))
 
 # %% ../nbs/12_humanual.ipynb #Voices
 class Voices:
@@ -537,6 +555,17 @@ class Voices:
 
 def _persona(d): return Persona(**d | {"evidence_ids": tuple(d["evidence_ids"])})
 
+# %% ../nbs/12_humanual.ipynb #quoted
+def quoted(text: str) -> str:
+    "Write a text as JSON"
+    plain = text
+    for mark, escaped in _ESCAPES: plain = plain.replace(mark, escaped)
+    return f'"{plain}"' if plain.isprintable() else json.dumps(text, ensure_ascii=False)
+
+
+_name = lru_cache(maxsize=2**16)(quoted)  # names come again and again
+_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+
 # %% ../nbs/12_humanual.ipynb #Made
 class Made(NamedTuple):
     "A row about to be written"
@@ -544,7 +573,16 @@ class Made(NamedTuple):
     voice: Voice
     entry: Entry
     index: int          # in its split
+    said: tuple[str, ...] = ()  # the context's texts as JSON
     thought: str = ""   # for thinking_sft
+
+
+class Talk(NamedTuple):
+    "A message of a prompt"
+    role: str
+    content: str
+    name: str
+    json: str  # the content as JSON
 
 
 def messages(
@@ -552,15 +590,17 @@ def messages(
     c: HierarchyConfig,
     levels: tuple[str, ...],          # what is asked
     thinking: bool | None = None,     # None: as the config says
-) -> list[tuple[str, str, str]]:      # (role, content, name)
+) -> list[Talk]:
     "Ask as training does; the system message of a person is made once"
     key = (id(c), row.example.source, row.example.split, levels, thinking)
     if key not in row.voice.systems:
         alone = prompt(replace(row.example, context=()), levels, c, thinking)[0]
-        row.voice.systems[key] = parts_text(alone["content"]), c  # c is kept, so no other config gets its id
-    system = row.voice.systems[key][0]
-    context = name_speakers(row.example.context[-c.context_messages:], row.example.user_id)
-    return [("system", system, ""), *((m["role"], m["content"], m["name"]) for m in context)]
+        text = parts_text(alone["content"])
+        row.voice.systems[key] = Talk("system", text, "", quoted(text)), c  # c is kept, so no other config gets its id
+    most = c.context_messages
+    context = name_speakers(row.example.context[-most:], row.example.user_id)
+    said = row.said[-most:] or [quoted(m["content"]) for m in context]
+    return [row.voice.systems[key][0], *(Talk(m["role"], m["content"], m["name"], t) for m, t in zip(context, said))]
 
 # %% ../nbs/12_humanual.ipynb #_strings
 def _strings(values):
@@ -574,10 +614,10 @@ def _struct(**columns):
 
 
 def _talks(prompts):
-    "Lists of (role, content, name) as one array"
+    "Prompts as one array"
     import pyarrow as pa
     ends = np.cumsum([0, *map(len, prompts)])
-    role, content, name = zip(*(m for p in prompts for m in p))
+    role, content, name, _ = zip(*(m for p in prompts for m in p))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()),
                                     _struct(role=_strings(role), content=_strings(content), name=_strings(name)))
 
@@ -586,14 +626,20 @@ def example_columns(rows: Sequence[Made]) -> dict[str, Any]:
     "Columns that `load_examples` reads"
     import pyarrow as pa
     e = [r.example for r in rows]
-    said = [[{"id": m[0], "role": m[1], "name": m[2], "content": m[3], "time": m[4]} for m in r.entry.context] for r in rows]
     return {
         "id": _strings([x.id for x in e]), "source": _strings([x.source for x in e]), "split": _strings([x.split for x in e]),
         "user_id": _strings([x.user_id for x in e]), "context_id": _strings([x.context_id for x in e]),
         "persona": _strings([r.voice.text for r in rows]),
-        "context": _strings([json.dumps(s, ensure_ascii=False) for s in said]),
+        "context": _strings([_context(r) for r in rows]),
         "reply": _strings([x.reply for x in e]), "order": pa.array([x.order for x in e], pa.int64()),
     }
+
+
+def _context(row):
+    said = zip(row.entry.context, row.said or [quoted(m[3]) for m in row.entry.context])
+    heads = [f'{{"id": {quoted(i)}, "role": "{role}", "name": {_name(name)}, "time": {"null" if time is None else repr(time)}, '
+             f'"content": {text}}}' for (i, role, name, _, time), text in said]
+    return f"[{', '.join(heads)}]"
 
 
 def rl_columns(rows: Sequence[Made], c: HierarchyConfig) -> dict[str, Any]:
@@ -613,11 +659,10 @@ def extra_info(rows: Sequence[Made], prompts: Sequence[list], level: str) -> dic
     "The published facts about rows"
     import pyarrow as pa
     n = len(rows)
-    raw = [json.dumps([{"role": a, "name": c, "content": b} for a, b, c in p], ensure_ascii=False) for p in prompts]
     return {
         "split": _strings([r.example.split for r in rows]), "index": pa.array([r.index for r in rows], pa.int64()),
-        "name": _strings([NAME] * n), "persona": _strings([_shown(r.voice.persona) for r in rows]),
-        "raw_prompt": _strings(raw), "media_source": _strings([r.example.source for r in rows]),
+        "name": _strings([NAME] * n), "persona": _strings([r.voice.shown for r in rows]),
+        "raw_prompt": _strings([_raw(p) for p in prompts]), "media_source": _strings([r.example.source for r in rows]),
         "hierarchy_name": _strings([level] * n), "target_user_id": _strings([r.example.user_id for r in rows]),
         "post_id": _strings([r.entry.post_id for r in rows]), "post_metrics": _strings(["null"] * n),
         "comment_metrics": _strings([json.dumps(r.entry.facts or None, sort_keys=True, default=str) for r in rows]),
@@ -626,7 +671,8 @@ def extra_info(rows: Sequence[Made], prompts: Sequence[list], level: str) -> dic
     }
 
 
-def _shown(persona): return json.dumps(persona.fields or persona.text, ensure_ascii=False)
+def _raw(talk):
+    return "[" + ", ".join([f'{{"role": "{m.role}", "name": {_name(m.name)}, "content": {m.json}}}' for m in talk]) + "]"
 
 
 def sft_columns(rows: Sequence[Made], c: HierarchyConfig, thinking: bool = False) -> dict[str, Any]:
@@ -680,7 +726,7 @@ def row(self: Writer, r: int, place: int, split: str) -> Made | str:
     name = split.removesuffix("_dropout")
     example = Example(entry.id, self.media or entry.source, name, entry.user_id, entry.context_id, voice.persona,
                       entry.messages, entry.reply, int(self.plan.rank[r]))
-    return Made(example, voice, entry, 0)
+    return Made(example, voice, entry, 0, tuple(quoted(m[3]) for m in entry.context))
 
 
 @patch
@@ -696,7 +742,7 @@ def tables(self: Writer, rows: list[Made], split: str) -> dict[str, tuple[dict, 
     return made
 
 # %% ../nbs/12_humanual.ipynb #CHUNK
-CHUNK = 500  # rows of a row group
+CHUNK = 1_000  # rows of a row group
 
 
 @patch
@@ -734,9 +780,12 @@ def _chunk(self: Writer, shard, part, place, note):
     if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = self.thoughts(rows, note["lost"])
     note["rows"] += len(rows)
     note["ids"] += [r.example.id for r in rows] if shard.split != "train" else []
-    note["words"].update(len(r.example.reply.split()) for r in rows)
-    note["context"].update(sum(len(m[3].split()) for m in r.entry.context) for r in rows)
+    note["words"].update(_spaces(r.example.reply) for r in rows)
+    note["context"].update(sum(_spaces(m[3]) for m in r.entry.context) for r in rows)
     return rows
+
+
+def _spaces(text): return text.count(" ") + text.count("\n") + 1  # about the number of words
 
 
 @patch
@@ -746,12 +795,13 @@ def _put(self: Writer, name, columns, shard, sinks, files):
     table = pa.table(columns)
     if name not in sinks:
         path = files.enter_context(atomic_path(self.folder / name / f"{shard.name}.parquet"))
-        sinks[name] = files.enter_context(ParquetWriter(path, table.schema, use_dictionary=SHORT, write_statistics=False))
+        sinks[name] = files.enter_context(ParquetWriter(path, table.schema, **PARQUET))
         if not shard.number: _sample_file(self.folder / name / f"{shard.split}.sample.json", table)
     sinks[name].write_table(table)
 
 
-SHORT = ["source", "split", "user_id", "context_id", "persona", "data_source", "ability"]  # columns that repeat themselves
+REPEATED = ["source", "split", "user_id", "context_id", "persona", "data_source", "ability"]  # the same in many rows
+PARQUET = {"use_dictionary": REPEATED, "write_statistics": False, "compression": "zstd", "compression_level": 1}
 
 
 def _sample_file(path, table):
@@ -1122,7 +1172,7 @@ def build_command(argv: Sequence[str]) -> int:
         print("\n".join([f"build       {s.build.source}, {s.build.path} → {s.build.out}", *forecast(s).lines()]))
         return 0
     built = build(s, lambda line: print(line, file=sys.stderr))
-    print(aligned(built.card))
+    print(aligned(built.card.strip()))
     print(f"written to {built.folder}")
     if s.build.hub: print(f"uploaded to {upload(built, s.build.hub)}")
     return 0

@@ -11,6 +11,7 @@ __all__ = ['FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 
 # %% ../nbs/02_partition.ipynb #import-hashlib-from-collections
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from .data import DataError, check_name
 
 # %% ../nbs/02_partition.ipynb #hash64
+@lru_cache(maxsize=2**16)
 def hash64(
     text: str,  # any name or content
 ) -> int:  # the same in every process

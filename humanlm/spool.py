@@ -12,7 +12,7 @@ import marshal
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ def record(
 ) -> tuple:
     "Describe an entry for the index, in the order of `RECORD`"
     before = entry.context[-1][0] if entry.context and entry.source != "enron" else ""
-    said = f"{entry.user_id}\0{before}\0{' '.join(entry.reply.lower().split())}"
+    said = f"{entry.user_id}\0{before}\0{entry.reply.strip().lower()}"
     chars = len(entry.reply) + sum(len(m[3]) + len(m[2]) for m in entry.context)
     time = np.nan if entry.time is None else entry.time
     return (hash64(entry.id), hash64(entry.user_id), hash64(entry.context_id), hash64(said), hash_bytes(data), time,
@@ -101,7 +101,7 @@ def record(
 # %% ../nbs/03_spool.ipynb #hash_bytes
 def hash_bytes(data: bytes) -> int:
     "Give a 64-bit number that stands for bytes"
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
+    return int.from_bytes(sha256(data).digest()[:8], "little")
 
 
 def index_of(
