@@ -12,17 +12,19 @@ from datasets import Dataset
 from trl import GRPOTrainer
 
 from humanlm.advantages import group_advantages
-from humanlm.data import sample_examples
+from humanlm.data import DataError, sample_examples
 from humanlm.grpo import group_advantage
 from humanlm.hierarchy import HierarchyConfig, closing, make_rows, opening
 from humanlm.judges import RuleJudge
 from humanlm.scoring import JudgeError
-from humanlm.models import ModelConfig, make_model, token_logps
+from humanlm.models import ModelConfig, generate, make_model, token_logps
+from humanlm.modes import memory_of, preparation, training_rows
+from humanlm.prefixes import PrefixConfig
 from humanlm.rewards import AlignmentReward, RewardConfig, requests_by_row
 from humanlm.rollout import AdvantageConfig, Method, generated_tokens, group_index, repeat_rows, single_turn
 from humanlm.sft import MetricsLog
 from humanlm.trainer import MethodTrainer, TokenBudget, TrainerError, is_spent, latest_checkpoint, logged_tokens, trainer_args
-from humanlm.trajectory import Completion, Trajectory, load_trajectories
+from humanlm.trajectory import Completion, Score, Trajectory, load_trajectories
 
 EXAMPLES = sample_examples()[:6]
 CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
@@ -382,3 +384,142 @@ def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
 ])
 def test_options_that_cannot_be_are_named(tmp_path, options, message):
     with pytest.raises(TrainerError, match=message): trainer_args(options, tmp_path, 2, 4, 6, 9)
+
+
+# ---- what a method remembers
+
+class EvenTexts:
+    "Whatever was sampled counts as readable, and is worth its share of even token numbers"
+    names, weights = ("alignment",), (1.0,)
+
+    async def __call__(self, trajectories):
+        worth = [np.mean(np.array(t.completion_ids) % 2 == 0) for t in trajectories]
+        told = [replace(t, fields={t.level: f"tokens {t.completion_ids}"}, scores={t.level: Score(t.id, float(v), "scored", "")})
+                for t, v in zip(trajectories, worth)]
+        return np.array(worth)[:, None], told
+
+
+CHAINED = replace(CONFIG, asks="together")
+
+
+def chained(made, out, steps=8, **kw):
+    "A trainer with prefix chaining; every other step asks for the second level"
+    rows = training_rows(EXAMPLES, CHAINED, "prefix-chaining")
+    memory = memory_of("prefix-chaining", rows, CHAINED, PrefixConfig(threshold=0.5))
+    method = Method(single_turn(prepare=preparation(memory)), EvenTexts(), by_group, memory)
+    n = len(EXAMPLES)
+    order = [rows[(i % 2) * n + (2 * i + j) % n] for i in range(steps) for j in range(2)]
+    return trainer(made, method, out, steps, dict(learning_rate=1e-2, save_steps=3), rows=order, records=out / "t", **kw)
+
+
+def test_a_map_of_prefixes_grows_and_is_used(made, tmp_path):
+    t = chained(made, tmp_path)
+    t.train()
+    said = load_trajectories(tmp_path / "t")
+    start = len(t.policy.prompt_ids(t.rows[0]))
+    second = [x for x in said if x.level == "response"]
+    assert second and all(len(x.prompt_ids) > start - 40 for x in second)
+    sizes = [line["prefixes/stance"] for line in t.state.log_history if "loss" in line]
+    assert sizes == sorted(sizes) and sizes[-1] == len(t.method.memory.states) > 0
+    moved = [line["prefixes/moved"] for line in t.state.log_history if "loss" in line]
+    assert set(moved[::2]) == {0.0}, "the first level needs nothing, so nothing takes its place"
+
+
+@pytest.mark.parametrize("at", [3, 6])
+def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(made, tmp_path, at):
+    whole = chained(made, tmp_path / "a")
+    whole.train()
+    again = chained(made, tmp_path / "b")
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
+    assert losses(again) == losses(whole) and again.method.memory.states.entries == whole.method.memory.states.entries
+    assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+    kept = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "a" / "t")}
+    repeated = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "b" / "t")}
+    assert len(repeated) == (8 - at) * 8 and repeated.items() <= kept.items()
+
+
+def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
+    t = chained(made, tmp_path)
+    good, calls = t.method.reward, []
+    async def reward(trajectories):
+        calls.append(1)
+        if len(calls) > 4: raise TrainerError("the judge is down")
+        return await good(trajectories)
+    reward.names, reward.weights = good.names, good.weights
+    t.method = t.method._replace(reward=reward)
+    with pytest.raises(TrainerError) as e: t.train()
+    assert "checkpoint-4" in e.value.__notes__[0]
+    whole, again = chained(made, tmp_path / "a"), chained(made, tmp_path / "b")
+    whole.train()
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert losses(again) == losses(whole)
+
+
+def test_a_checkpoint_without_its_map_is_not_resumed_in_silence(made, tmp_path):
+    whole = chained(made, tmp_path / "a", steps=4)
+    whole.train()
+    (tmp_path / "a" / "checkpoint-3" / "prefixes.json").unlink()
+    with pytest.raises(DataError, match="prefixes.json is no prefix map"):
+        chained(made, tmp_path / "b", steps=4).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+
+
+# ---- the real reply among the candidates
+
+def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(made, tmp_path):
+    rows = make_rows(EXAMPLES, CONFIG, ["response"])
+    reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
+    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), reward, by_group), tmp_path, rows=rows)
+    t.train()
+    for group in (t.trajectories[:4], t.trajectories[4:]):
+        replies = {e.id: e.reply for e in EXAMPLES}
+        *others, last = group
+        assert last.fields == {"response": replies[last.example_id]} and last.text == f"<response>{replies[last.example_id]}</response>"
+        best = max(x.scores["response"].value for x in others)
+        assert last.scores["response"].value == pytest.approx(min(1, best + 0.1)) and last.advantage > 0
+    assert logged_tokens(t.state.log_history) == sum(len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7])
+
+
+# ---- engines and number formats
+
+class StandInEngine:
+    "What TRL's vLLM engine offers, played by the model itself, with the parameters that vLLM would get"
+    max_completion_length, generation_kwargs, model = 9, {"stop": ["###"]}, None
+
+    def __init__(self, trainer): self.trainer, self.asked, self.synced = trainer, [], 0
+
+    def sync_weights(self): self.synced += 1
+
+    def generate(self, prompts, images, num_generations, profiler=None):
+        self.asked.append((self.max_completion_length, self.generation_kwargs))
+        groups = prompts[::num_generations]
+        assert prompts == [p for p in groups for _ in range(num_generations)], "vLLM's server answers whole groups"
+        found = generate(self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, seed=len(self.asked))
+        return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
+
+
+def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss(made, tmp_path):
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2)
+    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
+    t.train()
+    assert t.vllm_generation.asked == [(6, {"stop": ["###", "</stance>"]})] * 2 and t.vllm_generation.synced == 2
+    assert (t.vllm_generation.max_completion_length, t.vllm_generation.generation_kwargs) == (9, {"stop": ["###"]})
+    assert all(len(x.logps) == len(x.completion_ids) for x in t.trajectories)
+    assert any("sampling" in name for name in t.state.log_history[0]), "TRL compares vLLM's log-probabilities with the model's"
+
+
+def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_path):
+    rows = make_rows(EXAMPLES, CONFIG, ["response"])
+    reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
+    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), reward, by_group), tmp_path, rows=rows)
+    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
+    t.train()
+    truth = t.trajectories[3]
+    assert truth.turns[0].role == "truth" and len(truth.logps) == len(truth.completion_ids)
+
+
+@pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"bf16": True}, {"gradient_checkpointing": True, "bf16": True}],
+                         ids=["checkpointing", "bf16", "both"])
+def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, options):
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2, options=PLAIN_SGD | options)
+    t.train()
+    assert all(math.isfinite(loss) for _, loss in losses(t)) and any(loss for _, loss in losses(t))
