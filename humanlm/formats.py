@@ -28,9 +28,8 @@ from html import unescape
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-
-# %% ../nbs/02_formats.ipynb #from-typing-import-any
 from typing import Any, NamedTuple
+
 from .data import (
     SPLITS, DataError, Example, Message, Persona, conversation_html, near_miss, read_jsonl, shorten, table_cell)
 from .mail import MAIL_FAULTS, MAIL_NOTES, Seen, mail_rows, read_who, thread_subject
@@ -59,6 +58,7 @@ def source_name(
     return _NAMES[plain]
 
 # %% ../nbs/02_formats.ipynb #FAULTS
+# Why a row is dropped
 FAULTS = MAIL_FAULTS | {
     "broken JSON": "a line, or a part of it, is not the JSON it should be",
     "broken CSV": "a record has more cells than the file has columns",
@@ -71,9 +71,9 @@ FAULTS = MAIL_FAULTS | {
     "unknown kind of message": "a YouTube item that is neither a video nor a comment",
     "duplicated row": "the same reply by the same user to the same messages came before",
 }
-"Why a row is dropped."
 
 # %% ../nbs/02_formats.ipynb #NOTES
+# What is odd about a row that is kept
 NOTES = MAIL_NOTES | {
     "wrong encoding": "bytes that are not UTF-8: replaced in JSON, read as Windows-1252 in CSV",
     "time missing": "nobody knows when it was written",
@@ -88,7 +88,6 @@ NOTES = MAIL_NOTES | {
     "root known by its text": "the article has no id: rows belong together if its text is the same",
     "several people in a chat": "user messages of one chat carry different ids; all are taken as the user's",
 }
-"What is odd about a row that is kept."
 
 # %% ../nbs/02_formats.ipynb #RowFault
 class RowFault(DataError):
@@ -211,8 +210,8 @@ class Known(NamedTuple):
     names: tuple[str, ...] = ()  # spelled in one way, not unique
 
 
+# What stands where an author was removed
 GONE = frozenset({"", "[deleted]", "[removed]", "NA", "None", "nan"})
-"What stands where an author or a text was removed."
 
 # %% ../nbs/02_formats.ipynb #known_name
 def known_name(
@@ -418,11 +417,13 @@ def _value(facts, name):
     return _literal(value) if isinstance(value, str) and value[:1] in "{[" and len(value) < 20_000 else value
 
 # %% ../nbs/02_formats.ipynb #_shown
-def _shown(value, joint="; "):
+def _shown(value, joint="; ", depth=0):
+    if depth > 4:
+        return "…"
     if isinstance(value, dict):
-        return joint.join(f"{key}: {_shown(v, ', ')}" for key, v in value.items() if v)
+        return joint.join(f"{key}: {_shown(v, ', ', depth + 1)}" for key, v in value.items() if v)
     if isinstance(value, (list, tuple)):
-        return joint.join(_shown(v, ", ") for v in value if v)
+        return joint.join(_shown(v, ", ", depth + 1) for v in value if v)
     return "" if value is None or value != value else str(value).strip()
 
 # %% ../nbs/02_formats.ipynb #_PRODUCT
@@ -445,7 +446,7 @@ def amazon_user(user_id: str, facts: dict) -> Known:
 # %% ../nbs/02_formats.ipynb #amazon_content
 def amazon_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows of a product: the path to it and what its page says"
-    path = " > ".join(_shown(c) for c in _value(facts, "categories") or ()) or _shown(facts.get("main_category"))
+    path = _shown(_value(facts, "categories"), " > ") or _shown(facts.get("main_category"))
     found = ((label, _value(facts, name), joint) for label, (name, joint) in _PRODUCT.items())
     said = {label: _shown(_author(value) if label == "Author" else value, joint) for label, value, joint in found}
     if not said["Title"] and not said["Description"]:
@@ -505,6 +506,7 @@ _MEDIUM_PROFILE = ("counts.claps", "counts.voters", "counts.views", "counts.publ
                    "followers_count", "following_count", "twitter_username", "tier", "tags_followed")
 
 # %% ../nbs/02_formats.ipynb #formats
+# Source → what is particular to it. Add a line to read another source.
 formats: dict[str, Format] = {
     "youtube": Format("News", "Youtube", _date(2005, 2), youtube_author, youtube_user, youtube_content, _youtube_root),
     "amazon": Format("Book", "Amazon", _date(1995, 7), amazon_author, amazon_user, amazon_content, _post,
@@ -516,7 +518,6 @@ formats: dict[str, Format] = {
     "enron": Format("Email", "Enron", _date(1985), enron_author, enron_user, _content, _enron_root,
                     ("subject", "x_folder", "x_origin")),
 }
-"Source → what is particular to it. Add a line to read another source."
 
 # %% ../nbs/02_formats.ipynb #RawRow
 class RawRow(NamedTuple):

@@ -357,6 +357,7 @@ CONTEXT_GAP = 7 * 86400
 SHORTEST_MAIL = 10
 "Fewest characters of a mail's own text."
 
+# Why a mail is no reply to predict
 MAIL_FAULTS = {
     "unreadable mail": "the file holds no mail",
     "no sender": "nobody knows who wrote the mail",
@@ -366,7 +367,6 @@ MAIL_FAULTS = {
     "duplicated mail": "the same mail came before, by id or by sender, day and text",
     "same as the mail before": "it repeats the mail it answers",
 }
-"Why a mail is no reply to predict."
 
 # %% ../nbs/01_mail.ipynb #MAIL_NOTES
 MAIL_NOTES = {

@@ -187,6 +187,13 @@ def test_python_literals_run_nothing_and_break_nothing(literal):
     assert "Title: The Quiet Ferry" in map_row("amazon", raw | {"prompt": [raw["prompt"][0] | {"metadata": facts}]}).prompt[0].content
 
 
+@pytest.mark.parametrize("name", ["categories", "description", "author", "details", "store", "title"])
+@pytest.mark.parametrize("value", [5, True, [[["x"]]], {"a": {"b": None}}, json.loads("[" * 80 + "]" * 80), json.loads("[" * 900 + "1" + "]" * 900)])
+def test_facts_about_products_may_have_any_shape(name, value):
+    facts = json.loads(raw_rows.amazon()["prompt"][0]["metadata"]) | {name: value}
+    assert map_row("amazon", raw_rows.amazon() | {"prompt": [said("shop", "text", **facts)]}).prompt[0].content
+
+
 def test_facts_for_personas_are_found_where_they_are():
     assert enrichment(map_row("medium", raw_rows.medium())) == {"counts.claps": 12, "bio": "Writes about rivers", "tier": 2}
     assert enrichment(map_row("amazon", raw_rows.amazon())) == {"rating": 4.0, "verified_purchase": True}
