@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import md5
 from typing import Any
 
@@ -56,8 +57,18 @@ def part_hash(
     key: str,        # field_<name>, item_<text> or item_<key>:<value>
 ) -> int:            # of 128 bits
     "Give the number that decides about one part of a persona"
-    text = f"{seed}_{persona_id}_{key}"
-    return int(md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest(), 16)
+    found = _begun(seed, persona_id).copy()
+    found.update(_bytes(key))
+    return int(found.hexdigest(), 16)
+
+
+@lru_cache(maxsize=64)
+def _begun(seed, persona_id):
+    return md5(_bytes(f"{seed}_{persona_id}_"), usedforsecurity=False) # long, and the same for all parts
+
+
+def _bytes(text):
+    return text.encode("utf-8", "replace")
 
 
 def persona_id(
@@ -93,10 +104,18 @@ def _thinned(value, id, share, seed):
     return value if _stays(value, id, share, seed) else ""
 
 
-def _shortened(text, id, share, seed):
-    "Drop sentences or lines of a text"
-    pieces = filter(None, re.split(r"(?<=[.!?;])(\s+)|(\n+)", text))
-    return "".join(p for p in pieces if p.isspace() or _stays(p, id, share, seed)).strip()
+def _shortened(text, fields, id, share, seed):
+    "Drop items or sentences of a text"
+    named = [v for value in fields.values() for v in (value if isinstance(value, (list, tuple)) else [value])]
+    named = [v for v in named if isinstance(v, str) and v and v in text]
+    if not named: return "".join(_kept(re.findall(r".+?(?:[.!?;]\s+|\n+|$)", text), id, share, seed)).strip()
+    for piece in set(named) - set(_kept(named, id, share, seed)): text = text.replace(piece, "", 1)
+    return " ".join(text.split())
+
+
+def _kept(pieces, id, share, seed):
+    last = max(pieces, key=lambda piece: part_hash(seed, id, f"item_{piece.strip()}") % 10_000, default="")
+    return [piece for piece in pieces if piece == last or _stays(piece.strip(), id, share, seed)]
 
 # %% ../nbs/01_persona.ipynb #drop_persona
 def drop_persona(
@@ -108,9 +127,9 @@ def drop_persona(
     "Leave out parts of a persona, the same ones every time"
     if not fields and not items: return persona
     id = persona_id(persona)
-    if isinstance(persona, str): return _shortened(persona, id, items, seed)
+    if isinstance(persona, str): return _shortened(persona, {}, id, items, seed)
     if not isinstance(persona, Persona): return _dropped(persona, id, fields, items, seed)
-    if persona.text: return replace(persona, text=_shortened(persona.text, id, items, seed))
+    if persona.text: return replace(persona, text=_shortened(persona.text, persona.fields or {}, id, items, seed))
     return replace(persona, fields=_dropped(persona.fields or {}, id, fields, items, seed))
 
 
