@@ -420,7 +420,10 @@ def body_key(
     mail: Mail,
 ) -> str:
     "Give 16 hex digits for sender and text, however it was wrapped"
-    return _key(mail.sender, _LETTERS.sub("", mail.body.casefold()))
+    return _key(mail.sender, _letters(mail))
+
+
+def _letters(mail): return _LETTERS.sub("", mail.body.casefold())
 
 # %% ../nbs/01_mail.ipynb #Seen
 class Seen:
@@ -467,7 +470,7 @@ def _thread_rows(thread, outermost, where, count, seen):
     if thread[0] is outermost:
         count("first of its thread", where)
     for place, mail in enumerate(thread[1:], 1):
-        if body_key(mail) == body_key(thread[place - 1]):
+        if _letters(mail) == _letters(thread[place - 1]):
             count("same as the mail before", where)
         elif mail.time is None:
             count("no date", where)

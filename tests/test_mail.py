@@ -108,6 +108,7 @@ def test_every_mail_after_the_first_is_a_reply():
     (mail("I have them all." + original("Who has the numbers?"), sender=""), ["no sender"]),
     (mail("I have them all." + original("Who has the numbers?"), date="soon"), ["no date"]),
     (mail("Who has the numbers?" + original("Who has the   numbers?", sender="Rook, Ira")), ["same as the mail before"]),
+    (mail("Who has the numbers?" + original("Who has the   numbers?")), ["same as the mail before"]),
     ("\n\n", ["unreadable mail"]), (None, ["unreadable mail"])])
 def test_what_is_no_reply_has_a_name(text, kinds):
     rows, found = rows_of(text)
