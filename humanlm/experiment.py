@@ -9,7 +9,8 @@ __all__ = ['GROUPS', 'Table', 'INTERVALS', 'ExperimentConfig', 'Planned', 'chang
            'Worker', 'start_worker', 'is_done', 'next_run', 'run_all', 'crossed_means', 'crossed_intervals',
            'reply_measures', 'thought_measures', 'measures', 'Found', 'means', 'differences', 'seed_means',
            'kept_evaluations', 'collect', 'with_references', 'Spent', 'spent', 'learning_curves', 'compared', 'summary',
-           'spent_by', 'Outcome', 'load_outcome', 'plan', 'result_file', 'check_experiment', 'experiment', 'main']
+           'spent_by', 'Outcome', 'load_outcome', 'forest', 'curves', 'plan', 'result_file', 'check_experiment',
+           'experiment', 'main']
 
 # %% ../nbs/88_experiment.ipynb #import-json-import-math
 import json
@@ -44,7 +45,7 @@ from .judges import make_judge
 from .metrics import ALL, Interval, Paired, Result, paired_table, results_table
 from .miniworld import World, describe_all, expressed, read, uniform_states
 from .modes import MODES, cold_start_hierarchy, hierarchy_of
-from .report import load_log
+from .report import INK, LINES, colour, load_log, styled, title_of
 from .rollout import ModelPolicy, single_turn
 from .scoring import Judge
 
@@ -465,10 +466,13 @@ def _known_mean(values, axis):
 def reply_measures(
     evaluations: Sequence[Evaluation],
 ) -> Table:
-    "Say of each reply whether it could be read, and how long it is"
+    "Say of each reply whether it could be read, how long it is, and where it follows the states that were written beside it"
     status = [e.scores["response_alignment"]["response"].status for e in evaluations]
+    same = [follows(written({k: v for k, v in e.texts.items() if k in TRACE}), e.texts["response"]) for e in evaluations]
+    asked = [level for level in TRACE if level in evaluations[0].texts]
     return {"format": {"response": [float(s not in ("bad format", "empty")) for s in status]},
-            "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]}}
+            "words": {"response": [float(word_count(e.texts["response"])) for e in evaluations]},
+            **({"follows_states": {level: [row[level] for row in same] for level in asked}} if asked else {})}
 
 # %% ../nbs/88_experiment.ipynb #thought_measures
 def thought_measures(
@@ -713,6 +717,59 @@ def load_outcome(
     facts = json.loads(Path(path).read_text("utf-8"))
     def rows(kind, name): return [kind(**{k: math.nan if v is None else v for k, v in row.items()}) for row in facts.pop(name)]
     return Outcome(facts, rows(Result, "measurements"), rows(Paired, "differences"), rows(Result, "training_judge"))
+
+# %% ../nbs/88_experiment.ipynb #forest
+@styled
+def forest(
+    outcome: Outcome,
+    metrics: Sequence[str] = ("state_alignment", "response_alignment", "reply_state_alignment"),
+    arms: Sequence[str] | None = None,  # None = all arms, in their order
+) -> Any:  # a matplotlib figure
+    "Draw the mean of every arm with its interval, and the references"
+    from matplotlib.figure import Figure
+    arms, found = list(arms or outcome.facts["arms"]), {(r.model, r.metric): r for r in outcome.rows if r.level == ALL}
+    figure = Figure(figsize=(6.9, 1.2 + 0.24 * len(arms)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(metrics), sharey=True))
+    for ax, metric in zip(panels, metrics):
+        for y, arm in enumerate(arms):
+            if r := found.get((arm, metric)):
+                ax.errorbar(r.mean, y, xerr=[[max(0, r.mean - r.low)], [max(0, r.high - r.mean)]], fmt="o", ms=4, lw=1.4,
+                            color=colour(arm.rpartition(": ")[2], arms))
+        for name in outcome.facts["references"]:
+            if r := found.get((name, metric)):
+                ax.axvline(r.mean, color=INK, lw=0.9, ls=LINES.get(name, "-"), label=name)
+        ax.set(xlim=(0, 1), xlabel="mean score")
+        ax.set_title(title_of(metric), fontsize=9, loc="left")
+    panels[0].set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+# %% ../nbs/88_experiment.ipynb #curves
+@styled
+def curves(
+    outcome: Outcome,
+    arms: Sequence[str],  # arms to show, at most a few
+) -> Any:  # a matplotlib figure
+    "Draw the reward of each level over generated tokens, averaged over seeds"
+    from matplotlib.figure import Figure
+    found = [line for line in outcome.facts["curves"] if line["arm"] in arms]
+    levels = list(dict.fromkeys(line["level"] for line in found))
+    columns = min(4, max(1, len(levels)))
+    rows = -(-len(levels) // columns) or 1
+    figure = Figure(figsize=(6.9, 0.6 + 1.5 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for ax, level in zip(panels, levels):
+        for line in (line for line in found if line["level"] == level):
+            ax.plot([t / 1000 for t in line["tokens"]], line["reward"], color=colour(line["arm"].rpartition(": ")[2], arms), label=line["arm"])
+        ax.set_title(level, fontsize=9, loc="left")
+    for ax in panels[len(levels):]:
+        ax.set_axis_off()
+    figure.supxlabel("generated tokens, thousands", fontsize=9)
+    figure.supylabel("reward", fontsize=9)
+    named = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels())}
+    figure.legend(named.values(), named, loc="outside lower center", ncols=4)
+    return figure
 
 # %% ../nbs/88_experiment.ipynb #plan
 def plan(settings: Settings) -> str:

@@ -34,13 +34,18 @@ def schedule(
     steps: int,  # generation steps
     prompts: int,  # rows per step, `N`
     seed: int = 0,
+    reply_share: float | None = None,  # of the steps that ask for the reply; None: as often as any other level
 ) -> list[dict]:  # steps * prompts rows in training order
     "Order rows so that each step asks for one level and every level comes once per round"
     rng = random.Random(f"schedule{seed}")
     levels = list(dict.fromkeys(row["level"] for row in rows))
     streams = {level: endless([row for row in rows if row["level"] == level], rng) for level in levels}
-    order = [level for _ in range(0, steps, len(levels)) for level in rng.sample(levels, len(levels))]
-    return [next(streams[level]) for level in order[:steps] for _ in range(prompts)]
+    fixed = reply_share is not None and "response" in levels and len(levels) > 1
+    turns = [level for level in levels if not fixed or level != "response"]
+    order = [level for _ in range(0, steps, len(turns)) for level in rng.sample(turns, len(turns))][:steps]
+    if fixed:
+        order = ["response" if int((i + 1) * reply_share) > int(i * reply_share) else level for i, level in enumerate(order)]
+    return [next(streams[level]) for level in order for _ in range(prompts)]
 
 # %% ../nbs/30_grpo.ipynb #group_advantage
 def group_advantage(

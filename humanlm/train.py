@@ -233,7 +233,7 @@ def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
     audits = AuditLog(run.judge, s.judge.audit_every, run.folder / "audits.jsonl", name, run.second)
     trainer = MethodTrainer(
         model, tokenizer, methods[name](s, run.judge, rows, train, name),
-        schedule(rows, args.max_steps, s.rollout.num_prompts, s.run.seed), args, run.folder / "trajectories" / name,
+        schedule(rows, args.max_steps, s.rollout.num_prompts, s.run.seed, s.rollout.reply_share), args, run.folder / "trajectories" / name,
         (*run.watch(name), TokenBudget(s.run.token_budget), audits), s.model.max_prompt_tokens)
     newest = latest_checkpoint(out)
     if is_spent(newest, s.run.token_budget):
@@ -293,7 +293,9 @@ def evaluate_all(run: Run) -> Results:
     for name in models_of(run.settings):
         print(f"evaluate {name}", flush=True)
         models[name] = evaluation_of(run, name)
-    found = results(models | beside, run.settings.eval.bootstrap, tuple(beside))._replace(judges=judges_record(run.settings))
+    s = run.settings
+    found = results(models | beside, s.eval.bootstrap, tuple(beside), run.data.split(s.eval.split), s.eval.texts)
+    found = found._replace(judges=judges_record(s))
     atomic_write(run.folder / "results.json", to_json(found._asdict(), indent=1))
     return found
 
