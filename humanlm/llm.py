@@ -260,8 +260,8 @@ def _is_price(rates):
 
 # %% ../nbs/02_llm.ipynb #_listed_prices
 @lru_cache
-def _listed_prices(named, folder):
-    "Read the user's own prices once; `named` is what the environment says, and `.env` depends on the folder"
+def _listed_prices(named):
+    "Read the user's own prices, once for each file that the environment names"
     path = named or setting("HUMANLM_PRICES")
     listed = _read_yaml(path, "prices", "unknown price") if path else {}
     if isinstance(listed, dict) and all(map(_is_price, listed.values())):
@@ -276,7 +276,7 @@ def price(
     tokens_out: int, # tokens that it wrote, hidden reasoning included
 ) -> float | None:
     "Give the price of a call in US dollars, or None if nobody has said what the model costs"
-    listed = _listed_prices(os.environ.get("HUMANLM_PRICES"), os.getcwd())
+    listed = _listed_prices(os.environ.get("HUMANLM_PRICES"))
     rates = listed.get(name) or prices.get(name) or ((0.0, 0.0) if name.startswith(FREE) else None)
     return rates and (tokens_in * rates[0] + tokens_out * rates[1]) / 1e6
 

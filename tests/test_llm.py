@@ -561,16 +561,26 @@ def test_prices_come_from_a_file(folder, monkeypatch):
     with pytest.raises(LLMError, match=r"'vllm/tiny: \[0.25, 2.0\]'.*HUMANLM_PRICES") as e:
         ask(ScriptedClient(["yes"], "vllm/tiny", ledger=Ledger(budget=1.0)), "hello")
     assert e.value.kind == "unknown price"
-    monkeypatch.setenv("HUMANLM_PRICES", "prices.yaml")
+    monkeypatch.setenv("HUMANLM_PRICES", str(folder / "prices.yaml"))
     assert (price("vllm/tiny", 4e6, 1e6), price("openai/gpt-5-mini", 1, 1), price("scripted/x", 1, 1)) == (3.0, 0.0, 0.0)
     reply = ask(ScriptedClient(["yes"], "vllm/tiny", ledger=Ledger(budget=1.0)), "hello")
     assert reply.usage.cost == pytest.approx((2 * 0.25 + 1 * 2) / 1e6)
 
 
+def test_the_file_of_prices_may_be_named_beside_the_keys(folder):
+    (folder / ".env").write_text("HUMANLM_PRICES=prices.yaml\n")
+    (folder / "prices.yaml").write_text("vllm/tiny: [1, 2]\n")
+    llm._listed_prices.cache_clear()
+    try:
+        assert price("vllm/tiny", 1e6, 1e6) == 3.0
+    finally:
+        llm._listed_prices.cache_clear()
+
+
 @pytest.mark.parametrize("text", ["vllm/tiny: 3", "vllm/tiny: [1, 2, 3]", "vllm/tiny: [1, -2]", "vllm/tiny: [.nan, 1]", "- a", "a: [", "vllm/tiny: [yes, 1]"])
 def test_a_bad_list_of_prices_is_named(folder, monkeypatch, text):
     (folder / "prices.yaml").write_text(text)
-    monkeypatch.setenv("HUMANLM_PRICES", "prices.yaml")
+    monkeypatch.setenv("HUMANLM_PRICES", str(folder / "prices.yaml"))
     with pytest.raises(LLMError, match="prices.yaml"):
         price("vllm/tiny", 1, 1)
 
