@@ -8,8 +8,9 @@ __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'GONE', 'formats', 'source_name', 'RowF
            'youtube_user', 'plain_text', 'youtube_content', 'medium_author', 'medium_user', 'medium_content',
            'amazon_author', 'amazon_user', 'amazon_content', 'is_model', 'chat_author', 'chat_user', 'enron_author',
            'enron_user', 'RawRow', 'map_row', 'same_person', 'sample_rows', 'is_own', 'hide_user', 'human_prompt',
-           'enrichment', 'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items', 'on_hub',
-           'hub_items', 'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow', 'read_official']
+           'find_fact', 'enrichment', 'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items',
+           'on_hub', 'hub_items', 'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow',
+           'read_official']
 
 # %% ../nbs/02_formats.ipynb #import-csv-import-gzip
 import csv
@@ -732,21 +733,23 @@ def _renamed(m, row, names, human):
     name = human if is_own(m, row) else f"{m.name} (2)" if m.name == human else m.name
     return replace(m, name="" if m.role == "assistant" else name, content=hide_user(m.content, names, human))
 
-# %% ../nbs/02_formats.ipynb #enrichment
+# %% ../nbs/02_formats.ipynb #find_fact
+def find_fact(
+    facts: Mapping,  # about a reply
+    name: str,  # dots lead inward: counts.claps
+) -> Any:  # None: not there
+    "Find a fact at the top or one level below"
+    path = name.split(".")
+    inner = (_inner(part, *path) for part in (facts, *facts.values()) if isinstance(part, dict))
+    return next((value for value in inner if value is not None), None)
+
+
 def enrichment(
     row: RawRow,
 ) -> dict[str, Any]:  # field → value; empty, zero and missing ones are left out
     "Collect the facts about a reply and its author that help to describe the author (HumanLM, section 2.4)"
-    found = {name: _found(row.metadata, name) for name in formats[row.source].enrich}
+    found = {name: find_fact(row.metadata, name) for name in formats[row.source].enrich}
     return {name: value for name, value in found.items() if value not in (None, "", 0, False, [], {})}
-
-
-def _found(facts, name):
-    value = _inner(facts, *name.split("."))
-    if value is not None:
-        return value
-    inner = (_inner(part, *name.split(".")) for part in facts.values() if isinstance(part, dict))
-    return next((v for v in inner if v is not None), None)
 
 # %% ../nbs/02_formats.ipynb #json_line
 def json_line(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .data import Message, Persona, Thread, atomic_path, atomic_write, to_json
-from .formats import RawRow
+from .formats import RawRow, find_fact
 from .partition import Index, hash64
 from .threads import PersonaWriter, ThreadReport, reply_turns, thread_examples
 
@@ -57,16 +57,13 @@ def row_entry(
     facts: Sequence[str] | None = None,  # metadata to keep; None: all
 ) -> Entry:
     "Make an entry from a row of the six formats"
-    kept = row.metadata if facts is None else {name: value for name in facts if (value := _inside(row.metadata, name))}
+    kept = row.metadata if facts is None else {name: value for name in facts if (value := find_fact(row.metadata, name))}
     persona = row.persona if isinstance(row.persona, str) else to_json(row.persona) if row.persona else ""
     context = tuple((m.id, m.role, clean_text(m.name), clean_text(m.content), m.time) for m in row.prompt)
     ids = (clean_text(text) for text in (row.user_id, row.context_id, row.post_id, row.completion))
     return Entry(row.row_id, row.source, *ids, context, row.time, kept, True, clean_text(persona))
 
 
-def _inside(facts, name):
-    for part in name.split("."): facts = facts.get(part) if isinstance(facts, dict) else None
-    return facts
 
 # %% ../nbs/03_spool.ipynb #RECORD
 RECORD = np.dtype([
