@@ -338,7 +338,9 @@ def choose_evidence(
     np.maximum.at(last, of[used], np.flatnonzero(used))
     found = fate[order].copy()
     open_ = np.isin(found, (TRAIN, VAL, TEST, SEEN))
-    found[open_ & (np.arange(len(order)) < last[of])] = BEFORE
+    time = rows.time[order]
+    until = np.where(last < 0, -np.inf, time[last])
+    found[open_ & (time <= until[of])] = BEFORE
     found[used & (found != HISTORY)] = EVIDENCE
     if least: found[open_ & (most[of] == 0)] = NEWCOMER
     back = np.argsort(order)
