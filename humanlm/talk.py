@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['GROUPS', 'ABOUT', 'typed', 'said_text', 'ask_levels', 'Told', 'judged', 'bubble', 'talk_before', 'state_row',
            'states_table', 'replies', 'told_html', 'lines_of', 'level_lines', 'score_lines', 'before_lines', 'Talk',
-           'went_on', 'title_of', 'TalkWidget', 'TalkConfig', 'run_folder', 'run_examples', 'run_judge', 'show',
-           'choose', 'read_line', 'converse', 'main']
+           'went_on', 'title_of', 'TalkWidget', 'TalkConfig', 'run_examples', 'run_judge', 'show', 'choose',
+           'read_line', 'converse', 'main']
 
 # %% ../nbs/86_talk.ipynb #import-math-import-sys
 import math
@@ -23,11 +23,11 @@ from .config import command, cut_line, parse
 from .data import ConfigError, Example, HumanLMError, Message, Persona, check_name, escape, from_dict, load_examples, persona_text, require, run_sync, shorten
 from .evaluate import Evaluation, judge_texts
 from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows
-from .judges import JudgeConfig, make_judge
+from .hub import ModelChoice, run_folder
+from .judges import EvalJudgeConfig, JudgeConfig, make_judge
 from .miniworld import WorldConfig, make_world
 from .rollout import PolicySetup, as_context, by_level, find_model, load_policy, run_settings, single_turn
 from .scoring import Judge
-from .serve import ModelChoice
 from .trajectory import Score, Trajectory
 from .viz import cut, score_mark, tag
 
@@ -351,16 +351,7 @@ class TalkConfig:
 GROUPS = {"model": ModelChoice, "talk": TalkConfig, "judge": JudgeConfig}
 ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
 
-# %% ../nbs/86_talk.ipynb #run_folder
-def run_folder(
-    place: str | Path,  # a run, or one of its models
-) -> Path | None:
-    "Find the run that a model belongs to"
-    path = Path(place)
-    home = path.parent.parent if path.parent.name == "models" else path
-    return home if (home / "config.yaml").is_file() else None
-
-
+# %% ../nbs/86_talk.ipynb #run_examples
 def run_examples(place: str | Path) -> list[Example]:
     "Read the held-out rows of a run; none where there is no run"
     run = run_folder(place)
@@ -371,11 +362,12 @@ def run_judge(
     place: str | Path,
     config: JudgeConfig | None = None,  # None: that of the run
 ) -> Judge | None:  # None where neither is known
-    "Make the judge of a run"
+    "Make the judge of a run's held-out answers"
     settings = run_settings(place)
     if config is None and "judge" not in settings:
         return None
-    config = config or from_dict(JudgeConfig, settings["judge"], f"{place}, settings of judge")
+    group, kind = ("test_judge", EvalJudgeConfig) if "test_judge" in settings else ("judge", JudgeConfig)
+    config = config or from_dict(kind, settings[group], f"{place}, settings of {group}")
     synthetic = settings.get("data", {}).get("source", "") == "miniworld"
     world = make_world(from_dict(WorldConfig, settings.get("world", {}))) if synthetic else None
     return make_judge(config, world)
