@@ -888,6 +888,9 @@ def file_items(
 ) -> Iterator[dict | RowFault]:
     "Read one file; `DataError` if reading stops in the middle"
     try:
+        with _open(path) as start:
+            if start.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                raise DataError(f"Cannot read {path}: it is UTF-16. Convert it to UTF-8.")
         yield from unfold_mail(_READERS[_suffix(path)](path), seen or Seen())
     except (OSError, EOFError, zlib.error, csv.Error) as e:
         advice = "A quotation mark may be missing." if isinstance(e, csv.Error) else "Check the path, or write the file again."

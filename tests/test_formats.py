@@ -401,6 +401,12 @@ def test_broken_files_are_named(tmp_path, name, data):
     with pytest.raises(DataError, match="r.*Cannot read|Cannot read.*r"): list(read_raw(tmp_path / name, Faults()))
 
 
+@pytest.mark.parametrize("name", ["r.csv", "r.jsonl"])
+def test_utf_16_is_named(tmp_path, name):
+    (tmp_path / name).write_text("user_id,completion\nann,x\n", encoding="utf-16")
+    with pytest.raises(DataError, match="UTF-16. Convert it"): list(read_raw(tmp_path / name, Faults()))
+
+
 def test_wrong_paths_say_what_to_do(tmp_path):
     (tmp_path / "r.txt").write_text("x")
     for where, what in ((tmp_path, "no file in this folder"), (tmp_path / "r.txt", "not '.txt'"), (tmp_path / "no.jsonl", "no such file")):
