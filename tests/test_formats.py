@@ -54,6 +54,23 @@ def test_prompts_may_be_lists_or_json_strings_and_facts_too(source):
     assert map_row(source, as_text) == map_row(source, raw) == map_row(source, decoded)
 
 
+SPELLED = {  # spellings of the user, and of others
+    "reddit": (["tea_1", "Tea_1", "u/tea_1", "/u/TEA_1", " tea_1 "], ["tea_", "tea_11", "HUMAN", "human", "[deleted]", "NA", "utea_1", "tea_1/"]),
+    "medium": (["9f3c1a2b4d5e", "@9f3c1a2b4d5e"], ["9f3c1a2b4d5", "9F3C1A2B4D5E", "HUMAN", "", "x@9f3c1a2b4d5e"]),
+    "enron": (["kim.poe@enron.com", "Kim.Poe@ENRON.com", '"Poe, Kim" <kim.poe@enron.com>', "'kim.poe@enron.com'"],
+              ["kim.poe@example.org", "im.poe@enron.com", "HUMAN", "lee.ferro@enron.com", '"kim.poe" <lee@enron.com>'])}
+
+
+@given(st.sampled_from(sorted(SPELLED)), st.data())
+@settings(max_examples=150, deadline=None)
+def test_every_spelling_of_the_user_is_human_and_no_other(source, data):
+    own, others = SPELLED[source]
+    authors = data.draw(st.lists(st.sampled_from(own + others), min_size=1, max_size=6))
+    facts = (lambda name: {"author": name}) if source == "reddit" else (lambda name: {})
+    raw = raw_rows.row([said(a, "Hello there.", **facts(a)) for a in authors], "Hello again.", "p1", data.draw(st.sampled_from(own)))
+    assert [name == "HUMAN" for name in names(map_row(source, raw))] == [a in own for a in authors]
+
+
 def test_spelling_of_a_login_does_not_matter():
     raw = raw_rows.reddit()
     raw["prompt"][2]["metadata"]["author"] = "u/Tea_And_Scrubs"
