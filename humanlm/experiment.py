@@ -44,7 +44,7 @@ from .job import evaluate_model, keep_memory, load_data, quiet_libraries, refere
 from .judges import make_judge
 from .metrics import ALL, Interval, Paired, Result, paired_table, results_table
 from .miniworld import World, describe_all, expressed, read, uniform_states
-from .modes import MODES, cold_start_hierarchy, hierarchy_of
+from .modes import asks_together, cold_start_hierarchy, hierarchy_of
 from .report import INK, LINES, colour, load_log, styled, title_of
 from .rollout import ModelPolicy, single_turn
 from .scoring import Judge
@@ -133,7 +133,7 @@ def cold_start_key(
 ) -> str:
     "Describe everything that a cold start depends on"
     s = settings
-    return to_json([s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), s.run.seed])
+    return to_json([s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), asks_together(s), s.run.seed])
 
 
 def twin(

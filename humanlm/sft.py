@@ -222,12 +222,15 @@ def faithful_row(
     example: Example,  # gives the prompt and the target of the stance, nothing else
     config: HierarchyConfig,
     rng: random.Random,
+    together: bool = False,  # give the states as the first part of an answer to a question for all levels, not as a thought
 ) -> dict:
-    "Make a row whose reply can be predicted from the given thought only"
+    "Make a row whose reply can be predicted from the given states only"
     states = uniform_states(world.post(example.context_id).target, rng)
-    words = describe_all(states, rng)
+    words, reply = describe_all(states, rng), target({"response": realise(states, rng)})
+    if together:
+        given = target({level: words[level] for level in asked_states(config)})
+        return sft_row(prompt(example, config.load().names, config, thinking=False), reply, False, f"{example.id}:faithful", given)
     thought = target({}, {level: words[level] for level in THOUGHT_ORDER})
-    reply = target({"response": realise(states, rng)})
     return sft_row(prompt(example, "response", config, thinking=True), reply, True, f"{example.id}:faithful", thought)
 
 # %% ../nbs/28_sft.ipynb #world_rows
@@ -242,14 +245,15 @@ def world_rows(
     rng = random.Random(f"cold-start{seed}")
     examples = [e for e in world.examples if e.split == "train"]
     first, second = sft.lesson_steps * sft.batch, sft.polite_steps * sft.batch
-    share = sft.faithful_share if config.thinks("response") else 0.0
+    thinks = config.thinks("response")
+    share = sft.faithful_share if thinks or together else 0.0
 
     def row(i: int) -> dict:
         if together and 2 * i >= first and rng.random() < TOGETHER:
             noise = 0.0 if i < first else sft.noise
             return world_row(world, rng.choice(examples), config.load().names, noise, config, rng)
         if share and rng.random() < share:
-            return faithful_row(world, rng.choice(examples), config, rng)
+            return faithful_row(world, rng.choice(examples), config, rng, together and (not thinks or rng.random() < 0.5))
         if i < first:
             return stage_one(world, rng.choice(examples), i / first, config, rng)
         return stage_two(world, rng.choice(examples), sft.noise, config, rng)
@@ -265,17 +269,18 @@ def faithful_rows(
     config: HierarchyConfig,
     sft: SFTConfig,
     seed: int = 0,
+    together: bool = False,  # whether half of the faithful rows ask for all levels at once
 ) -> list[dict]:
-    "The rows of the last stage: three of five are faithful, the others polite; none where replies do not think"
-    rng = random.Random(f"faithful{seed}")
+    "The rows of the last stage: three of five are faithful, the others polite; none where nothing comes before a reply"
+    rng, thinks = random.Random(f"faithful{seed}"), config.thinks("response")
     examples = [e for e in world.examples if e.split == "train"]
 
     def row() -> dict:
         if rng.random() < 0.6:
-            return faithful_row(world, rng.choice(examples), config, rng)
+            return faithful_row(world, rng.choice(examples), config, rng, together and (not thinks or rng.random() < 0.5))
         return stage_two(world, rng.choice(examples), sft.noise, config, rng)
 
-    return [row() for _ in range(sft.faithful_steps * sft.batch * config.thinks("response"))]
+    return [row() for _ in range(sft.faithful_steps * sft.batch * (thinks or together))]
 
 # %% ../nbs/28_sft.ipynb #Both
 class Both(torch.optim.Optimizer):
