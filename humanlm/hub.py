@@ -268,11 +268,12 @@ def push(
         return "\n".join([*lines, *sizes(published(model, card)), "nothing was published"])
     with publishable(model, dtype) as folder:
         files = published(folder, card)
+        lines += sizes(files)
         if not config.out:
-            return "\n".join([*lines, *sizes(files), f"published   {upload(files, config)}"])
+            return "\n".join([*lines, f"published   {upload(files, config)}"])
         with atomic_path(config.out) as new:
             put(files, new)
-    return "\n".join([*lines, *sizes(files), f"written to  {config.out}"])
+    return "\n".join([*lines, f"written to  {config.out}"])
 
 
 def sizes(files: Mapping[str, Path | str]) -> list[str]:
