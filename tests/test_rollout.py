@@ -171,3 +171,36 @@ def test_shown_text_is_escaped():
 def test_importing_is_light():
     code = "import sys, humanlm.rollout; print(sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# ---- forms and limits
+
+@pytest.mark.parametrize("variant, level, text, read, errors", [
+    ("main", "goal", "<goal>" + "word " * 16 + "</goal>", "word " * 16, ("text: goal is too long",)),
+    ("main", "goal", "<goal>short</goal>", "short", ()),
+    ("labels-ssr", "stance", "<stance>quite so</stance>", "quite so", ("text: stance is no label",)),
+    ("labels-ssr", "stance", "<stance>Strongly Agree</stance>", "Strongly Agree", ()),
+    ("response-bare", "response", "Hi </response> there", "Hi </response> there", ()),
+    ("hetero", "goal", "to win</think> and more", "to win", ()),
+    ("hetero", "response", "hm</think><response>Hi</response>", "Hi", ()),
+])
+def test_each_form_is_read_and_limits_are_noted_but_change_nothing(examples, variant, level, text, read, errors):
+    rows = make_rows(examples[:1], HierarchyConfig(variant=variant), [level])
+    done = run_sync(single_turn()(rows, ScriptedPolicy({level: text})))[0]
+    assert (done.fields, done.parse_status, done.errors) == ({level: read}, "ok", errors)
+
+
+def test_logs_say_how_often_a_limit_was_broken(examples):
+    from humanlm.trainer import batch_metrics
+    rows = make_rows(examples[:2], HierarchyConfig(levels=["goal"]))
+    done = run_sync(single_turn()(rows, ScriptedPolicy(lambda row, copy: "<goal>" + "so " * (3 if row is rows[0] else 30) + "</goal>")))
+    found = batch_metrics(done, torch.ones(2, 1).numpy(), [1.0])
+    assert (found["text/too long"], found["text/no label"], found["parse/ok"]) == (0.5, 0.0, 1.0)
+
+
+def test_a_level_with_a_thought_of_its_own_is_generated_up_to_its_end(examples, loaded):
+    rows = make_rows(examples[:1], HierarchyConfig(variant="hetero", state_tokens=8), ["goal"])
+    policy = ModelPolicy(*loaded, 1024)
+    assert loaded[1].decode(policy.prompt_ids(rows[0])).endswith("<think>") and rows[0]["stop"] == ["</think>"]
+    done = run_sync(single_turn()(rows * 4, policy))
+    assert all(len(t.completion_ids) <= 8 and t.parse_status in ("ok", "empty", "unterminated", "missing") for t in done)
