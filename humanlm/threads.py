@@ -7,11 +7,9 @@ __all__ = ['FIELDS', 'MERGE_GAP', 'LINK', 'STOPWORDS', 'HABITS', 'LENGTHS', 'DEM
            'column_map', 'read_rows', 'sample_threads', 'Line', 'read_line', 'import_threads', 'in_time_order', 'Turn',
            'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features', 'line_features', 'Corpus',
            'topics', 'marked_habits', 'write_persona', 'PersonaWriter', 'rename_speakers', 'ThreadReport', 'Imported',
-           'context_path', 'thread_examples', 'load_threads', 'clean_generated', 'decode_prompt', 'OfficialRow',
-           'read_official']
+           'context_path', 'thread_examples', 'load_threads']
 
-# %% ../nbs/02_threads.ipynb #import-json-import-re
-import json
+# %% ../nbs/02_threads.ipynb #import-re-from-collections
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from .data import SPLITS, DataConfig, DataError, Example, Message, Persona, Thread
+from .data import DataConfig, DataError, Example, Message, Persona, Thread
 from .data import escape, near_miss, read_jsonl, shorten
 
 # %% ../nbs/02_threads.ipynb #FIELDS
@@ -616,67 +614,3 @@ def load_threads(
     why = f"{new} of {linked} replies are by people with too few earlier lines; lower data.min_history ({least})"
     if not linked: why = "no line answers another; set data.columns.parents or data.columns.post"
     raise DataError(f"{config.path}: no examples: {why}.")
-
-# %% ../nbs/02_threads.ipynb #clean_generated
-def clean_generated(
-    text: str,  # as published
-) -> str:
-    "Keep the reply itself: behind thought and opening tag, before the first `</response>`."
-    if text.lstrip().startswith("<think>") and "</think>" in text: text = text.partition("</think>")[2]
-    reply = text.partition("</response>")[0].rpartition("</think>")[2]
-    return (reply.partition("<response>")[2] if "<response>" in reply else reply).strip()
-
-# %% ../nbs/02_threads.ipynb #decode_prompt
-def decode_prompt(
-    prompt: str | Sequence[dict],  # messages of role and content, or the same as a JSON string
-    post_id: str = "",  # becomes the start of the message ids
-) -> tuple[Message, ...]:
-    "Read the context of an official row; the role there is the author here, an assistant if it names a GPT."
-    messages = _decoded(prompt, "prompt")
-    if not isinstance(messages, (list, tuple)) or not all(map(_is_message, messages)):
-        raise DataError(f"field 'prompt': expected messages with role and content, got {shorten(repr(prompt))}.")
-    return tuple(Message(f"{post_id}/{i}", _role(m), m["role"], m["content"]) for i, m in enumerate(messages))
-
-
-def _role(message): return "assistant" if "gpt" in message["role"].lower() else "user"
-
-
-def _is_message(m):
-    return isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-
-
-def _decoded(value, field):
-    if not isinstance(value, str): return value
-    try: return json.loads(value)
-    except ValueError as e: raise DataError(f"field {field!r}: not JSON ({e}): {shorten(value)!r}.") from e
-
-# %% ../nbs/02_threads.ipynb #OfficialRow
-class OfficialRow(NamedTuple):
-    "A published result: the example and what the published model answered"
-    example: Example
-    generated: str  # cleaned
-
-# %% ../nbs/02_threads.ipynb #read_official
-def read_official(
-    path: str | Path,  # .jsonl or .parquet of published results
-) -> list[OfficialRow]:
-    "Read published results; `DataError` names file, row and field"
-    out = []
-    for n, row in read_rows(path):
-        try: out.append(_official(row, n))
-        except DataError as e: raise DataError(f"{path}, row {n}: {e}") from e
-    return out
-
-
-def _official(row, n):
-    source, split, post, user, reply, text = (_value(row, name, name, (str,)) for name in _TEXTS)
-    persona = _value(row, "persona", "persona", (str, dict))
-    if isinstance(persona, str) and persona.lstrip().startswith("{"): persona = _decoded(persona, "persona")
-    persona = Persona(user, "", persona) if isinstance(persona, dict) else Persona(user, persona)
-    context = decode_prompt(_value(row, "prompt", "prompt", (str, list)), post)
-    split = split if split in SPLITS else ""
-    example = Example(f"{post}/{len(context)}", source, split, user, post, persona, context, reply, n)
-    return OfficialRow(example, clean_generated(text))
-
-
-_TEXTS = ("dataset", "split", "post_id", "user_id", "ground_truth", "generated")

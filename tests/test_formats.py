@@ -486,6 +486,7 @@ def test_mapping_costs_no_more_than_a_few_times_reading_the_json():
 @needs_data
 def test_published_results():
     results = read_official(DATA / "humanlm_official_sample" / "chat_sample.jsonl")
+    assert [(len(r.example.context), r.example.split) for r in results] == [(2, "train"), (4, "train")]
     for r in results:
         e = r.example
         assert [m.role for m in e.context] == ["user", "assistant"] * (len(e.context) // 2)

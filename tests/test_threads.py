@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from humanlm.data import DataConfig, DataError, Message, Thread, check_leakage, escape, prepare_examples, write_jsonl
-from humanlm.threads import (automatic_accounts, clean_generated, import_threads, load_threads, read_official, reply_turns,
-                              sample_threads, thread_examples)
+from humanlm.threads import automatic_accounts, import_threads, load_threads, reply_turns, sample_threads, thread_examples
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -165,16 +164,6 @@ def test_comments_under_a_video():
     assert sorted(t.id for t in threads) == ["KatyPerry", "Psy", "Shakira"] and sum(len(t.messages) - 1 for t in threads) == 1055
     examples, report = thread_examples(threads, min_history=1)
     assert report.linked == 1055 and examples and all(e.context[0].content in ("KatyPerry", "Psy", "Shakira") for e in examples)
-
-
-@needs_data
-def test_official_rows():
-    rows = read_official(DATA / "humanlm_official_sample" / "chat_sample.jsonl")
-    assert [(len(r.example.context), r.example.split) for r in rows] == [(2, "train"), (4, "train")]
-    for row in rows:
-        own = [m.name == row.example.user_id for m in row.example.context]
-        assert own == [True, False] * (len(own) // 2) and row.example.context[1].role == "assistant"
-        assert row.generated and "</response>" not in row.generated and row.generated == clean_generated(row.generated)
 
 
 def test_automatic_accounts_are_found_by_links_alone():
