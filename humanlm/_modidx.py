@@ -1811,6 +1811,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                              'humanlm.sft.closed': ('sft.html#closed', 'humanlm/sft.py'),
                              'humanlm.sft.faithful_row': ('sft.html#faithful_row', 'humanlm/sft.py'),
                              'humanlm.sft.faithful_rows': ('sft.html#faithful_rows', 'humanlm/sft.py'),
+                             'humanlm.sft.is_thought': ('sft.html#is_thought', 'humanlm/sft.py'),
                              'humanlm.sft.kept_phrases': ('sft.html#kept_phrases', 'humanlm/sft.py'),
                              'humanlm.sft.labelled': ('sft.html#labelled', 'humanlm/sft.py'),
                              'humanlm.sft.lesson': ('sft.html#lesson', 'humanlm/sft.py'),

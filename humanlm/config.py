@@ -197,7 +197,11 @@ def _settings_of(group, known):
 def read_yaml(
     path: str | Path,  # YAML file with one mapping
 ) -> dict:
-    "Read a YAML mapping; `ConfigError` names file and line"
+    "Read a YAML mapping and what it extends; `ConfigError` names file and line"
+    return _extended(_plain_yaml(path), Path(path))
+
+
+def _plain_yaml(path):
     import yaml
 
     try:
@@ -209,6 +213,15 @@ def read_yaml(
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected groups of settings (run:, data:, ...), got {shorten(found)!r}.")
     return found
+
+# %% ../nbs/01_config.ipynb #_extended
+def _extended(found, path):
+    if "extends" not in found:
+        return found
+    below = _plain_yaml(path.parent / str(found.pop("extends")))
+    if "extends" in below:
+        raise ConfigError(f"{path} extends a file that extends another (or itself). One step is allowed.")
+    return below | {group: below.get(group, {}) | part if isinstance(part, dict) else part for group, part in found.items()}
 
 # %% ../nbs/01_config.ipynb #_guess_file
 def _guess_file(path):

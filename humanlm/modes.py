@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MODES', 'Mode', 'check_mode', 'hierarchy_of', 'settings_of', 'cold_start_hierarchy', 'asks_together', 'training_rows',
-           'next_row', 'Chain', 'interleave_truth', 'check_truth', 'memory_of', 'preparation']
+           'row_count', 'next_row', 'Chain', 'interleave_truth', 'check_truth', 'memory_of', 'preparation']
 
 # %% ../nbs/19_modes.ipynb #from-collections-abc-import
 from collections.abc import Callable, Sequence
@@ -104,6 +104,15 @@ def training_rows(
     if asks == "next":
         return [next_row(e, config, level) for level in levels for e in examples]
     return make_rows(examples, replace(config, asks="together") if asks == "all" else config)
+
+
+def row_count(
+    name: str,  # of a mode
+    config: HierarchyConfig,
+    examples: int,
+) -> int:
+    "Count the training rows of a mode without making them"
+    return examples if check_mode(name).asks in ("reply", "all") else examples * len(config.load())
 
 
 def next_row(

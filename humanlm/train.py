@@ -509,7 +509,8 @@ def compare(
     keys = [key for key in dict.fromkeys(key for own in flat.values() for key in own) if key != "run.name"
             and len({to_json(own.get(key)) for own in flat.values()}) > 1]
     rows = [[name, *_mode_cells(s), *(_cell(flat[name].get(key)) for key in keys)] for name, s in found.items()]
-    head = ["file", "asks", "thinking", "rewarded", *keys]
+    short = [key.partition(".")[2] for key in keys]
+    head = ["file", "asks", "thinking", "rewarded", *(name if short.count(name) == 1 else key for name, key in zip(short, keys))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
@@ -520,7 +521,7 @@ def _mode_cells(settings):
 
 
 def _cell(value):
-    return ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else value if isinstance(value, str) else to_json(value)
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
 if __name__ == "__main__":

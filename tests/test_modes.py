@@ -1,5 +1,7 @@
 """Every way of training on a real tiny model: what is asked, what is rewarded, and that each model is asked as it was trained."""
 import json
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 import yaml
 
 import humanlm.train
-from humanlm.data import read_jsonl, sample_examples
-from humanlm.hierarchy import HierarchyConfig, ParsePolicy, parse
+from humanlm.config import parse as parse_settings
+from humanlm.data import Persona, read_jsonl, sample_examples
+from humanlm.hierarchy import HierarchyConfig, ParsePolicy, parse, parts_text
 from humanlm.models import load_model
-from humanlm.modes import MODES, cold_start_hierarchy, hierarchy_of, training_rows
+from humanlm.modes import MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows
 from humanlm.prefixes import PrefixMap
 from humanlm.rollout import load_policy
 from humanlm.trajectory import load_trajectories
@@ -170,3 +173,57 @@ def test_each_model_says_how_it_was_trained_and_is_asked_so(run, name):
     assert asked.asks == ("together" if name in MODES and MODES[name].together else "each")
     kept = read_jsonl(run / "evaluations" / f"{name}.jsonl")
     assert len(kept) == 4 and all(set(row["texts"]) == set(NAMES) for row in kept)
+
+
+# ---- the paper's table of configurations
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPER = sorted(p for p in (ROOT / "configs" / "paper").glob("*.yaml") if p.stem != "shared")
+# (what a prompt asks for, thinking, levels) as in the table of configurations of the released code
+TABLE = {
+    "response-only": ("reply", "off", 1), "response-only-think": ("reply", "hetero", 1),
+    "response-only-wildchat": ("reply", "off", 1), "response-only-think-wildchat": ("reply", "hetero", 1),
+    "prefix-chaining": ("next", "off", 7), "humanlm": ("each", "off", 7), "humanlm-hetero": ("each", "hetero", 7),
+    "humanlm-wildchat": ("each", "off", 7), "humanlm-hetero-wildchat": ("each", "hetero", 7),
+    "separate-rewards": ("up to", "off", 3), "eval-only": ("each", "off", 7),
+}
+
+
+def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == set(TABLE)
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda p: p.stem)
+def test_a_file_of_the_paper_is_what_its_row_says(path):
+    s = parse_settings(humanlm.train.GROUPS, ["--config", str(path)])
+    humanlm.train.check_settings(s)
+    name, = s.run.methods
+    hierarchy = hierarchy_of(s, name)
+    assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
+    assert (s.rollout.num_prompts, s.rollout.group_size, s.rollout.temperature, s.rollout.eval_temperature) == (32, 4, 0.8, 0.4)
+    assert s.judge.model != s.test_judge.model and s.trainer["beta"] == 0.001 and s.trainer["learning_rate"] == 1e-6
+    assert humanlm.train.updates(s) == 8 and humanlm.train.max_steps(s, rows=320) == 80
+    rows = training_rows(EXAMPLES, hierarchy, name)
+    assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
+    reply = next(row for row in rows if row["level"] == "response")
+    assert reply["stop"][0] == "</response>" and reply["max_tokens"] >= 512 * (1 + hierarchy.thinks("response"))
+
+
+def test_the_paper_side_by_side(capsys):
+    assert humanlm.train.main(["--compare", *map(str, PAPER)]) == 0
+    head, _, *lines = capsys.readouterr().out.strip().splitlines()
+    assert head.split()[:5] == ["file", "asks", "thinking", "rewarded", "methods"] and "variant" in head
+    assert [line.split()[0] for line in lines] == [p.stem for p in PAPER]
+    assert humanlm.train.main(["--compare", str(PAPER[0])]) == 2
+
+
+# ---- personas that lose parts in training only
+
+def test_personas_lose_parts_in_training_rows_only():
+    config = HierarchyConfig(item_dropout=0.7, dropout_in="train")
+    people = [replace(e, persona=Persona(e.user_id, "Likes tea. Owns a boat. Hates rain. Reads a lot. Sings."), split=split)
+              for e in EXAMPLES for split in ("train", "test")]
+    def asked(e): return parts_text(training_rows([e], config, "humanlm")[0]["prompt"][0]["content"])
+    kept = {split: [sum(part in asked(e) for part in ("tea", "boat", "rain", "Reads", "Sings")) for e in people if e.split == split]
+            for split in ("train", "test")}
+    assert set(kept["test"]) == {5} and all(1 <= n < 5 for n in kept["train"])
+    assert [asked(e) for e in people] == [asked(e) for e in people]
