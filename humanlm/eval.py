@@ -273,7 +273,7 @@ def conditions(
     return fingerprint({
         "version": version, "rows": rows, "world": s.world if s.data.source == "miniworld" else None,
         "hierarchy": s.hierarchy, "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
-        "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states],
+        "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
         "judge": {field.name: getattr(s.test_judge, field.name) for field in fields(RubricConfig)}})
 
 # %% ../nbs/90_eval.ipynb #judged_by_run
@@ -406,7 +406,8 @@ def count_questions(
         return 0
     levels, rows = task.settings.hierarchy.load(), c.rows.examples
     texts = task.texts or [dict.fromkeys(levels.names, "")] * len(rows)
-    return sum(len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states))) for e, t in zip(rows, texts))
+    asked = sum(len(bundles(questions(0, e, t, c.settings.eval.reply_states, levels.states))) for e, t in zip(rows, texts))
+    return asked * (c.settings.eval.samples if task.system.kind == "model" else 1)
 
 # %% ../nbs/90_eval.ipynb #plan
 def plan(
@@ -519,7 +520,7 @@ def write_page(
     compared = [s for s in systems if s.kind != "reference"]
     items = "".join(f"<li><b>{escape(s.name)}</b>: {s.kind} {escape(s.place)}</li>" for s in compared)
     first = f'<div class="plain">{said}</div><p>Compared:</p><ul>{items}</ul>'
-    sections, lead = ("results", "differences", "examples", "run"), "Comparison of systems on the same held-out rows"
+    sections, lead = ("results", "differences", "importance", "examples", "run"), "Comparison of systems on the same held-out rows"
     return atomic_write(c.folder / "report.html", report_html(run, sections, lead, first))
 
 # %% ../nbs/90_eval.ipynb #summary
@@ -528,7 +529,7 @@ def summary(
     most: int = 30,  # differences to show
 ) -> str:  # Markdown
     "Show the means of every metric, and the differences between systems"
-    pairs = sorted((p for p in found.paired if p.level == ALL), key=lambda p: METRICS.index(p.metric))
+    pairs = sorted((p for p in found.paired if p.level == ALL and p.metric in METRICS), key=lambda p: METRICS.index(p.metric))
     more = [f"... and {len(pairs) - most} more differences in results.json"] if len(pairs) > most else []
     return "\n\n".join([tables(found.rows), *([paired_table(pairs[:most])] if pairs else []), *more])
 
@@ -547,7 +548,7 @@ def compare(
         evaluations = evaluate_all(c, judge, world)
     with stages("results"):
         beside = tuple(name for name in evaluations if name in REFERENCES)
-        found = results(evaluations, s.eval.bootstrap, beside)._replace(judges=judges_record(s))
+        found = results(evaluations, s.eval.bootstrap, beside, c.rows.examples, s.eval.texts)._replace(judges=judges_record(s))
         atomic_write(c.folder / "results.json", to_json(found._asdict(), indent=1))
         for metric in METRICS:
             draw_radar(c, found, metric)

@@ -20,10 +20,11 @@ from .data import ConfigError, Example, check_name, load_examples, prepare_examp
 from .evaluate import METRICS, Evaluation, evaluate
 from .hierarchy import HIERARCHY, Hierarchy
 from .judges import Asked, JudgeConfig, JudgingCost, cost_line, judges, judging_cost, other_judge, same_judge_warning
-from .metrics import Result, results_table
+from .metrics import Result, means_table, results_table
 from .miniworld import World, make_world, predictor_texts
 from .rollout import ModelPolicy
 from .scoring import Judge, JudgeRequest, require_judged
+from .texts import is_text_metric
 
 # %% ../nbs/67_job.ipynb #Data
 class Data(NamedTuple):
@@ -111,9 +112,11 @@ def reference_texts(
 def tables(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown
-    "Show one table per metric, in the order of `METRICS`"
-    found = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
-    return "\n\n".join(results_table(rows, metric) for metric in found)
+    "Show one table per metric, in the order of `METRICS`, and one for all measures of likeness"
+    metrics = dict.fromkeys(row.metric for row in rows)
+    measures = [metric for metric in metrics if is_text_metric(metric)]
+    beside = [means_table(rows, measures, "likeness to the real reply")] if measures else []
+    return "\n\n".join([*(results_table(rows, metric) for metric in METRICS if metric in metrics), *beside])
 
 # %% ../nbs/67_job.ipynb #sample_requests
 def sample_requests(

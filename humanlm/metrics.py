@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ALL', 'resampled_means', 'Interval', 'bootstrap_interval', 'paired_difference', 'SignedRank', 'signed_rank', 'Result',
            'Paired', 'result_rows', 'paired_rows', 'Importance', 'correlations', 'importance_rows', 'results_table',
-           'paired_table']
+           'means_table', 'paired_table', 'importance_table']
 
 # %% ../nbs/64_metrics.ipynb #import-math-from-collections
 import math
@@ -312,6 +312,19 @@ def results_table(
 
     return _markdown([metric, "n", ALL, "95 % interval", *levels], [line(m) for m in models])
 
+# %% ../nbs/64_metrics.ipynb #means_table
+def means_table(
+    rows: Sequence[Result],  # of any models and metrics
+    metrics: Sequence[str],  # the ones to show
+    title: str = "model",    # of the first column
+) -> str:  # markdown
+    "Show several metrics: a line per model, a mean with its 95 % interval per metric"
+    found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
+
+    def cell(r): return "–" if r is None else f"{_number(r.mean)} ({_number(r.low)} to {_number(r.high)})"
+    lines = [[_name(m), *(cell(found.get((m, metric))) for metric in metrics)] for m in dict.fromkeys(m for m, _ in found)]
+    return _markdown([title, *map(_name, metrics)], lines)
+
 # %% ../nbs/64_metrics.ipynb #paired_table
 def paired_table(
     pairs: Sequence[Paired],  # of any metrics and levels
@@ -326,3 +339,16 @@ def paired_table(
         return [f"{_name(p.a)} − {_name(p.b)}", _name(p.metric), p.n, _number(p.diff, "+"), interval, clear, *tested]
     head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", "Wilcoxon p", "effect"]
     return _markdown(head, [line(p) for p in pairs if p.level == level])
+
+# %% ../nbs/64_metrics.ipynb #importance_table
+def importance_table(
+    rows: Sequence[Importance],
+    metric: str = "reply_state_alignment",  # of the states
+) -> str:  # markdown
+    "Show Pearson's correlation of reply and state: a line per model, a column per state"
+    found = {(r.model, r.level): r for r in rows if r.metric == metric}
+    models, levels = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+
+    def cell(r): return "–" if r is None else f"{_number(r.pearson, '+')} ({_number(r.low, '+')} to {_number(r.high, '+')})"
+    lines = [[_name(m), *(cell(found.get((m, level))) for level in levels)] for m in models]
+    return _markdown(["correlation with the reply", *levels], lines)

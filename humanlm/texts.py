@@ -5,7 +5,7 @@ name."""
 
 # %% auto #0
 __all__ = ['Measure', 'BERTSCORE', 'text_metrics', 'WITH_MODEL', 'measured', 'edit_similarity', 'bleu', 'chrf',
-           'embedding_similarity', 'bert_score', 'check_text_metric', 'text_scores']
+           'embedding_similarity', 'bert_score', 'is_text_metric', 'check_text_metric', 'text_scores']
 
 # %% ../nbs/62_texts.ipynb #import-math-from-collections
 import math
@@ -133,6 +133,11 @@ text_metrics: dict[str, Callable[..., np.ndarray]] = {
     "edit_similarity": edit_similarity, "bleu": bleu, "chrf": chrf, "embedding": embedding_similarity,
     "bertscore": bert_score}
 WITH_MODEL = ("embedding", "bertscore")
+
+
+def is_text_metric(name: str) -> bool:
+    "Tell a measure of texts from a metric of judges"
+    return name.partition("/")[0] in text_metrics
 
 
 def check_text_metric(

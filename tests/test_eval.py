@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 import humanlm.eval as ev
 from humanlm.config import run_record, save_record
 from humanlm.data import DataError, load_examples, read_jsonl, run_sync, write_jsonl
-from humanlm.evaluate import judge_texts, save_evaluations
+from humanlm.evaluate import METRICS, judge_texts, save_evaluations
 from humanlm.job import load_data
 from humanlm.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
 from humanlm.metrics import ALL
@@ -82,7 +82,9 @@ def test_one_command_leaves_numbers_pictures_and_a_page(place, capsys):
         *(f"{metric}.{kind}" for metric in ("state_alignment", "reply_state_alignment") for kind in ("png", "svg"))}
     found = json.loads((out / "results.json").read_text())
     assert set(found["rows"][0]) == {"model", "metric", "level", "n", "mean", "low", "high"}
-    assert set(found["paired"][0]) == {"metric", "level", "a", "b", "n", "diff", "low", "high"}
+    assert set(found["paired"][0]) == {"metric", "level", "a", "b", "n", "diff", "low", "high", "p", "effect"}
+    assert {r["metric"] for r in found["rows"]} == {*METRICS, "edit_similarity", "bleu", "chrf"}
+    assert found["judges"]["test"]["model"] == "oracle" and {r["level"] for r in found["importance"]} == set(LEVELS[:-1])
     assert {p["a"] for p in found["paired"]} | {p["b"] for p in found["paired"]} == {"base", "script", "reader", "polite"}
     shown = capsys.readouterr().out
     assert "state_alignment" in shown and "reader − script" in shown and "runs/mini-eval/report.html" in shown
@@ -117,7 +119,7 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
     with pytest.raises(DataError, match="split"):
         load_data(ev.read_settings(argv)).split("train")
     assert ev.main(argv) == 0
-    assert {metric for _, metric in means("runs/run-eval")} == {"response_alignment", "reply_state_alignment"}
+    assert {metric for _, metric in means("runs/run-eval")} == {"response_alignment", "reply_state_alignment", "edit_similarity", "bleu", "chrf"}
 
 
 # ---- what is used again
