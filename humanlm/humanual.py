@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -34,11 +35,13 @@ from humanlm.data import (
     SPLITS, ConfigError, DataError, Example, Persona, aligned, atomic_path, atomic_write, check_name, escape, fingerprint,
     near_miss, quoted_share, require, run_sync, shorten, table_cell, to_dict, to_json,
 )
-from .formats import NOTES, Faults, RowFault, formats, map_row, numbered_rows, source_name
+from humanlm.formats import (
+    NOTES, Faults, RowFault, file_items, formats, map_row, numbered_rows, on_hub, raw_files, source_name,
+)
 from .hierarchy import HierarchyConfig, name_speakers, parts_text, prompt, target
 from .llm import ChatClient, ChatRequest, Ledger, Limits, LLMError, chat, chat_all
 from .llm import client as make_client
-from .mail import mail_rows
+from .mail import Seen
 from humanlm.partition import (
     BEFORE, EVIDENCE, FATES, HISTORY, SEEN, TEST, TRAIN, VAL, chance, choose_evidence, drop_strangers, in_order, keep_active,
     keep_first, keep_share, split, splitters,
@@ -176,25 +179,40 @@ def rows_source(
     def steps(skip: int, counts: Counter) -> Iterator[Step]:
         faults = Faults()
         faults.counts = counts
-        for number, raw in numbered_rows(c.path, faults, skip, c.hub_splits, c.hub_config):
+        for number, raw in _numbered(c, source, faults, skip):
             raw = flat_row(raw, columns) if columns else raw
-            yield Step(number, tuple(_entries(source, raw, kept, faults)))
+            yield Step(number, _entries(source, raw, kept, faults))
 
     return steps
 
 
+def _numbered(c, source, faults, skip):
+    if source != "enron" or on_hub(c.path): return numbered_rows(c.path, faults, skip, c.hub_splits, c.hub_config)
+    items = chain.from_iterable(file_items(path, _AllNew()) for path in raw_files(c.path))
+    return _sound(items, faults, skip)
+
+
+def _sound(items, faults, skip):
+    for number, item in enumerate(items, 1):
+        if number > skip and isinstance(item, RowFault): faults.add(item.kind, item.detail)
+        elif number > skip: yield number, item
+
+
 def _entries(source, raw, kept, faults):
-    mail = source == "enron" and "message" in raw and "prompt" not in raw
-    for row in mail_rows([raw], faults.add, _AllNew()) if mail else (raw,):
-        try:
-            found = map_row(source, row)
-        except RowFault as e:
-            faults.add(e.kind, e.detail)
-            continue
-        for note in found.notes: faults.counts[note] += 1
-        yield row_entry(found, kept)
+    try: found = map_row(source, raw)
+    except RowFault as e:
+        faults.add(e.kind, e.detail)
+        return ()
+    for note in found.notes: faults.counts[note] += 1
+    return (row_entry(found, kept),)
 
 
+class _AllNew(Seen):
+    "Takes every mail for a new one"
+    def is_new(self, mail): return True
+    def is_new_file(self, mail): return True
+
+# %% ../nbs/12_humanual.ipynb #flat_row
 def flat_row(
     raw: Mapping,                # a comment per row
     columns: Mapping[str, str],  # text, user, thread, time and post → column
@@ -204,11 +222,6 @@ def flat_row(
     post = {"role": str(found["post"]), "content": str(found["post"])}
     return {"prompt": [post], "completion": found.get("text"), "post_id": found.get("thread"), "user_id": found.get("user"),
             "timestamp": found.get("time"), "metadata": {}}
-
-
-class _AllNew:
-    "Takes every mail for a new one"
-    def is_new(self, mail): return True
 
 # %% ../nbs/12_humanual.ipynb #threads_source
 def threads_source(
@@ -337,7 +350,7 @@ class People:
     "Personas on disk, found by the hash of their user"
     def __init__(self, path: Path):
         found = np.load(path.with_suffix(".npz"))
-        self.users, self.ends, self.items = found["users"], found["ends"], found["items"]
+        self.users, self.ends, self.items, self.chars = (found[name] for name in ("users", "ends", "items", "chars"))
         self.texts, self.kept = open(path, "rb"), OrderedDict()
 
     def place(self, users: np.ndarray) -> np.ndarray:  # -1: no persona
@@ -345,10 +358,6 @@ class People:
         if not len(self.users): return np.full(len(users), -1)
         at = np.minimum(np.searchsorted(self.users, users), len(self.users) - 1)
         return np.where(self.users[at] == users, at, -1)
-
-    def chars(self) -> np.ndarray:
-        "How long each persona is"
-        return np.diff(self.ends, prepend=0)
 
     def read(self, place: int) -> str:
         "Give a persona as JSON"
@@ -373,7 +382,7 @@ def write_people(
     client: ChatClient | None = None,  # None: rules
 ) -> list[Failure]:
     "Write the personas of everyone who has a row left"
-    ends, users, items, failures, end = [], [], [], [], 0
+    index, failures, end = [], [], 0  # index: user, end, phrases, characters
     corpus = None if client else rule_corpus(_sample(spool, plan))
     with atomic_path(path) as new, open(new, "wb") as f:
         for people, until in _batches(spool, plan):
@@ -383,9 +392,10 @@ def write_people(
             for user, parts in written.items():
                 evidence = tuple(s.id for s in people[user])
                 end += f.write(to_json(Persona(user, "", parts, evidence, until[user][1])).encode())
-                ends.append(end), users.append(until[user][0]), items.append(persona_items(parts))
-    with atomic_path(path.with_suffix(".npz")) as new:
-        np.savez(new, users=np.array(users, np.uint64), ends=np.array(ends, np.int64), items=np.array(items, np.int64))
+                index.append((until[user][0], end, persona_items(parts), len(format_persona(parts))))
+    users, *numbers = zip(*index) if index else [()] * 4
+    arrays = dict(zip(("ends", "items", "chars"), (np.array(n, np.int64) for n in numbers)))
+    with atomic_path(path.with_suffix(".npz")) as new: np.savez(new, users=np.array(users, np.uint64), **arrays)
     return failures
 
 # %% ../nbs/12_humanual.ipynb #_evidence
@@ -441,7 +451,7 @@ def settle(
         if persona.least: drop("no persona", ~described)
         if len(people.users):
             drop("thin persona", described & (people.items[place] < persona.fewest_items))
-            chars = chars + np.where(described, people.chars()[place], 0)
+            chars = chars + np.where(described, people.chars[place], 0)
     if c.max_prompt_tokens: drop("over-long", chars > 4 * c.max_prompt_tokens)
     if _known(c): plan = plan._replace(fate=drop_strangers(index_of(plan.records), plan.fate))
     drop("subset", ~keep_share(keys, c.train_percent / 100, c.seed), (TRAIN,))
@@ -637,9 +647,12 @@ def example_columns(rows: Sequence[Made]) -> dict[str, Any]:
 
 def _context(row):
     said = zip(row.entry.context, row.said or [quoted(m[3]) for m in row.entry.context])
-    heads = [f'{{"id": {quoted(i)}, "role": "{role}", "name": {_name(name)}, "time": {"null" if time is None else repr(time)}, '
+    heads = [f'{{"id": {quoted(i)}, "role": "{role}", "name": {_name(name)}, "time": {_time(time)}, '
              f'"content": {text}}}' for (i, role, name, _, time), text in said]
     return f"[{', '.join(heads)}]"
+
+
+def _time(time): return "null" if time is None else quoted(time) if isinstance(time, str) else repr(time)
 
 
 def rl_columns(rows: Sequence[Made], c: HierarchyConfig) -> dict[str, Any]:
@@ -933,6 +946,7 @@ def open_build(
     if saved.exists(): require_same(folder, settings)
     elif any(folder.iterdir()): raise ConfigError(f"{folder} holds other files. Choose another --build.out.")
     save_config(saved, settings)
+    for left in folder.glob("*/.*"): shutil.rmtree(left, ignore_errors=True)  # half a file of a process that was killed
     now = to_json(_input_state(settings.build))
     if state.exists() and state.read_text("utf-8") != now:
         raise ConfigError(f"{settings.build.path} has changed since the build began. Start anew with --fresh.")
@@ -1015,6 +1029,7 @@ def build(
     for note in notes.values():
         for r, fate in note["out"]: plan.fate[r] = CODE[fate]
     spool.close()
+    _require_training(plan)
     return _finish(s, folder, spool, plan, notes, failures, report, [writer, thinker])
 
 # %% ../nbs/12_humanual.ipynb #_describe
@@ -1036,6 +1051,10 @@ def _refuse_leaks(plan, c):
     found = [leak for leak in find_leaks(plan, _known(c)) if leak.found]
     expected = c.compat_turns and all(leak.what.startswith("root context") for leak in found)
     if found and not expected: raise DataError("\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in found)]))
+    _require_training(plan)
+
+
+def _require_training(plan):
     if not (plan.fate == TRAIN).any():
         counts = ", ".join(f"{name} {n:,}" for name, n in plan.counts().items())
         raise DataError(f"No row is left for training: {counts}. Loosen the filters, such as --build.min_comments.")
@@ -1044,8 +1063,9 @@ def _refuse_leaks(plan, c):
 def _finish(s, folder, spool, plan, notes, failures, report, clients):
     "Write card, ids, costs and the record that says a build is finished"
     c, counts = s.build, total_counts(spool)
-    account = Account(Path(c.path).name, c.about, sum(n["rows"] for n in spool.notes), counts, plan, find_leaks(plan, _known(c)),
-                      failures, notes, _sentences(s, plan), report)
+    read = len(plan.records) + sum(n for kind, n in counts.items() if kind not in NOTES)
+    account = Account(Path(c.path).name, c.about, read, counts, plan, find_leaks(plan, _known(c)), failures, notes,
+                      list(_sentences(s, plan)), report)
     text, rows = card(account), {name: note["rows"] for name, note in notes.items()}
     for name, note in notes.items():
         if note["ids"]: atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
@@ -1079,6 +1099,7 @@ def _sentences(s, plan):
     if not plan.dated: yield "No row has a time: discussions are in an order by hash, and earlier means this order."
     if c.compat_turns: yield "Chats are divided as published: training and test turns come from the same conversations."
     if "thinking_sft" in c.sets: yield f"Thoughts are written by {c.thinking}."
+    if not np.isin(plan.fate, (TEST, SEEN)).any(): yield "No row is left to test on: see below what became of them."
 
 # %% ../nbs/12_humanual.ipynb #Forecast
 class Forecast(NamedTuple):
