@@ -568,6 +568,8 @@ def map_row(
     root = d.form.root(post, *messages[0], d.notes)
     digest = blake2b(f"{d.source}\n{root}".encode("utf-8", "replace"), digest_size=10)
     prompt = tuple(_said(d, root, digest, place, *m) for place, m in enumerate(messages))
+    if "matched by hash" in d.notes:  # then it is also known who the others are not
+        d.notes.pop("identity unknown", None)
     digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
     row_id, names = f"{d.source}-{digest.hexdigest()}", tuple(n for n in d.names if n and n != user)
     return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw), names, tuple(d.notes))
