@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Describe', 'Think', 'THOUGHT_ORDER', 'LESSON_WEIGHTS', 'TOGETHER', 'sft_row', 'sft_dataset', 'labelled', 'reply_rows',
-           'closed', 'thought_from', 'world_row', 'shortened', 'kept_phrases', 'asked_states', 'lesson', 'stage_one',
-           'lesson_share', 'stage_two', 'with_thought', 'faithful_row', 'world_rows', 'faithful_rows', 'Both',
-           'muon_adamw', 'Progress', 'MetricsLog', 'sft_args', 'train_sft']
+           'is_thought', 'closed', 'thought_from', 'world_row', 'shortened', 'kept_phrases', 'asked_states', 'lesson',
+           'stage_one', 'lesson_share', 'stage_two', 'with_thought', 'faithful_row', 'world_rows', 'faithful_rows',
+           'Both', 'muon_adamw', 'Progress', 'MetricsLog', 'sft_args', 'train_sft']
 
 # %% ../nbs/28_sft.ipynb #import-json-import-math
 import json
@@ -93,8 +93,17 @@ def reply_rows(
     taught = [level for level in levels if pools[level]]
     picked = [(taught[i % len(taught)], *rng.choice(pools[taught[i % len(taught)]])) for i in range(count)]
     thoughts = [think and level == "response" and rng.random() < share and think(example) or [] for level, example, _ in picked]
-    return [sft_row(prompt(example, level, config, thinking=bool(thought)), thought + target({level: text}), bool(thought),
-                    f"{example.id}:{level}") for (level, example, text), thought in zip(picked, thoughts)]
+    opens = [bool(thought) or is_thought(level, config) for (level, *_), thought in zip(picked, thoughts)]
+    return [sft_row(prompt(example, level, config, thinking=o), thought + target({level: text}, None, config.load()), o,
+                    f"{example.id}:{level}") for (level, example, text), thought, o in zip(picked, thoughts, opens)]
+
+
+def is_thought(
+    level: str,
+    config: HierarchyConfig,
+) -> bool:
+    "Tell whether the thought itself is the text of a level, which its prompt must then open"
+    return config.load()[level].form == "thought"
 
 # %% ../nbs/28_sft.ipynb #THOUGHT_ORDER
 THOUGHT_ORDER = ("value", "stance", "emotion", "belief", "goal", "communication")
@@ -137,8 +146,9 @@ def world_row(
     words = describe_all(states, rng)
     texts = {level: realise(states, rng) if level == "response" else words[level] for level in levels}
     thought = {level: words[level] for level in THOUGHT_ORDER} if trace else None
-    asked = prompt(example, levels, config, thinking=trace)
-    return sft_row(asked, target(texts, thought), trace, f"{example.id}:{'+'.join(levels)}")
+    opens = trace or len(levels) == 1 and is_thought(levels[0], config)
+    asked = prompt(example, levels, config, thinking=opens)
+    return sft_row(asked, target(texts, thought, config.load()), opens, f"{example.id}:{'+'.join(levels)}")
 
 # %% ../nbs/28_sft.ipynb #shortened
 def shortened(

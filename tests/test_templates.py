@@ -145,3 +145,22 @@ def test_a_rendered_prompt_can_get_another_system_message(toks):
     assert swapped == text_of(toks["humanlm"], [TINY[0] | {"content": "NEW"}, TINY[1]], thinking=True)
     frame = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>")
     assert swap_system(text_of(toks["llama3"], TINY), "NEW", frame) == text_of(toks["llama3"], [TINY[0] | {"content": "NEW"}, TINY[1]])
+
+
+@pytest.mark.parametrize("variant, levels", [("main", ["goal"]), ("response-bare", ["response"]), ("hetero", ["goal"]), ("hetero", ["goal", "belief"]),
+                                             ("labels-ssr", ["response"])])
+def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
+    "What is taught is what the rollout's row asks for: same prompt, and a target that its reader understands"
+    from humanlm.hierarchy import ParsePolicy, parse
+    from humanlm.miniworld import WorldConfig, make_world
+    from humanlm.sft import world_row
+    world = make_world(WorldConfig(users=12, topics=60, posts_per_topic=1, replies_per_user=8))
+    example, config = next(e for e in world.examples if e.split == "train"), HierarchyConfig(variant=variant)
+    taught = world_row(world, example, levels, 0.0, config, random.Random(0))
+    row = make_rows([example], config, levels[:1])[0]
+    form = row["form"] if len(levels) == 1 else "tag"
+    found = parse(parts_text(taught["target"]), levels, ParsePolicy(form=form))
+    assert found.status == "ok" and list(found.fields) == levels
+    if len(levels) == 1: assert (taught["prompt"], taught["thinking"]) == (row["prompt"], row["thinking"])
+    ids = render(toks["humanlm"], taught["prompt"], thinking=taught["thinking"])
+    assert toks["humanlm"].decode(ids).endswith("<think>" if form == "thought" else "</think>\n\n")
