@@ -12,7 +12,7 @@ from humanlm.data import DataError
 from humanlm.formats import (FAULTS, NOTES, Faults, RowFault, enrichment, formats, hub_items, human_prompt, is_own, map_row, map_rows,
                              numbered_rows, on_hub, read_official, read_raw, source_name, utc_seconds)
 
-DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"))
+DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")
 each_source = pytest.mark.parametrize("source", ROWS)
 
