@@ -26,7 +26,7 @@ from trl import SFTTrainer
 
 from .config import SFTConfig
 from .data import DataError, Example, Persona, atomic_write, to_json
-from .hierarchy import STATES, HierarchyConfig, markup, plain, prompt, target
+from .hierarchy import STATES, HierarchyConfig, markup, parts_text, plain, prompt, target
 from .miniworld import World, describe_all, needed_phrases, perturb, realise, uniform_states
 from .models import ModelError, fit_prompt, has_adapter, render_target
 
@@ -46,22 +46,29 @@ def sft_dataset(
     rows: Sequence[dict],  # from `sft_row`, in training order
     tokenizer,  # of the model to train
     max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
-) -> Dataset:  # columns input_ids and labels, -100 over the prompt
+    max_tokens: int | None = None,  # longest row that the model can read; None = any
+) -> Dataset:  # columns input_ids, labels (-100 over the prompt) and dropped (messages left out)
     "Turn supervised rows into token ids and labels; `DataError` names a row whose prompt cannot be made to fit"
-    prompts = [_prompt_ids(row, tokenizer, max_prompt_tokens) for row in rows]
     targets = [render_target(tokenizer, row["target"]) for row in rows]
+    room = [min(max_prompt_tokens, (max_tokens or 1 << 30) - len(target)) for target in targets]
+    prompts = [_fitted(row, tokenizer, limit) for row, limit in zip(rows, room)]
     return Dataset.from_dict({
-        "input_ids": [p + t for p, t in zip(prompts, targets)],
-        "labels": [[-100] * len(p) + t for p, t in zip(prompts, targets)],
+        "input_ids": [p.ids + t for p, t in zip(prompts, targets)],
+        "labels": [[-100] * len(p.ids) + t for p, t in zip(prompts, targets)],
+        "dropped": [p.dropped for p in prompts],
     })
 
 
-def _prompt_ids(row, tokenizer, limit):
+def _fitted(row, tokenizer, limit):
+    where = f"Row {row['row_id'] or 'without a name'}"
+    if row["thinking"] and parts_text(row["target"]).lstrip().startswith("<think>"):
+        raise DataError(f"{where}: the prompt has opened the thought, so the target must not open another. Drop its <think>.")
+    given = render_target(tokenizer, row["given"], end=False)
     try:
-        asked = fit_prompt(tokenizer, row["prompt"], limit, thinking=row["thinking"]).ids
-        return asked + render_target(tokenizer, row["given"], end=False)
+        asked = fit_prompt(tokenizer, row["prompt"], limit - len(given), thinking=row["thinking"])
     except ModelError as e:
-        raise DataError(f"Row {row['row_id'] or 'without a name'}: {e}") from e
+        raise DataError(f"{where}: {e}") from e
+    return asked._replace(ids=asked.ids + given)
 
 # %% ../nbs/28_sft.ipynb #Describe
 Describe = Callable[[str, str], str | None]  # (level, reply) → description of the state, or None
@@ -421,8 +428,11 @@ def train_sft(
     "Train on supervised rows through TRL's SFTTrainer"
     args = sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, report_to)
     optimizer = muon_adamw(model, sft.muon_lr, sft.adam_lr) if sft.muon_lr and not has_adapter(model) else None
+    data = sft_dataset(rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))
+    if cut := sum(map(bool, data["dropped"])):
+        print(f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no target was cut", flush=True)
     trainer = SFTTrainer(model=model, processing_class=tokenizer, args=args, callbacks=list(callbacks),
-                         train_dataset=sft_dataset(rows, tokenizer, max_prompt_tokens), optimizers=(optimizer, None))
+                         train_dataset=data.remove_columns("dropped"), optimizers=(optimizer, None))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     return trainer.state.log_history

@@ -14,8 +14,8 @@ from humanlm.config import SFTConfig
 from humanlm.data import DataError, Message, read_jsonl, sample_examples
 from humanlm.hierarchy import LEVELS, HierarchyConfig, closing, opening, parts_text, prompt, target
 from humanlm.miniworld import WorldConfig, make_world, score_state
-from humanlm.models import END, START, ModelConfig, make_model
-from humanlm.sft import MetricsLog, Progress, muon_adamw, reply_rows, sft_dataset, sft_row, train_sft, world_rows
+from humanlm.models import END, START, ModelConfig, add_adapter, load_model, make_model, save_model
+from humanlm.sft import MetricsLog, Progress, muon_adamw, reply_rows, sft_dataset, sft_row, thought_from, train_sft, world_rows
 
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
@@ -69,6 +69,19 @@ def test_training_lowers_the_loss(made, tmp_path, muon_lr):
     history = train_sft(copy.deepcopy(made.model), made.tokenizer, rows, SFTConfig(batch=8, muon_lr=muon_lr), tmp_path)
     found = [line["loss"] for line in history if "loss" in line]
     assert len(found) == 15 and found[-1] < 0.8 * found[0]
+
+
+
+def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
+    model, tokenizer = made
+    base = save_model(model, tokenizer, tmp_path / "base")
+    adapted = add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=8), base)
+    rows, before = replies(), {n: p.clone() for n, p in adapted.named_parameters() if "lora_" not in n}
+    data = list(sft_dataset(rows, tokenizer))
+    start = cross_entropy(adapted, data)
+    train_sft(adapted, tokenizer, rows * 6, SFTConfig(batch=8, adam_lr=0.02, warmup=0), tmp_path / "out")
+    assert cross_entropy(adapted, data) < start - 0.1
+    assert all(torch.equal(p, before[n]) for n, p in adapted.named_parameters() if n in before)
 
 
 def test_the_same_seed_trains_the_same_model(made, tmp_path):
@@ -193,3 +206,33 @@ def test_without_a_terminal_progress_is_about_ten_plain_lines(capsys, begin):
     shown.on_train_end(None, state(100), None)
     lines = capsys.readouterr().out.splitlines()
     assert (100 - begin) // 10 <= len(lines) <= (100 - begin) // 10 + 2 and lines[0] == f"humanlm: step {begin + 1} of 100, loss 0.500"
+
+
+# ---- thoughts and long rows
+
+def test_a_thought_is_opened_once_by_the_prompt(made):
+    think = thought_from(HierarchyConfig(thinking="hetero"), lambda level, reply: f"about {level}")
+    traced = [replace(e, thought=f"<think>\nI know this.{' More.' * i}\n</think>") for i, e in enumerate(EXAMPLES)]
+    for row in reply_rows([*EXAMPLES, *traced], HierarchyConfig(), 24, random.Random(0), None, think, 1.0):
+        tokens, = sft_dataset([row], made.tokenizer)
+        text, learned = made.tokenizer.decode(tokens["input_ids"]), made.tokenizer.decode([t for t in tokens["labels"] if t != -100])
+        assert (text.count("<think>"), text.count("</think>"), learned.count("<think>"), learned.count("</think>")) == (1, 1, 0, 1)
+        assert learned.endswith(f"</response>{END}") and tokens["input_ids"][-1] == made.tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("thought", ["<think>", " <think>I see.</think>"])
+def test_a_second_opener_is_refused(made, thought):
+    row = sft_row(prompt(EXAMPLES[0], "response", thinking=True), [{"type": "text", "text": thought}], True, "e1")
+    with pytest.raises(DataError, match="Row e1: the prompt has opened the thought"): sft_dataset([row], made.tokenizer)
+
+
+def test_targets_are_never_cut_and_cuts_of_prompts_are_counted(made, tmp_path, capsys):
+    talk = tuple(Message(str(i), name="ann", content=f"message number {i} about the old bridge") for i in range(6))
+    rows = reply_rows([replace(EXAMPLES[0], context=talk)], HierarchyConfig(), 4, random.Random(0))
+    whole, *_ = sft_dataset(rows, made.tokenizer)
+    assert whole["dropped"] == 0
+    fitted, *_ = sft_dataset(rows, made.tokenizer, max_tokens=len(whole["input_ids"]) - 1)
+    assert fitted["dropped"] > 0 and len(fitted["input_ids"]) < len(whole["input_ids"])
+    assert [t for t in fitted["labels"] if t != -100] == [t for t in whole["labels"] if t != -100]
+    train_sft(copy.deepcopy(made.model), made.tokenizer, rows, SFTConfig(batch=4), tmp_path, max_prompt_tokens=whole["labels"].count(-100) - 1)
+    assert "4 of 4 prompts lost their oldest messages to fit; no target was cut" in capsys.readouterr().out
