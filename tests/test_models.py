@@ -1,5 +1,8 @@
 """Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+import json
 import random
+import re
+import shutil
 import subprocess
 import sys
 
@@ -9,8 +12,9 @@ from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokeni
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
                           Qwen2Config)
 
-from humanlm.models import (END, START, ModelConfig, ModelError, cut_completion, end_ids, fit_prompt, generate, load_model, render,
-                            render_target, save_model, segments, tiny_model, token_logps, train_tokenizer)
+from humanlm.models import (END, START, ModelConfig, ModelError, adapter_base, add_adapter, contract_files, cut_completion, end_ids,
+                            fit_prompt, generate, has_adapter, load_model, make_model, merge_adapter, render, render_target, save_model,
+                            segments, tiny_model, token_logps, train_tokenizer)
 
 TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "too loud", "late")]
 TAGS = ["<stance>", "</stance>", "<response>", "</response>"]
@@ -189,3 +193,90 @@ def test_fitted_prompts_drop_as_little_as_possible(tok, limit):
     try: ids, dropped = fit_prompt(tok, messages, limit)
     except ModelError: return
     assert len(ids) <= limit and (dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit)
+
+
+# ---- adapters
+
+LORA = ModelConfig(vocab=600, hidden=32, heads=2, kv_heads=2, mlp=64, lora_rank=4)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    "A small base, and the same with an adapter that is not zero"
+    home = tmp_path_factory.mktemp("lora")
+    model, tok = make_model(LORA, TEXTS * 5, TAGS)
+    base = save_model(model, tok, home / "base")
+    made = add_adapter(load_model(base, device="cpu").model, LORA, base)
+    with torch.no_grad():
+        for name, weight in made.named_parameters(): weight.add_(0.1 * ("lora_B" in name))
+    return made, tok, home
+
+
+PROMPT = [{"role": "user", "name": "bo", "content": "the night tram is late"}]
+
+
+def continuation(model, tok): return [c.ids for c in generate(model, tok, [render(tok, PROMPT)] * 3, 16, seed=[1, 2, 3])]
+
+
+def test_an_adapter_is_saved_with_the_name_of_its_base_and_moves_with_it(adapted, tmp_path):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "one", {"humanlm.json": "{}", "prompts/a.txt": "b"})
+    assert {"adapter_model.safetensors", "config.json", "humanlm.json"} < {p.name for p in folder.iterdir()} and not (folder / "README.md").exists()
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "../../base"
+    assert sum(p.stat().st_size for p in folder.glob("*.safetensors")) < (home / "base/model.safetensors").stat().st_size / 2
+    shutil.copytree(home, tmp_path / "elsewhere")
+    moved = load_model(tmp_path / "elsewhere/models/one", device="cpu")
+    assert adapter_base(tmp_path / "elsewhere/models/one") == str((tmp_path / "elsewhere/base").resolve())
+    assert continuation(moved.model, tok) == continuation(model, tok)
+
+
+def test_a_base_of_the_hub_keeps_its_name(adapted, tmp_path):
+    _, tok, home = adapted
+    made = add_adapter(load_model(home / "base", device="cpu").model, LORA, "org/name")
+    folder = save_model(made, tok, tmp_path / "one")
+    assert adapter_base(folder) == "org/name" and adapter_base(home / "base") is None
+
+
+def test_merging_changes_nothing_but_the_shape(adapted, tmp_path):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "two", {"humanlm.json": '{"a": 1}', "prompts/x.txt": "é"})
+    plain = load_model(merge_adapter(folder, tmp_path / "plain"), device="cpu")
+    assert not has_adapter(plain.model) and contract_files(tmp_path / "plain") == {"humanlm.json": '{"a": 1}', "prompts/x.txt": "é"}
+    ids = continuation(model, tok)
+    with torch.no_grad():
+        apart, merged = (token_logps(m, [render(tok, PROMPT)] * 3, ids).logps for m in (model, plain.model))
+    torch.testing.assert_close(apart, merged, atol=1e-4, rtol=0)
+
+
+def test_only_the_adapter_is_trained_and_the_random_state_stays(adapted):
+    _, _, home = adapted
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    one, two, other = (add_adapter(load_model(home / "base", device="cpu").model, LORA, home / "base", seed) for seed in (0, 0, 1))
+    assert torch.rand(1) == expected
+    learned = [n for n, p in one.named_parameters() if p.requires_grad]
+    assert learned and all("lora_" in n for n in learned) and not any("lm_head" in n for n in learned)
+    first = [dict(m.named_parameters())[learned[0]] for m in (one, two, other)]
+    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+
+
+@pytest.mark.parametrize("damage, message", [
+    (lambda f: (f / "adapter_config.json").write_text("{"), "adapter_config.json is broken"),
+    (lambda f: (f / "adapter_model.safetensors").unlink(), "Cannot load the adapter"),
+    (lambda f: (f / "adapter_config.json").write_text(re.sub("../../base", "./gone", (f / "adapter_config.json").read_text())), "Cannot load the model of ./gone"),
+])
+def test_broken_adapters_are_named(adapted, damage, message):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "broken")
+    damage(folder)
+    with pytest.raises(ModelError, match=message): load_model(folder)
+
+
+def test_weights_that_an_adapter_lacks_are_missed(adapted):
+    from safetensors.torch import load_file, save_file
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "partial")
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[2:]), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="lacks 2 weights of its adapter"): load_model(folder)

@@ -17,7 +17,7 @@ from humanlm.grpo import group_advantage
 from humanlm.hierarchy import HierarchyConfig, closing, make_rows, opening
 from humanlm.judges import RuleJudge
 from humanlm.scoring import JudgeError
-from humanlm.models import ModelConfig, generate, make_model, token_logps
+from humanlm.models import ModelConfig, add_adapter, generate, load_model, make_model, save_model, token_logps
 from humanlm.modes import memory_of, preparation, training_rows
 from humanlm.prefixes import PrefixConfig
 from humanlm.rewards import AlignmentReward, RewardConfig, requests_by_row
@@ -312,6 +312,28 @@ def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
     steps = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-a").iterdir()}
     repeated = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-b").iterdir()}
     assert repeated.items() <= steps.items() and len(repeated) >= 2
+
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=["plain", "gradient checkpointing"])
+def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tmp_path, options):
+    base, toy = save_model(*made, tmp_path / "base"), Method(single_turn(), EvenTokens(), by_group)
+    def run(out, resume=None):
+        model = add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base)
+        t = trainer((model, made.tokenizer), toy, tmp_path / out, 6, ADAM | options, rows=ROWS * 8)
+        t.train(resume_from_checkpoint=resume)
+        return t
+    whole = run("a")
+    for at in (2, 4):
+        again = run("b", str(tmp_path / "a" / f"checkpoint-{at}"))
+        assert losses(again) == losses(whole)
+        assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+    moved = {n: p for n, p in whole.model.named_parameters() if "lora_B" in n}
+    assert moved and all(p.abs().max() > 0 for p in moved.values())
+    assert Path(latest_checkpoint(tmp_path / "a")).name == "checkpoint-6"
+    for name, weight in made.model.named_parameters():
+        kept = dict(whole.model.get_base_model().named_parameters())
+        assert torch.equal(kept.get(name, kept.get(name.replace(".weight", ".base_layer.weight"))), weight)
 
 
 def test_a_token_budget_survives_a_resume(made, tmp_path):

@@ -122,3 +122,37 @@ def test_both_engines_of_this_model_agree_on_the_prompt(server):
     local, = asyncio.run(chat_all(HFClient("tiny", load_model(folder, device="cpu"), thinking=None), [request]))
     assert served.usage.tokens_in == local.usage.tokens_in
     assert served.text == local.text
+
+
+def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
+    "humanlm.serve starts the real vLLM, and its greedy answers, thoughts and counts are those of transformers; vLLM ends with it"
+    from openai import OpenAI
+    from humanlm.data import run_sync
+    from humanlm.hierarchy import HierarchyConfig
+    from humanlm.models import ModelConfig, make_model, save_model
+    from humanlm.rollout import RolloutConfig, contract, load_policy
+    from humanlm.serve import PolicyEngine, ServeConfig, Service, open_engine, serving
+    from humanlm.hub import ModelChoice
+    config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
+    asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=24, thought_tokens=8)
+    tags = [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")]
+    folder = save_model(*make_model(config, ["the night tram is late", "the city tram is fine"], tags), tmp_path / "tram",
+                        contract(config, asked, RolloutConfig(), "humanlm", "politics"))
+    os.environ.update(SERVER, HUMANLM_VLLM=VLLM)
+    engine, setup = open_engine(ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"]))
+    try:
+        with serving(Service(setup, engine, "tram")) as url:
+            them, local = OpenAI(base_url=url, api_key="none"), load_policy(folder)
+            ours = Service(local, PolicyEngine(local.policy), "tram")
+            for level in ("stance", "response"):
+                body = {"model": "tram", "temperature": 0, "messages": [{"role": "system", "content": "clips coupons"},
+                                                                        {"role": "user", "name": "mila", "content": "the night tram is late"}]}
+                here = run_sync(ours.answer(ours.read(body | {"level": level})))
+                there = them.chat.completions.create(**body, extra_body={"level": level})
+                assert there.choices[0].message.content == here.answers[0].text
+                assert (there.usage.prompt_tokens, there.usage.completion_tokens) == (here.tokens_in, here.tokens_out)
+            many = them.chat.completions.create(**body | {"temperature": 1.0}, n=3, seed=2)
+            assert len({c.message.content for c in many.choices}) > 1
+    finally:
+        engine.close()
+    assert wait_until(lambda: not running(engine.child.process.pid), 10)
