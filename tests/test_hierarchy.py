@@ -437,3 +437,8 @@ def test_dropout_is_a_setting(where, dropped):
         assert prompt(example, "goal", config)[1:] == prompt(example, "goal", plain)[1:]
         shown = parts_text(prompt(example, "goal", config)[0]["content"])
         assert not lost or format_persona(drop_persona(persona, 0.2, 0.5)) in shown
+
+
+def test_a_command_lists_the_variants():
+    out = subprocess.run([sys.executable, "-m", "humanlm.levels"], capture_output=True, text=True, check=True).stdout
+    assert out == f"{variants()!r}\n" and all(name in out for name in VARIANTS)
