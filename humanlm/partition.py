@@ -149,7 +149,7 @@ class Groups(NamedTuple):
         "Count the marked rows of each group"
         return np.bincount(self.of[rows], minlength=len(self.names))
 
-
+# %% ../nbs/02_partition.ipynb #part
 def part(
     n: int,       # how many there are
     frac: float,  # share wanted
@@ -165,7 +165,7 @@ def _ends(order, n_test, n_val):
     fate[order[len(order) - n_test:]] = TEST
     return fate
 
-
+# %% ../nbs/02_partition.ipynb #split_post
 def split_post(
     rows: Index,
     test_frac: float = 0.08,  # share of discussions, the latest
@@ -190,7 +190,7 @@ def _last_of_each(rows, frac):
     late[order] = place >= (counts - wanted)[where]
     return late
 
-
+# %% ../nbs/02_partition.ipynb #_follow
 def _follow(groups, wish, among):
     "Take whole groups, those with the largest share of wishes first, until they hold as many rows as wish it: [C] bool"
     sizes, wishes = groups.count(among), groups.count(among & wish)
@@ -316,7 +316,7 @@ class Evidence(NamedTuple):
     used: np.ndarray  # [N] bool
     fate: np.ndarray  # [N] fates, adjusted
 
-
+# %% ../nbs/02_partition.ipynb #choose_evidence
 def choose_evidence(
     rows: Index,
     fate: np.ndarray,      # [N] from `split`
@@ -346,7 +346,7 @@ def choose_evidence(
     back = np.argsort(order)
     return Evidence(used[back], found[back])
 
-
+# %% ../nbs/02_partition.ipynb #_usable
 def _usable(rows, fate):
     "Mark rows that a persona may be written from: [N] bool"
     kept = np.isin(fate, (TRAIN, UNSEEN)) | (fate == HISTORY) & ~np.isin(rows.context, rows.context[_evaluated(fate)])

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 
 from .data import Message, near_miss, require, shorten
 from .llm import ChatClient, ChatRequest, LLMError, chat, chat_all, price, providers
-from .persona import PERSONA_BLOCKS, format_persona
+from .persona import PERSONA_BLOCKS
 from .threads import DEMOGRAPHICS, Corpus, line_features, write_persona
 
 # %% ../nbs/03_personas.ipynb #_lists
@@ -217,7 +217,7 @@ class Written(NamedTuple):
 
 SECOND_TRY = 0.2  # least temperature when a bad answer is asked for again
 
-
+# %% ../nbs/03_personas.ipynb #ask_personas
 async def ask_personas(
     client: ChatClient,
     source: str,                            # what the place is called
@@ -236,7 +236,7 @@ async def ask_personas(
         failures = [f for f in failures if f.user_id not in again] + still
     return Written({user: written[user] for user in people if user in written}, sorted(failures))
 
-
+# %% ../nbs/03_personas.ipynb #_round
 async def _round(client, asked):
     replies = await chat_all(client, asked.values(), check_persona)
     pairs = dict(zip(asked, replies))
@@ -256,7 +256,7 @@ class Estimate(NamedTuple):
     tokens_out: int
     cost: float | None  # US$; None: the price is not known
 
-
+# %% ../nbs/03_personas.ipynb #estimate
 def estimate(
     model: str,             # provider/model
     characters: int,        # of all questions

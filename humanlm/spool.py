@@ -51,7 +51,7 @@ def clean_text(
     if text.isascii(): return text
     return text.encode("utf-8", "replace").decode()
 
-
+# %% ../nbs/03_spool.ipynb #row_entry
 def row_entry(
     row: RawRow,
     facts: Sequence[str] | None = None,  # metadata to keep; None: all
@@ -62,8 +62,6 @@ def row_entry(
     context = tuple((m.id, m.role, clean_text(m.name), clean_text(m.content), m.time) for m in row.prompt)
     ids = (clean_text(text) for text in (row.user_id, row.context_id, row.post_id, row.completion))
     return Entry(row.row_id, row.source, *ids, context, row.time, kept, True, clean_text(persona))
-
-
 
 # %% ../nbs/03_spool.ipynb #RECORD
 RECORD = np.dtype([
@@ -80,7 +78,7 @@ def unpack(data: bytes) -> Entry:
     "Read an entry again"
     return Entry(*marshal.loads(data))
 
-
+# %% ../nbs/03_spool.ipynb #record
 def record(
     entry: Entry,
     data: bytes,   # the packed entry
@@ -160,7 +158,7 @@ class Step(NamedTuple):
 Source = Callable[[int, Counter], Iterator[Step]]
 PART = 20_000  # rows of a part
 
-
+# %% ../nbs/03_spool.ipynb #fill
 def fill(
     spool: Spool,
     source: Source,           # (rows to skip, counts) → steps
@@ -196,7 +194,7 @@ class _Reading:
             if self.rows >= self.size: return
         self.done = True
 
-
+# %% ../nbs/03_spool.ipynb #total_counts
 def total_counts(spool: Spool) -> Counter:
     "Add up what was met while reading"
     return sum((Counter(note["counts"]) for note in spool.notes), Counter())
@@ -212,13 +210,13 @@ class _Keeper(PersonaWriter):
 
     def persona(self, user_id, until): return Persona(user_id)
 
-
+# %% ../nbs/03_spool.ipynb #FromThreads
 class FromThreads(NamedTuple):
     "What a log of messages gives"
     entries: list[Entry]
     report: ThreadReport
 
-
+# %% ../nbs/03_spool.ipynb #thread_entries
 def thread_entries(
     threads: Sequence[Thread],  # in time order
     max_context: int = 8,       # most turns of context

@@ -11,10 +11,11 @@ import raw_rows
 from humanlm.config import parse
 from humanlm.data import DataConfig, DataError, ConfigError, check_leakage, load_examples, persona_text, prepare_examples, quoted_share, write_jsonl
 from humanlm.formats import NOTES
-from humanlm.humanual import GROUPS, MEANING, build, forecast, main, quoted, rule_thought, settle_times, thought_request
+from humanlm.humanual import GROUPS, MEANING, build, forecast, main, settle_times
 from humanlm.llm import LLMError, ScriptedClient
 from humanlm.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
-from humanlm.spool import Spool, fill, total_counts
+from humanlm.rows import quoted
+from humanlm.spool import Spool, fill
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
