@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['HARMLESS', 'SWITCHES', 'SCALARS', 'ALONE', 'GRAMMAR', 'WAYS_ON', 'PACKAGES', 'RunConfig', 'SFTConfig', 'Settings',
            'known_settings', 'guess_setting', 'read_yaml', 'Line', 'cut_line', 'find_run', 'parse', 'settings_yaml',
-           'save_config', 'command', 'run_state', 'read_record', 'open_run', 'require_same', 'Stages', 'versions',
-           'git_commit', 'run_record', 'save_record']
+           'save_config', 'command', 'run_state', 'read_record', 'open_run', 'require_same', 'process_count', 'Stages',
+           'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../nbs/01_config.ipynb #import-copy-import-itertools
 import copy
@@ -139,7 +139,7 @@ class Settings:
 # %% ../nbs/01_config.ipynb #_OF_JUDGES
 _OF_JUDGES = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
               "cache_mode", "budget", "max_failed_share", "second", "audit_every")
-HARMLESS = ("run.name", "run.out", "run.wandb", "run.report",
+HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url",
             *(f"{judge}.{field}" for judge in ("judge", "test_judge") for field in _OF_JUDGES))
 
 # %% ../nbs/01_config.ipynb #known_settings
@@ -649,6 +649,11 @@ def require_same(
 
 def _flat(content):
     return ((f"{group}.{name}", value) for group, name, value in _leaves(content))
+
+# %% ../nbs/01_config.ipynb #process_count
+def process_count() -> int:
+    "Count the processes that share this run"
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 # %% ../nbs/01_config.ipynb #Stages
 class Stages:

@@ -46,6 +46,10 @@ class EvalConfig:
     """Answers of a model to each row; their mean is the model's score for that row."""
     no_repeat_ngram: int = 0
     """No run of so many tokens twice in the visible reply. 0: off; the paper evaluates with 4. Not for chat models."""
+    budget: float | None = None
+    """US dollars that chat models under evaluation may spend in all."""
+    base_url: str | None = None
+    """Address of the server of a vllm/NAME model under evaluation, ending in /v1."""
     texts: tuple[str, ...] = ("edit_similarity", "bleu", "chrf")
     """Measures of likeness to the real reply: also embedding[/NAME] and bertscore[/NAME]."""
 
@@ -54,7 +58,8 @@ class EvalConfig:
         require("eval", (self.bootstrap > 0, f"bootstrap must be positive, got {self.bootstrap}"),
                 (self.batch > 0, f"batch must be positive, got {self.batch}"),
                 (self.samples > 0, f"samples must be positive, got {self.samples}"),
-                (n == 0 or n > 1, f"no_repeat_ngram must be 0 (off) or at least 2, got {n}"))
+                (n == 0 or n > 1, f"no_repeat_ngram must be 0 (off) or at least 2, got {n}"),
+                (self.budget is None or self.budget > 0, f"budget must be above 0, got {self.budget}"))
         for name in self.texts:
             check_text_metric(name)
 
