@@ -1,5 +1,8 @@
 """Chat templates of five families: exact texts, tails, masks, and marks that no text can forge (3.5 and acceptance 8.7.9 of the description)."""
+import json
+import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +167,35 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     if len(levels) == 1: assert (taught["prompt"], taught["thinking"]) == (row["prompt"], row["thinking"])
     ids = render(toks["humanlm"], taught["prompt"], thinking=taught["thinking"])
     assert toks["humanlm"].decode(ids).endswith("<think>" if form == "thought" else "</think>\n\n")
+
+
+# ---- real chats
+
+DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")
+
+
+@needs_data
+def test_a_real_chat_is_printed_with_swapped_roles(toks):
+    "The human's turns are the assistant's, the model's are the user's, and the text in between is untouched"
+    from humanlm.data import Example, Persona
+    from humanlm.formats import map_row
+    raws = [json.loads(line) for line in (DATA / "humanlm_official_sample" / "chat_sample.jsonl").open(encoding="utf-8")]
+    for raw in raws:
+        row = map_row("wildchat", raw | {"completion": raw["ground_truth"], "timestamp": None})
+        example = Example(row.row_id, "wildchat", "test", row.user_id, row.context_id, Persona(row.user_id, raw["persona"]), row.prompt, row.completion)
+        asked = prompt(example, "response", HierarchyConfig(variant="wildchat-stronger"))
+        assert [m["role"] for m in asked[1:]] == ["user", "assistant"] * (len(asked) // 2) and {m["name"] for m in asked[1::2]} == {"HUMAN"}
+        text = text_of(toks["wildchat"], asked, thinking=False)
+        assert text.count("<|im_start|>assistant\n<name>HUMAN</name>\n") == len(asked) // 2 + 1 and text.count("<|im_start|>user\n") == len(asked) // 2
+        assert all(m["content"].strip() in text for m in asked[1:]) and raw["persona"] in text
+
+
+@needs_data
+@each
+def test_real_openings_survive_every_template(toks, name):
+    posts = [json.loads(line)["prompt"] for line in (DATA / "wildchat_prompts" / "prompts.jsonl").open(encoding="utf-8")]
+    for post in posts[:40]:
+        asked = [TINY[0], {"role": "user", "name": "HUMAN", "content": post}]
+        ids = render(toks[name], asked)
+        assert post.strip() in toks[name].decode(ids) and ids.count(end_id(toks[name])) == 2
