@@ -255,6 +255,7 @@ def test_every_level_of_every_variant_can_be_asked_and_answered(name, style):
         assert [p["text"] for p in system if p["type"] == "markup" and p["text"] in PERSONA_MARKS] in ([], list(PERSONA_MARKS))
         answer = parts_text(target({d.name: said}, hierarchy=config.load()))
         policy = ParsePolicy(thinking=row["thinking"], form=row["form"])
+        assert "<think>" not in answer and row["max_tokens"] == d.max_tokens + 128 * (d.thinks and d.form != "thought")
         shown = "so" * (row["thinking"] and d.form != "thought")
         assert parse(shown + "</think>" * bool(shown) + answer, d.name, policy) == ({d.name: said}, "ok")
         assert [answer.endswith(stop) for stop in row["stop"]] == [True] * len(row["stop"]) and bool(row["stop"]) == (d.form != "bare")
