@@ -10,7 +10,7 @@ __all__ = ['KINDS', 'PIECES', 'INK', 'LINE', 'STYLE', 'COLOURS', 'REFERENCES', '
            'scatter', 'dynamics_curves', 'smooth', 'average', 'Curve', 'curve', 'thin', 'rewarded_levels', 'stages_of',
            'reward_curves', 'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'judge_of_test',
            'headline', 'models_of', 'state_mean', 'pick_examples', 'completions_html', 'readable', 'within_limits',
-           'run_limits', 'reply_words', 'form_html', 'markdown_html', 'results_section', 'texts_html',
+           'run_limits', 'reply_words', 'form_html', 'markdown_html', 'results_section', 'paper_html', 'texts_html',
            'differences_section', 'importance_section', 'examples_section', 'samples_section', 'training_section',
            'times_html', 'facts_html', 'audit_html', 'run_section', 'first_screen', 'report_html', 'write_report',
            'demo_picture']
@@ -39,6 +39,7 @@ from .hierarchy import HierarchyConfig
 from .levels import LEVELS, STATES, text_faults, text_limits
 from .llm import Ledger
 from .metrics import ALL, Importance, Paired, Result
+from .published import paper_tables, read_measured
 from .texts import is_text_metric
 from .trajectory import Trajectory, load_trajectories
 from .viz import TrajectoryViewer, example_html, score_mark, score_style, spread, tag
@@ -402,7 +403,9 @@ def dynamics_curves(
         ax.set_ylim(0, None)
     figure.supxlabel("training step", fontsize=9)
     axes.flat[0].set_ylabel("mean score, 0 to 1")
-    _legend(figure, axes.flat)
+    for ax in axes.flat:
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    _legend(figure, axes.flat, "outside upper center")
     return figure
 
 # %% ../nbs/66_report.ipynb #smooth
@@ -845,7 +848,17 @@ def results_section(run: RunFolder) -> str:
     overview = results_html(rows, {(metric, ALL): title_of(metric) for metric in metrics if not is_text_metric(metric)})
     dynamics = any(STEP.match(name) for name in names) and _figure(dynamics_curves(rows), "Metrics over the steps of training")
     parts = [_metric_part(rows, metric) for metric in metrics]
-    return "".join([dynamics or "", overview, said, *parts, texts_html(rows)])
+    return "".join([dynamics or "", overview, said, *parts, texts_html(rows), paper_html(run)])
+
+
+def paper_html(run: RunFolder) -> str:
+    "Show the same numbers in the shape of the paper's tables; empty if replies were not judged"
+    try:
+        measured = read_measured(run.folder)
+    except (HumanLMError, OSError):
+        return ""
+    judged = any(metric in ("response_alignment", "reply_state_alignment") for _, metric, _ in measured.means)
+    return _fold("In the shape of the paper's tables", markdown_html(paper_tables([measured]))) if judged else ""
 
 
 def texts_html(
