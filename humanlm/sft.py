@@ -24,9 +24,10 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
-from .config import SFTConfig
+from .config import SFTConfig, process_count
 from .data import DataError, Example, Persona, atomic_write, to_json
-from .hierarchy import STATES, HierarchyConfig, markup, parts_text, plain, prompt, target
+from .hierarchy import HierarchyConfig, markup, parts_text, plain, prompt, target
+from .levels import STATES
 from .miniworld import World, describe_all, needed_phrases, perturb, realise, uniform_states
 from .models import ModelError, fit_prompt, has_adapter, render_target
 
@@ -269,7 +270,7 @@ def world_rows(
         if together and 2 * i >= first and rng.random() < TOGETHER:
             noise = 0.0 if i < first else sft.noise
             return world_row(world, rng.choice(examples), config.load().names, noise, config, rng)
-        if share and rng.random() < share:
+        if share and 2 * i >= first and rng.random() < share:
             return faithful_row(world, rng.choice(examples), config, rng, together and (not thinks or rng.random() < 0.5))
         if i < first:
             return stage_one(world, rng.choice(examples), i / first, config, rng)
@@ -410,7 +411,7 @@ def sft_args(
                 lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
     order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)
     quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), save_strategy="no", report_to=report_to)
-    return TRLConfig(output_dir=str(out), max_steps=steps, per_device_train_batch_size=sft.batch, seed=seed,
+    return TRLConfig(output_dir=str(out), max_steps=steps, per_device_train_batch_size=max(1, sft.batch // process_count()), seed=seed,
                      **rate, **order, **quiet, **device)
 
 # %% ../nbs/28_sft.ipynb #train_sft

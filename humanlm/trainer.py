@@ -31,6 +31,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from .audit import Audit, audit
+from .config import process_count
 from .data import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from .levels import TEXT_FAULTS
 from .models import cut_completion, token_logps
@@ -88,7 +89,7 @@ def trainer_args(
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's); errors name what is wrong"
     for name, value in options.items():
         check_option(name, value)
-    batch = dict(per_device_train_batch_size=prompts * group, num_generations=group, max_steps=steps,
+    batch = dict(per_device_train_batch_size=max(1, prompts * group // process_count()), num_generations=group, max_steps=steps,
                  max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
     merged = default_options() | batch | options
     if not {"steps_per_generation", "generation_batch_size"} & set(merged):
