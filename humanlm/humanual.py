@@ -28,7 +28,7 @@ from .cache import DiskCache
 from .config import Settings, command, git_commit, open_run, parse, require_same, save_config
 from .data import (SPLITS, ConfigError, DataError, Example, Persona, aligned, atomic_path, atomic_write, check_name,
                           escape, fingerprint, near_miss, require, run_sync, shorten, table_cell, to_dict, to_json)
-from .formats import (NOTES, Faults, RowFault, file_items, formats, map_row, numbered_rows, on_hub, raw_files,
+from .formats import (FAULTS, NOTES, Faults, RowFault, file_items, formats, map_row, numbered_rows, on_hub, raw_files,
                              source_name)
 from .hierarchy import HierarchyConfig
 from .llm import ChatClient, Ledger, Limits, LLMError
@@ -660,8 +660,8 @@ def card(a: Account) -> str:
     fates = {f"{name}: {MEANING[name]}": n for name, n in a.plan.counts().items()}
     parts = [
         f"# {escape(a.title)}", escape(a.about), " ".join(escape(s) for s in a.sentences), "## Splits", _split_table(a),
-        "## Every row", f"{a.read:,} rows were read. What came of them, whole threads counted line by line:",
-        _table("what became of it", "rows", {**{f"not read: {k}": n for k, n in sorted(out.items())}, **fates}),
+        "## Every row", f"{a.read:,} rows were read. This became of them:",
+        _table("what became of it", "rows", {**{f"not read: {k}: {FAULTS.get(k, '')}".rstrip(": "): n for k, n in sorted(out.items())}, **fates}),
         "## Odd, but kept", _table("what", "times", {f"{k}: {NOTES[k]}": n for k, n in sorted(odd.items())}),
         "## Leaks", _table("what must not happen", "found", {f"{x.what} (of {x.looked_at:,})": x.found for x in a.leaks}),
         "## Failures", _table("what a model could not do", "times", dict(sorted(kinds.items()))), a.more,

@@ -358,6 +358,33 @@ def test_given_and_fixed_personas(tmp_path):
     with pytest.raises(DataError, match="thin persona"): build(settings(tmp_path, thin, "thin", file="thin.jsonl", persona={"model": "given"}))
 
 
+def test_the_published_division_of_chats_is_written_and_named_as_a_leak(tmp_path):
+    rows = []
+    for chat in range(30):
+        said = []
+        for turn in range(5 + chat % 6):
+            said += [raw_rows.said("ab" * 32, f"request {chat} {turn}"), raw_rows.said("gpt-4", f"answer {chat} {turn}", model="gpt-4")]
+            rows.append(raw_rows.row(list(said), f"and now {chat} {turn} please", f"chat{chat}", "ab" * 32, {}, 1_680_000_000 + 10**4 * chat + 60 * turn))
+    flags = dict(source="wildchat", split="turn", min_turns=5, max_turns=10, persona={"fixed": "Somebody who talks to a machine."})
+    built = build(settings(tmp_path, rows, "published", compat_turns=6, **flags | dict(test_frac=0.05, val_frac=0.05)))
+    assert [built.rows[name] for name in ("train", "val", "test")] == [5 * 36, 5 * 4, 5 * 5]
+    assert "training and test turns come from the same conversations" in built.card and "| root context in more than one split (of 30) | 20 |" in built.card
+    with pytest.raises(DataError, match="root context in more than one split"): prepare_examples(load_examples(built.folder / "examples"), DataConfig())
+    ours = build(settings(tmp_path, None, "ours", **flags))
+    assert check_leakage(load_examples(ours.folder / "examples")) == [] and outcome(ours.folder)[1]["early turn"] > 0
+    first = table(ours.folder, "rl/test")[0]
+    assert [m["role"] for m in first["prompt"][1:]][-2:] == ["user", "assistant"] and first["prompt"][1]["name"] == "HUMAN"
+
+
+def test_facts_about_a_reply_reach_the_model(tmp_path):
+    rows = [raw_rows.medium(user=f"9f3c1a2b4d{i % 4}e", response=f"resp{i}") for i in range(60)]
+    rows = [json.loads(json.dumps(r | {"completion": f"{r['completion']} {i}", "timestamp": r["timestamp"] + i}).replace("art1", f"art{i // 5}")) for i, r in enumerate(rows)]
+    writer = ScriptedClient(lambda r: json.dumps(ANSWER))
+    build(settings(tmp_path, rows, source="medium", persona={"model": "scripted/echo"}), writer=writer)
+    asked = writer.requests[0].messages[1]["content"]
+    assert "bio=Writes about rivers" in asked and "counts.claps=12" in asked and "voters" not in asked
+
+
 # ---- models
 
 def test_personas_by_a_model_see_only_evidence(tmp_path):
