@@ -8,7 +8,8 @@ __all__ = ['LIMITS', 'GROUPS', 'COMMANDS', 'USAGE', 'ModelChoice', 'run_folder',
            'licence_of', 'publishable', 'card_place', 'published', 'put', 'upload', 'hub_errors', 'push', 'sizes',
            'main']
 
-# %% ../nbs/84_hub.ipynb #import-json-import-os
+# %% ../nbs/84_hub.ipynb #import-contextlib-import-json
+import contextlib
 import json
 import os
 import sys
@@ -22,8 +23,7 @@ from typing import Any, NamedTuple
 from . import __version__
 from .config import command, find_run, parse, read_record
 from .data import ConfigError, atomic_path, atomic_write, check_name, require, shorten
-from .metrics import results_table
-from .evaluate import METRICS
+from .job import quiet_libraries, tables
 from .models import ModelError, adapter_base, contract_files, merge_adapter
 from .report import load_results, statement
 from .rollout import find_model, how_to_ask, run_settings
@@ -134,7 +134,7 @@ def results_section(run: Path | None, name: str) -> str:  # markdown
     if not run or not (run / "results.json").is_file():
         return "None are known."
     rows, judges = load_results(run / "results.json").rows, read_record(run).get("judges", {})
-    found = "\n\n".join(results_table(rows, metric) for metric in METRICS if any(r.metric == metric for r in rows))
+    found = tables(rows)
     who = "; ".join(f"{role}: {judge.get('model')}" for role, judge in judges.items() if isinstance(judge, dict))
     return f"This model is `{name}`. Intervals are 95 %." + (f" Judges: {who}." if who else "") + f"\n\n{found}"
 
@@ -225,14 +225,15 @@ def upload(
     with hub_errors(config):
         api.whoami()
         there = api.repo_exists(config.repo)
-        api.create_repo(config.repo, private=config.private, exist_ok=True)
     adds = [CommitOperationAdd(name, c if isinstance(c, Path) else c.encode()) for name, c in files.items()]
     try:
         with hub_errors(config):
+            api.create_repo(config.repo, private=config.private, exist_ok=True)
             return str(api.create_commit(config.repo, adds, commit_message="Publish a model of humanlm").commit_url)
     except BaseException:
         if not there:
-            api.delete_repo(config.repo, missing_ok=True)
+            with contextlib.suppress(Exception):  # the first failure is the one to be told
+                api.delete_repo(config.repo, missing_ok=True)
         raise
 
 # %% ../nbs/84_hub.ipynb #hub_errors
@@ -301,6 +302,7 @@ def main(
     s = parse(GROUPS, rest, f"python -m humanlm.hub {name}", COMMANDS[name], "a run, or a model's folder")
     if len(s.inputs) != 1:
         raise ConfigError(f"Which model? Give one: python -m humanlm.hub {name} RUN.")
+    quiet_libraries()
     place = ModelChoice(s.inputs[0]).place
     if name == "push":
         print(push(place, s.hub, s.dry_run))
