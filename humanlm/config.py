@@ -82,7 +82,7 @@ class SFTConfig:
     noise: float = 0.6
     """Share of states that the polite stage replaces by agreeable or random ones."""
     faithful_share: float = 0.0
-    """Share of the rows above that give a thought of random states and teach the reply it leads to, where replies think."""
+    """Share of the rows above, from the middle of the lessons on, that give random states and teach the reply they lead to."""
     faithful_steps: int = 0
     """Steps of a last stage, in which three of five rows are of that kind and the learning rate rises anew."""
     reply_steps: int = 120

@@ -39,7 +39,8 @@ from .data import (
     ConfigError, Example, HumanLMError, aligned, atomic_write, from_dict, load_examples, require, run_sync, shorten,
     to_dict, to_json)
 from .evaluate import Evaluation, judge_texts, load_evaluations, save_evaluations, score_table
-from .hierarchy import TRACE, HierarchyConfig, ParsePolicy, make_rows, target, word_count
+from .hierarchy import TRACE, HierarchyConfig, ParsePolicy, make_rows, target
+from .levels import word_count
 from .job import evaluate_model, keep_memory, load_data, quiet_libraries, reference_texts, settle_judges
 from .judges import make_judge
 from .metrics import ALL, Interval, Paired, Result, paired_table, results_table

@@ -66,7 +66,7 @@ def begin(config: Path, *more: str) -> subprocess.Popen:
 
 def children(folder: Path) -> list[int]:
     "Processes that work on the runs of an experiment"
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+    found = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
     return [int(line.split()[0]) for line in found if "humanlm.experiment import work" in line and str(folder) in line]
 
 
