@@ -669,7 +669,10 @@ def main(
 # %% ../nbs/90_eval.ipynb #COMMANDS
 COMMANDS = {"train": "train and evaluate simulated users, from settings to a report",
             "eval": "compare runs, models and replies of other systems on the same rows",
-            "judges": "audit a judge before it is trusted: humanlm judges audit --judge.model NAME"}
+            "judges": "audit a judge before it is trusted: humanlm judges audit --judge.model NAME",
+            "serve": "put a simulated user behind an OpenAI-compatible address",
+            "talk": "talk to a simulated user: thought, states, reply, and the judge's view",
+            "hub": "merge an adapter, or publish a model with a card made from its run"}
 USAGE = "\n".join(["usage: humanlm COMMAND ...", "", *(f"  {name:<8}{about}" for name, about in COMMANDS.items()),
                    "", "Each has --help and --dry-run, and is the same as python -m humanlm.COMMAND."])
 

@@ -637,7 +637,7 @@ class Child:
 def _end_with_parent():
     "Ask Linux to end this process with its parent (PR_SET_PDEATHSIG)"
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 # %% ../nbs/85_serve.ipynb #VLLMEngine
 class VLLMEngine:
