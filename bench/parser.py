@@ -11,7 +11,8 @@ import sys
 import time
 from timeit import repeat
 
-from humanlm.hierarchy import LEVELS, ParsePolicy, clean_reply, parse
+from humanlm.hierarchy import ParsePolicy, clean_reply, parse
+from humanlm.levels import LEVELS
 
 STRICT, THINK, FLEX = ParsePolicy(), ParsePolicy(thinking=True), ParsePolicy(strict=False)
 ONE = "<stance>leans away from the border bill</stance>"

@@ -27,7 +27,8 @@ from trl import GRPOTrainer
 
 from humanlm.advantages import group_advantages
 from humanlm.config import read_yaml
-from humanlm.hierarchy import LEVELS, HierarchyConfig, closing, make_rows, opening
+from humanlm.hierarchy import HierarchyConfig, closing, make_rows, opening
+from humanlm.levels import LEVELS
 from humanlm.job import keep_memory
 from humanlm.miniworld import WorldConfig, make_world
 from humanlm.models import ModelConfig, make_model, render

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .data import DataError, Message, check_name, fingerprint, jsonl_rows, require, shorten, table_cell, to_dict
-from .hierarchy import HIERARCHY
+from .levels import HIERARCHY
 from .scoring import JUDGE_FAULTS, Judge, JudgeError, JudgeRequest, score_group, score_groups
 from .trajectory import Score
 

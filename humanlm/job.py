@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from .config import Settings
 from .data import ConfigError, Example, check_name, load_examples, prepare_examples, run_sync, shorten
 from .evaluate import METRICS, Evaluation, evaluate
-from .hierarchy import HIERARCHY, Hierarchy, parts_text
+from .hierarchy import parts_text
+from .levels import HIERARCHY, Hierarchy
 from .judges import Asked, JudgeConfig, JudgingCost, cost_line, judge_client, judges, judging_cost, other_judge, same_judge_warning
 from .metrics import Result, means_table, results_table
 from .llm import ChatClient, ChatReply, ChatRequest, Ledger, LLMError, providers

@@ -31,7 +31,7 @@ from .audit import (
 from .cache import MODES, DiskCache
 from .config import Settings, command, parse
 from .data import ConfigError, aligned, atomic_write, check_name, near_miss, require, run_sync, shorten, to_json
-from .hierarchy import HIERARCHY, Hierarchy
+from .levels import HIERARCHY, Hierarchy
 from .llm import (
     ChatClient, ChatRequest, Ledger, Limits, client as make_client, price, price_advice, providers, scripts)
 from .miniworld import World, describe_all, score_reply, score_reply_states, score_state

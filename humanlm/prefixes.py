@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 from .data import DataError, atomic_write, escape, near_miss, require, shorten, to_json
-from .hierarchy import Hierarchy
+from .levels import Hierarchy
 
 # %% ../nbs/18_prefixes.ipynb #Entry
 class Entry(NamedTuple):

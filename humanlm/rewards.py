@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 import numpy as np
 from .data import DataError, Example, near_miss, require, shorten
-from .hierarchy import HIERARCHY, Hierarchy, ParsePolicy, parse, word_count
+from .hierarchy import ParsePolicy, parse
+from .levels import HIERARCHY, Hierarchy, word_count
 from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, format_score, require_judged, score_groups
 from .trajectory import Score, Trajectory
 

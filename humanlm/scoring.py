@@ -22,7 +22,7 @@ from fastcore.basics import patch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
 from .data import ConfigError, HumanLMError, Message, check_name, fingerprint, require, shorten, table_cell
-from .hierarchy import HIERARCHY, Hierarchy
+from .levels import HIERARCHY, Hierarchy
 from .llm import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, side_by_side
 from .miniworld import COPY_LIMIT, copied_share
 from .reader import read_answer

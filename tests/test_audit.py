@@ -16,7 +16,7 @@ from humanlm.audit import (
     ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, agreement, agreement_scatter, audit, audit_calls, audit_figure,
     audit_line, audit_requests, bin_scores, injected_texts, load_probes, probe_texts, text_id)
 from humanlm.data import DataError, aligned, run_sync, to_json
-from humanlm.hierarchy import HIERARCHY
+from humanlm.levels import HIERARCHY
 from humanlm.judges import RuleJudge, main
 from humanlm.llm import Ledger, LLMError, ScriptedClient
 from humanlm.scoring import LLMJudge, candidate_score

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.config import HARMLESS
 from humanlm.data import Message, run_sync
-from humanlm.hierarchy import HIERARCHY, STATES
+from humanlm.levels import HIERARCHY, STATES
 from humanlm.judges import (
     EmbedJudge, JudgeConfig, OracleJudge, RubricConfig, RuleJudge, calibration, fit_logistic, is_judge, labelled_pairs, logistic, make_judge, play_judge, sign)
 from humanlm.local import Embedder, has_minilm, minilm_folder

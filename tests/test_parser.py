@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from humanlm.data import ConfigError
-from humanlm.hierarchy import LEVELS, STATUSES, ParsePolicy, clean_reply, parse, parts_text, target
+from humanlm.hierarchy import STATUSES, ParsePolicy, clean_reply, parse, parts_text, target
+from humanlm.levels import LEVELS
 
 STRICT, THINK, FLEX, FLEX_THINK = (ParsePolicy(strict, thinking) for strict in (True, False) for thinking in (False, True))
 POLICIES = (STRICT, THINK, FLEX, FLEX_THINK)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from humanlm.data import ConfigError, DataError
-from humanlm.hierarchy import HIERARCHY, Hierarchy
+from humanlm.levels import HIERARCHY, Hierarchy
 from humanlm.prefixes import Entry, PrefixConfig, PrefixMap, choose
 
 NAMES = HIERARCHY.names

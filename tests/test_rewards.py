@@ -9,7 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.advantages import group_advantages
 from humanlm.data import ConfigError, DataError, Example, Message, Persona
-from humanlm.hierarchy import HIERARCHY, make_rows, parse
+from humanlm.hierarchy import make_rows, parse
+from humanlm.levels import HIERARCHY
 from humanlm.scoring import JudgeError
 from humanlm.rewards import (AlignmentReward, RewardConfig, combine, components, format_reward, judge_trajectories, length_reward,
                              repetition_reward, requests_by_row, trl_reward)

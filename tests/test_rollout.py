@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.data import ConfigError, DataError, HumanLMError, Message, Persona, atomic_write, run_sync
 from humanlm.advantages import estimators
-from humanlm.hierarchy import LEVELS, STATES, HierarchyConfig, ParsePolicy, closing, make_rows, opening
+from humanlm.hierarchy import HierarchyConfig, ParsePolicy, closing, make_rows, opening
+from humanlm.levels import LEVELS, STATES
 from humanlm.miniworld import WorldConfig, make_world
 from humanlm.models import ModelConfig, save_model, tiny_model, train_tokenizer
 from humanlm.rollout import (

@@ -4,7 +4,7 @@ import time
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from humanlm.hierarchy import STATES
+from humanlm.levels import STATES
 from humanlm.rules import TERMS, feelings, goals, read_rules, rule_match, rule_state, side, tokens
 from humanlm.miniworld import STATE_LEVELS
 

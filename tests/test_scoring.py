@@ -12,7 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from mangle import DAMAGE, mangled
 
 from humanlm.data import ConfigError, Message, run_sync, to_dict
-from humanlm.hierarchy import HIERARCHY, STATES
+from humanlm.levels import HIERARCHY, STATES
 from humanlm.llm import LLMError, Ledger, ScriptedClient
 from humanlm.scoring import (
     CHARS_PER_TOKEN, FIXED, STATUSES, VARIANTS, JudgeError, JudgeRequest, LLMJudge, Variant, answer_scores, answer_schema, aspect_scores, bind,

@@ -12,7 +12,8 @@ import torch
 
 from humanlm.config import SFTConfig
 from humanlm.data import DataError, Message, read_jsonl, sample_examples
-from humanlm.hierarchy import LEVELS, HierarchyConfig, closing, opening, parts_text, prompt, target
+from humanlm.hierarchy import HierarchyConfig, closing, opening, parts_text, prompt, target
+from humanlm.levels import LEVELS
 from humanlm.miniworld import WorldConfig, make_world, score_state
 from humanlm.models import END, START, ModelConfig, add_adapter, load_model, make_model, save_model
 from humanlm.sft import MetricsLog, Progress, muon_adamw, reply_rows, sft_dataset, sft_row, thought_from, train_sft, world_rows

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from humanlm.data import ConfigError, Message, Persona, atomic_write, write_jsonl
-from humanlm.hierarchy import LEVELS, HierarchyConfig
+from humanlm.hierarchy import HierarchyConfig
+from humanlm.levels import LEVELS
 from humanlm.judges import JudgeConfig, make_judge
 from humanlm.miniworld import WorldConfig, make_world
 from humanlm.models import ModelConfig, make_model, save_model
