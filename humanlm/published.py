@@ -90,10 +90,11 @@ def read_measured(
         rows = json.loads((folder / "results.json").read_text("utf-8"))["rows"]
     except (OSError, ValueError, KeyError) as e:
         raise DataError(f"{folder} holds no results ({type(e).__name__}). Let the run finish, or evaluate it.") from e
-    sources = Counter(row.get("source", "") for _, row in jsonl_rows(folder / "examples.jsonl"))
     means = {(r["model"], r["metric"], r["level"]): math.nan if r["mean"] is None else 100 * r["mean"] for r in rows}
     config = {name: group if isinstance(group, dict) else {} for name, group in read_yaml(folder / "config.yaml").items()}
-    return Measured(dataset_of(sources.most_common(1)[0][0]), config, means)
+    sources = Counter(row.get("source", "") for _, row in jsonl_rows(folder / "examples.jsonl"))
+    synthetic = config.get("data", {}).get("source") == "miniworld"  # whose rows pretend to come from elsewhere
+    return Measured("miniworld" if synthetic else dataset_of(sources.most_common(1)[0][0]), config, means)
 
 # %% ../nbs/65_published.ipynb #STATE_COLUMNS
 STATE_COLUMNS = ("belief", "goal", "value", "stance", "emotion", "communication")

@@ -7,17 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 import humanlm.eval as ev
 from humanlm.config import run_record, save_record
 from humanlm.data import DataError, load_examples, read_jsonl, run_sync, write_jsonl
-from humanlm.evaluate import METRICS, judge_texts, save_evaluations
+from humanlm.evaluate import METRICS, judge_texts, load_evaluations, results, save_evaluations, score_table
+from humanlm.hierarchy import make_rows, parts_text
 from humanlm.job import load_data
 from humanlm.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
+from humanlm.llm import scripts
 from humanlm.metrics import ALL
 from humanlm.miniworld import make_world, predictor_texts
+from humanlm.published import Measured, paper_tables
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
 CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
@@ -120,6 +124,142 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
         load_data(ev.read_settings(argv)).split("train")
     assert ev.main(argv) == 0
     assert {metric for _, metric in means("runs/run-eval")} == {"response_alignment", "reply_state_alignment", "edit_similarity", "bleu", "chrf"}
+
+
+# ---- model types: chat models, ways of thinking, repeated answers
+
+@pytest.fixture
+def chat(monkeypatch):
+    "A scripted chat model that answers with the tag it is asked for"
+    seen = []
+
+    def answer(question):
+        seen.append(question)
+        tag = re.findall(r"<(\w+)>", question.messages[0]["content"])[-1]
+        return f"<{tag}>I am against it, sorry.</{tag}>"
+
+    monkeypatch.setitem(scripts, "user", answer)
+    return seen
+
+
+def test_a_chat_model_gets_the_same_prompt_and_is_read_by_the_same_parser(here, chat):
+    assert ev.main(["mini:script", "scripted/user", "--eval.budget", "1"]) == 0
+    found = {e.example_id: e for e in load_evaluations("runs/mini-eval/evaluations/scripted_user.jsonl")}
+    assert [*found] == [e.id for e in here] and {t for e in found.values() for t in e.texts.values()} == {"I am against it, sorry."}
+    assert len(chat) == len(here) * len(LEVELS)
+    row = make_rows(here[:1], ev.read_settings([], Path("runs/mini")).hierarchy, ["stance"])[0]
+    asked = [q for q in chat if q.messages[0]["content"] == parts_text(row["prompt"][0]["content"])]
+    assert len(asked) == 1 and all(m["content"] in asked[0].messages[1]["content"] for m in row["prompt"][1:])
+    ledger = json.loads(Path("runs/mini-eval/run.json").read_text())["ledger"]
+    assert [(line["caller"], line["calls"]) for line in ledger] == [("simulated user", len(chat))]
+    assert ev.main(["mini:script", "scripted/user"]) == 0 and len(chat) == len(here) * len(LEVELS), "judged before"
+
+
+def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(here, capsys):
+    argv = ["vllm/gone", "--eval.base_url", "http://127.0.0.1:9/v1", "--test_judge.attempts", "1", "--config", "runs/mini/config.yaml"]
+    assert ev.main(argv) == 2
+    assert "did not answer 12 of 12 questions" in capsys.readouterr().err
+    assert not Path("runs/mini-eval/evaluations/vllm_gone.jsonl").exists()
+
+
+def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here):
+    Path("runs/mini/config.yaml").write_text(CONFIG.replace("[script]", "[humanlm-hetero]"))
+    for name in ("base", "humanlm-hetero"):
+        Path(f"runs/mini/models/{name}").mkdir(parents=True)
+        Path(f"runs/mini/models/{name}/config.json").write_text("{}")
+    tasks = ev.prepare(["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]).tasks[:4]
+    assert [(t.system.name, t.settings.hierarchy.thinking) for t in tasks] == [
+        ("base", "off"), ("base@on", "on"), ("humanlm-hetero", "hetero"), ("scripted_user", "off")]
+    assert len({t.key for t in tasks}) == 4
+
+
+def test_all_models_are_asked_the_same_rows_whatever_their_prompts(here):
+    "8.2 V14: the list of ids is fixed before any prompt is made or shortened"
+    lists = [[e.id for e in ev.prepare(["mini:script", *flags]).rows.examples] for flags in (
+        [], ["--hierarchy.prompt", "full"], ["--hierarchy.thinking", "on"], ["--model.max_prompt_tokens", "20"], ["--eval.samples", "3"])]
+    assert all(ids == lists[0] for ids in lists) and len(lists[0]) == 12
+
+
+def test_repeated_answers_are_averaged_before_models_are_paired(place):
+    world = make_world(ev.read_settings([], Path("runs/mini")).world)
+    kinds = ["rules", "uniform", "agreeable"]
+    said = [predictor_texts(world, place, kind) for kind in kinds]
+    oracle, thrice = OracleJudge(world), [e for e in place for _ in kinds]
+    together = run_sync(judge_texts(thrice, [said[k][i] for i in range(len(place)) for k in range(3)], oracle))
+    alone = [run_sync(judge_texts(place, texts, oracle)) for texts in said]
+    assert [e.sample for e in together] == [0, 1, 2] * len(place)
+    tables = [score_table(found) for found in (together, *alone)]
+    for metric in METRICS:
+        for level, means in tables[0][metric].items():
+            np.testing.assert_allclose(means, np.nanmean([t[metric][level] for t in tables[1:]], 0), equal_nan=True)
+    found = results({"thrice": together, "once": alone[0]}, 100)
+    assert {r.n for r in found.rows if r.level == ALL} == {len(place)}
+    assert load_evaluations(save_evaluations("x.jsonl", together))[4].sample == 1
+
+
+def test_a_group_judge_sees_all_answers_to_a_row_at_once_and_a_single_judge_each_alone(place):
+    "8.2 V7: both protocols, recorded on every score"
+    texts = [{"response": text} for _ in place[:2] for text in ("yes, please", "no, never", "yes, please")]
+    asked = {}
+    for protocol in ("group", "single"):
+        judge = make_judge(JudgeConfig("scripted/judge", protocol=protocol))
+        found = run_sync(judge_texts([e for e in place[:2] for _ in range(3)], texts, judge, reply_states=False))
+        asked[protocol] = judge.ledger.total.calls
+        scores = [e.scores["response_alignment"]["response"] for e in found]
+        assert {s.protocol.partition(",")[0] for s in scores} == {protocol} and scores[0].value == scores[2].value
+    assert asked == {"group": 2, "single": 4}, "equal texts are asked about once"
+
+
+def test_every_kind_of_missing_score_has_a_status_of_its_own(place):
+    "8.2 V18: empty, unreadable, judged 0 and not judged can be told apart"
+    class Down:
+        name, protocol = "down", "single"
+        async def __call__(self, request): raise RuntimeError("no connection")
+
+    texts = [{"response": "", }, {"response": "x"}, {"response": "purple monkey dishwasher"}]
+    statuses = [{"response": "ok"}, {"response": "missing"}, {"response": "ok"}]
+    found = run_sync(judge_texts(place[:3], texts, OracleJudge(make_world(ev.read_settings([], Path("runs/mini")).world)), statuses, False))
+    down = run_sync(judge_texts(place[2:3], texts[2:], Down(), None, False))
+    scores = [e.scores["response_alignment"]["response"] for e in (*found, *down)]
+    assert [s.status for s in scores] == ["empty", "bad format", "scored", "judge failed"]
+    assert [str(s.value) for s in scores] == ["0.0", "0.0", "0.0", "nan"]
+
+
+def test_checkpoints_are_compared_in_the_order_of_their_steps(here, capsys):
+    for step in (20, 100, 3):
+        Path(f"runs/mini/checkpoints/script/checkpoint-{step}").mkdir(parents=True)
+        Path(f"runs/mini/checkpoints/script/checkpoint-{step}/model.safetensors").write_text("")
+    Path("runs/mini/checkpoints/script/checkpoint-7").mkdir()  # cut off by a kill: no weights
+    c = ev.prepare(["dynamics", "mini"])
+    assert c.folder == Path("runs/mini-dynamics")
+    assert [t.system.name for t in c.tasks if t.system.kind == "model"] == ["script step 3", "script step 20", "script step 100"]
+    assert ev.main(["dynamics", "mini:base"]) == 2 and "Unknown method of runs/mini 'base'" in capsys.readouterr().err
+    shutil.rmtree("runs/mini/checkpoints")
+    assert ev.main(["dynamics", "mini"]) == 2 and "keeps no checkpoints" in capsys.readouterr().err
+    assert ev.main(["dynamics", "nothing"]) == 2 and "is no run" in capsys.readouterr().err
+
+
+# ---- the paper's tables
+
+def test_published_figures_stand_beside_ours_only_in_the_same_setting(here, capsys):
+    ev.main(["mini:script"])
+    assert ev.main(["tables", "runs/mini-eval"]) == 0
+    shown = capsys.readouterr().out
+    assert "(paper)" not in shown and "No published figures beside miniworld" in shown and "judge oracle, not anthropic" in shown
+    assert ev.main(["tables"]) == 2 and ev.main(["tables", "nowhere"]) == 2
+    assert "the paper's tables" in Path("runs/mini-eval/report.html").read_text() if Path("runs/mini-eval/report.html").exists() else True
+
+
+@pytest.mark.parametrize("change", [{"test_judge": {"model": "rule"}}, {"test_judge": {"protocol": "group"}}, {"rollout": {"eval_temperature": 0.0}},
+                                    {"eval": {"no_repeat_ngram": 0}}, {"eval": {"samples": 4}}, {"model": {"name": "tiny"}}])
+def test_any_difference_hides_the_published_figures(change):
+    same = {"test_judge": {"model": "anthropic/claude-haiku-4-5", "protocol": "single", "variant": "plain"}, "model": {"name": "Qwen/Qwen3-8B"},
+            "rollout": {"eval_temperature": 0.4}, "eval": {"no_repeat_ngram": 4, "samples": 1}}
+    ours = {("humanlm", "response_alignment", ALL): 30.0}
+    assert "humanlm (paper)" in paper_tables([Measured("Opinion", same, ours)])
+    other = {group: same[group] | change.get(group, {}) for group in same}
+    text = paper_tables([Measured("Opinion", other, ours)])
+    assert "(paper)" not in text and "No published figures beside Opinion" in text
 
 
 # ---- what is used again

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.data import DataError, to_json
-from humanlm.metrics import (Result, bootstrap_interval, paired_difference, paired_rows, paired_table, resampled_means,
-                             result_rows, results_table)
+from humanlm.metrics import (Importance, Result, bootstrap_interval, correlations, importance_rows, importance_table, means_table,
+                             paired_difference, paired_rows, paired_table, resampled_means, result_rows, results_table, signed_rank)
 
 SCORE = st.floats(0, 1, width=32) | st.just(math.nan)
 SCORES = st.lists(SCORE, max_size=25)
@@ -89,3 +89,61 @@ def test_tables_escape_names_and_show_missing_numbers():
 def test_light_import():
     code = "import sys, humanlm.metrics; print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+# ---- signed ranks and correlations
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=20))
+def test_signed_ranks_are_scipys_and_turn_their_sign_with_the_models(differences):
+    from scipy.stats import rankdata, wilcoxon
+    found, turned = signed_rank(differences), signed_rank([-d for d in differences])
+    d = np.array([x for x in differences if x], float)
+    assert found.n == len(d) and turned.effect == pytest.approx(-found.effect) and turned.p == pytest.approx(found.p)
+    if not len(d): return
+    ranks = rankdata(abs(d))
+    assert found.p == pytest.approx(wilcoxon(d).pvalue)
+    assert found.effect == pytest.approx((ranks[d > 0].sum() - ranks[d < 0].sum()) / ranks.sum())
+
+
+def test_a_context_counts_once_however_many_replies_it_has():
+    once, often = signed_rank([0.1, -0.2, 0.3]), signed_rank([0.1] * 50 + [-0.2, 0.3], ["a"] * 50 + ["b", "c"])
+    assert (once.p, once.n) == (often.p, often.n)
+    assert math.isnan(signed_rank([math.nan]).p) and math.isnan(signed_rank([]).effect)
+
+
+def test_signed_rank_keeps_its_promise_under_no_difference():
+    "At 5 %, about one test in twenty is fooled"
+    rng = np.random.default_rng(0)
+    fooled = np.mean([signed_rank(rng.normal(size=30)).p < 0.05 for _ in range(600)])
+    assert 0.02 < fooled < 0.085
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(SCORE, SCORE), max_size=20))
+def test_correlations_are_scipys_or_nan(pairs):
+    from scipy.stats import pearsonr, spearmanr
+    x, y = (np.array([p[i] for p in pairs], float) for i in (0, 1))
+    found, known = correlations(x, y, resamples=50), ~(np.isnan(x) | np.isnan(y))
+    x, y = x[known], y[known]
+    assert {i.n for i in found} == {len(x)}
+    for i, reference in zip(found, (pearsonr, spearmanr)):
+        if len(x) > 1 and x.std() > 1e-4 and y.std() > 1e-4:
+            assert i.mean == pytest.approx(reference(x, y).statistic, abs=1e-5)
+        assert math.isnan(i.low) or -1 - 1e-9 <= i.low <= i.high <= 1 + 1e-9
+
+
+def test_intervals_of_correlations_cover_the_truth():
+    "About 95 of 100 intervals hold the correlation that the numbers were drawn with"
+    rng = np.random.default_rng(1)
+    draws = rng.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], (200, 80))
+    held = [p.low <= 0.5 <= p.high for p, _ in (correlations(*d.T, resamples=300) for d in draws)]
+    assert 0.87 <= np.mean(held) <= 0.99
+
+
+def test_tables_of_measures_and_correlations_are_escaped():
+    rows = [Result("<i>|", "chrf", "all", 3, 0.5, 0.4, 0.6)]
+    matter = importance_rows("<i>|", "m", {"stance": [0.0, 0.5, 1.0]}, [0.0, 0.4, 1.0], resamples=50)
+    for text in (means_table(rows, ["chrf", "bleu"]), importance_table(matter, "m")):
+        assert "<i>" not in text and len({line.count(" | ") for line in text.splitlines()[2:]}) == 1
+    assert matter[0].pearson > 0.9 and isinstance(matter[0], Importance)

@@ -280,3 +280,46 @@ def test_weights_that_an_adapter_lacks_are_missed(adapted):
     weights = load_file(folder / "adapter_model.safetensors")
     save_file(dict(list(weights.items())[2:]), folder / "adapter_model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="lacks 2 weights of its adapter"): load_model(folder)
+
+
+# ---- no phrase twice (8.2 V11)
+
+def banned(ids: list[int], n: int) -> bool:
+    "Whether a run of n ids occurs twice"
+    runs = [tuple(ids[i:i + n]) for i in range(len(ids) - n + 1)]
+    return len(set(runs)) < len(runs)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_nothing_visible_is_repeated_and_nothing_else_is_changed(model, tok, n):
+    prompts = [render(tok, [user(text)]) for text in ("the night tram is loud", "fine", "the night tram is loud")]
+    options = {"max_tokens": 80, "temperature": 0}
+    free, kept = generate(model, tok, prompts, **options), generate(model, tok, prompts, **options, no_repeat_ngram=n)
+    assert any(banned(c.ids, n) for c in free) and not any(banned(c.ids, n) for c in kept)
+    for a, b in zip(free, kept):  # the same up to the first repetition
+        first = next(i for i in range(len(a.ids) + 1) if i == len(a.ids) or banned(a.ids[:i + 1], n))
+        assert a.ids[:first] == b.ids[:first]
+
+
+def test_the_prompt_may_be_quoted_and_a_thought_may_be_repeated_once_it_is_over(model, tok):
+    ids = render(tok, [user("the night tram is loud " * 4)])
+    plain, = generate(model, tok, [ids], max_tokens=60, temperature=0)
+    mark = tok.decode([plain.ids[20]])  # the thought of this row ends where this text first comes
+    hidden, = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2, visible_after=mark)
+    end = next(i for i in range(60) if mark in tok.decode(plain.ids[:i + 1])) + 1
+    assert hidden.ids[:end] == plain.ids[:end], "in the thought nothing is banned"
+    assert not banned(hidden.ids[end:], 2), "behind it nothing is repeated"
+    rows, = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2)
+    seen = {tuple(ids[i:i + 2]) for i in range(len(ids) - 1)}
+    theirs = model.generate(torch.tensor([ids]), max_new_tokens=60, do_sample=False, no_repeat_ngram_size=2)[0, len(ids):].tolist()
+    assert not seen & set(zip(theirs, theirs[1:])), "a ban that knows the prompt forbids to quote it"
+    assert not banned(rows.ids, 2)
+
+
+def test_rows_of_a_batch_have_bans_of_their_own(model, tok):
+    prompts = [render(tok, [user(text)]) for text in ("night", "city market", "river bridge is fine")]
+    options = {"max_tokens": [50, 9, 70], "temperature": 0, "no_repeat_ngram": 2, "visible_after": ["", "</think>", "e"]}
+    together = generate(model, tok, prompts, **options)
+    for i, alone in enumerate(together):
+        own = options | {"max_tokens": options["max_tokens"][i], "visible_after": options["visible_after"][i]}
+        assert generate(model, tok, prompts[i:i + 1], **own)[0].ids == alone.ids

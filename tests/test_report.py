@@ -7,10 +7,10 @@ import pytest
 
 from humanlm.data import DataError, Example, Message, Persona, atomic_write, to_json, write_jsonl
 from humanlm.evaluate import Evaluation, Results, save_evaluations
-from humanlm.metrics import ALL, Paired, Result
+from humanlm.metrics import ALL, Importance, Paired, Result
 from humanlm.report import (
     PIECES, colour, completions_html, curve, demo_picture, figure_svg, headline, load_log, load_results, markdown_html,
-    paired_html, radar, results_bars, results_html, reward_curves, thin, training_curves, write_report)
+    paired_html, radar, results_bars, results_html, reward_curves, statement, texts_html, thin, training_curves, write_report)
 from humanlm.trajectory import Score, Trajectory, save_trajectories
 
 LEVELS = ("stance", "emotion", "goal")
@@ -61,7 +61,7 @@ def make_run(folder: Path, text: str = "invented") -> Path:
     atomic_write(folder / "config.yaml", to_json(CONFIG | {"run": {"name": "r", "note": text}}))
     atomic_write(folder / "run.json", to_json(record(text)))
     atomic_write(folder / "data.md", f"# {text}\n\n| a | b |\n|--|--|\n| {text} | 2 |\n")
-    atomic_write(folder / "results.json", to_json({"rows": result_rows(), "paired": pairs()}))
+    atomic_write(folder / "results.json", to_json({"rows": result_rows(), "paired": pairs(), "importance": matter(text)}))
     write_jsonl(folder / "metrics.jsonl", log_lines())
     write_jsonl(folder / "examples.jsonl", examples(text))
     for model in ("base", "cold-start", "humanlm"):
@@ -115,7 +115,38 @@ def hostile(tmp_path_factory) -> str:
     return write_report(make_run(tmp_path_factory.mktemp("runs") / "h", HOSTILE)).read_text("utf-8")
 
 
+def matter(text: str) -> list[Importance]:
+    return [Importance(text, metric, level, 20, r, r - 0.2, r + 0.2, r, r - 0.2, r + 0.2)
+            for metric in ("reply_state_alignment", "state_alignment") for level, r in {"stance": 0.6, text: math.nan}.items()]
+
+
 # ---- what the page says
+
+@pytest.mark.parametrize("config, said, unsaid", [
+    ({"judge": {"model": "rule"}, "test_judge": {"model": "oracle"}}, "Rewards in training came from another judge: rule", "have the same judge"),
+    ({"judge": {"model": "rule"}, "test_judge": {"model": "rule"}}, "Training and test have the same judge", "another judge"),
+    ({"judge": {"model": "rule"}}, "Training and test have the same judge", "another judge"),
+    ({"judge": {"model": "openai/x"}, "test_judge": {"model": "anthropic/y"}}, "Judge: the model anthropic/y", "have the same judge")])
+def test_it_says_which_judge_the_numbers_come_from(config, said, unsaid):
+    text = " ".join(statement(config))
+    assert said in text and unsaid not in text
+
+
+def test_states_that_matter_are_shown_with_their_points(page):
+    section = page[page.index('id="importance"'):]
+    for part in ("Pearson", "Spearman", "+0.60", "Every reply of", "Do they carry into the reply".lower()): assert part in section or part in section.lower()
+
+
+def test_measures_of_texts_have_a_table_of_their_own():
+    rows = [Result(m, name, ALL, 9, 0.5, 0.4, 0.6) for m in ("base", "<b>") for name in ("chrf", "bleu", "response_alignment")]
+    shown = texts_html(rows)
+    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and texts_html(rows[2:3]) == ""
+
+
+def test_differences_show_test_and_effect():
+    shown = paired_html([Paired("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), Paired("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
+    assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
+
 
 def test_it_opens_with_what_the_run_was(page):
     said = page.index("Synthetic world"), page.index("Oracle judge"), page.index("Toy model"), page.index("<h2")
