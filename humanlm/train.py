@@ -32,7 +32,8 @@ from .data import (
 from .evaluate import (
     EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
     save_evaluations)
-from .hierarchy import LEVELS, HierarchyConfig, check_training, closing, opening
+from .hierarchy import HierarchyConfig, check_training, closing, opening
+from .levels import LEVELS
 from .job import (
     REFERENCES, Data, evaluate_model, judged, judges_record, judging_plan, keep_memory, load_data, quiet_libraries,
     reference_texts, sample_requests, settle_judges, tables)
@@ -464,7 +465,10 @@ def check_processes(
     count, roll = process_count(), settings.rollout
     if count == 1:
         return
-    require("run", (not settings.judge.budget, f"judge.budget cannot be kept by {count} processes, which spend side by side. Leave it out"),
+    sharded = [name for name in ("FSDP", "DEEPSPEED") if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() == "true"]
+    require("run", (not sharded, f"{' and '.join(sharded)} would split the model, but every process needs all of it here. Use plain "
+                                 "data parallelism (accelerate launch --multi_gpu), and model.lora_rank for large models"),
+            (not settings.judge.budget, f"judge.budget cannot be kept by {count} processes, which spend side by side. Leave it out"),
             (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
             (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
 

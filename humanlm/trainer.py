@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -92,6 +93,9 @@ def trainer_args(
     batch = dict(per_device_train_batch_size=max(1, prompts * group // process_count()), num_generations=group, max_steps=steps,
                  max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
     merged = default_options() | batch | options
+    if merged.get("use_vllm") and find_spec("vllm") is None:
+        raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
+                           "or leave the option out.")
     if not {"steps_per_generation", "generation_batch_size"} & set(merged):
         merged["steps_per_generation"] = merged.get("gradient_accumulation_steps", 1)
     try:

@@ -266,8 +266,9 @@ def test_two_processes_share_one_run_and_one_map(tmp_path):
 
 def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     config = tmp_path / "three.yaml"
     config.write_text(yaml.safe_dump(TINY | {"judge": {"model": "openai/gpt-5-mini", "budget": 1.0}}), "utf-8")
     assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
     error = capsys.readouterr().err
-    assert "judge.budget cannot be kept by 3 processes" in error and "num_prompts (2) must be a multiple" in error and "sft.batch (32)" in error
+    assert "judge.budget cannot be kept by 3 processes" in error and "FSDP would split the model" in error and "num_prompts (2) must be a multiple" in error and "sft.batch (32)" in error

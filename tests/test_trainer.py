@@ -3,6 +3,7 @@ import copy
 import json
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -545,3 +546,8 @@ def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, optio
     t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2, options=PLAIN_SGD | options)
     t.train()
     assert all(math.isfinite(loss) for _, loss in losses(t)) and any(loss for _, loss in losses(t))
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_vllm_that_is_not_there_is_named_before_anything_starts(tmp_path):
+    with pytest.raises(TrainerError, match="trainer.use_vllm needs vLLM, which is not installed"): trainer_args({"use_vllm": True}, tmp_path, 2, 4, 1, 9)
