@@ -22,8 +22,8 @@ from fastcore.basics import patch
 
 from .data import ConfigError, Example, Message, Persona, check_name, near_miss, require, shorten
 from humanlm.levels import (
-    FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, is_level_name, load_hierarchy,
-    load_variant, read_template, text_limits, word_count,
+    FIXTURES, HIERARCHY, VARIANTS, Dimension, Hierarchy, is_level_name, load_hierarchy, load_variant, read_template,
+    text_limits,
 )
 from .persona import drop_persona, format_persona
 
