@@ -116,7 +116,7 @@ def hostile(tmp_path_factory) -> str:
 
 
 def matter(text: str) -> list[Importance]:
-    return [Importance(text, metric, level, 20, r, r - 0.2, r + 0.2, r, r - 0.2, r + 0.2)
+    return [Importance("humanlm", metric, level, 20, r, r - 0.2, r + 0.2, r, r - 0.2, r + 0.2)
             for metric in ("reply_state_alignment", "state_alignment") for level, r in {"stance": 0.6, text: math.nan}.items()]
 
 
