@@ -25,7 +25,7 @@ from fastcore.basics import patch
 
 from . import __version__
 from .cache import DiskCache
-from .config import Settings, command, git_commit, open_run, parse, require_same, save_config
+from .config import Settings, command, git_commit, open_run, parse, require_same, save_config, versions
 from .data import (SPLITS, ConfigError, DataError, Example, Persona, aligned, atomic_path, atomic_write, check_name,
                           escape, fingerprint, near_miss, require, run_sync, shorten, table_cell, to_dict, to_json)
 from .formats import (FAULTS, NOTES, Faults, RowFault, file_items, formats, map_row, numbered_rows, on_hub, raw_files,
@@ -835,7 +835,7 @@ def _require_training(plan):
 
 # %% ../nbs/12_humanual.ipynb #_finish
 def _finish(s, folder, spool, plan, notes, failures, report, clients):
-    "Write card, ids, costs and the record that says a build is finished"
+    "Write card, ids, and the records of the run and of the build, which says that it is finished"
     c, counts = s.build, total_counts(spool)
     read = len(plan.records) + sum(n for kind, n in counts.items() if kind not in NOTES)
     account = Account(Path(c.path).name, c.about, read, counts, plan, find_leaks(plan, _known(c)), failures, notes,
@@ -846,7 +846,8 @@ def _finish(s, folder, spool, plan, notes, failures, report, clients):
     lost = [to_dict(f._asdict()) for f in failures] + [dict(row_id=i, kind=k, message=m) for n in notes.values() for i, k, m in n["lost"]]
     if lost: atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
     ledger = sum((client.ledger for client in clients if client), Ledger())
-    if ledger.entries: atomic_write(folder / "costs.json", to_json(ledger.to_dict(), indent=2) + "\n")
+    made = {"state": "finished", "commit": git_commit(), "versions": versions(), "ledger": ledger.to_dict()}
+    atomic_write(folder / "run.json", to_json(made, indent=2) + "\n")
     atomic_write(folder / "README.md", text)
     atomic_write(folder / "build.json", to_json(_record(s, plan, rows, counts), indent=2) + "\n")
     shutil.rmtree(folder / ".build")
@@ -857,7 +858,7 @@ def _record(s, plan, rows, counts):
     settings = s.to_dict()
     for name in ("out", "hub", "path"): settings["build"].pop(name)
     final = np.sort(plan.records["whole"][plan.fate <= SEEN])
-    return {"schema_version": 1, "version": __version__, "commit": git_commit(), "input": Path(s.build.path).name,
+    return {"schema_version": 1, "version": __version__, "input": Path(s.build.path).name,
             "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": rows, "met": dict(sorted(counts.items())),
             "fates": plan.counts(), "settings": settings}
 
@@ -886,6 +887,7 @@ class Forecast(NamedTuple):
 
     def lines(self) -> list[str]:
         "Say it"
+        if not self.rows: return ["rows        unknown: the hub is not asked for a plan"]
         about = "" if self.share >= 1 else f" (~{self.share:.1%} of the input; the numbers below are of this part)"
         counts = ", ".join(f"{name} {n:,}" for name, n in self.counts.items())
         costs = (_cost_text("personas", self.personas), _cost_text("thoughts", self.thoughts))
@@ -904,6 +906,7 @@ def forecast(
 ) -> Forecast:
     "Read the beginning of the input and count"
     c, p = s.build, s.persona
+    if on_hub(c.path): return Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
         spool = Spool(Path(folder))
         source = threads_source(c) if c.source == "threads" else rows_source(c, p.facts)

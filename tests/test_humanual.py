@@ -45,7 +45,7 @@ def settings(tmp, rows, name="out", source="reddit", persona={}, hierarchy={}, f
 
 def content(folder):
     "All files but the settings, which name paths"
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in ("config.yaml", "costs.json") and ".replies" not in p.parts}
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in ("config.yaml", "run.json") and ".replies" not in p.parts}
 
 
 def table(folder, name): return [row for p in sorted((folder / name.split("/")[0]).glob(f"{name.split('/')[1]}-*.parquet")) for row in pq.read_table(p).to_pylist()]
@@ -174,10 +174,10 @@ def test_a_build_that_stops_anywhere_goes_on(tmp_path):
 
 
 def test_a_killed_process_goes_on(tmp_path):
-    rows = forum(3000, 40, 80)
-    whole = content(build(settings(tmp_path, rows, "whole", rows_per_file=100)).folder)
+    rows = forum(1500, 20, 40)
+    whole = content(build(settings(tmp_path, rows, "whole", rows_per_file=50)).folder)
     flags = ["--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "killed"),
-             "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "100"]
+             "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50"]
     process = subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60
     while not list((tmp_path / "killed").glob("rl/train-0000[3-9].parquet")) and process.poll() is None and time.monotonic() < limit: time.sleep(0.002)
@@ -442,7 +442,7 @@ def test_a_stopped_build_pays_for_nothing_twice(tmp_path, monkeypatch):
     built = build(s)
     assert len(asked) - n == built.rows["val"]
     assert "Trees matter to me." in table(built.folder, "thinking_sft/train")[0]["generation"]["content"]
-    assert json.loads((built.folder / "costs.json").read_text())
+    assert json.loads((built.folder / "run.json").read_text())["ledger"]
 
 
 def test_thoughts_that_fail_or_tell_leave_the_row_out(tmp_path):
