@@ -139,8 +139,8 @@ def state_row(told: Told, level: str) -> str:  # HTML, escaped
     said = escape(cut(told.text(level), 400)) or tag("i", "nothing that can be read")
     said += "" if status == "ok" else " " + tag("small", f"({escape(status)})")
     known = escape((told.example.states or {}).get(level) or "")
-    cells = (tag("b", escape(level)), said, known, score_mark(score) if score else "")
-    return tag("tr", *(tag("td", cell, style=_CELL) for cell in cells))
+    cells = (said, known, score_mark(score) if score else "")
+    return tag("tr", tag("th", escape(level), style=_CELL + "white-space:nowrap;overflow-wrap:normal"), *(tag("td", cell, style=_CELL) for cell in cells))
 
 
 def states_table(told: Told) -> str:  # HTML, escaped
@@ -160,7 +160,7 @@ def replies(told: Told) -> str:  # HTML, escaped
     mine = bubble("simulated", told.text("response") or "(no reply)", True, "#cfe8d5") + note
     if not told.example.reply:
         return mine
-    view = tag("p", "The judge on the simulated reply beside the real one: ", score_mark(score)) if score else ""
+    view = tag("div", f"{escape(told.judge)} on the simulated reply beside the real one:", score_mark(score)) if score else ""
     return mine + bubble("real reply", told.example.reply, True, "#dbe6f6") + view
 
 
