@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['ENGINES', 'ROLES', 'USER', 'READ', 'CHANGE_NOTHING', 'NEUTRAL', 'GROUPS', 'ABOUT', 'ServeConfig', 'RequestError',
-           'Asked', 'number', 'message_text', 'read_message', 'read_persona', 'check_fields', 'read_stop', 'read_cap',
-           'read_request', 'request_row', 'request_sampling', 'Answer', 'read_answer', 'Engine', 'PolicyEngine',
-           'Answered', 'message_of', 'completion_body', 'chunks', 'event', 'Service', 'read_body', 'stream', 'make_app',
-           'listen', 'http_server', 'serving', 'address', 'vllm_program', 'has_gpu', 'choose_engine', 'vllm_command',
-           'vllm_rank', 'Child', 'VLLMEngine', 'start_vllm', 'served_name', 'plan', 'open_engine', 'serve', 'main']
+           'Asked', 'optional', 'is_text', 'is_switch', 'number', 'message_text', 'read_message', 'read_persona',
+           'check_fields', 'read_stop', 'read_cap', 'read_stream', 'read_level', 'read_request', 'request_row',
+           'request_sampling', 'Answer', 'read_answer', 'Engine', 'PolicyEngine', 'Answered', 'message_of',
+           'completion_body', 'chunks', 'event', 'Service', 'read_body', 'stream', 'make_app', 'listen', 'http_server',
+           'serving', 'address', 'vllm_program', 'has_gpu', 'choose_engine', 'vllm_command', 'vllm_rank', 'Child',
+           'VLLMEngine', 'start_vllm', 'served_name', 'plan', 'open_engine', 'serve', 'main']
 
 # %% ../nbs/85_serve.ipynb #import-asyncio-import-contextlib
 import asyncio
 import contextlib
 import ctypes
+import errno
 import json
 import math
 import os
@@ -113,6 +115,30 @@ class Asked(NamedTuple):
     stream: bool = False
     stream_usage: bool = False
 
+# %% ../nbs/85_serve.ipynb #optional
+def optional(
+    body: Mapping[str, Any],
+    name: str,
+    fits: Callable[[Any], bool],  # whether a value is of the right kind
+    what: str,  # the right kind, in words
+    where: str = "",  # of the body in the request: "messages[0]."
+) -> Any:  # None where it was not given
+    "Read an optional field of a request; `RequestError` where it is of another kind"
+    value = body.get(name)
+    if value is None or fits(value):
+        return value
+    raise RequestError(f"{where}{name} must be {what}, got {shorten(repr(value))}", f"{where}{name}")
+
+
+def is_text(value: Any, most: int = 100) -> bool:
+    "Whether it is a text, neither empty nor too long"
+    return isinstance(value, str) and 0 < len(value) <= most
+
+
+def is_switch(value: Any) -> bool:
+    "Whether it is true or false"
+    return isinstance(value, bool)
+
 # %% ../nbs/85_serve.ipynb #number
 def number(
     body: Mapping[str, Any],
@@ -122,12 +148,10 @@ def number(
     kind: type = float,  # int: whole numbers only
 ) -> Any:  # None where it was not given
     "Read a number of a request"
-    value = body.get(name)
-    fits = isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high
-    if value is None or fits:
-        return value
+    def fits(value): return isinstance(value, (int, kind)) and not isinstance(value, bool) and low <= value <= high
+
     what = "a whole number" if kind is int else "a number"
-    raise RequestError(f"{name} must be {what} from {low:g} to {high:g}, got {shorten(repr(value))}", name)
+    return optional(body, name, fits, f"{what} from {low:g} to {high:g}")
 
 # %% ../nbs/85_serve.ipynb #message_text
 def message_text(content: Any, where: str) -> str:
@@ -155,9 +179,7 @@ def read_message(
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         role = message.get("role") if isinstance(message, dict) else message
         raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {shorten(repr(role))}", f"{where}.role")
-    name = message.get("name") or ""
-    if not isinstance(name, str) or len(name) > 200:
-        raise RequestError(f"{where}.name must be a text of at most 200 characters", f"{where}.name")
+    name = optional(message, "name", lambda n: n == "" or is_text(n, 200), "a text of at most 200 characters", f"{where}.") or ""
     text = message_text(message.get("content"), where)
     speaker = user_id if message["role"] == "assistant" else name
     return message["role"], Message(where, name=speaker, content=text)
@@ -197,18 +219,37 @@ def check_fields(body: Mapping[str, Any]) -> None:
             raise RequestError(f"Unknown field {shorten(repr(name))}.{near_miss(name, READ)}", name, code="unknown_parameter")
 
 # %% ../nbs/85_serve.ipynb #read_stop
-def read_stop(value: Any) -> tuple[str, ...]:
+def read_stop(body: Mapping[str, Any]) -> tuple[str, ...]:
     "Read stop strings: one, or up to four"
-    found = [value] if isinstance(value, str) else value or []
-    if not isinstance(found, list) or len(found) > 4 or not all(isinstance(s, str) and s for s in found):
-        raise RequestError(f"stop must be a text or up to four, none of them empty, got {shorten(repr(value))}", "stop")
-    return tuple(found)
+    def fits(value):
+        texts = value if isinstance(value, list) else [value]
+        return len(texts) <= 4 and all(isinstance(s, str) and s for s in texts)
+
+    found = optional(body, "stop", fits, "a text or up to four, none of them empty") or ()
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def read_cap(body: Mapping[str, Any], most: int) -> int | None:
     "Read the cap of an answer, in tokens, under its new or its old name"
     name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     return number(body, name, 1, most, int)
+
+
+def read_stream(body: Mapping[str, Any]) -> tuple[bool, bool]:
+    "Read whether to stream, and whether a stream ends with its usage"
+    options = optional(body, "stream_options", lambda o: isinstance(o, dict), "an object with include_usage") or {}
+    usage = optional(options, "include_usage", is_switch, "true or false", "stream_options.")
+    return optional(body, "stream", is_switch, "true or false") is True, usage is True
+
+
+def read_level(body: Mapping[str, Any], levels: Sequence[str]) -> str:
+    "Read which level is asked for"
+    level = body.get("level")
+    if level is None:
+        return "response"
+    if level in levels:
+        return level
+    raise RequestError(f"Unknown level {shorten(repr(level))}.{near_miss(str(level), levels)}", "level")
 
 # %% ../nbs/85_serve.ipynb #read_request
 def read_request(
@@ -220,13 +261,10 @@ def read_request(
     if not isinstance(body, dict):
         raise RequestError(f"The request must be a JSON object, got {shorten(repr(body))}")
     check_fields(body)
-    messages, level, source = body.get("messages"), body.get("level") or "response", body.get("source")
+    messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages must be a list with at least one message", "messages")
-    if level not in levels:
-        raise RequestError(f"Unknown level {shorten(repr(level))}.{near_miss(str(level), levels)}", "level")
-    if source is not None and not (isinstance(source, str) and 0 < len(source) <= 100):
-        raise RequestError("source must be a text of at most 100 characters", "source")
+    level, source = read_level(body, levels), optional(body, "source", is_text, "a text of at most 100 characters")
     read = [read_message(m, f"messages[{i}]", USER) for i, m in enumerate(messages)]
     persona, ignored = read_persona(body.get("persona"), [m.content for role, m in read if role in ROLES[:2]])
     context = tuple(m for role, m in read if role not in ROLES[:2])
@@ -234,8 +272,7 @@ def read_request(
         raise RequestError("There is nothing to reply to: add a message of role user", "messages")
     return Asked(persona, context, ignored, level, source, number(body, "n", 1, config.max_n, int) or 1,
                  number(body, "temperature", 0, 2), number(body, "top_p", 1e-6, 1), read_cap(body, config.max_tokens),
-                 read_stop(body.get("stop")), number(body, "seed", -2**63, 2**63 - 1, int), body.get("stream") is True,
-                 (body.get("stream_options") or {}).get("include_usage") is True)
+                 read_stop(body), number(body, "seed", -2**63, 2**63 - 1, int), *read_stream(body))
 
 # %% ../nbs/85_serve.ipynb #request_row
 def request_row(
@@ -344,8 +381,6 @@ def write_all(self: PolicyEngine, jobs: list[tuple[dict, Sampling]]) -> list[lis
         for i in places:
             found[i] = [next(written) for _ in jobs[i][1].seed]
     return found
-
-
 
 # %% ../nbs/85_serve.ipynb #Answered
 class Answered(NamedTuple):
@@ -490,9 +525,13 @@ def make_app(
         where = f"{request.method} {shorten(request.url.path)} does not exist here. Ask POST /v1/chat/completions or GET /v1/models."
         return reply(RequestError(where, None, e.status_code, "unknown_url").body(), e.status_code)
 
+    def failed(request, e):
+        return reply(RequestError(f"The server failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "server_failed").body(), 500)
+
     routes = [starlette.Route("/v1/models", models), starlette.Route("/health", health),
               starlette.Route("/v1/chat/completions", complete, methods=["POST"])]
-    return starlette.Starlette(routes=routes, exception_handlers={RequestError: refused, starlette.HTTPException: not_found})
+    handlers = {RequestError: refused, starlette.HTTPException: not_found, Exception: failed}
+    return starlette.Starlette(routes=routes, exception_handlers=handlers)
 
 # %% ../nbs/85_serve.ipynb #_starlette
 def _starlette():
@@ -518,7 +557,7 @@ def listen(
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as e:
-        why = "is in use by another program" if e.errno == 98 else f"cannot be used: {e.strerror or e}"
+        why = "is in use by another program" if e.errno == errno.EADDRINUSE else f"cannot be used: {e.strerror or e}"
         raise ConfigError(f"Port {config.port} of {config.host} {why}. Choose another with --serve.port (0: any free one).") from e
 
 # %% ../nbs/85_serve.ipynb #http_server
@@ -717,11 +756,12 @@ def plan(choice: ModelChoice, config: ServeConfig) -> str:
     place, own, setup = how_to_ask(choice.place)
     rows = make_rows([Example("", setup.source, "test", USER, "", Persona(USER, "x"), (), "")], setup.hierarchy)
     engine, dtype = choose_engine(config), choice.dtype or own.get("dtype", "float32")
-    lines = [f"model       {served_name(choice, config)}: {place}, {dtype}", f"address     http://{config.host}:{config.port}/v1",
-             f"template    {own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}"]
-    lines += [f"{row['level']:<13} at most {row['max_tokens']} tokens, ends at {' '.join(row['stop'])}" for row in rows]
+    lines = {"model": f"{served_name(choice, config)}: {place}, {dtype}", "address": f"http://{config.host}:{config.port}/v1",
+             "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}"}
+    lines |= {row["level"]: f"at most {row['max_tokens']} tokens, ends at {' '.join(row['stop'])}" for row in rows}
     vllm = vllm_command(vllm_program() or "vllm", place, served_name(choice, config), config.port + 1, dtype, config.vllm)
-    return "\n".join([*lines, f"engine      {engine}", f"with vLLM   {shlex.join(vllm)}"])
+    lines |= {"engine": engine, "with vLLM": shlex.join(vllm)}
+    return "\n".join(f"{name:<{max(map(len, lines))}}  {text}" for name, text in lines.items())
 
 # %% ../nbs/85_serve.ipynb #open_engine
 def open_engine(

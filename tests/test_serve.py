@@ -10,7 +10,7 @@ from humanlm.hierarchy import HierarchyConfig, make_rows
 from humanlm.llm import ChatReply, ask, chat, chat_all, client
 from humanlm.models import ModelConfig, add_adapter, contract_files, generate, make_model, render, save_model
 from humanlm.rollout import PolicySetup, RolloutConfig, ScriptedPolicy, Simulator, contract, load_policy
-from humanlm.serve import PolicyEngine, ServeConfig, Service, main, serving, vllm_command
+from humanlm.serve import PolicyEngine, RequestError, ServeConfig, Service, main, serving, vllm_command
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
@@ -60,9 +60,21 @@ def test_a_served_reply_is_the_simulators(them, folder):
     said = someone.reply([("mila", "the night tram is late")])
     reply = complete(them, temperature=0)
     assert reply.choices[0].message.content == said.text.strip()
-    assert (reply.choices[0].message.model_extra.get("reasoning_content") or "") == (said.thought or reply.choices[0].message.reasoning_content).strip()
+    written = run_sync(_written(someone))
+    thought = written.rpartition("</think>")[0] if "</think>" in written else written  # a thought that never ends is all there is
+    assert thought.strip() and reply.choices[0].message.reasoning_content == thought.strip()
+    assert said.thought in ("", thought)
     state = complete(them, temperature=0, extra_body={"level": "stance"})
     assert state.humanlm["statuses"] == [said.statuses["stance"]] and state.choices[0].message.content == said.states.get("stance", "").strip()
+
+
+async def _written(someone):
+    "What the model of a simulator writes before anybody reads it"
+    from humanlm.data import Example
+    from humanlm.rollout import Sampling
+    context = (Message("m", name="mila", content="the night tram is late"),)
+    row, = make_rows([Example("x", someone.source, "test", someone.persona.user_id, "x", someone.persona, context, "")], someone.hierarchy, ["response"])
+    return (await someone.policy.generate([row], Sampling(temperature=0)))[0].text
 
 
 def test_the_prompt_is_the_one_of_training(service, them):
@@ -232,6 +244,44 @@ def until(holds, seconds: float = 20.0) -> None:
 def test_refusals_name_the_field(them, change, error, param, said):
     with pytest.raises(error) as e: complete(them, **change)
     assert e.value.param == param and said in e.value.message and e.value.type == "invalid_request_error"
+
+
+# what each optional field accepts of [], {}, "x" and 1; a list of fields that none of them fits
+ACCEPTED = {"persona": ["x"], "source": ["x"], "n": [1], "temperature": [1], "top_p": [1], "max_tokens": [1], "max_completion_tokens": [1],
+            "stop": [[], "x"], "seed": [1], "stream_options": [{}], "tools": [[]], "functions": [[]], "logit_bias": [{}]}
+NONE_FIT = ["model", "messages", "level", "stream", "logprobs", "response_format", "frequency_penalty", "top_logprobs", "tool_choice"]
+
+
+@pytest.mark.parametrize("value", [[], {}, "x", 1], ids=repr)
+@pytest.mark.parametrize("name", [*ACCEPTED, *NONE_FIT])
+def test_a_field_of_another_kind_is_named(service, name, value):
+    body = {"model": "tram", "messages": TALK, name: value}
+    if value in ACCEPTED.get(name, []) and not isinstance(value, bool):
+        assert service.read(body)
+    else:
+        with pytest.raises(RequestError) as e: service.read(body)
+        assert e.value.param == name and 400 <= e.value.status < 500
+
+
+@pytest.mark.parametrize("change, param", [
+    ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"), ({"stream_options": "x"}, "stream_options"),
+    ({"stream": 0}, "stream"), ({"n": True}, "n"), ({"source": ""}, "source"), ({"level": ""}, "level"), ({"stop": ["a", 1]}, "stop"),
+    *(({"messages": [TALK[0], TALK[1] | {"name": v}]}, "messages[1].name") for v in ([], {}, 1, 0, False)),
+    *(({"messages": [TALK[0], TALK[1] | {"role": v}]}, "messages[1].role") for v in ([], {}, 1)),
+    *(({"messages": [TALK[0], TALK[1] | {"content": v}]}, "messages[1].content") for v in ({}, 1, [1], False)),
+    *(({"messages": [TALK[0], v]}, "messages[1].role") for v in ([], {}, "x", 1)),
+])
+def test_a_part_of_another_kind_is_named(url, change, param):
+    status, error = raw(url, "POST", "/v1/chat/completions", json.dumps({"model": "tram", "messages": TALK} | change))
+    assert (status, error["param"]) == (400, param)
+
+
+def test_what_nobody_foresaw_is_an_error_in_openais_form(service, monkeypatch):
+    def broken(body): raise ZeroDivisionError("by hand")
+    monkeypatch.setattr(service, "read", broken)
+    with serving(service) as url:
+        status, error = raw(url, "POST", "/v1/chat/completions", b"{}")
+    assert status == 500 and error == {"message": "The server failed: ZeroDivisionError: by hand", "type": "server_error", "param": None, "code": "server_failed"}
 
 
 def raw(url, method, path, body=None, headers={}):
