@@ -27,7 +27,7 @@ test: $(MARK)-dev
 	$(TITLE) "Notebooks"
 	@$(ENV) $(BIN)/nbdev_test --n-workers 2 --timing
 	$(TITLE) "Tests of the package: settings, export in sync, notebooks clean, imports, README"
-	@$(ENV) $(BIN)/python -m pytest
+	@$(ENV) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 docs: $(MARK)-docs
 	$(TITLE) "Docs site"
