@@ -7,10 +7,9 @@ __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'GONE', 'formats', 'source_name', 'RowF
            'Known', 'known_name', 'is_hash_of', 'Format', 'reddit_author', 'reddit_user', 'youtube_author',
            'youtube_user', 'plain_text', 'youtube_content', 'medium_author', 'medium_user', 'medium_content',
            'amazon_author', 'amazon_user', 'amazon_content', 'is_model', 'chat_author', 'chat_user', 'enron_author',
-           'enron_user', 'RawRow', 'map_row', 'same_person', 'sample_rows', 'is_own', 'hide_user', 'human_prompt',
-           'find_fact', 'enrichment', 'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items',
-           'on_hub', 'hub_items', 'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow',
-           'read_official']
+           'enron_user', 'RawRow', 'map_row', 'same_person', 'sample_rows', 'hide_user', 'shown_prompt', 'find_fact',
+           'enrichment', 'json_line', 'csv_lines', 'csv_items', 'unfold_mail', 'raw_files', 'file_items', 'on_hub',
+           'hub_items', 'numbered_rows', 'read_raw', 'map_rows', 'clean_generated', 'OfficialRow', 'read_official']
 
 # %% ../nbs/02_formats.ipynb #import-csv-import-gzip
 import csv
@@ -698,14 +697,6 @@ def sample_rows() -> dict[str, dict]:  # source → row
     rows = read_jsonl(Path(str(files("humanlm") / "fixtures" / "raw_rows.jsonl")))
     return {row["source"]: row["row"] for row in rows}
 
-# %% ../nbs/02_formats.ipynb #is_own
-def is_own(
-    message: Message,  # of the context
-    row: RawRow,  # it belongs to
-) -> bool:
-    "Tell whether the user wrote this message"
-    return message.role == "user" and bool(message.name) and message.name == row.user_id
-
 # %% ../nbs/02_formats.ipynb #hide_user
 def hide_user(
     text: str,  # by anybody
@@ -721,19 +712,14 @@ def hide_user(
     telling = "|".join(n for n in found if re.search(r"[0-9_@]", n)) or r"(?!)"
     return re.sub(rf"(?<![\w@])(?:(?:@|/?u/)(?:{known})|(?:{telling}))(?!\w)", human, text, flags=re.I)
 
-# %% ../nbs/02_formats.ipynb #human_prompt
-def human_prompt(
+# %% ../nbs/02_formats.ipynb #shown_prompt
+def shown_prompt(
     row: RawRow,
-    human: str = "HUMAN",  # what the user is called
 ) -> tuple[Message, ...]:
-    "Give the context with the user's own messages under one name, and nobody else's"
+    "Give the context as prompts may show it: nobody mentions the user by name, and models have none"
     names = (row.user_id, *row.known_as)
-    return tuple(_renamed(m, row, names, human) for m in row.prompt)
-
-
-def _renamed(m, row, names, human):
-    name = human if is_own(m, row) else f"{m.name} (2)" if m.name == human else m.name
-    return replace(m, name="" if m.role == "assistant" else name, content=hide_user(m.content, names, human))
+    return tuple(replace(m, name="" if m.role == "assistant" else m.name, content=hide_user(m.content, names))
+                 for m in row.prompt)
 
 # %% ../nbs/02_formats.ipynb #find_fact
 def find_fact(

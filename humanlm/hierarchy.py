@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'STOPS', 'ASKS', 'PLACES',
            'SYSTEM_FRAME', 'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill',
-           'name_speakers', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops', 'check_training', 'prompt',
-           'swap_system', 'swap_persona', 'target', 'make_rows', 'joint_row', 'RowIndex', 'level_index', 'row_index',
-           'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
+           'name_speakers', 'first_and_last', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
+           'check_training', 'prompt', 'swap_system', 'swap_persona', 'target', 'make_rows', 'joint_row', 'RowIndex',
+           'level_index', 'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
 
 # %% ../nbs/10_hierarchy.ipynb #import-re-from-collections
 import re
@@ -121,6 +121,15 @@ def _speaker(author, user_id):
     if author and author == user_id: return SPEAKER
     return f"@{author}" if author.strip().upper() == SPEAKER else author
 
+# %% ../nbs/10_hierarchy.ipynb #first_and_last
+def first_and_last(
+    items: Sequence,     # messages of a context, oldest first
+    most: int | None,    # how many to keep; None: all
+) -> Sequence:
+    "Keep the first and the latest"
+    if most is None or len(items) <= most: return items
+    return [*items[:1], *items[len(items) - most + 1:]] if most > 1 else items[-1:]
+
 # %% ../nbs/10_hierarchy.ipynb #PROMPTS
 PROMPTS = {name: read_template(FIXTURES / "prompts" / f"{name}.txt") for name in ("short", "full")}
 
@@ -206,8 +215,8 @@ class HierarchyConfig:
     """Cap of a reply, in tokens. null: the level's own max_tokens."""
     thought_tokens: int = 128
     """Tokens added to the cap where there is a thought."""
-    context_messages: int = 8
-    """How many of the last messages of the context are shown."""
+    context_messages: int | None = 8
+    """Most messages of the context: the first and the latest. null: all."""
     stop: str = "own"
     """own: the level's closing tag ends a completion. any: each level's does, as in the published code."""
     asks: str = "each"
@@ -255,8 +264,8 @@ def shown(
 
 # %% ../nbs/10_hierarchy.ipynb #_config_checks
 def _config_checks(c):
-    caps = [n for n in ("state_tokens", "response_tokens") if getattr(c, n) is not None]
-    counts = {n: getattr(c, n) for n in ("thought_tokens", "context_messages", *caps)}
+    caps = [n for n in ("state_tokens", "response_tokens", "context_messages") if getattr(c, n) is not None]
+    counts = {n: getattr(c, n) for n in ("thought_tokens", *caps)}
     choices = [("prompt", c.prompt, tuple(PROMPTS)), ("thinking", c.thinking, THINKING), ("stop", c.stop, STOPS),
                ("asks", c.asks, ASKS), ("variant", c.variant, tuple(VARIANTS)), ("dropout_in", c.dropout_in, PLACES)]
     shares = {n: getattr(c, n) for n in ("field_dropout", "item_dropout")}
@@ -320,7 +329,7 @@ def prompt(
     own = {d.system_prompt for d in asked}
     template = len(own) == 1 and own.pop() or PROMPTS[config.prompt]
     system = fill(template, slots(config.shown(example), asked, thinking), hierarchy.names)
-    context = name_speakers(example.context[-config.context_messages:], example.user_id)
+    context = name_speakers(first_and_last(example.context, config.context_messages), example.user_id)
     return [{"role": "system", "name": "", "content": system}, *context]
 
 # %% ../nbs/10_hierarchy.ipynb #SYSTEM_FRAME

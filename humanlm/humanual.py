@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SETS', 'INPUTS', 'GROUPS', 'MORE', 'MEANING', 'CODE', 'BATCH', 'SAMPLE', 'CHUNK', 'REPEATED', 'PARQUET', 'ABOUT',
-           'USAGE', 'COMMANDS', 'SelectConfig', 'BuildConfig', 'rows_source', 'flat_row', 'threads_source', 'Plan',
-           'settle_times', 'select', 'People', 'write_people', 'settle', 'Voices', 'Shard', 'Writer', 'Leak',
-           'find_leaks', 'Account', 'card', 'Built', 'open_build', 'shards', 'write_all', 'read_source', 'build',
-           'Forecast', 'forecast', 'upload', 'build_command', 'main']
+           'USAGE', 'COMMANDS', 'SelectConfig', 'BuildConfig', 'RowsConfig', 'rows_source', 'flat_row',
+           'threads_source', 'Plan', 'settle_times', 'select', 'People', 'write_people', 'settle', 'Voices', 'Shard',
+           'Writer', 'new_note', 'Leak', 'find_leaks', 'Account', 'card', 'Built', 'open_build', 'shards', 'write_all',
+           'read_source', 'build', 'Forecast', 'forecast', 'upload', 'build_command', 'main']
 
 # %% ../nbs/12_humanual.ipynb #import-json-shutil-sys
 import json, shutil, sys
@@ -28,8 +28,8 @@ from .cache import DiskCache
 from .config import Settings, command, git_commit, open_run, parse, require_same, save_config, versions
 from .data import (SPLITS, ConfigError, DataError, Example, Persona, aligned, atomic_path, atomic_write, check_name,
                           escape, fingerprint, near_miss, require, run_sync, shorten, table_cell, to_dict, to_json)
-from .formats import (FAULTS, NOTES, Faults, RowFault, file_items, formats, map_row, numbered_rows, on_hub, raw_files,
-                             source_name)
+from .formats import (FAULTS, NOTES, Faults, RowFault, file_items, formats, hide_user, map_row, numbered_rows, on_hub,
+                             raw_files, source_name)
 from .hierarchy import HierarchyConfig
 from .llm import ChatClient, Ledger, Limits, LLMError
 from .llm import client as make_client
@@ -116,8 +116,8 @@ class BuildConfig(SelectConfig):
     """Configuration of the data set on the hub."""
     hub_splits: str = ".*"
     """Pattern of the splits on the hub to read."""
-    max_context: int = 8
-    """For threads: most turns of context."""
+    max_context: int = 100
+    """For threads: most turns of context, the root and the latest ones."""
     out: str = "data/humanual"
     """Folder to make."""
     sets: list[str] = field(default_factory=lambda: ["rl", "sft"])
@@ -153,8 +153,17 @@ def _build_checks(c):
         (min(c.rows_per_file, c.concurrency, c.max_context) > 0, "rows_per_file, concurrency and max_context must be above 0"),
     ]
 
+# %% ../nbs/12_humanual.ipynb #RowsConfig
+@dataclass(frozen=True)
+class RowsConfig(HierarchyConfig):
+    "How the rows of rl, sft and thinking_sft ask"
+    prompt: str = "full"
+    """full (identity, persona, definitions), or short, for models of a few million parameters."""
+    context_messages: int | None = None
+    """Most messages of the context: the first and the latest; the card counts what is cut. null: all."""
 
-GROUPS = {"build": BuildConfig, "persona": PersonaConfig, "hierarchy": HierarchyConfig}
+
+GROUPS = {"build": BuildConfig, "persona": PersonaConfig, "hierarchy": RowsConfig}
 
 # %% ../nbs/12_humanual.ipynb #rows_source
 def rows_source(
@@ -458,9 +467,9 @@ class Voices:
     def of(self, entry: Entry, place: int) -> Voice:
         "Find or make the voice of a row"
         given = entry.persona if self.c.model == "given" and not self.c.fixed else ""
-        key = (place, given, entry.user_id)
+        key = (place, given, entry.user_id, entry.known_as)
         if key not in self.kept:
-            self.kept[key] = make_voice(self._persona(entry, place, given))
+            self.kept[key] = make_voice(_nameless(self._persona(entry, place, given), entry))
             if len(self.kept) > 4096: self.kept.popitem(last=False)
         return self.kept[key]
 
@@ -471,6 +480,18 @@ class Voices:
 
 
 def _persona(d): return Persona(**d | {"evidence_ids": tuple(d["evidence_ids"])})
+
+
+def _nameless(persona, entry):
+    "A persona that does not name its user"
+    names = (entry.user_id, *entry.known_as)
+    return replace(persona, text=hide_user(persona.text, names), fields=_hidden(persona.fields, names))
+
+
+def _hidden(value, names):
+    if isinstance(value, str): return hide_user(value, names)
+    if isinstance(value, dict): return {key: _hidden(part, names) for key, part in value.items()}
+    return [_hidden(part, names) for part in value] if isinstance(value, (list, tuple)) else value
 
 # %% ../nbs/12_humanual.ipynb #Shard
 class Shard(NamedTuple):
@@ -542,12 +563,17 @@ def thoughts(self: Writer, rows: list[Made], lost: list[list[str]]) -> list[Made
     if stop := next((t for t in found if isinstance(t, LLMError) and t.kind in STOPS), None): raise stop
     return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
 
-# %% ../nbs/12_humanual.ipynb #write
+# %% ../nbs/12_humanual.ipynb #new_note
+def new_note() -> dict[str, Any]:
+    "What is noted while a split is written: rows, rows left out, ids, failures, cut contexts, lengths"
+    return {"rows": 0, "out": [], "ids": [], "lost": [], "cut": 0, "words": Counter(), "context": Counter()}
+
+
 @patch
 def write(self: Writer, shard: Shard) -> dict:
     "Write one file per set; give the note on what went in"
     place = self.people.place(self.plan.records["user"][shard.rows]) if self.people else np.full(len(shard.rows), -1)
-    note = {"rows": 0, "out": [], "ids": [], "lost": [], "words": Counter(), "context": Counter()}
+    note = new_note()
     with ExitStack() as files:
         sinks: dict[str, Any] = {}
         for i in range(0, len(shard.rows), CHUNK):
@@ -566,6 +592,7 @@ def _chunk(self: Writer, shard, part, place, note):
         else: rows.append(made._replace(index=shard.start + note["rows"] + len(rows)))
     if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = self.thoughts(rows, note["lost"])
     note["rows"] += len(rows)
+    note["cut"] += sum(len(r.entry.context) > (self.hierarchy.context_messages or len(r.entry.context)) for r in rows)
     note["ids"] += [r.example.id for r in rows] if shard.split != "train" else []
     note["words"].update(_spaces(r.example.reply) for r in rows)
     note["context"].update(sum(_spaces(m[3]) for m in r.entry.context) for r in rows)
@@ -676,7 +703,7 @@ def _table(what, number, rows):
 
 # %% ../nbs/12_humanual.ipynb #_split_table
 def _split_table(a):
-    head = "| split | replies | people | discussions | words per reply | words of context |\n|---|---:|---:|---:|---:|---:|"
+    head = "| split | replies | people | discussions | words per reply | words of context | contexts cut |\n|---|---:|---:|---:|---:|---:|---:|"
     return "\n".join([head, *(_split_line(a.plan, name, note) for name, note in a.notes.items())])
 
 
@@ -684,7 +711,7 @@ def _split_line(plan, name, note):
     mine = plan.records[plan.fate == CODE[name.removesuffix("_dropout")]]
     people, talks = (len(np.unique(mine[n])) for n in ("user", "context"))
     words, context = (_median(note[n]) for n in ("words", "context"))
-    return f"| {name} | {note['rows']:,} | {people:,} | {talks:,} | {words:g} | {context:g} |"
+    return f"| {name} | {note['rows']:,} | {people:,} | {talks:,} | {words:g} | {context:g} | {note['cut']:,} |"
 
 
 def _median(counts):
@@ -747,12 +774,12 @@ def write_all(
     "Write what is not written yet"
     joined: dict[str, dict] = {}
     for split_name, number, rows in shards(plan, writer.c):
-        sofar = joined.setdefault(split_name, {"rows": 0, "out": [], "ids": [], "lost": [], "words": Counter(), "context": Counter()})
+        sofar = joined.setdefault(split_name, new_note())
         shard = Shard(split_name, number, rows, sofar["rows"])
         path = writer.folder / ".build" / f"{shard.name}.json"
         if not path.exists(): atomic_write(path, json.dumps(writer.write(shard)))
         note = json.loads(path.read_bytes())
-        for name in ("rows", "out", "ids", "lost"): sofar[name] += note[name]
+        for name in ("rows", "out", "ids", "lost", "cut"): sofar[name] += note[name]
         for name in ("words", "context"): sofar[name].update(note[name])
         tell(f"{split_name}: {sofar['rows']:,} rows")
     return joined
@@ -873,7 +900,10 @@ def _sentences(s, plan):
     if p.model == "given": yield "What these personas were written from is not known: only quoted replies could be dropped."
     if not plan.dated: yield "No row has a time: discussions are in an order by hash, and earlier means this order."
     if c.compat_turns: yield "Chats are divided as published: training and test turns come from the same conversations."
-    if "thinking_sft" in c.sets: yield f"Thoughts are written by {c.thinking}."
+    if "thinking_sft" in c.sets:
+        yield f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold the reply alone."
+    if "thinking_sft" in c.sets and c.thinking == "rules":
+        yield "Thoughts by rule are placeholders and poor targets: name a chat model in build.thinking before you train on them."
     if not np.isin(plan.fate, (TEST, SEEN)).any(): yield "No row is left to test on: see below what became of them."
 
 # %% ../nbs/12_humanual.ipynb #Forecast

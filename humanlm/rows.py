@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .data import Example, Persona, quoted_share, shorten, to_dict
-from .hierarchy import HierarchyConfig, name_speakers, parts_text, prompt, target
+from .hierarchy import HierarchyConfig, first_and_last, name_speakers, parts_text, prompt, target
 from .llm import ChatClient, ChatRequest, LLMError, chat, chat_all
 from .persona import format_persona
 from .spool import Entry, clean_text
@@ -90,9 +90,8 @@ def messages(
         alone = prompt(replace(row.example, context=()), levels, c, thinking)[0]
         text = parts_text(alone["content"])
         row.voice.systems[key] = Talk("system", text, "", quoted(text)), c  # c is kept, so no other config gets its id
-    most = c.context_messages
-    context = name_speakers(row.example.context[-most:], row.example.user_id)
-    said = row.said[-most:] or [quoted(m["content"]) for m in context]
+    context = name_speakers(first_and_last(row.example.context, c.context_messages), row.example.user_id)
+    said = first_and_last(row.said, c.context_messages) or [quoted(m["content"]) for m in context]
     return [row.voice.systems[key][0], *(Talk(m["role"], m["content"], m["name"], t) for m, t in zip(context, said))]
 
 # %% ../nbs/11_rows.ipynb #_strings
@@ -172,13 +171,13 @@ def _raw(talk):
 
 # %% ../nbs/11_rows.ipynb #sft_columns
 def sft_columns(rows: Sequence[Made], c: HierarchyConfig, thinking: bool = False) -> dict[str, Any]:
-    "Columns for supervised training; with a thought, one opening and one closing tag of it"
+    "Columns for supervised training; the prompt asks for a thought if, and only if, `thinking`; tests hold the reply alone"
     h, asked = c.load(), ("response",)
     said = [parts_text(target({"response": r.example.reply}, None, h)) for r in rows]
     if thinking: said = [f"<think>\n{r.thought}\n</think>\n{text}" if r.thought else text for r, text in zip(rows, said)]
     n = len(rows)
     answer = _struct(role=_strings(["user"] * n), name=_strings([NAME] * n), content=_strings(said))
-    prompts = _talks([messages(r, c, asked, thinking or None) for r in rows])
+    prompts = _talks([messages(r, c, asked, thinking) for r in rows])
     return {"prompt": prompts, "generation": answer, "row_id": _strings([r.example.id for r in rows])}
 
 # %% ../nbs/11_rows.ipynb #THOUGHT

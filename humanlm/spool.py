@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .data import Message, Persona, Thread, atomic_path, atomic_write, to_json
-from .formats import RawRow, find_fact
+from .formats import RawRow, find_fact, shown_prompt
 from .partition import Index, hash64
 from .threads import PersonaWriter, ThreadReport, reply_turns, thread_examples
 
@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     facts: dict = {}            # what else is known about the reply
     target: bool = True         # False: history
     persona: str = ""           # given with the row: JSON, or prose
+    known_as: tuple[str, ...] = ()  # other ids and names of who replied
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -56,12 +57,13 @@ def row_entry(
     row: RawRow,
     facts: Sequence[str] | None = None,  # metadata to keep; None: all
 ) -> Entry:
-    "Make an entry from a row of the six formats"
+    "Make an entry from a row of the six formats; nobody in its context mentions the user by name"
     kept = row.metadata if facts is None else {name: value for name in facts if (value := find_fact(row.metadata, name))}
     persona = row.persona if isinstance(row.persona, str) else to_json(row.persona) if row.persona else ""
-    context = tuple((m.id, m.role, clean_text(m.name), clean_text(m.content), m.time) for m in row.prompt)
+    context = tuple((m.id, m.role, clean_text(m.name), clean_text(m.content), m.time) for m in shown_prompt(row))
     ids = (clean_text(text) for text in (row.user_id, row.context_id, row.post_id, row.completion))
-    return Entry(row.row_id, row.source, *ids, context, row.time, kept, True, clean_text(persona))
+    return Entry(row.row_id, row.source, *ids, context, row.time, kept, True, clean_text(persona),
+                 tuple(clean_text(name) for name in row.known_as))
 
 # %% ../nbs/03_spool.ipynb #RECORD
 RECORD = np.dtype([

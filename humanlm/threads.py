@@ -206,7 +206,9 @@ class Turn:
     fate: str = ""  # what became of it, see `FATES`
     last: int = 0  # place of its last line in the thread
 
-    def __post_init__(self): self.root = self.parent.root if self.parent else self
+    def __post_init__(self):
+        self.root = self.parent.root if self.parent else self
+        self.depth = self.parent.depth + any(m.content.strip() for m in self.parent.lines) if self.parent else 0
 
     @property
     def id(self) -> str: return self.lines[0].id
@@ -570,6 +572,7 @@ def _report(threads, examples, names, robots, fates, found):
     met = {
         "lines that answer several others": found["several"], "links to missing lines": found["missing"],
         "links to later lines": found["later"], "automatic accounts": len(robots),
+        "replies whose context was cut": found["cut"],
         "lines without an author": sum(not m.name for t in threads for m in t.messages),
     }
     people, roots = {e.user_id for e in examples}, {e.context_id for e in examples}
@@ -597,6 +600,7 @@ def thread_examples(
             if starts and turn.fate == "reply":
                 persona = writer.persona(turn.author, order)
                 examples.append(_example(turn, thread.source, persona, order, names, max_context))
+                found["cut"] += turn.depth > max_context
             if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content: writer.read(m)
             if m.parents: fates[turn.fate if starts else "continued"] += 1
         order += 1

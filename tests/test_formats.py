@@ -9,15 +9,16 @@ from hypothesis import given, settings, strategies as st
 import raw_rows
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 from humanlm.data import DataError
-from humanlm.formats import (FAULTS, NOTES, Faults, RowFault, enrichment, formats, hub_items, human_prompt, is_own, map_row, map_rows,
-                             numbered_rows, on_hub, read_official, read_raw, source_name, utc_seconds)
+from humanlm.formats import (FAULTS, NOTES, Faults, RowFault, enrichment, formats, hub_items, map_row, map_rows, numbered_rows,
+                             on_hub, read_official, read_raw, shown_prompt, source_name, utc_seconds)
+from humanlm.hierarchy import name_speakers
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")
 each_source = pytest.mark.parametrize("source", ROWS)
 
 
-def names(row): return [m.name for m in human_prompt(row)]
+def names(row): return [m["name"] for m in name_speakers(shown_prompt(row), row.user_id)]
 
 
 def released(raw: dict, user: str) -> dict:
@@ -33,7 +34,6 @@ def released(raw: dict, user: str) -> dict:
 def test_own_messages_are_human_and_nobody_elses(source):
     row = map_row(source, ROWS[source]())
     assert names(row) == CALLED[source]
-    assert [is_own(m, row) for m in row.prompt] == [name == "HUMAN" for name in CALLED[source]]
     assert not {"identity unknown", "matched by display name", "matched by hash"} & set(row.notes)
 
 
@@ -154,19 +154,19 @@ def test_the_hash_of_a_mark_is_nobody_either(mark):
 
 def test_somebody_called_human_is_not_the_user():
     row = map_row("reddit", raw_rows.reddit(others=("HUMAN", "ann_07")))
-    assert names(row) == ["HUMAN (2)", "ann_07", "HUMAN", "HUMAN (2)"]
+    assert names(row) == ["@HUMAN", "ann_07", "HUMAN", "@HUMAN"]
 
 
 def test_mentions_of_the_user_are_hidden():
     raw = raw_rows.reddit()
     raw["prompt"][3]["content"] = "u/tea_and_scrubs is right, and TEA_AND_SCRUBS knows"
-    assert human_prompt(map_row("reddit", raw))[3].content == "HUMAN is right, and HUMAN knows"
+    assert shown_prompt(map_row("reddit", raw))[3].content == "HUMAN is right, and HUMAN knows"
 
 
 def test_a_matched_hash_gives_the_name_that_others_call_the_user_by():
     raw = released(raw_rows.reddit(), sha256(b"tea_and_scrubs").hexdigest()[:16])
     raw["prompt"][3]["content"] = "@tea_and_scrubs is right"
-    assert human_prompt(map_row("reddit", raw))[3].content == "HUMAN is right"
+    assert shown_prompt(map_row("reddit", raw))[3].content == "HUMAN is right"
 
 
 def test_the_users_side_of_a_chat_may_name_the_model_too():
@@ -361,7 +361,7 @@ def test_no_row_crashes_a_mapper(source, raw):
     except RowFault as e: assert e.kind in FAULTS
     else:
         assert row.user_id and row.context_id and row.completion.strip() and set(row.notes) <= set(NOTES)
-        assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in human_prompt(row))
+        assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in shown_prompt(row))
         enrichment(row)
 
 

@@ -61,9 +61,9 @@ def test_levels_share_everything_but_the_system_message():
     assert len({parts_text(r["prompt"][0]["content"]) for r in rows}) == len(LEVELS)
 
 
-def test_the_context_is_cut_to_its_last_messages():
+def test_a_cut_context_keeps_the_first_message_and_the_latest():
     example = make(said=tuple("abcdef"))
-    assert [m["content"] for m in prompt(example, "goal", HierarchyConfig(context_messages=2))[1:]] == ["e", "f"]
+    assert [m["content"] for m in prompt(example, "goal", HierarchyConfig(context_messages=2))[1:]] == ["a", "f"]
     assert len(prompt(make(said=()), "goal")) == 1
 
 

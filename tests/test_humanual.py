@@ -84,32 +84,78 @@ def test_tested_people_are_known_by_default_in_the_post_split(tmp_path):
     assert {e.user_id for e in examples} == trained
 
 
+def town(source):
+    "Rows of four users of a source, each with earlier messages of their own; with each the texts that name its user"
+    start, rows = getattr(raw_rows, source).__defaults__[0], []
+    for i in range(80):
+        user = start.replace("ira.", f"ira{'abcd'[i % 4]}7.") if source == "enron" else f"{start[:-2]}{'abcd'[i % 4]}7"
+        text = json.dumps(getattr(raw_rows, source)()).replace(start, user).replace("Ira.Rook@ENRON.com", user.title())
+        swaps = {"zz91ab": f"zz{i // 4}", "vid01": f"vid{i // 4}", "art1": f"art{i // 4}", "Gas prices": f"Gas prices {i // 4}"}
+        for old, new in swaps.items(): text = text.replace(old, new)
+        call = f" What do you say, @{user}? Or u/{user.upper()}?"
+        raw = json.loads(text.replace("A ferry never arrives.", "A ferry never arrives." + call))
+        if source not in ("reddit", "youtube", "medium"): raw["post_id"] = f"{raw['post_id']}{i // 4}"
+        raw["prompt"][0]["content"] += call
+        rows.append(raw | {"completion": f"{raw['completion']} {WORDS[i % 18]} {i}", "timestamp": raw["timestamp"] + 1000 * i})
+    return rows
+
+
 @pytest.mark.parametrize("source", ["reddit", "amazon", "youtube", "medium", "wildchat", "enron"])
 def test_every_source_names_only_the_user_human(tmp_path, source):
-    users = [f"{getattr(raw_rows, source).__defaults__[0]}{c}" for c in "abcd"]
-    if source == "enron": users = [f"{c}.poe@enron.com" for c in "abcd"]
-    rows = []
-    for i in range(80):
-        raw = getattr(raw_rows, source)(user=users[i % 4])
-        raw = raw | {"completion": f"{raw['completion']} {WORDS[i % 18]} {i}", "timestamp": raw["timestamp"] + 1000 * i}
-        swaps = {"zz91ab": f"zz{i // 4}", "vid01": f"vid{i // 4}", "art1": f"art{i // 4}", "Gas prices": f"Gas prices {i // 4}"}
-        text = json.dumps(raw)
-        for old, new in swaps.items(): text = text.replace(old, new)
-        rows.append(json.loads(text))
-    for i, raw in enumerate(rows):
-        if source not in ("reddit", "youtube", "medium"): raw["post_id"] = f"{raw['post_id']}{i // 4}"
-    built = build(settings(tmp_path, rows, source=source))
+    built = build(settings(tmp_path, town(source), source=source))
+    assert built.rows["train"] and built.rows["test"]
     truth = {e.id: e for e in load_examples(built.folder / "examples")}
-    assert truth and built.rows["train"]
-    for row in table(built.folder, "rl/train"):
-        names = [m["name"] for m in row["prompt"][1:]]
+    for row in table(built.folder, "rl/train") + table(built.folder, "rl/test"):
         example = truth[row["extra_info"]["row_id"]]
-        own = [m.name == example.user_id and m.role == "user" for m in example.context][-8:]
-        assert [name == "HUMAN" for name in names] == own
+        assert [m["name"] for m in row["prompt"][1:]] == raw_rows.CALLED[source]
         assert row["data_source"] == source and row["prompt"][0]["role"] == "system" and row["reward_model"]["style"] == "custom"
         assert json.loads(row["extra_info"]["raw_prompt"]) == [{"role": m["role"], "name": m["name"], "content": m["content"]} for m in row["prompt"]]
         assert row["reward_model"]["ground_truth"] == example.reply and row["ability"] == "generation"
         assert row["extra_info"]["is_top_level"] == (len(example.context) == 1)
+
+
+@pytest.mark.parametrize("source", ["reddit", "amazon", "youtube", "medium", "wildchat", "enron"])
+def test_no_prompt_names_the_user(tmp_path, source):
+    from humanlm.hierarchy import HierarchyConfig, prompt
+    rows = [r | {"persona": json.dumps({"interests": [f"signs as @{r['user_id']}", "tea"] * 6})} for r in town(source)]
+    built = build(settings(tmp_path, rows, source=source, persona={"model": "given"}, sets=["rl", "sft", "thinking_sft"], dropout=0.5))
+    user = {e.id: e.user_id for e in load_examples(built.folder / "examples")}
+    for name in ("rl/train", "rl/test", "rl/test_dropout", "sft/train", "sft/test", "thinking_sft/train", "thinking_sft/test"):
+        for row in table(built.folder, name):
+            who = user[row.get("row_id") or row["extra_info"]["row_id"]].lower()
+            assert who not in json.dumps(row["prompt"]).lower() and "What do you say, HUMAN? Or HUMAN?" in json.dumps(row["prompt"])
+            if name.startswith("rl"): assert who not in (row["extra_info"]["raw_prompt"] + row["extra_info"]["persona"]).lower()
+    for e in load_examples(built.folder / "examples"): assert e.user_id.lower() not in json.dumps(prompt(e, "response", HierarchyConfig())).lower()
+
+
+def test_contexts_are_whole_unless_a_limit_is_set_and_counted(tmp_path):
+    rows = forum(120)
+    for i, r in enumerate(rows): r["prompt"] = [raw_rows.said("ann_07", f"word {k} of {i}", author="ann_07") for k in range(12)]
+    whole = build(settings(tmp_path, rows, "whole"))
+    assert {len(r["prompt"]) for r in table(whole.folder, "rl/train")} == {13}
+    s = settings(tmp_path, None, "cut", hierarchy={"context_messages": 3})
+    cut = build(s)
+    examples = {e.id: e for e in load_examples(cut.folder / "examples")}
+    for row in table(cut.folder, "rl/train"):
+        context = examples[row["extra_info"]["row_id"]].context
+        assert len(context) == 12 and [m["content"] for m in row["prompt"][1:]] == [context[k].content for k in (0, 10, 11)]
+    line = lambda built: next(x for x in built.card.splitlines() if x.startswith("| train |"))
+    assert line(whole).endswith("| 0 |") and line(cut).endswith(f"| {cut.rows['train']} |")
+
+
+def test_prompts_and_targets_agree_about_thoughts(tmp_path):
+    built = build(settings(tmp_path, forum(150), sets=["sft", "thinking_sft"], hierarchy={"variant": "hetero", "thinking": "hetero"}))
+    asks = lambda name: {"Think first" in r["prompt"][0]["content"] for r in table(built.folder, name)}
+    has = lambda name: {"<think>" in r["generation"]["content"] for r in table(built.folder, name)}
+    for split in ("train", "val", "test"):
+        assert asks(f"sft/{split}") == has(f"sft/{split}") == {False} and asks(f"thinking_sft/{split}") == {True}
+    assert has("thinking_sft/train") == has("thinking_sft/val") == {True} and has("thinking_sft/test") == {False}
+    assert "Test rows ask for a thought too, and hold the reply alone." in built.card and "poor targets" in built.card
+
+
+def test_prompts_of_builds_are_the_full_ones(tmp_path):
+    system = table(build(settings(tmp_path, forum(150))).folder, "rl/train")[0]["prompt"][0]["content"]
+    assert system.startswith("You are HUMAN") and "<|The Start of Persona|>" in system and "<stance>" in system
 
 
 def test_rows_ask_as_training_does(tmp_path):
@@ -351,7 +397,7 @@ def test_flat_comments_of_a_video(tmp_path):
 def test_given_and_fixed_personas(tmp_path):
     rows = [r | {"persona": json.dumps({"interests": [f"likes {r['user_id']}"] * 12})} for r in forum(150)]
     given = load_examples(build(settings(tmp_path, rows, "given", persona={"model": "given"})).folder / "examples")
-    assert all(e.persona.fields["interests"][0] == f"likes {e.user_id}" and not e.persona.evidence_ids for e in given)
+    assert all(e.persona.fields["interests"][0] == "likes HUMAN" and not e.persona.evidence_ids for e in given)
     fixed = load_examples(build(settings(tmp_path, None, "fixed", persona={"fixed": "Someone who talks to a machine."})).folder / "examples")
     assert {e.persona.text for e in fixed} == {"Someone who talks to a machine."} and len(fixed) > len(given) - 20
     thin = [r | {"persona": json.dumps({"interests": ["one"]})} for r in forum(150)]

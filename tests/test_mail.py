@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from raw_rows import forwarded, mail, original
-from humanlm.formats import Faults, human_prompt, map_rows, read_raw
+from humanlm.formats import Faults, map_rows, read_raw, shown_prompt
+from humanlm.hierarchy import name_speakers
 from humanlm.mail import (CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, MAX_DEPTH, body_parts, mail_rows, name_key, parse_time, read_mail,
                           read_who, thread_subject)
 
@@ -136,7 +137,7 @@ def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
     with open(file, "w", newline="", encoding="cp1252") as f: csv.writer(f).writerows([("file", "message"), *records])
     faults = Faults()
     rows = list(map_rows("email", read_raw(file, faults), faults))
-    assert [m.name for m in human_prompt(rows[-1])] == ["kim.poe@enron.com", "HUMAN", "kim.poe@enron.com"]
+    assert [m["name"] for m in name_speakers(shown_prompt(rows[-1]), rows[-1].user_id)] == ["kim.poe@enron.com", "HUMAN", "kim.poe@enron.com"]
     assert len(rows) == 3 and len({r.context_id for r in rows}) == 1
     assert faults.counts == {"unreadable mail": 1, "short mail": 1} and "rook-i/sent/2" in faults.examples["unreadable mail"][0]
 
