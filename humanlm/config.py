@@ -46,7 +46,7 @@ class RunConfig:
     seed: int = 0
     """Seed of everything random."""
     methods: list[str] = field(default_factory=lambda: ["response-only", "humanlm"])
-    """What to train, one after the other, each from the same cold start."""
+    """What to train, one after the other, each from the same cold start. Empty: nothing, for settings of an evaluation."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
     wandb: str | None = None
@@ -61,7 +61,7 @@ class RunConfig:
             (plain, f"name must be a plain folder name, got {shorten(self.name)!r}"),
             (bool(self.out.strip()), "out must name a folder"),
             (0 <= self.seed < 2**32, f"seed must be from 0 to 2**32 - 1, got {self.seed}"),
-            (bool(self.methods) and all(self.methods), f"methods must name at least one, got {self.methods}"),
+            (all(self.methods), f"methods has an empty name: {self.methods}"),
             (len(set(self.methods)) == len(self.methods), f"methods names one twice: {self.methods}"),
             (budget is None or budget > 0, f"token_budget must be positive, got {budget}"),
         )
@@ -635,6 +635,7 @@ def _unused(folder):
 def require_same(
     folder: str | Path,  # a run that was started
     settings: Settings,  # what is asked for now
+    option: str = "--run.name",  # names another folder
 ) -> None:
     "Raise `ConfigError` if the settings of a run differ from those it was started with"
     saved = Path(folder) / "config.yaml"
@@ -644,7 +645,7 @@ def require_same(
     if changed:
         lines = [f"{key}: {shorten(before.get(key))} in the run, {shorten(now.get(key))} now" for key in changed]
         message = "\n  - ".join([f"{folder} was started with other settings", *lines])
-        raise ConfigError(f"{message}\nUse the old ones, choose another --run.name, or start anew with --fresh.", lines)
+        raise ConfigError(f"{message}\nUse the old ones, choose another {option}, or start anew with --fresh.", lines)
 
 
 def _flat(content):

@@ -443,6 +443,9 @@ def check_settings(
     settings: Settings,
 ) -> None:
     "Raise when a method does not exist, the levels cannot be trained, or there are no steps"
+    if not settings.run.methods:
+        raise ConfigError("run.methods names none, so there is nothing to train. To answer and judge only, give the same settings to "
+                          "python -m humanlm.eval RUN --config FILE.")
     for name in settings.run.methods:
         check_mode(name)
         if settings.rollout.interleave_truth and not MODES[name].supervised:
@@ -551,23 +554,34 @@ def compare(
     if len(files) < 2:
         raise ConfigError("--compare needs two files or more, as in: python -m humanlm.train --compare configs/paper/*.yaml")
     found = {Path(file).stem: parse(GROUPS, ["--config", str(file)]) for file in files if Path(file).stem != "shared"}
-    flat = {name: {f"{group}.{key}": value for group, part in s.to_dict().items() for key, value in part.items()} for name, s in found.items()}
+    flat = {name: _flat(s) for name, s in found.items()}
     keys = [key for key in dict.fromkeys(key for own in flat.values() for key in own) if key != "run.name"
             and len({to_json(own.get(key)) for own in flat.values()}) > 1]
     rows = [[name, *_mode_cells(s), *(_cell(flat[name].get(key)) for key in keys)] for name, s in found.items()]
     short = [key.partition(".")[2] for key in keys]
     head = ["file", "asks", "thinking", "rewarded", *(name if short.count(name) == 1 else key for name, key in zip(short, keys))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
+    table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
+    return f"{table}\n\n{_shared(list(flat.values()))}"
+
+
+def _flat(settings):
+    return {f"{group}.{key}": value for group, part in settings.to_dict().items() for key, value in part.items()}
+
+
+def _shared(flat):
+    usual, first = _flat(parse(GROUPS, [])), flat[0]
+    same = [key for key in first if all(key in own and own[key] == first[key] for own in flat) and (key not in usual or usual[key] != first[key])]
+    return "In all of them, and unlike the defaults: " + "; ".join(f"{key} {_cell(first[key])}" for key in same) + "."
 
 
 def _mode_cells(settings):
     own = {name: hierarchy_of(settings, name).thinking for name in settings.run.methods}
     columns = ([MODES[name].asks for name in own], own.values(), [MODES[name].rewarded for name in own])
-    return [", ".join(dict.fromkeys(column)) for column in columns]
+    return [", ".join(dict.fromkeys(column)) or "none" for column in columns]
 
 
 def _cell(value):
-    return ", ".join(map(str, value)) if isinstance(value, list) else value if isinstance(value, str) else to_json(value)
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else value if isinstance(value, str) else to_json(value)
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+import humanlm.eval
 import humanlm.train
 from humanlm.config import parse as parse_settings
 from humanlm.data import Persona, read_jsonl, sample_examples
@@ -106,8 +107,6 @@ def test_every_completion_stops_where_its_mode_says(run, name):
         assert t.fields == parse(t.text, held, ParsePolicy(thinking=THINKING[name] and t.level == "response")).fields
 
 
-
-
 @pytest.mark.parametrize("name", SCORED)
 def test_what_the_prompts_ask_for(run, tokenizer, name):
     mode = MODES[name]
@@ -116,8 +115,11 @@ def test_what_the_prompts_ask_for(run, tokenizer, name):
         tail = tail.rpartition("<|im_start|>")[2]
         tags = [level for level in NAMES if f"<{level}>" in system]
         assert tags == (list(NAMES) if mode.together else [t.level])
-        ends = "<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n"
-        assert tail.endswith(ends) or mode.asks == "next" and "</think>\n\n<stance>" in tail and tail.endswith("</stance>") or tail.endswith("</goal>")
+        if mode.asks == "next" and t.level != NAMES[0]:
+            before = NAMES[NAMES.index(t.level) - 1]
+            assert "</think>\n\n<stance>" in tail and tail.endswith(f"</{before}>")
+        else:
+            assert tail.endswith("<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n")
 
 
 def test_groups_of_one_step_share_prompt_and_level(run):
@@ -140,9 +142,10 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
             found = parse(tail, before).fields if before else {}
             assert bool(tail) == bool(before) and list(found) == list(before)
             if before:
-                best = max(good[before[-1], t.example_id])
-                assert (found[before[-1]], best[2]) == (best[1], best[2]) or best[0] == max(r for r, *_ in good[before[-1], t.example_id])
-                assert any(text.strip() == found[before[-1]].strip() for _, text, _ in good[before[-1], t.example_id])
+                earlier = good[before[-1], t.example_id]
+                best = {(reward, step, text.strip()) for reward, text, step in earlier}
+                top = max((reward, step) for reward, step, _ in best)  # the best ever, the newest among equals
+                assert (*top, found[before[-1]].strip()) in best
                 used += 1
         for t in now:
             value = t.scores[t.level].value
@@ -188,14 +191,14 @@ TABLE = {
     "response-only-wildchat": ("reply", "off", 1), "response-only-think-wildchat": ("reply", "hetero", 1),
     "prefix-chaining": ("next", "off", 7), "humanlm": ("each", "off", 7), "humanlm-hetero": ("each", "hetero", 7),
     "humanlm-wildchat": ("each", "off", 7), "humanlm-hetero-wildchat": ("each", "hetero", 7),
-    "separate-rewards": ("up to", "off", 3), "eval-only": ("each", "off", 7),
+    "separate-rewards": ("up to", "off", 3),
 }
 
 
-def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == set(TABLE)
+def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
 
 
-@pytest.mark.parametrize("path", PAPER, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
 def test_a_file_of_the_paper_is_what_its_row_says(path):
     s = parse_settings(humanlm.train.GROUPS, ["--config", str(path)])
     humanlm.train.check_settings(s)
@@ -204,6 +207,7 @@ def test_a_file_of_the_paper_is_what_its_row_says(path):
     assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
     assert (s.rollout.num_prompts, s.rollout.group_size, s.rollout.temperature, s.rollout.eval_temperature) == (32, 4, 0.8, 0.4)
     assert s.judge.model != s.test_judge.model and s.trainer["beta"] == 0.001 and s.trainer["learning_rate"] == 1e-6
+    assert (s.trainer["epsilon"], s.trainer["delta"], s.trainer["max_grad_norm"], s.trainer["loss_type"]) == (0.2, 3.0, 1.0, "dapo")
     assert humanlm.train.updates(s) == 8 and humanlm.train.max_steps(s, rows=320) == 80
     rows = training_rows(EXAMPLES, hierarchy, name)
     assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
@@ -211,9 +215,33 @@ def test_a_file_of_the_paper_is_what_its_row_says(path):
     assert reply["stop"][0] == "</response>" and reply["max_tokens"] >= 512 * (1 + hierarchy.thinks("response"))
 
 
+def test_settings_of_an_evaluation_train_nothing(capsys):
+    path = ROOT / "configs" / "paper" / "eval-only.yaml"
+    assert humanlm.train.main(["--config", str(path), "--dry-run"]) == 2
+    assert "nothing to train" in (said := capsys.readouterr().err) and "python -m humanlm.eval RUN --config" in said
+    assert parse_settings(humanlm.eval.GROUPS, ["--config", str(path)]).test_judge.model == "anthropic/claude-haiku-4-5"
+
+
+def test_delta_is_the_dual_clip():
+    "With a negative advantage the loss grows with the ratio up to delta and no further; with a positive one it changes nothing"
+    import inspect
+    import torch
+    from trl import GRPOTrainer
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    assert "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in source and "torch.min(per_token_loss1, per_token_loss2)" in source
+    ratio = torch.tensor([0.5, 1.0, 2.0, 3.0, 30.0])
+    def loss(advantage): return -torch.min(ratio.clamp(max=3.0) * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    dual = torch.max(torch.min(-ratio, -ratio.clamp(0.8, 1.2)), torch.full_like(ratio, -3.0))  # max(min(rA, clip(r)A), cA) for A = -1
+    assert torch.allclose(loss(-1.0), -dual) and torch.allclose(loss(1.0), -torch.min(ratio, ratio.clamp(0.8, 1.2)))
+
+
 def test_the_paper_side_by_side(capsys):
     assert humanlm.train.main(["--compare", *map(str, PAPER)]) == 0
-    head, _, *lines = capsys.readouterr().out.strip().splitlines()
+    table, shared = capsys.readouterr().out.strip().split("\n\n")
+    head, _, *lines = table.splitlines()
+    assert next(line for line in lines if line.startswith("eval-only")).split()[1:5] == ["none"] * 4
+    for value in ("epsilon 0.2", "delta 3.0", "beta 0.001", "learning_rate 1e-06", "num_prompts 32", "max_grad_norm 1.0"):
+        assert value in shared and shared.count(value) == 1
     assert head.split()[:5] == ["file", "asks", "thinking", "rewarded", "methods"] and "variant" in head
     assert [line.split()[0] for line in lines] == [p.stem for p in PAPER]
     assert humanlm.train.main(["--compare", str(PAPER[0])]) == 2
