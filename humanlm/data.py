@@ -485,10 +485,14 @@ def _rows(source):
     if hasattr(source, "column_names"):
         return _dataset_rows(source, "data set")
     path = Path(source)
+    if (path / "build.json").exists():
+        path /= "examples"  # the folder of a build
     if path.is_dir():
         parts = sorted(path.glob("*.parquet"))
         return chain.from_iterable(map(_parquet_rows, parts)) if parts else _dataset_rows(_saved_dataset(path), path)
     readers = {".jsonl": jsonl_rows, ".parquet": _parquet_rows}
+    if not path.suffix and not path.exists():
+        raise DataError(f"There is no {path}. Check the path, or build such a folder: python -m humanlm.humanual build --help.")
     if path.suffix not in readers:
         known = "Use .jsonl, .parquet, a folder of .parquet files or one saved by datasets"
         raise DataError(f"Cannot read {path}: unknown ending {path.suffix!r}. {known}.")

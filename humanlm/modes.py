@@ -137,14 +137,14 @@ class Chain:
         states: PrefixMap,
     ):
         self.rows = {(row["level"], row["example_id"]): row for row in rows}
-        self.order = list(dict.fromkeys(row["example_id"] for row in rows))
+        self.places = {name: at for at, name in enumerate(dict.fromkeys(row["example_id"] for row in rows))}
         self.states, self.asked, self.moved = states, {}, 0
 
     def prepare(self, rows: Sequence[dict]) -> list[dict]:
         "Put into each row what stands before it, or another row in its place; equal rows stay equal"
         self.asked, found = {}, {}
         for row in {row["row_id"]: row for row in rows}.values():
-            choice = choose(self.states, row["level"], row["example_id"], self.order, self.asked)
+            choice = choose(self.states, row["level"], row["example_id"], self.places, self.asked)
             self.asked[choice.level, choice.example] = choice.prefix
             chosen = self.rows[choice.level, choice.example]
             found[row["row_id"]] = chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen

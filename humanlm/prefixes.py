@@ -7,8 +7,8 @@ __all__ = ['KEEP', 'Entry', 'PrefixConfig', 'PrefixMap', 'Choice', 'choose']
 
 # %% ../nbs/18_prefixes.ipynb #import-json-from-collections
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,19 +99,21 @@ def choose(
     states: PrefixMap,
     level: str,  # that is due
     example: str,  # whose turn it is
-    order: Sequence[str],  # ids of all training examples
-    taken: Iterable[tuple[str, str]] = (),  # (level, example) of this step so far
+    places: Mapping[str, int],  # id of each training example → its position, from 0
+    taken: Container[tuple[str, str]] = (),  # (level, example) of this step so far
 ) -> Choice:
     "Find a level and an example that can be asked"
-    at, taken = states.hierarchy.index_of(level), set(taken)
+    at, start = states.hierarchy.index_of(level), places[example]
     if at == 0:
         return Choice(level, example, ())
     before = states.hierarchy.names[at - 1]
-    start, known = order.index(example), states.entries[before]
-    for name in (*order[start:], *order[:start]) if known else ():
-        if name in known and (level, name) not in taken:
-            return Choice(level, name, known[name].prefix)
-    return choose(states, before, example, order, taken)
+    known = states.entries[before]
+    own = [example] if example in known and (level, example) not in taken else known  # mostly its own turn: nothing to search
+    free = [name for name in own if name in places and (level, name) not in taken]
+    if not free:
+        return choose(states, before, example, places, taken)
+    name = min(free, key=lambda name: (places[name] - start) % len(places))
+    return Choice(level, name, known[name].prefix)
 
 # %% ../nbs/18_prefixes.ipynb #save
 @patch
@@ -121,7 +123,7 @@ def save(
 ) -> Path:
     "Write the map"
     found = [e._asdict() for level in self.entries.values() for e in level.values()]
-    record = {"schema_version": 1, "levels": list(self.hierarchy.names), "config": asdict(self.config), "entries": found}
+    record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": found}
     return atomic_write(path, to_json(record, indent=1))
 
 
@@ -130,7 +132,7 @@ def load(
     self: PrefixMap,
     path: str | Path,  # from `save`
 ) -> None:
-    "Replace all entries by those of a file; `DataError` says what is wrong with it"
+    "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
     try:
         record = json.loads(Path(path).read_text("utf-8"))
         found = [Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in record["entries"]]
@@ -141,7 +143,12 @@ def load(
     if levels != self.hierarchy.names:
         mine = ", ".join(self.hierarchy.names)
         raise DataError(f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run.")
-    self.entries = {level: {e.example: e for e in found if e.level == level} for level in levels}
+    strange = next((e.level for e in found if e.level not in levels), None)
+    if strange is not None:
+        raise DataError(f"{path} has an entry of level {shorten(strange)!r}, which is none of {', '.join(levels)}. Resume from an older checkpoint.")
+    self.entries = {level: {} for level in levels}
+    for entry in found:
+        self.offer(entry)
 
 # %% ../nbs/18_prefixes.ipynb #_repr_html_
 @patch

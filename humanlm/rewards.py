@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TRUTH_COPY', 'LEVEL_SUMS', 'components', 'format_reward', 'length_reward', 'repetition_reward', 'RewardConfig',
-           'combine', 'requests_by_row', 'question_id', 'judge_trajectories', 'lift_truth', 'Rewarded', 'alignment',
-           'AlignmentReward', 'trl_reward']
+           'combine', 'requests_by_row', 'question_id', 'judge_trajectories', 'excuse_siblings', 'lift_truth',
+           'Rewarded', 'alignment', 'AlignmentReward', 'trl_reward']
 
 # %% ../nbs/20_rewards.ipynb #import-math-zlib-from
 import math, zlib
@@ -16,7 +16,7 @@ import numpy as np
 from .data import DataError, Example, near_miss, require, shorten
 from .hierarchy import ParsePolicy, parse
 from .levels import HIERARCHY, Hierarchy, word_count
-from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, format_score, require_judged, score_groups
+from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_groups, unsaid
 from .trajectory import Score, Trajectory
 
 # %% ../nbs/20_rewards.ipynb #format_reward
@@ -166,12 +166,25 @@ async def judge_trajectories(
     answers = await score_groups(judge, questions, concurrency)
     require_judged([score for group in answers for score in group], max_failed_share)
     scores |= {(int(score.id), q.level): score for q, group in zip(questions, answers) for score in group}
+    scores = excuse_siblings(scores, trajectories)
     if truth_inside: scores = lift_truth(scores, trajectories)
     own = {i: {} for i in range(len(trajectories))}
     for (i, level), score in scores.items(): own[i][level] = score
     return [_note(t, own[i]) for i, t in enumerate(trajectories)]
 
-
+# %% ../nbs/20_rewards.ipynb #excuse_siblings
+def excuse_siblings(
+    scores: Mapping[tuple[int, str], Score],  # (position, level) → score
+    trajectories: Sequence[Trajectory],
+) -> dict[tuple[int, str], Score]:
+    "Turn faults into `unsaid` where the judge said of the siblings that the truth says nothing about the level"
+    said: dict[tuple[int, str, str], set[str]] = {}
+    def place(i, level): return trajectories[i].group, trajectories[i].row_id, level
+    for (i, level), score in scores.items(): said.setdefault(place(i, level), set()).add(score.status)
+    def excused(i, level, score):
+        found = said[place(i, level)]
+        return unsaid(score.id) if excusable(score, level) and "unsaid" in found and "scored" not in found else score
+    return {(i, level): excused(i, level, score) for (i, level), score in scores.items()}
 
 # %% ../nbs/20_rewards.ipynb #lift_truth
 def lift_truth(

@@ -4,6 +4,7 @@ import math
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_thousand_random_offers_agree_with_a_plain_sort():
 
 # ---- which row is asked
 
-ORDER = [f"e{i}" for i in range(6)]
+ORDER = {f"e{i}": i for i in range(6)}
 
 
 def with_stances(*examples):
@@ -106,6 +107,37 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     assert again.get("emotion", "e1")[:2] == found.get("emotion", "e1")[:2] and again.get("emotion", "e1").before == (("stance", "a"),)
     assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
+    found = states(threshold=0.5)
+    for reward, example in ((0.6, "e1"), (0.95, "e2")): found.offer(Entry("stance", example, f"stance of {example}", reward, 0))
+    path, strict = found.save(tmp_path / "prefixes.json"), states(threshold=0.9)
+    strict.load(path)
+    assert strict.get("stance", "e1") is None and strict.get("stance", "e2").reward == 0.95
+    assert choose(strict, "emotion", "e1", ORDER)[:2] == ("emotion", "e2")
+    again = states(threshold=0.5)
+    again.load(path)
+    assert len(again) == 2
+
+
+def test_an_entry_of_an_unknown_level_is_refused(tmp_path):
+    path = with_stances("e1").save(tmp_path / "prefixes.json")
+    path.write_text(path.read_text().replace('"level": "stance"', '"level": "stanse"').replace('"level":"stance"', '"level":"stanse"'))
+    found = with_stances("e2", "e3")
+    with pytest.raises(DataError, match="an entry of level 'stanse'"): found.load(path)
+    assert len(found) == 2, "nothing changes"
+
+
+def test_a_choice_does_not_search_all_examples():
+    "Forty thousand examples, a map that is nearly full or nearly empty: a hundred choices take far less than a second"
+    places = {f"e{i}": i for i in range(40_000)}
+    for every in (1, 20_000):
+        found = states()
+        for i in range(0, 40_000, every): found.offer(Entry("stance", f"e{i}", "x", 1.0, 0))
+        start, chosen = time.perf_counter(), [choose(found, "emotion", f"e{39_900 - i}", places) for i in range(100)]
+        assert time.perf_counter() - start < 0.1
+        assert chosen[0].example == ("e39900" if every == 1 else "e0")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"levels": []}', '{"levels": ["stance"], "entries": []}', '{"levels": [], "entries": [{"level": 1}]}'])

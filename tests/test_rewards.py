@@ -69,6 +69,27 @@ def test_scores_go_to_their_candidates_in_any_order(found):
     assert len(judge.requests) == len(groups)
 
 
+class Silent(ByText):
+    "Says of every stance that the truth says nothing about it"
+    async def __call__(self, request):
+        found = await super().__call__(request)
+        return [Score(s.id, math.nan, "unsaid", "") for s in found] if request.level == "stance" else found
+
+
+def test_a_fault_is_excused_where_the_truth_says_nothing_and_nowhere_else():
+    "One completion for both levels: without a stance it is as good as its sibling, without a reply it is not"
+    def both(stance, reply, n):
+        t = make(tag(reply, "response"), "e0:response", n=n)
+        return replace(t, fields={k: v for k, v in (("stance", stance), ("response", reply)) if v}, parse_status="ok" if stance and reply else "missing")
+    batch = [both("0.5", "0.5", 0), both("", "0.5", 1), both("0.5", "", 2)]
+    asked = requests_by_row([r | {"levels": ("stance", "response")} for r in ROWS if r["level"] == "response"], EXAMPLES)
+    def values(judge): return asyncio.run(AlignmentReward(judge, asked, levels=("stance", "response"))(batch))
+    silent, scored = values(Silent())
+    assert silent[:, 0].tolist() == [0.5, 0.5, 0.0]
+    assert [t.scores["stance"].status for t in scored] == ["unsaid"] * 3 and scored[2].scores["response"].value == 0
+    assert values(ByText())[0][:, 0].tolist() == [0.5, 0.25, 0.25]
+
+
 def test_the_judge_sees_context_truth_and_definition():
     judge = ByText()
     run(judge, [make(tag("0.5"))])

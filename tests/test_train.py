@@ -391,6 +391,7 @@ BAD_SETTINGS = {
     "steps in words": (["--trainer.max_steps", "many"], r"trainer.max_steps must be a whole number above 0, got 'many'"),
     "a checkpoint inside a cycle": (["--trainer.steps_per_generation", "4", "--trainer.save_steps", "6"], r"Use 4 or a multiple"),
     "a file that is not there": (["--data.path", "nowhere.jsonl"], r"Cannot read nowhere.jsonl: No such file"),
+    "a folder that is not there": (["--data.source", "examples", "--data.path", "humanual/reddit"], r"There is no humanual/reddit\. .*python -m humanlm\.humanual build"),
     "a file of another kind": (["--data.path", "rows.csv"], r"Cannot read rows.csv: unknown ending '.csv'"),
     "an unknown split": (["--eval.split", "dev"], r"Unknown split 'dev'.*Choose from: test, train, val"),
     "a run that is not there": (["--resume", "nothing"], r"There is no run .*nothing to resume"),
