@@ -41,7 +41,7 @@ from .personas import (FRAME, PERSONA_TOKENS, STOPS, Estimate, Failure, PersonaC
                               persona_items, rule_corpus, rule_persona)
 from .rows import (THOUGHT, THOUGHT_TOKENS, Made, Voice, ask_thoughts, example_columns, make_voice, quoted,
                           rl_columns, rule_thought, sft_columns)
-from .spool import (Entry, Source, Spool, Step, clean_text, fill, index_of, row_entry, thread_entries, total_counts)
+from .spool import (LINES, Entry, Source, Spool, Step, clean_text, fill, index_of, row_entry, thread_entries, total_counts)
 from .threads import import_threads
 
 # %% ../nbs/12_humanual.ipynb #SelectConfig
@@ -107,11 +107,13 @@ INPUTS = ("threads", *formats)
 class BuildConfig(SelectConfig):
     "What is read and written"
     source: str = "threads"
-    """threads (a log with reply links), or youtube, amazon, reddit, medium, wildchat, enron."""
+    """threads (a log with reply links; held whole in memory), or youtube (news), amazon (book), reddit (opinion), medium
+    (politics), wildchat (chat), enron (email)."""
     path: str | None = None
     """A .jsonl, .csv or .parquet file, a folder of them, or OWNER/NAME on the hub."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Our name of a field → its name in the file: for threads, or for flat comments of another source."""
+    """Our name of a field → its name in the file, such as '{text: comment, user: author, thread: video, time: date}': for
+    threads, or for flat comments of another source."""
     hub_config: str | None = None
     """Configuration of the data set on the hub."""
     hub_splits: str = ".*"
@@ -137,16 +139,25 @@ class BuildConfig(SelectConfig):
     about: str = ""
     """A paragraph for the card: origin, consent, licence."""
 
-    def __post_init__(self): require("build", *_select_checks(self), *_build_checks(self))
+    def __post_init__(self):
+        object.__setattr__(self, "source", _plain_name(self.source))
+        require("build", *_select_checks(self), *_build_checks(self))
 
-# %% ../nbs/12_humanual.ipynb #_build_checks
+# %% ../nbs/12_humanual.ipynb #_plain_name
+def _plain_name(source):
+    "Our name of a source; what is none stays as it is"
+    try: return source_name(source)
+    except DataError: return source
+
+
 def _build_checks(c):
     unknown = [s for s in c.sets if s not in SETS]
     return [
         (c.source in INPUTS, f"source is unknown: {shorten(c.source)!r}.{near_miss(c.source, INPUTS)}"),
         (bool(c.path), "path is needed: --build.path FILE"),
         (c.source == "threads" or not c.columns or {"text", "user", "thread"} <= set(c.columns),
-         f"columns must name text, user and thread, got {shorten(', '.join(c.columns))}"),
+         f"columns must name text, user and thread, such as '{{text: comment, user: author, thread: video}}', "
+         f"got {shorten(', '.join(c.columns))}"),
         (not unknown, f"sets: {shorten(unknown)}.{near_miss((unknown or [''])[0], SETS)}"),
         (c.thinking == "rules" or "/" in c.thinking, f"thinking must be rules or PROVIDER/MODEL, got {shorten(c.thinking)!r}"),
         (0 <= c.dropout < 1, f"dropout must be from 0 to below 1, got {c.dropout}"),
@@ -169,14 +180,15 @@ GROUPS = {"build": BuildConfig, "persona": PersonaConfig, "hierarchy": RowsConfi
 def rows_source(
     c: BuildConfig,
     facts: Sequence[str] | None = None,  # metadata to keep; None: what the format suggests
+    faults: Faults | None = None,        # keeps examples of what could not be read
 ) -> Source:
     "Read rows of one of the six formats"
     source = source_name(c.source)
     kept = formats[source].enrich if facts is None else facts
     columns = {"post": c.columns["thread"]} | c.columns if c.columns else {}
+    faults = Faults() if faults is None else faults
 
     def steps(skip: int, counts: Counter) -> Iterator[Step]:
-        faults = Faults()
         faults.counts = counts
         for number, raw in _numbered(c, source, faults, skip):
             raw = flat_row(raw, columns) if columns else raw
@@ -226,14 +238,27 @@ def flat_row(
 def threads_source(
     c: BuildConfig,
     report: Callable[[str], Any] = lambda text: None,  # is given the account of the log, in Markdown
+    faults: Faults | None = None,  # keeps examples of what could not be read
 ) -> Source:
-    "Read a log of messages with reply links"
+    "Read a log of messages with reply links, whole"
+    faults = Faults() if faults is None else faults
+
     def steps(skip: int, counts: Counter) -> Iterator[Step]:
-        found = thread_entries(import_threads(c.path, c.columns, faults=counts), c.max_context)
+        met = Counter() if skip else counts  # who goes on has counted before
+        lines = list(_lines(c, faults))
+        found = thread_entries(import_threads(c.path, c.columns, faults=met, rows=lines), c.max_context)
+        met.update(faults.counts + found.left)
         report(found.report._repr_markdown_())
         for number, entry in enumerate(found.entries[skip:], skip + 1): yield Step(number, (entry,))
 
     return steps
+
+
+def _lines(c, faults):
+    "Rows of all files, each with its number and the name of its file; an empty cell holds nothing"
+    for path in raw_files(c.path):
+        for number, row in _sound(file_items(path), faults, 0):
+            yield number, {name: None if value == "" else value for name, value in row.items()}, path.stem
 
 # %% ../nbs/12_humanual.ipynb #MORE
 MORE = {
@@ -264,13 +289,20 @@ class Plan(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         "Count the fates that occur"
-        counts = np.bincount(self.fate, minlength=len(MEANING))
-        return {name: int(n) for name, n in zip(MEANING, counts) if n}
+        return _counts(self.fate)
 
     def rows(self, name: str) -> np.ndarray:
         "Give the entries of a split in the order of time"
         found = np.flatnonzero(self.fate == CODE[name])
         return found[np.argsort(self.rank[found])]
+
+# %% ../nbs/12_humanual.ipynb #_counts
+def _counts(fate):
+    counts = np.bincount(fate[fate >= 0], minlength=len(MEANING))
+    return {name: int(n) for name, n in zip(MEANING, counts) if n}
+
+
+def _listed(counts): return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "none was read"
 
 # %% ../nbs/12_humanual.ipynb #settle_times
 def settle_times(
@@ -309,6 +341,7 @@ def select(
     _sift(sieve, records, time, rank, c)
     live = np.flatnonzero(sieve.live)
     rows = index_of(records)._replace(time=time)[live]
+    if not rows.target.any(): raise DataError(f"There are no rows to split: {_listed(_counts(sieve.fate))}.")
     fate, used = split(rows, c.split, **_split_options(c)), np.zeros(len(live), bool)
     if persona.writes: used, fate = choose_evidence(rows, fate, persona.history, persona.share, persona.least)
     sieve.fate[live] = drop_strangers(rows, fate) if _known(c) else fate
@@ -688,7 +721,7 @@ def card(a: Account) -> str:
     parts = [
         f"# {escape(a.title)}", escape(a.about), " ".join(escape(s) for s in a.sentences), "## Splits", _split_table(a),
         "## Every row", f"{a.read:,} rows were read. This became of them:",
-        _table("what became of it", "rows", {**{f"not read: {k}: {FAULTS.get(k, '')}".rstrip(": "): n for k, n in sorted(out.items())}, **fates}),
+        _table("what became of it", "rows", {**{f"not read: {k}: {FAULTS.get(k) or LINES.get(k, '')}".rstrip(": "): n for k, n in sorted(out.items())}, **fates}),
         "## Odd, but kept", _table("what", "times", {f"{k}: {NOTES[k]}": n for k, n in sorted(odd.items())}),
         "## Leaks", _table("what must not happen", "found", {f"{x.what} (of {x.looked_at:,})": x.found for x in a.leaks}),
         "## Failures", _table("what a model could not do", "times", dict(sorted(kinds.items()))), a.more,
@@ -744,9 +777,10 @@ def open_build(
     folder = Path(settings.build.out)
     open_run(folder.parent, folder.name, "", settings.fresh)
     saved, state = folder / "config.yaml", folder / ".build" / "input.json"
-    if saved.exists(): require_same(folder, settings)
-    elif any(folder.iterdir()): raise ConfigError(f"{folder} holds other files. Choose another --build.out.")
-    save_config(saved, settings)
+    if saved.exists(): require_same(folder, settings, "--build.out")
+    elif any(not p.name.startswith(".") for p in folder.iterdir()):
+        raise ConfigError(f"{folder} holds other files. Choose another --build.out.")
+    else: shutil.rmtree(folder / ".build", ignore_errors=True)  # of a start that read nothing
     for left in folder.glob("*/.*"): shutil.rmtree(left, ignore_errors=True)  # half a file of a process that was killed
     now = to_json(_input_state(settings.build))
     if state.exists() and state.read_text("utf-8") != now:
@@ -798,13 +832,37 @@ def _clients(s, folder):
     return writer, _model(s.build.thinking, folder, s.build.concurrency, s.build.thinking_budget) if thinks else None
 
 # %% ../nbs/12_humanual.ipynb #read_source
-def read_source(s: Settings, spool: Spool, tell: Callable[[str], Any]) -> str:  # Markdown of the reader's own
-    "Read the input into the spool"
-    c, kept = s.build, spool.folder / "report.md"
-    source = threads_source(c, lambda text: atomic_write(kept, text)) if c.source == "threads" else rows_source(c, s.persona.facts)
-    fill(spool, source, tell=lambda n: tell(f"read {n:,} rows"))
+def read_source(
+    s: Settings,
+    spool: Spool,
+    tell: Callable[[str], Any],
+    faults: Faults | None = None,  # keeps examples of what could not be read
+) -> str:  # Markdown of the reader's own
+    "Read the input into the spool; the settings are written once something was read"
+    c, kept, saved = s.build, spool.folder / "report.md", Path(s.build.out) / "config.yaml"
+
+    def read(n):
+        if n and not saved.exists(): save_config(saved, s)
+        tell(f"read {n:,} rows")
+
+    fill(spool, _source(s, lambda text: atomic_write(kept, text), faults), tell=read)
     if not any(note["read"] for note in spool.notes): raise DataError(f"{c.path}: there are no rows. Check the path.")
     return kept.read_text("utf-8") if kept.exists() else ""
+
+# %% ../nbs/12_humanual.ipynb #_source
+def _source(s, report=lambda text: None, faults=None):
+    if s.build.source == "threads": return threads_source(s.build, report, faults)
+    return rows_source(s.build, s.persona.facts, faults)
+
+
+def _selected(s, spool, faults):
+    "Select; where nothing is left, say what was wrong, with an example of each kind"
+    try: return select(spool.records(), s.build, s.persona)
+    except DataError as e:
+        lines = [f"{kind}: {n:,} ({FAULTS.get(kind) or NOTES.get(kind) or LINES.get(kind, '')})"
+                 + "".join(f", for example {some}" for some in faults.examples.get(kind, ())[:1])
+                 for kind, n in sorted(total_counts(spool).items())]
+        raise DataError("\n  - ".join([f"{e} Look at --build.min_comments, and at what was met while reading:", *lines])) from e
 
 # %% ../nbs/12_humanual.ipynb #build
 def build(
@@ -819,12 +877,16 @@ def build(
     if done.exists(): return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads(done.read_bytes())["rows"])
     named = _clients(s, folder)
     writer, thinker = writer or named[0], thinker or named[1]
-    spool = Spool(folder / ".build" / "spool")
-    report = read_source(s, spool, tell)
-    plan = select(spool.records(), s.build, s.persona)
-    people, failures = _describe(s, folder, spool, plan, writer, tell)
-    plan = settle(plan, people, s.build, s.persona)
-    _refuse_leaks(plan, s.build)
+    spool, faults = Spool(folder / ".build" / "spool"), Faults()
+    try:
+        report = read_source(s, spool, tell, faults)
+        plan = _selected(s, spool, faults)
+        people, failures = _describe(s, folder, spool, plan, writer, tell)
+        plan = settle(plan, people, s.build, s.persona)
+        _refuse_leaks(plan, s.build)
+    except DataError:  # the corrected command may start anew
+        (folder / "config.yaml").unlink(missing_ok=True)
+        raise
     rows = Writer(folder, s, spool, plan, people, thinker)
     notes = write_all(rows, plan, tell)
     for note in notes.values():
@@ -857,8 +919,7 @@ def _refuse_leaks(plan, c):
 
 def _require_training(plan):
     if not (plan.fate == TRAIN).any():
-        counts = ", ".join(f"{name} {n:,}" for name, n in plan.counts().items())
-        raise DataError(f"No row is left for training: {counts}. Loosen the filters, such as --build.min_comments.")
+        raise DataError(f"No row is left for training: {_listed(plan.counts())}. Loosen the filters, such as --build.min_comments.")
 
 # %% ../nbs/12_humanual.ipynb #_finish
 def _finish(s, folder, spool, plan, notes, failures, report, clients):
@@ -904,7 +965,9 @@ def _sentences(s, plan):
         yield f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold the reply alone."
     if "thinking_sft" in c.sets and c.thinking == "rules":
         yield "Thoughts by rule are placeholders and poor targets: name a chat model in build.thinking before you train on them."
-    if not np.isin(plan.fate, (TEST, SEEN)).any(): yield "No row is left to test on: see below what became of them."
+    if not np.isin(plan.fate, (TEST, SEEN)).any():
+        yield ("No row is left to test on: see below what became of them. Where there are few discussions, --build.split user_time "
+               "holds out the latest replies of each person; lower --build.min_comments and --persona.least keep more people.")
 
 # %% ../nbs/12_humanual.ipynb #Forecast
 class Forecast(NamedTuple):
@@ -938,10 +1001,9 @@ def forecast(
     c, p = s.build, s.persona
     if on_hub(c.path): return Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
-        spool = Spool(Path(folder))
-        source = threads_source(c) if c.source == "threads" else rows_source(c, p.facts)
-        fill(spool, _only(source, most))
-        plan = settle(select(spool.records(), c, p), None, c, replace(p, least=0))
+        spool, faults = Spool(Path(folder)), Faults()
+        fill(spool, _only(_source(s, faults=faults), most))
+        plan = settle(_selected(s, spool, faults), None, c, replace(p, least=0))
         n, done = sum(note["rows"] for note in spool.notes), spool.notes[-1]["read"] < most
         share = 1.0 if done else _share_read(c, plan.records)
     chars = plan.records["chars"].astype(np.int64)

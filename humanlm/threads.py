@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from .data import DataConfig, DataError, Example, Message, Persona, Thread
 from .data import escape, near_miss, read_jsonl, shorten
+from .persona import GONE
 
 # %% ../nbs/02_threads.ipynb #FIELDS
 FIELDS = {
@@ -113,7 +114,8 @@ def read_line(
     post = _value(row, "post", cols.post, (str, type(None))) if cols.post else None
     time = _value(row, "time", cols.time, (str, int, float, type(None)), None) if cols.time else None
     parents = tuple(f"{thread}/{p}" for p in _parents(row, cols.parents)) if cols.parents else ()
-    author = "" if user is None else str(user)
+    author = "" if str(user).strip() in GONE else str(user)
+    text = "" if str(text).strip() in ("[deleted]", "[removed]") else text
     return Line(thread, number, Message(f"{thread}/{number}", "user", author, text or "", time, parents), post or "")
 
 # %% ../nbs/02_threads.ipynb #_NEEDED
@@ -164,14 +166,16 @@ def import_threads(
     columns: Mapping[str, str | None] | None = None,  # field → column, fields as in `FIELDS`
     source: str | None = None,  # name of the collection; None: the file's name
     faults: Counter | None = None,  # counts rows that cannot be used; None: raise at the first
+    rows: Iterable[tuple[int, dict, str]] | None = None,  # number, row and file, read elsewhere; None: read `path`
 ) -> list[Thread]:
     "Read a file of posts and replies into threads, oldest first; `DataError` names file, row and field"
-    path, rows = Path(path), read_rows(path)
+    path = Path(path)
+    rows = [(n, row, path.stem) for n, row in read_rows(path)] if rows is None else list(rows)
     if not rows: raise DataError(f"{path}: there are no rows in this file. Check the path.")
-    cols = column_map(columns, list({c: None for _, row in rows for c in row}), f"{path}, data.columns")
+    cols = column_map(columns, list({c: None for _, row, _ in rows for c in row}), f"{path}, data.columns")
     threads: dict[str, dict] = {}
-    for n, row in rows:
-        try: _add(threads, read_line(row, cols, n, path.stem), n)
+    for n, row, file in rows:
+        try: _add(threads, read_line(row, cols, n, file), n)
         except DataError as e:
             if faults is None: raise DataError(f"{path}, row {n}: {e}") from e
             faults["id given twice" if "already given" in str(e) else "unreadable line"] += 1
