@@ -98,8 +98,8 @@ def signed_rank(
     known = ~np.isnan(values)
     if not known.any(): return SignedRank(math.nan, math.nan, 0)
     index = np.unique(contexts[known], return_inverse=True)[1]
-    means = np.bincount(index, values[known]) / np.bincount(index)
-    means = means[np.abs(means) > 1e-12]
+    means = np.round(np.bincount(index, values[known]) / np.bincount(index), 9)  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
+    means = means[means != 0]
     if not len(means): return SignedRank(1.0, 0.0, 0)
     ranks = rankdata(np.abs(means))
     return SignedRank(float(wilcoxon(means).pvalue), float(np.sign(means) @ ranks / ranks.sum()), len(means))

@@ -106,6 +106,25 @@ def test_signed_ranks_are_scipys_and_turn_their_sign_with_the_models(differences
     assert found.effect == pytest.approx((ranks[d > 0].sum() - ranks[d < 0].sum()) / ranks.sum())
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=1, max_size=20))
+def test_scores_in_tenths_rank_as_whole_numbers_do(pairs):
+    "Ties are ties, whatever a computer makes of 0.8 - 0.7"
+    from scipy.stats import rankdata, wilcoxon
+    a, b = np.array(pairs).T
+    found, whole = signed_rank(a / 10 - b / 10), (a - b)[a != b]
+    assert found.n == len(whole)
+    if not len(whole): return
+    ranks = rankdata(abs(whole))
+    assert found.p == pytest.approx(wilcoxon(whole).pvalue)
+    assert found.effect == pytest.approx((ranks[whole > 0].sum() - ranks[whole < 0].sum()) / ranks.sum())
+
+
+def test_a_tie_by_hand():
+    found = signed_rank(np.array([.8, .7, .6]) - np.array([.7, .6, .7]))
+    assert (found.p, found.effect, found.n) == (pytest.approx(1.0), pytest.approx(1 / 3), 3)
+
+
 def test_a_context_counts_once_however_many_replies_it_has():
     once, often = signed_rank([0.1, -0.2, 0.3]), signed_rank([0.1] * 50 + [-0.2, 0.3], ["a"] * 50 + ["b", "c"])
     assert (once.p, once.n) == (often.p, often.n)
