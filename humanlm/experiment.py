@@ -40,7 +40,7 @@ from .data import (
     to_dict, to_json)
 from .evaluate import Evaluation, judge_texts, load_evaluations, save_evaluations, score_table
 from .hierarchy import TRACE, HierarchyConfig, ParsePolicy, make_rows, target
-from .levels import word_count
+from .levels import LEVELS, word_count
 from .job import evaluate_model, keep_memory, load_data, quiet_libraries, reference_texts, settle_judges
 from .judges import make_judge
 from .metrics import ALL, Interval, Paired, Result, paired_table, results_table
@@ -791,7 +791,8 @@ def curves(
     "Draw the reward of each level over generated tokens, averaged over seeds"
     from matplotlib.figure import Figure
     found = [line for line in outcome.facts["curves"] if line["arm"] in arms]
-    levels = list(dict.fromkeys(line["level"] for line in found))
+    asked = {line["level"] for line in found}
+    levels = [*(level for level in LEVELS if level in asked), *sorted(asked - set(LEVELS))]
     columns = min(4, max(1, len(levels)))
     rows = -(-len(levels) // columns) or 1
     figure = Figure(figsize=(6.9, 0.6 + 1.5 * rows), layout="constrained")
@@ -804,9 +805,9 @@ def curves(
     for ax in panels[len(levels):]:
         ax.set_axis_off()
     figure.supxlabel("generated tokens, thousands", fontsize=9)
-    figure.supylabel("reward", fontsize=9)
+    figure.supylabel("reward by the judge of training", fontsize=9)
     named = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(named.values(), named, loc="outside lower center", ncols=4)
+    figure.legend(named.values(), named, loc="outside upper center", ncols=4)
     return figure
 
 # %% ../nbs/88_experiment.ipynb #plan
