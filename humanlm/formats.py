@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from .data import (
     SPLITS, DataError, Example, Message, Persona, conversation_html, near_miss, read_jsonl, shorten, table_cell)
 from .mail import MAIL_FAULTS, MAIL_NOTES, Seen, mail_rows, read_who, thread_subject
-from .persona import GONE
+from .persona import GONE, PERSONA_BLOCKS
 
 # %% ../nbs/02_formats.ipynb #SOURCES
 SOURCES = {
@@ -79,6 +79,8 @@ NOTES = MAIL_NOTES | {
     "wrong encoding": "bytes that are not UTF-8: replaced in JSON, read as Windows-1252 in CSV",
     "time missing": "nobody knows when it was written",
     "time unreadable": "the time is there but says nothing",
+    "time in milliseconds": "the time is given in milliseconds, or finer: read as such",
+    "persona of another shape": "the persona that came with the row lacks a part, has others, or is a list (then it is left out)",
     "time doubtful": "the time lies before the site began, or in the far future",
     "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
     "identity unknown": "which earlier messages are the user's own cannot be decided: none is called HUMAN",
@@ -568,7 +570,7 @@ def map_row(
         d.notes.pop("identity unknown", None)
     digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
     row_id, names = f"{d.source}-{digest.hexdigest()}", tuple(n for n in d.names if n and n != user)
-    return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw), names, tuple(d.notes))
+    return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw, d.notes), names, tuple(d.notes))
 
 # %% ../nbs/02_formats.ipynb #_GONE_HASHES
 _GONE_HASHES = {digest[:16] for mark in GONE for digest in _digests(mark)}
@@ -612,6 +614,8 @@ _END = 4102444800.0  # the year 2100
 def _time(draft):
     found = draft.raw.get("timestamp")
     time = utc_seconds(found)
+    if time is not None and not isinstance(found, datetime) and _number(found) > 1e10:
+        draft.notes["time in milliseconds"] = None
     if time is None:
         draft.notes["time missing" if found in (None, "", 0, "0") or found != found else "time unreadable"] = None
     elif not draft.form.began <= time < _END:
@@ -619,10 +623,20 @@ def _time(draft):
     return time
 
 
-def _persona(raw):
+def _number(text):
+    try:
+        return abs(float(text))
+    except ValueError:
+        return 0.0
+
+
+def _persona(raw, notes):
     persona = raw.get("persona")
     if isinstance(persona, str) and persona.lstrip()[:1] in ("{", '"'):
-        return _decoded(persona, "persona")
+        persona = _decoded(persona, "persona")
+    parts = persona.keys() - {"analysis"} if isinstance(persona, dict) else set(PERSONA_BLOCKS)
+    if parts != set(PERSONA_BLOCKS) or isinstance(persona, (list, tuple)):
+        notes["persona of another shape"] = None
     return persona if isinstance(persona, (dict, str)) else None
 
 # %% ../nbs/02_formats.ipynb #_WHEN

@@ -102,7 +102,7 @@ def _select_checks(c):
 SETS = ("rl", "sft", "thinking_sft")
 INPUTS = ("threads", *formats)
 
-
+# %% ../nbs/12_humanual.ipynb #BuildConfig
 @dataclass(frozen=True)
 class BuildConfig(SelectConfig):
     "What is read and written"
@@ -110,7 +110,7 @@ class BuildConfig(SelectConfig):
     """threads (a log with reply links; held whole in memory), or youtube (news), amazon (book), reddit (opinion), medium
     (politics), wildchat (chat), enron (email)."""
     path: str | None = None
-    """A .jsonl, .csv or .parquet file, a folder of them, or OWNER/NAME on the hub."""
+    """A .jsonl, .csv or .parquet file, a folder of them, or (not for threads) OWNER/NAME on the hub."""
     columns: dict[str, str] = field(default_factory=dict)
     """Our name of a field → its name in the file, such as '{text: comment, user: author, thread: video, time: date}': for
     threads, or for flat comments of another source."""

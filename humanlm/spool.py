@@ -250,6 +250,9 @@ def thread_entries(
     return FromThreads(entries, report, _left_out(threads, {e.id for e in entries}))
 
 
+def _plain(m): return m.id, m.role, m.name, m.content, m.time
+
+# %% ../nbs/03_spool.ipynb #_left_out
 def _left_out(threads, kept):
     robots, left = automatic_accounts(threads), Counter()
     for turn in (turn for t in threads for turn in reply_turns(t)[0]):
@@ -263,6 +266,3 @@ def _why(m, turn, robots):
     if not m.name: return "line without an author"
     if not m.content.strip(): return "line without text"
     return "answer to nothing" if m is turn.lines[0] else "line of a longer turn"
-
-
-def _plain(m): return m.id, m.role, m.name, m.content, m.time
