@@ -879,8 +879,12 @@ def adapter_base(
         name = json.loads(file.read_text("utf-8"))["base_model_name_or_path"]
     except (ValueError, KeyError) as e:
         raise ModelError(f"{file} is broken ({type(e).__name__}). Take an earlier one, or save it again.") from e
-    beside = Path(where) / name
-    return str(beside.resolve()) if (beside / "config.json").is_file() else name
+    beside = Path(where) / name  # if the name is absolute, the name alone
+    if (beside / "config.json").is_file():
+        return str(beside.resolve())
+    if Path(name).is_absolute() or name.startswith("."):
+        raise ModelError(f"{where} is an adapter, and its base {name} is not there (no config.json). Put it back, or name its place in {file}.")
+    return name
 
 # %% ../nbs/06_models.ipynb #_with_adapter
 def _with_adapter(model, where, base):

@@ -408,3 +408,10 @@ def test_the_command_of_vllm_names_adapter_and_base(folder):
     command = vllm_command("vllm", folder.with_name("adapter"), "someone", 8001, "bfloat16")
     assert command[:3] == ["vllm", "serve", str(folder)] and f"someone={folder.with_name('adapter')}" in command
     assert command[command.index("--max-lora-rank") + 1] == "8"
+
+
+def test_a_plan_names_a_base_that_is_missing(folder, tmp_path, capsys):
+    import shutil
+    alone = shutil.copytree(folder.with_name("adapter"), tmp_path / "runs" / "one" / "models" / "adapter")
+    assert main(["--model.name", str(alone), "--dry-run", "--serve.engine", "transformers"]) == 2
+    assert "is an adapter, and its base" in (said := capsys.readouterr().err) and "is not there" in said and "tram" in said
