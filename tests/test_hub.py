@@ -92,11 +92,18 @@ def command(run, *args, endpoint="http://127.0.0.1:9", **env):
 
 # ---- the card
 
-def test_a_dry_run_writes_the_card_and_asks_nobody(run):
+def test_a_dry_run_writes_nothing_and_asks_nobody(run):
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
     with Hub() as hub:
         done = command(run, "push", "mini", "--hub.repo", "me/tram", "--dry-run", endpoint=hub.url)
     assert done.returncode == 0 and hub.seen == [], done.stderr
-    assert "nothing was published" in done.stdout and "README.md" in done.stdout and "humanlm.json" in done.stdout
+    assert "nothing was written or published" in done.stdout and "README.md" in done.stdout and "humanlm.json" in done.stdout
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+
+
+def test_a_card_says_what_is_known_and_no_more(run, tmp_path):
+    done = command(run, "push", "mini", "--hub.repo", "me/tram", "--hub.out", tmp_path / "card")
+    assert done.returncode == 0, done.stderr
     card = (run / "cards" / "humanlm.md").read_text()
     head, text = card.split("---\n")[1:3][0], card.split("---\n", 2)[2]
     assert yaml.safe_load(head) | {"tags": 0} == {"license": "apache-2.0", "library_name": "transformers", "pipeline_tag": "text-generation", "tags": 0}
@@ -153,6 +160,15 @@ def test_a_hub_that_cannot_be_reached_is_said(run):
     assert done.returncode == 2 and "Nothing was published" in done.stderr and "Check the network, HF_ENDPOINT" in done.stderr
     done = command(run, "push", "mini", "--hub.repo", "me/tram", HF_HUB_OFFLINE="1")
     assert done.returncode == 2 and "HF_HUB_OFFLINE" in done.stderr
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for_forever(run):
+    import os
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
+        code = "import sys, humanlm.hub as h; h.PATIENCE = 1.0; sys.exit(h.main(['push', 'mini', '--hub.repo', 'me/tram']))"
+        done = subprocess.run([sys.executable, "-c", code], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and "Nothing was published" in done.stderr and "Timeout" in done.stderr
 
 
 @pytest.mark.parametrize("args, said", [
