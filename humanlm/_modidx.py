@@ -453,6 +453,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.formats._medium_writer': ('formats.html#_medium_writer', 'humanlm/formats.py'),
                                  'humanlm.formats._name': ('formats.html#_name', 'humanlm/formats.py'),
                                  'humanlm.formats._needed': ('formats.html#_needed', 'humanlm/formats.py'),
+                                 'humanlm.formats._number': ('formats.html#_number', 'humanlm/formats.py'),
                                  'humanlm.formats._numbered': ('formats.html#_numbered', 'humanlm/formats.py'),
                                  'humanlm.formats._official': ('formats.html#_official', 'humanlm/formats.py'),
                                  'humanlm.formats._open': ('formats.html#_open', 'humanlm/formats.py'),
