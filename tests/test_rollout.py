@@ -205,3 +205,13 @@ def test_a_level_with_a_thought_of_its_own_is_generated_up_to_its_end(examples, 
     assert loaded[1].decode(policy.prompt_ids(rows[0])).endswith("<think>") and rows[0]["stop"] == ["</think>"]
     done = run_sync(single_turn()(rows * 4, policy))
     assert all(len(t.completion_ids) <= 8 and t.parse_status in ("ok", "empty", "unterminated", "missing") for t in done)
+
+
+@pytest.mark.parametrize("stop, text", [("any", "<stance>against</response>"), ("own", "<stance>against</response> and more</stance>")])
+def test_any_closing_tag_ends_a_text_where_the_settings_say_so(stop, text):
+    from humanlm.data import run_sync, sample_examples
+    from humanlm.hierarchy import HierarchyConfig, make_rows
+    from humanlm.rollout import ScriptedPolicy, single_turn
+    rows = make_rows(sample_examples()[:1], HierarchyConfig(levels=["stance", "response"], stop=stop), ["stance"])
+    said, = run_sync(single_turn()(rows, ScriptedPolicy({"stance": "<stance>against</response> and more</stance> Bye"})))
+    assert said.text == text and (said.parse_status == "ok") == (stop == "own")
