@@ -336,7 +336,7 @@ def cold_start_plan(s: Settings) -> str:
     "Steps and rows of the cold start"
     steps = s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
     last = f", then {s.sft.faithful_steps} of thoughts to follow" if s.sft.faithful_steps else ""
-    return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}"
+    return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}; begins anew if it is cut off"
 
 
 def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
