@@ -261,7 +261,7 @@ class Reward(Protocol):
     ) -> Any: # [B, R], nan = no score; or that and the trajectories with their scores filled in
         ...
 
-
+# %% ../nbs/14_rollout.ipynb #Batch
 class Batch(NamedTuple):
     "What an advantage may look at"
     rewards: Any  # [B, R], nan = no score
@@ -277,7 +277,7 @@ class Advantage(Protocol):
     def __call__(self, batch: Batch) -> Any: # [B] or [B, T], 0 = no push
         ...
 
-
+# %% ../nbs/14_rollout.ipynb #Memory
 class Memory(Protocol):
     "What a method keeps from step to step; part of every checkpoint"
     file: str # its name inside a checkpoint

@@ -105,7 +105,7 @@ def reply_rows(
     return [sft_row(prompt(example, level, config, thinking=o), thought + target({level: text}, None, config.load()), o,
                     f"{example.id}:{level}") for (level, example, text), thought, o in zip(picked, thoughts, opens)]
 
-
+# %% ../nbs/28_sft.ipynb #is_thought
 def is_thought(
     level: str,
     config: HierarchyConfig,
@@ -177,7 +177,7 @@ def kept_phrases(
     others = [i for i in range(total) if i not in needed]
     return sorted({*needed, *rng.sample(others, int(rng.random() * (len(others) + 1) * share))})
 
-
+# %% ../nbs/28_sft.ipynb #asked_states
 def asked_states(
     config: HierarchyConfig,
 ) -> list[str]:
@@ -281,7 +281,7 @@ def world_rows(
 
 TOGETHER = 0.25  # share of rows that ask for all levels at once, where a run has modes that do
 
-
+# %% ../nbs/28_sft.ipynb #faithful_rows
 def faithful_rows(
     world: World,
     config: HierarchyConfig,
