@@ -398,6 +398,12 @@ def test_odd_lines_of_a_log_are_counted_and_nobody_is_called_deleted(tmp_path):
     assert "[deleted]" not in {e.user_id for e in load_examples(built.folder)}
 
 
+def test_cut_contexts_of_a_log_are_counted(tmp_path):
+    built = build(settings(tmp_path, log(), **LOG, max_context=2, persona={"least": 1}))
+    assert "| replies whose context was cut | 60 |" in built.card  # the last of four lines in each discussion
+    assert {len(e.context) for e in load_examples(built.folder)} <= {1, 2}
+
+
 def test_logs_may_be_tables_and_folders(tmp_path):
     import csv
     rows = log()
