@@ -365,10 +365,10 @@ def test_tokens_per_minute_are_kept_and_what_is_not_used_is_given_back(make, ser
 def test_deadline_covers_retries_and_waits(make, server):
     server.script = [(503, ERROR, {"retry-after": "0.2"})] * 99
     start = time.monotonic()
-    with pytest.raises(LLMError, match="deadline of 0.7 s"):
-        run_sync(make(Limits(deadline=0.7, attempts=99, backoff=0.001, breaker=0))(chat("hello")))
-    assert time.monotonic() - start < 3
-    assert 1 < len(server.seen) < 10
+    with pytest.raises(LLMError, match="deadline of 2.1 s"):
+        run_sync(make(Limits(deadline=2.1, attempts=99, backoff=0.001, breaker=0))(chat("hello")))
+    assert time.monotonic() - start < 10
+    assert 1 < len(server.seen) < 20
 
 
 def test_breaker_opens_and_closes(make, server):
@@ -479,8 +479,8 @@ def test_failed_answers_are_paid_for(make, server):
 def faulty(server, kind):
     """Let the server break every answer after it was made; give what the client needs for it."""
     server.script = [(200, b'{"choices": [', {})] * 99 if kind == "half a body" else [(200, None, {"content-length": "99999"})] * 99
-    server.delay = 0.3 if kind == "silence" else 0.0
-    return Limits(concurrency=4, timeout=0.1 if kind == "silence" else 2.0, attempts=4, backoff=0.001, breaker=0)
+    server.delay = 1.5 if kind == "silence" else 0.0
+    return Limits(concurrency=4, timeout=0.6 if kind == "silence" else 2.0, attempts=4, backoff=0.001, breaker=0)
 
 
 @pytest.mark.parametrize("kind", ["half a body", "half an answer", "silence"])
@@ -525,7 +525,7 @@ def test_a_connection_that_is_never_made_costs_nothing(make, monkeypatch):
     with socket.socket() as deaf, contextlib.ExitStack() as callers:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
-        for _ in range(3):  # its queue is full: who comes now hears nothing
+        for _ in range(9):  # its queue is full: who comes now hears nothing
             caller = callers.enter_context(socket.socket())
             caller.setblocking(False)
             caller.connect_ex(deaf.getsockname())

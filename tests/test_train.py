@@ -194,7 +194,8 @@ def test_a_synthetic_run_compares_both_methods_at_equal_tokens(tmp_path):
         assert sum(tokens) >= 300 > sum(tokens[:-1]) and len(tokens) < STEPS
     found = json.loads((folder / "results.json").read_text())
     assert {r["model"] for r in found["rows"]} == {"base", "cold-start", "response-only", "humanlm", "chance", "constant", "ceiling"}
-    assert {r["metric"] for r in found["rows"]} == {"state_alignment", "response_alignment", "reply_state_alignment"}
+    assert {r["metric"] for r in found["rows"]} == {
+        "state_alignment", "response_alignment", "reply_state_alignment", "edit_similarity", "bleu", "chrf"}
     assert {(p["a"], p["b"]) for p in found["paired"]} >= {("humanlm", "cold-start"), ("humanlm", "response-only")}
 
 
@@ -356,7 +357,7 @@ BAD_DATA = {
     "nothing to reply to": (text(json.dumps(row(99, context=[]))), r"row 3, field 'context': empty"),
     "an unknown split": (text(json.dumps(row(99, split="tset"))), r"row 3, field 'split': unknown split 'tset'. Did you mean 'test'"),
     "an id twice": (text(json.dumps(row(0, reply="Something else."))), r"row 3, field 'id': 'e0' is the id of .*row 1 too. Make ids unique"),
-    "no rows": ("\n", r"rows.jsonl: holds no rows"),
+    "no rows": ("\n", r": holds no rows"),
     "one discussion": (text().replace('"context_id": "c', '"context_id": "same", "source": "c'), r"contexts are too few .*Add data"),
     "a reply in its persona": (text(json.dumps(row(99, reply="Never ever close that old bridge.", persona={"user_id": "u3", "text": "Said: never ever close that old bridge."}))),
                                r"The data leak:.*reply contained in its own persona.*e99"),
