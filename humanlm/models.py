@@ -883,7 +883,8 @@ def adapter_base(
     if (beside / "config.json").is_file():
         return str(beside.resolve())
     if Path(name).is_absolute() or name.startswith("."):
-        raise ModelError(f"{where} is an adapter, and its base {name} is not there (no config.json). Put it back, or name its place in {file}.")
+        raise ModelError(f"{where} is an adapter, and its base {name} is not there (no config.json). Put it back, or name its "
+                         f"place in {file}.")
     return name
 
 # %% ../nbs/06_models.ipynb #_with_adapter

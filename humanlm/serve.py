@@ -782,7 +782,8 @@ def serve(
 ) -> None:
     "Serve until told to stop"
     _starlette()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # like Ctrl+C: whatever was started is ended
+    if threading.current_thread() is threading.main_thread():  # the only one that may ask for signals
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # like Ctrl+C: whatever was started is ended
     line = listen(config)
     print(f"loading {choice.place} ({choose_engine(config)})", flush=True)
     engine, setup = open_engine(choice, config)
