@@ -141,8 +141,7 @@ def test_imports_only_point_down():
     ("from humanlm.judges import Score", "higher number"), ("def f():\n    import humanlm.judges", "higher number"),
     ("from . import judges", "higher number"), ("import trl", "only sft, trainer may")])
 def test_wrong_imports_are_found(code, problem):
-    numbers = {module(nb): number(nb) for nb in NBS} | {"judges": 16}
-    if "judges" in code and not any(module(nb) == "judges" for nb in NBS): pytest.skip("needs 16_judges")
+    numbers = {module(nb): number(nb) for nb in NBS}
     assert problem in "\n".join(direction_problems({"data": ast.parse(code)}, numbers))
 
 
@@ -160,7 +159,6 @@ def test_light_modules_import_nothing_heavy():
 
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_help_answers_without_torch(command):
-    if not (ROOT / f"humanlm/{command}.py").exists(): pytest.skip(f"no {command} yet")
     out = subprocess.run([sys.executable, "-X", "importtime", "-m", f"humanlm.{command}", "--help"],
                          capture_output=True, text=True)
     assert out.returncode == 0 and "--config" in out.stdout
@@ -299,7 +297,6 @@ def test_a_notebook_opens_with_its_module_and_title(notebook):
 # ---- README and the package
 
 def test_readme_is_made_from_the_index():
-    if not (ROOT / "nbs/index.ipynb").exists(): pytest.skip("no index yet")
     out = subprocess.run([sys.executable, "docs/build.py", "readme", "--check", "true"], cwd=ROOT,
                          capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
