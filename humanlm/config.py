@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['HARMLESS', 'SWITCHES', 'SCALARS', 'ALONE', 'GRAMMAR', 'WAYS_ON', 'PACKAGES', 'RunConfig', 'SFTConfig', 'Settings',
            'known_settings', 'guess_setting', 'read_yaml', 'Line', 'cut_line', 'find_run', 'parse', 'settings_yaml',
-           'save_config', 'command', 'run_state', 'read_record', 'open_run', 'require_same', 'process_count', 'Stages',
-           'versions', 'git_commit', 'run_record', 'save_record']
+           'save_config', 'command', 'run_state', 'read_record', 'open_run', 'require_same', 'alone', 'process_count',
+           'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../nbs/01_config.ipynb #import-copy-import-itertools
 import copy
@@ -650,6 +650,57 @@ def require_same(
 
 def _flat(content):
     return ((f"{group}.{name}", value) for group, name, value in _leaves(content))
+
+# %% ../nbs/01_config.ipynb #alone
+@contextmanager
+def alone(
+    folder: str | Path,  # to work on; the lock lies beside it, so the folder itself may be moved aside
+    option: str = "--run.name",  # names another folder
+    wait: bool = False,  # wait for the other process instead of failing
+) -> Iterator[None]:
+    "Be the only process of this machine that works on a folder; `ConfigError` names the other one"
+    folder = Path(folder)
+    path = _made(folder.parent) / f"{folder.name}.lock"
+    with _take(path, folder, option, wait):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+# %% ../nbs/01_config.ipynb #_take
+def _take(path, folder, option, wait):
+    "Give the locked file, with our number in it"
+    while True:
+        try:
+            file = path.open("a")
+            locked = _locked(file, wait)
+        except OSError as e:
+            raise ConfigError(f"Cannot lock {path}: {e.strerror}. Choose another {option}.") from e
+        if not locked:
+            number = path.read_text() or "?"
+            raise ConfigError(f"{folder} is in use: process {number} is working on it. Wait until it ends, or choose another {option}.")
+        if _is_at(file, path):
+            file.truncate(0)
+            print(os.getpid(), end="", file=file, flush=True)
+            return file
+
+# %% ../nbs/01_config.ipynb #_locked
+def _locked(file, wait):
+    try:
+        import fcntl
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except ImportError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file, path):
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 # %% ../nbs/01_config.ipynb #process_count
 def process_count() -> int:

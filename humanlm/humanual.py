@@ -25,7 +25,7 @@ from fastcore.basics import patch
 
 from . import __version__
 from .cache import DiskCache
-from .config import Settings, command, git_commit, open_run, parse, require_same, save_config, versions
+from .config import Settings, alone, command, git_commit, open_run, parse, require_same, save_config, versions
 from .data import (SPLITS, ConfigError, DataError, Example, Persona, aligned, atomic_path, atomic_write, check_name,
                           escape, fingerprint, near_miss, require, run_sync, shorten, table_cell, to_dict, to_json)
 from .formats import (FAULTS, NOTES, Faults, RowFault, file_items, formats, hide_user, map_row, numbered_rows, on_hub,
@@ -871,8 +871,12 @@ def build(
     writer: ChatClient | None = None,       # of personas, instead of the one that is named
     thinker: ChatClient | None = None,      # of thoughts, instead of the one that is named
 ) -> Built:
-    "Build training sets from raw conversations"
-    s, folder = settings, open_build(settings)
+    "Build training sets from raw conversations; `ConfigError` if another process is making the same folder"
+    with alone(settings.build.out, "--build.out"): return _build(settings, tell, writer, thinker)
+
+# %% ../nbs/12_humanual.ipynb #_build
+def _build(s, tell, writer, thinker):
+    folder = open_build(s)
     done = folder / "build.json"
     if done.exists(): return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads(done.read_bytes())["rows"])
     named = _clients(s, folder)

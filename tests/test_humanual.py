@@ -234,6 +234,20 @@ def test_a_killed_process_goes_on(tmp_path):
     assert content(tmp_path / "killed") == whole
 
 
+def test_two_processes_do_not_build_one_folder(tmp_path):
+    rows, refused = forum(), []
+    s = settings(tmp_path, rows)
+    flags = ["--build.path", s.build.path, "--build.source", "reddit", "--build.out", s.build.out, "--build.test_frac", "0.2", "--build.val_frac", "0.1"]
+    def second(*more): return subprocess.run([sys.executable, "-m", "humanlm.humanual", "build", *flags, *more], cwd=ROOT, capture_output=True, text=True)
+    def tell(line):
+        if not refused: refused.extend([second(), second("--fresh")])
+    first = build(s, tell)
+    for other in refused:
+        assert other.returncode == 2 and f"is in use: process {os.getpid()} is working on it. Wait until it ends, or choose another --build.out." in other.stderr
+    assert content(first.folder) == content(build(settings(tmp_path, None, "alone")).folder)
+    assert second().returncode == 0 and sorted(p.name for p in tmp_path.iterdir()) == ["alone", "out", "rows.jsonl"]
+
+
 def test_reading_goes_on_behind_the_last_part(tmp_path):
     s = settings(tmp_path, forum(100))
     from humanlm.humanual import rows_source
