@@ -7,19 +7,24 @@ __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'is_none', 'Step', 'Context'
            'context_schema', 'split_entry', 'read_entries', 'is_unread', 'to_lists', 'from_lists', 'Violation',
            'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json', 'to_published', 'to_text',
            'simulations_text', 'has_tag', 'split_mental', 'sentence', 'decode', 'decode_warnings', 'make_context',
-           'memories', 'memory_text', 'turn_number', 'perspective']
+           'memories', 'memory_text', 'turn_number', 'perspective', 'clauses', 'as_fact', 'facts', 'best_match',
+           'ObservationScores', 'observation_scores', 'structural_score', 'Quality', 'QualityMeans', 'quality_means',
+           'quality_table']
 
-# %% ../nbs/54_contexts.ipynb #import-json-import-re
+# %% ../nbs/54_contexts.ipynb #import-json-import-math
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from .data import DataError, near_miss, shorten
+from .data import DataError, escape, near_miss, shorten, table_cell
 from .viz import tag
 
 # %% ../nbs/54_contexts.ipynb #NONE
@@ -558,3 +563,168 @@ def _lived(steps: list[Step], name: str) -> list[Step]:
     seen = [*here[1:], True]
     return [step if after else step.model_copy(update={"actions": dict.fromkeys(step.actions, NONE)})
             for step, now, after in zip(steps, here, seen) if now]
+
+# %% ../nbs/54_contexts.ipynb #_CUT
+_CUT = re.compile(r"(?<=[.!?])\s+|[\n;]+")
+
+
+def clauses(
+    text: str,  # decoded
+) -> list[str]:  # without final period
+    "Cut a text into clauses"
+    return [clause for part in _CUT.split(text) if (clause := part.strip(" \t\r.")) and not is_none(clause)]
+
+
+def as_fact(
+    clause: str,
+) -> str:
+    "Bring a clause to the form in which it is compared"
+    return " ".join(clause.split()).casefold()
+
+# %% ../nbs/54_contexts.ipynb #facts-2
+def facts(
+    context: Context,
+    private: bool = False,  # thoughts instead of perceptions
+    decoded: bool = False,  # the context holds no tags any more
+) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
+    "Count what each agent perceived, or what it thought"
+    context = context if decoded else decode(context)
+    return Counter((name, as_fact(clause)) for step in context.steps for name, text in step.observations.items()
+                   if not is_none(text) for clause in clauses(split_mental(text)[private]))
+
+# %% ../nbs/54_contexts.ipynb #best_match
+def best_match(
+    name: str,
+    candidates: Iterable[str],
+    threshold: float = 0.7,  # least similarity, 0..1, ignoring case
+) -> str | None:  # None = nothing is similar enough
+    "Find the candidate most similar to a name"
+    def likeness(other: str) -> float:
+        return SequenceMatcher(None, name[:200].lower(), other[:200].lower()).ratio()
+
+    best = max(candidates, key=likeness, default=None)
+    return best if best is not None and likeness(best) >= threshold else None
+
+# %% ../nbs/54_contexts.ipynb #ObservationScores
+class ObservationScores(NamedTuple):
+    "How well observations agree with a reference"
+    precision: float  # share of generated facts that the reference has; nan if none were generated
+    recall: float  # share of reference facts that were generated; nan if it has none
+    f1: float  # nan if both are empty
+    leaks: dict[str, list[str]]  # agent → facts that only others perceived
+    inventions: dict[str, list[str]]  # agent → facts that nobody perceived
+    omissions: dict[str, list[str]]  # agent → facts that were left out
+
+# %% ../nbs/54_contexts.ipynb #observation_scores
+def observation_scores(
+    generated: Context,
+    reference: Context,
+    private: bool = False,  # compare thoughts instead of perceptions
+) -> ObservationScores:
+    "Compare what agents perceive in two records of one story"
+    made, wanted = _renamed(facts(generated, private), reference.agents), facts(reference, private)
+    right, mine, theirs = (count.total() for count in (made & wanted, made, wanted))
+    share = lambda part, whole: part / whole if whole else math.nan
+    happened = {fact for _, fact in wanted} | {as_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
+    surplus = [pair for pair in made - wanted if pair not in wanted]
+    leaks, inventions = ([pair for pair in surplus if (pair[1] in happened) == kind] for kind in (True, False))
+    return ObservationScores(share(right, mine), share(right, theirs), share(2 * right, mine + theirs),
+                             _by_agent(leaks), _by_agent(inventions), _by_agent(wanted - made))
+
+# %% ../nbs/54_contexts.ipynb #_renamed
+def _renamed(found: Counter, names: Sequence[str]) -> Counter:
+    "Give agents the names of the reference; a name that is taken stays"
+    free = [name for name in names if name not in {agent for agent, _ in found}]
+    match = {agent: best_match(agent, free) or agent for agent, _ in found if agent not in names}
+    return Counter({(match.get(agent, agent), fact): n for (agent, fact), n in found.items()}) if match else found
+
+
+def _by_agent(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    "Sort (agent, fact) pairs by agent"
+    grouped = {}
+    for agent, fact in pairs:
+        grouped.setdefault(agent, []).append(fact)
+    return grouped
+
+# %% ../nbs/54_contexts.ipynb #structural_score
+def structural_score(
+    context: Any,  # a context or plain data, however broken
+) -> float:  # 0..1
+    "Score the form of a record, as the published evaluation does"
+    obj = context.model_dump() if isinstance(context, Context) else context
+    if not isinstance(obj, dict) or not isinstance(steps := obj.get("socialized_context"), list) or "agents_names" not in obj:
+        return 0.0
+    if not steps:
+        return 0.3
+    names = obj["agents_names"] if isinstance(obj["agents_names"], list) else []
+    whole = sum(all(_keys(step, field, names) == set(map(str, names)) for field in ("observations", "actions")) for step in steps)
+    return min(1.0, 0.3 + 0.4 * whole / len(steps) + _numbering_score(steps))
+
+# %% ../nbs/54_contexts.ipynb #_keys
+def _keys(step: Any, field: str, names: list) -> set[str] | None:
+    "Give the agents that a step names"
+    entries = step.get(field) if isinstance(step, dict) else None
+    if isinstance(entries, list):
+        entries = read_entries(entries, list(map(str, names)))
+    return {name for name in entries if not is_unread(name, names)} if isinstance(entries, dict) else None
+
+
+def _numbering_score(steps: list) -> float:
+    "Score the timesteps: 0.3 counted, 0.15 never falling, 0 out of order, 0.1 not numbers"
+    found = [step.get("timestep") if isinstance(step, dict) else None for step in steps]
+    try:
+        numbers = [int(number) for number in found]
+    except (TypeError, ValueError):
+        return 0.0 if None in found else 0.1
+    if numbers in (list(range(len(steps))), list(range(1, len(steps) + 1))):
+        return 0.3
+    return 0.15 if numbers == sorted(numbers) else 0.0
+
+# %% ../nbs/54_contexts.ipynb #Quality
+class Quality(NamedTuple):
+    "Scores of one generated context"
+    file_id: str
+    structural_score: float
+    observation_accuracy: float  # nan = not judged
+    judge_reasoning: str = ""
+
+    @property
+    def overall_score(self) -> float: return 0.3 * self.structural_score + 0.7 * self.observation_accuracy
+
+# %% ../nbs/54_contexts.ipynb #QualityMeans
+class QualityMeans(NamedTuple):
+    "Means over the files that have all scores; nan if there are none"
+    structural: float
+    observation: float
+    overall: float
+    coverage: float  # share of reference files that have all scores
+    adjusted: float  # mean overall score in which the other files count 0
+
+
+def quality_means(
+    rows: Iterable[Quality],
+    expected: int,  # number of reference files
+) -> QualityMeans:
+    "Average the scores of files"
+    kept = [row for row in rows if not math.isnan(row.overall_score)]
+    mean = lambda values: math.fsum(values) / len(kept) if kept else math.nan
+    overall, coverage = mean(row.overall_score for row in kept), len(kept) / expected if expected else math.nan
+    return QualityMeans(mean(row.structural_score for row in kept), mean(row.observation_accuracy for row in kept), overall,
+                        coverage, overall * coverage if kept else 0.0 if expected else math.nan)
+
+# %% ../nbs/54_contexts.ipynb #quality_table
+def quality_table(
+    rows: Sequence[Quality],
+    expected: int | None = None,  # number of reference files; None: as many as rows
+) -> str:  # Markdown
+    "Write scores as the published table, with coverage below"
+    expected = len(rows) if expected is None else expected
+    means = quality_means(rows, expected)
+    number = lambda value: "none" if math.isnan(value) else f"{value:.3f}"
+    line = lambda *cells: f"| {' | '.join(cells)} |"
+    body = [line(table_cell(row.file_id).ljust(12), *map(number, (row.structural_score, row.observation_accuracy, row.overall_score)))
+            for row in rows]
+    bold = [f"**{number(value)}**" for value in means[:3]]
+    return "\n".join([line("File", "Structural", "Observation Accuracy", "Overall"), "|---|---|---|---|", *body,
+                      line("**Mean**", *bold), line("**Final Score**", "", "", bold[2]),
+                      line(f"Coverage {means.coverage:.0%} of {expected}" if expected else "No files", "", "", number(means.adjusted))])
