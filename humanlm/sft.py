@@ -6,16 +6,17 @@
 __all__ = ['Describe', 'Think', 'THOUGHT_ORDER', 'LESSON_WEIGHTS', 'TOGETHER', 'sft_row', 'sft_dataset', 'labelled', 'reply_rows',
            'is_thought', 'closed', 'thought_from', 'world_row', 'shortened', 'kept_phrases', 'asked_states', 'lesson',
            'stage_one', 'lesson_share', 'stage_two', 'with_thought', 'faithful_row', 'world_rows', 'faithful_rows',
-           'Both', 'muon_adamw', 'Progress', 'MetricsLog', 'sft_args', 'train_sft']
+           'Both', 'muon_adamw', 'Progress', 'MetricsLog', 'sft_args', 'RowsTrainer', 'train_sft']
 
 # %% ../nbs/28_sft.ipynb #import-json-import-math
 import json
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -400,9 +401,10 @@ class MetricsLog(TrainerCallback):
 def sft_args(
     sft: SFTConfig,
     steps: int,
-    out: str | Path,  # where checkpoints would go
+    out: str | Path,  # where checkpoints go
     seed: int = 0,
     report_to: str = "none",  # wandb, or nothing beside the run folder
+    save: Mapping[str, Any] | None = None,  # TRL's options for checkpoints; None writes none
 ) -> TRLConfig:
     "TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
@@ -410,9 +412,24 @@ def sft_args(
     rate = dict(learning_rate=sft.adam_lr, warmup_steps=min(sft.warmup, steps // 2), lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
     order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)
-    quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), save_strategy="no", report_to=report_to)
+    quiet = dict(disable_tqdm=True, logging_steps=max(1, steps // 50), report_to=report_to)
+    kept = {"save_strategy": "no"} if save is None else {"save_strategy": "steps", "save_steps": max(1, steps // 4), **save}
     return TRLConfig(output_dir=str(out), max_steps=steps, per_device_train_batch_size=max(1, sft.batch // process_count()), seed=seed,
-                     **rate, **order, **quiet, **device)
+                     **rate, **order, **quiet, **kept, **device)
+
+# %% ../nbs/28_sft.ipynb #RowsTrainer
+class RowsTrainer(SFTTrainer):
+    "TRL's trainer, which counts tokens on after a resume and puts no model card into checkpoints"
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
+        "Read a checkpoint as TRL does, and count the tokens before it"
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        steps = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
+        seen = self.train_dataset[: steps * self.args.train_batch_size * self.args.world_size]
+        self._total_train_tokens = sum(map(len, seen["input_ids"]))
+
+    def create_model_card(self, *_, **__) -> None:
+        "Write nothing: the run folder describes itself"
 
 # %% ../nbs/28_sft.ipynb #train_sft
 def train_sft(
@@ -425,15 +442,17 @@ def train_sft(
     callbacks: Sequence[TrainerCallback] = (),
     report_to: str = "none",
     max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
+    save: Mapping[str, Any] | None = None,  # TRL's options for checkpoints; None writes none
+    resume: str | Path | None = None,  # a whole checkpoint to go on from
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
-    args = sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, report_to)
+    args = sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, report_to, save)
     optimizer = muon_adamw(model, sft.muon_lr, sft.adam_lr) if sft.muon_lr and not has_adapter(model) else None
     data = sft_dataset(rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))
     if cut := sum(map(bool, data["dropped"])):
         print(f"{cut:,} of {len(data):,} prompts lost their oldest messages to fit; no target was cut", flush=True)
-    trainer = SFTTrainer(model=model, processing_class=tokenizer, args=args, callbacks=list(callbacks),
-                         train_dataset=data.remove_columns("dropped"), optimizers=(optimizer, None))
+    trainer = RowsTrainer(model=model, processing_class=tokenizer, args=args, callbacks=list(callbacks),
+                          train_dataset=data.remove_columns("dropped"), optimizers=(optimizer, None))
     trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     return trainer.state.log_history

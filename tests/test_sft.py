@@ -37,6 +37,9 @@ def world(): return make_world(WorldConfig(users=24, topics=60, posts_per_topic=
 def replies(count=8): return reply_rows(EXAMPLES, HierarchyConfig(), count, random.Random(0))
 
 
+def read_log(checkpoint) -> list[dict]: return json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
+
+
 def cross_entropy(model, rows) -> float:
     "Mean over the completion tokens of a batch, row by row, without padding"
     total, count = 0.0, 0
@@ -62,6 +65,37 @@ def test_a_completion_ends_where_a_rollout_would_stop(made):
     for row, tokens in zip(rows := replies(), sft_dataset(rows, made.tokenizer), strict=True):
         learned = [t for t in tokens["labels"] if t != -100]
         assert made.tokenizer.decode(learned) == parts_text(row["target"]) + END and tokens["input_ids"][-len(learned):] == learned
+
+
+@pytest.mark.parametrize("changes", [{}, {"muon_lr": 0.0}, {"lora_rank": 2}], ids=["both optimisers", "AdamW", "an adapter"])
+def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
+    "From any checkpoint, the last one included, and as if none had been written"
+    rank, sft = changes.pop("lora_rank", 0), replace(SMALL, batch=4, **changes)
+    config, rows = ModelConfig(lora_rank=rank), replies(28)
+    save_model(*made, tmp_path / "base")
+
+    def trained(**kw):
+        model = add_adapter(copy.deepcopy(made.model), config, tmp_path / "base", 0) if rank else copy.deepcopy(made.model)
+        train_sft(model, made.tokenizer, rows, sft, tmp_path / "out", **kw)
+        return {name: weight.clone() for name, weight in model.state_dict().items()}
+
+    whole = trained(save={"save_steps": 2})
+    found = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert set(found) == {"checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-7"} and (rank or not list(found["checkpoint-2"].glob("*.md")))
+    for again in (trained(), *(trained(resume=path) for path in found.values())):
+        assert all(torch.equal(again[name], weight) for name, weight in whole.items())
+    assert len({loss for line in read_log(found["checkpoint-7"]) if (loss := line.get("loss"))}) == 7, "equal weights say nothing unless something is learned"
+
+
+def test_checkpoints_of_a_stage_follow_the_options_of_the_trainer(made, tmp_path):
+    def kept(save):
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        train_sft(copy.deepcopy(made.model), made.tokenizer, replies(32), replace(SMALL, batch=4), out, save=save)
+        return sorted(path.name for path in out.glob("checkpoint-*"))
+
+    assert kept(None) == kept({"save_strategy": "no"}) == []
+    assert kept({}) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    assert kept({"save_steps": 3, "save_total_limit": 1}) == ["checkpoint-8"]
 
 
 @pytest.mark.parametrize("muon_lr", [0.025, 0.0])

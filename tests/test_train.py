@@ -128,6 +128,35 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(config, whole, tmp_pat
     assert json.loads((folder / "results.json").read_text()) == json.loads((whole / "results.json").read_text())
 
 
+TAUGHT = {"cold-start": "cold-start", "cold-start/faithful": "cold-start, faithful", "sft-think": "sft-think"}  # checkpoints → stage
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    "A run of supervised stages only, that nobody disturbed"
+    config = write(tmp_path_factory.mktemp("taught"), rows(), run={"methods": ["sft-think"]}, data={"source": "miniworld", "path": None},
+                   world={"users": 24, "topics": 60, "posts_per_topic": 1, "replies_per_user": 12}, trainer={"save_steps": 3},
+                   sft={"lesson_steps": 10, "polite_steps": 6, "faithful_steps": 14, "reply_steps": 15, "batch": 8})
+    assert train(config) == 0
+    return config
+
+
+@pytest.mark.parametrize("stage", TAUGHT)
+def test_a_killed_supervised_stage_goes_on_and_ends_with_the_same_weights(taught, stage, tmp_path):
+    whole, folder = taught.parent / "runs" / "tiny", tmp_path / "runs" / "killed"
+    command = [sys.executable, "-m", "humanlm.train", "--config", str(taught), "--run.out", str(folder.parent), "--run.name", folder.name]
+    seen, model = folder / "checkpoints" / stage / "checkpoint-6" / "trainer_state.json", stage.partition("/")[0]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not seen.exists(): time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL and not (folder / "models" / model).exists()
+    assert resume(taught, folder) == 0
+    begun = json.loads((seen.parents[1] / "checkpoint-9" / "trainer_state.json").read_text())["log_history"]
+    assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
+    for name in ("cold-start", "sft-think"): assert weights(folder, name) == weights(whole, name)
+    for name in TAUGHT.values(): assert logged(folder, name) == logged(whole, name)
+
+
 def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
     before = files(whole)
     monkeypatch.setattr(humanlm.train, "run_stages", lambda run: pytest.fail("a finished run trains again"))
