@@ -360,7 +360,7 @@ def has_tag(
     text: str,
 ) -> bool:
     "Whether a text holds a tag that stands for other text"
-    return ("<" in text or "[" in text) and TAG.search(text) is not None
+    return "same" in text.lower() and TAG.search(text) is not None
 
 # %% ../nbs/54_contexts.ipynb #MENTAL
 MENTAL = re.compile(r"<(/?)mental_state\s?>", re.IGNORECASE)
@@ -475,7 +475,8 @@ def _decode(context: Context, warn: Callable[[Violation], Any]) -> Context:
         scene = _Scene(i, context.agents, said, warn=warn)
         state = step.state if not has_tag(step.state) else _expand(step.state, lambda m: _refer(m, scene, None, set())) or NONE
         scene = scene._replace(state="" if is_none(state) else split_mental(state)[0])
-        seen = {name: _observed(name, text, scene) for name, text in step.observations.items()}
+        seen = {name: text if text == NONE and name not in said else _observed(name, text, scene)
+                for name, text in step.observations.items()}
         seen |= {name: done for name, done in said.items() if name not in seen}
         done = {name: _done(name, text, i, context, warn) for name, text in step.actions.items()}
         said = {name: _still(sentence(name, text)) for name, text in done.items()
@@ -486,7 +487,7 @@ def _decode(context: Context, warn: Callable[[Violation], Any]) -> Context:
 # %% ../nbs/54_contexts.ipynb #_done
 def _done(name: str, text: str, i: int, context: Context, warn: Callable[[Violation], Any]) -> str:
     "Write out one action: it may point to the state that follows"
-    if not has_tag(text):
+    if text == NONE or not has_tag(text):
         return text
     later = context.steps[i + 1].state if i + 1 < len(context.steps) else NONE
     scene = _Scene(i, context.agents, {}, later="" if is_none(later) or has_tag(later) else split_mental(later)[0], warn=warn)
@@ -801,8 +802,8 @@ def _check_thoughts(context: Context) -> Iterator[Violation]:
             judged[name] |= new
             secrets[name] = _beyond(secrets[name], fresh | seen[name]) | _beyond(new, light | known[name] | seen[name])
         for thinker, reader in product(filter(secrets.get, seen), seen):
-            hidden = _beyond(secrets[thinker], known[reader])
-            if thinker != reader and _beyond(hidden, seen[reader]) != hidden:
+            heard = secrets[thinker] - _beyond(secrets[thinker], seen[reader] - known[reader])
+            if thinker != reader and _beyond(heard, known[reader]):
                 yield Violation("I12", i, reader, f"perceives what only {shorten(thinker, 40)} thinks", "warning")
         for name, words in seen.items():
             known[name] |= words
