@@ -82,6 +82,7 @@ class ToMi(Benchmark):
     "Where will she look? Short stories with one move"
     name = task = "tomi"
     title = "ToMi"
+    simulation = "memory"
     file = "tomi/Percept-ToMi.csv"
     rules = ("correct", "published")
     breakdowns = (("order",), ("belief",), ("order", "belief"), ("type",), ("story type",))
@@ -183,6 +184,7 @@ class HiToM(Benchmark):
     "Beliefs about beliefs, up to order four, with lies"
     name = task = "hitom"
     title = "Hi-ToM"
+    simulation = "chain"
     file = "hi_tom/hi_tom.jsonl"
     rules = ("correct", "published")
     options = {"prompting": "CoTP", "split": "all"}
@@ -375,12 +377,17 @@ class _Free(ConfAIde):
     "Prompts without options"
     wish = "Write only what is asked for."
 
-# %% ../nbs/60_benchmarks.ipynb #parse
+# %% ../nbs/60_benchmarks.ipynb #final
+@patch
+def final(self: ConfAIde, item: Item, text: str) -> str:
+    return text.rpartition("</think>")[2].strip() if item.kind in MEETING_TASKS else final_answer(text)
+
+
 @patch
 def parse(self: ConfAIde, item: Item, text: str) -> Reading:
     if item.options:
         return read_choice(text, item.options)
-    said = final_answer(text) if item.groups["tier"] == "3" else text.rpartition("</think>")[2].strip()
+    said = self.final(item, text)
     return Reading(said, "read" if said else "empty", "sentence")
 
 
@@ -432,6 +439,7 @@ class CobraFrames(Benchmark):
     "Does a remark offend, in its situation?"
     name = task = "cobra"
     title = "CobraFrames"
+    simulation = "futures"
     file = "cobra/cobra_frames_adv.jsonl"
     label = "Situation"
     rules = ("correct", "published")

@@ -591,6 +591,7 @@ class Benchmark:
     label = "Story"         # what the source text is called
     advice = ""             # what to bear in mind, for prompts
     wish = "Answer with the letter of one option."
+    simulation = ""         # who is asked when the people of the text are simulated; empty: nobody
     rules: Sequence[str] = ("correct",)          # names of its scores, the main one first
     breakdowns: Sequence[tuple[str, ...]] = ()   # groups that a report shows, alone or together
     options: Mapping[str, Any] = {}              # what `load` can be told, with defaults
@@ -674,7 +675,13 @@ def prompt(
     parts = parts_of(self.label, item.source, extra, mode == "pure_context")
     return fill(PROMPT, advice=self.advice, parts=parts, question=item.question, choices=self.choices(item), wish=self.wish)
 
-# %% ../nbs/58_questions.ipynb #parse
+# %% ../nbs/58_questions.ipynb #final
+@patch
+def final(self: Benchmark, item: Item, text: str) -> str:
+    "Cut the answer out of what a model said"
+    return final_answer(text)
+
+
 @patch
 def parse(self: Benchmark, item: Item, text: str) -> Reading:
     "Read what an answer means"
