@@ -73,7 +73,7 @@ def measure_write(tables, tmp):
     "Write tables that lie in memory, in the same row groups"
     import pyarrow.parquet as pq
 
-    from humanlm.humanual import CHUNK, PARQUET
+    from humanlm.sets import CHUNK, PARQUET
     with Clock() as clock:
         for i, table in enumerate(tables): pq.write_table(table, tmp / f"floor{i}.parquet", row_group_size=CHUNK, **PARQUET)
     return clock.cpu

@@ -6,7 +6,7 @@
 __all__ = ['LONGEST_HEAD', 'MAX_DEPTH', 'CONTEXT_GAP', 'SHORTEST_MAIL', 'MAIL_FAULTS', 'MAIL_NOTES', 'Count', 'name_key', 'Who',
            'read_who', 'address_of', 'thread_subject', 'parse_time', 'Head', 'read_fields', 'outlook_head',
            'lotus_head', 'quotation_heads', 'Part', 'body_parts', 'plain_body', 'Mail', 'read_mail', 'mail_threads',
-           'body_key', 'Seen', 'mail_rows']
+           'letters', 'body_key', 'mail_rows']
 
 # %% ../nbs/01_mail.ipynb #import-re-from-calendar
 import re
@@ -364,7 +364,6 @@ MAIL_FAULTS = {
     "no date": "the mail has no date that can be read",
     "short mail": f"fewer than {SHORTEST_MAIL} characters of its own",
     "first of its thread": f"it quotes no mail of the {CONTEXT_GAP // 86400} days before it",
-    "duplicated mail": "the same mail came before, by id or by sender, day and text",
     "same as the mail before": "it repeats the mail it answers",
 }
 
@@ -413,43 +412,18 @@ def _unfit(mail, own):
 _LETTERS = re.compile(r"\W+")
 
 
-def _key(*texts): return md5("|".join(texts).encode("utf-8", "replace")).hexdigest()[:16]
+def letters(
+    text: str,
+) -> str:
+    "Give a text without spaces, marks and case"
+    return _LETTERS.sub("", text.casefold())
 
 
 def body_key(
     mail: Mail,
 ) -> str:
     "Give 16 hex digits for sender and text, however it was wrapped"
-    return _key(mail.sender, _letters(mail))
-
-
-def _letters(mail): return _LETTERS.sub("", mail.body.casefold())
-
-# %% ../nbs/01_mail.ipynb #Seen
-class Seen:
-    "The mails met so far: by id, and by sender, text and day"
-
-    def __init__(self):
-        self.keys: set[int] = set()
-
-    def is_new(self,
-        mail: Mail,
-    ) -> bool:
-        "Tell whether a mail is met for the first time, and remember it"
-        day, text = int((mail.time or 0) // 86400), int(body_key(mail), 16)
-        known = any(text ^ (day + step) in self.keys for step in (-1, 0, 1))
-        self.keys.add(text ^ day)
-        return not known
-
-    def is_new_file(self,
-        mail: Mail,  # the outermost one
-    ) -> bool:
-        "Tell whether no file with the same Message-ID came before; files without one are new"
-        name = mail.facts.get("message_id")
-        key = int(_key("id", name or ""), 16)
-        known = bool(name) and key in self.keys
-        self.keys.add(key)
-        return not known
+    return md5(f"{mail.sender}|{letters(mail.body)}".encode("utf-8", "replace")).hexdigest()[:16]
 
 # %% ../nbs/01_mail.ipynb #_facts
 def _facts(mail):
@@ -466,16 +440,14 @@ def _row(before, mail, facts):
             "user_id": mail.sender, "timestamp": mail.time, "metadata": _facts(mail) | facts}
 
 # %% ../nbs/01_mail.ipynb #_thread_rows
-def _thread_rows(thread, outermost, where, count, seen):
+def _thread_rows(thread, outermost, where, count):
     if thread[0] is outermost:
         count("first of its thread", where)
     for place, mail in enumerate(thread[1:], 1):
-        if _letters(mail) == _letters(thread[place - 1]):
+        if letters(mail.body) == letters(thread[place - 1].body):
             count("same as the mail before", where)
         elif mail.time is None:
             count("no date", where)
-        elif not seen.is_new(mail):
-            count("duplicated mail", where)
         else:
             yield _row(thread[:place], mail, outermost.facts)
 
@@ -483,10 +455,8 @@ def _thread_rows(thread, outermost, where, count, seen):
 def mail_rows(
     files: Iterable[Mapping[str, str]],  # with the columns `file` and `message`
     count: Count = lambda kind, where: None,  # called for everything left out
-    seen: Seen | None = None,  # mails met before; None: none
 ) -> Iterator[dict]:
     "Turn files of a mailbox into raw rows of one person answering another"
-    seen = seen or Seen()
     for record in files:
         where = str(record.get("file") or "")
         try:
@@ -494,8 +464,5 @@ def mail_rows(
         except ValueError as e:
             count("unreadable mail", f"{where}: {e}")
             continue
-        if not seen.is_new_file(mails[-1]):
-            count("duplicated mail", where)
-            continue
         for thread in mail_threads(mails, count, where):
-            yield from _thread_rows(thread, mails[-1], where, count, seen)
+            yield from _thread_rows(thread, mails[-1], where, count)

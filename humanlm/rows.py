@@ -159,11 +159,14 @@ def extra_info(rows: Sequence[Made], prompts: Sequence[list], level: str) -> dic
         "name": _strings([NAME] * n), "persona": _strings([r.voice.shown for r in rows]),
         "raw_prompt": _strings([_raw(p) for p in prompts]), "media_source": _strings([r.example.source for r in rows]),
         "hierarchy_name": _strings([level] * n), "target_user_id": _strings([r.example.user_id for r in rows]),
-        "post_id": _strings([r.entry.post_id for r in rows]), "post_metrics": _strings(["null"] * n),
-        "comment_metrics": _strings([json.dumps(r.entry.facts or None, sort_keys=True, default=str) for r in rows]),
+        "post_id": _strings([r.entry.post_id for r in rows]), "post_metrics": _strings([_facts(r.entry.post_facts) for r in rows]),
+        "comment_metrics": _strings([_facts(r.entry.facts) for r in rows]),
         "is_top_level": pa.array([len(r.entry.context) == 1 for r in rows], pa.bool_()),
         "post": pa.nulls(n, pa.string()), "row_id": _strings([r.example.id for r in rows]),
     }
+
+
+def _facts(facts): return json.dumps(facts, sort_keys=True, default=str) if facts else "null"
 
 
 def _raw(talk):

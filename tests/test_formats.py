@@ -1,5 +1,5 @@
 "Six sources, one row: identities, faults, files, and what real data look like."
-import copy, csv, gzip, json, os, random, time, tracemalloc
+import copy, json, os, random, time
 from hashlib import md5, sha256
 from pathlib import Path
 
@@ -9,9 +9,11 @@ from hypothesis import given, settings, strategies as st
 import raw_rows
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 from humanlm.data import DataError
-from humanlm.formats import (FAULTS, NOTES, Faults, RowFault, enrichment, formats, hub_items, map_row, map_rows, numbered_rows,
-                             on_hub, read_official, read_raw, shown_prompt, source_name, utc_seconds)
+from humanlm.files import Faults, FileRow, RowFault, read_rows
+from humanlm.formats import FAULTS, NOTES, formats, map_row, mapped_rows, shown_prompt, source_name, utc_seconds
 from humanlm.hierarchy import name_speakers
+from humanlm.persona import PERSONA_BLOCKS, format_persona
+from humanlm.spool import row_entry
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")
@@ -19,6 +21,11 @@ each_source = pytest.mark.parametrize("source", ROWS)
 
 
 def names(row): return [m["name"] for m in name_speakers(shown_prompt(row), row.user_id)]
+
+
+def mapped(source, raws, faults):
+    "Rows that can be used; what is wrong is counted"
+    return [m.row for m in mapped_rows(source, (FileRow(n, "rows.jsonl", n, raw) for n, raw in enumerate(raws, 1)), faults) if m.row]
 
 
 def released(raw: dict, user: str) -> dict:
@@ -122,7 +129,7 @@ def test_a_released_hash_is_matched_where_it_can_be(source, own, digest):
 @pytest.mark.parametrize("source", ["reddit", "youtube", "medium", "enron"])
 def test_a_hash_of_nobody_here_is_unknown_and_never_guessed(source):
     faults = Faults()
-    row, = map_rows(source, [released(ROWS[source](), "0123456789abcdef")], faults)
+    row, = mapped(source, [released(ROWS[source](), "0123456789abcdef")], faults)
     assert "HUMAN" not in names(row) and faults.counts["identity unknown"] == 1
     assert "identity unknown" in faults._repr_markdown_()
     assert row.persona == {"demographics": {}, "interests": ["tea"]}
@@ -144,7 +151,7 @@ def test_deleted_authors_are_nobody(gone):
     row = map_row("reddit", raw)
     assert names(row) == ["maple_grove_77", "", "HUMAN", ""] and "unknown author in the context" in row.notes
     faults = Faults()
-    assert list(map_rows("reddit", [raw | {"user_id": gone}], faults)) == [] and faults.counts == {"unknown author": 1}
+    assert mapped("reddit", [raw | {"user_id": gone}], faults) == [] and faults.counts == {"unknown author": 1}
 
 
 @pytest.mark.parametrize("mark", ["NA", "[deleted]"])
@@ -212,10 +219,32 @@ def test_facts_about_products_may_have_any_shape(name, value):
 
 
 def test_facts_for_personas_are_found_where_they_are():
-    assert enrichment(map_row("medium", raw_rows.medium())) == {"counts.claps": 12, "bio": "Writes about rivers", "tier": 2}
-    assert enrichment(map_row("amazon", raw_rows.amazon())) == {"rating": 4.0, "verified_purchase": True}
-    assert enrichment(map_row("enron", raw_rows.enron())) == {"subject": "RE: Gas prices in May", "x_folder": "Sent"}
-    for source, make in ROWS.items(): enrichment(map_row(source, make() | {"metadata": None}))
+    def facts(source, raw): return row_entry(map_row(source, raw), formats[source].enrich).facts
+    assert facts("medium", raw_rows.medium()) == {"counts.claps": 12, "bio": "Writes about rivers", "tier": 2}
+    assert facts("amazon", raw_rows.amazon()) == {"rating": 4.0, "verified_purchase": True}
+    assert facts("enron", raw_rows.enron()) == {"subject": "RE: Gas prices in May", "x_folder": "Sent"}
+    for source, make in ROWS.items(): assert facts(source, make() | {"metadata": None}) == {}
+
+
+POST_FACTS = {"reddit": {"score": 7, "num_comments": 2}, "amazon": {"average_rating": 4.1, "rating_number": 12},
+              "youtube": {"statistics": {"viewCount": "1200"}}, "medium": {"claps": 31}, "wildchat": {}, "enron": {}}
+
+
+@each_source
+def test_facts_about_the_post_go_with_the_row_where_the_source_has_them(source):
+    raw = json.loads(json.dumps(ROWS[source]()))
+    facts = raw["prompt"][0]["metadata"]
+    raw["prompt"][0]["metadata"] = (json.loads(facts) if isinstance(facts, str) else facts) | POST_FACTS[source]
+    found = map_row(source, raw).post_facts
+    assert set(found) <= set(formats[source].post) and bool(found) == bool(POST_FACTS[source])
+
+
+def test_parts_of_released_personas_have_one_name():
+    parts = {"demographics": {"age_group": "30-39"}, "interests": ["tea"], "values": ["quiet"], "statistics": ["many"]}
+    spelled = [parts | {name: ["dry"]} for name in ("communication", "communication style", "Communication_Style")]
+    rows = [map_row("reddit", raw_rows.reddit() | {"persona": json.dumps(persona)}) for persona in spelled]
+    assert [set(r.persona) for r in rows] == [set(PERSONA_BLOCKS)] * 3 and not any(r.notes for r in rows)
+    assert {format_persona(r.persona) for r in rows} == {format_persona(rows[0].persona)} and "age group: 30-39" in format_persona(rows[0].persona)
 
 
 # ---- roots and ids (V3, V6)
@@ -269,8 +298,7 @@ def test_one_second_can_hold_several_rows():
 
 def test_two_users_with_one_word_are_two_rows():
     thanks = [raw_rows.reddit() | {"user_id": u, "completion": "Thanks!"} for u in ("a_1", "b_1", "a_1")]
-    faults = Faults()
-    assert len(list(map_rows("reddit", thanks, faults))) == 2 and faults.counts["duplicated row"] == 1
+    assert len({row.row_id for row in mapped("reddit", thanks, Faults())}) == 2
 
 
 # ---- names and bad input
@@ -296,8 +324,8 @@ def test_every_source_has_a_format(): assert set(formats) == set(ROWS)
     ({"prompt": [{"role": "a", "content": 4}]}, "wrong type"), ({"post_id": ""}, "missing field"), ({"persona": "{"}, "broken JSON")])
 def test_rows_that_cannot_be_used_are_counted_by_kind(change, kind):
     faults = Faults()
-    assert list(map_rows("reddit", [raw_rows.reddit() | change], faults)) == []
-    assert faults.counts == {kind: 1} and kind in FAULTS and len(faults.examples[kind][0]) <= 160
+    assert mapped("reddit", [raw_rows.reddit() | change], faults) == []
+    assert faults.counts == {kind: 1} and kind in FAULTS and all(len(some) <= 160 for some in faults.examples[kind])
     with pytest.raises(RowFault) as e: map_row("reddit", raw_rows.reddit() | change)
     assert e.value.kind == kind and len(str(e.value)) < 400
 
@@ -362,109 +390,7 @@ def test_no_row_crashes_a_mapper(source, raw):
     else:
         assert row.user_id and row.context_id and row.completion.strip() and set(row.notes) <= set(NOTES)
         assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in shown_prompt(row))
-        enrichment(row)
-
-
-# ---- files
-
-def lines(raws): return b"".join(json.dumps(r).encode() + b"\n" for r in raws)
-
-
-def test_one_row_in_every_kind_of_file(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    raws = [raw_rows.youtube() | {"completion": f"Comment number {i}"} for i in range(700)]
-    flat = [r | {"prompt": json.dumps(r["prompt"])} for r in raws]
-    (tmp_path / "r.jsonl").write_bytes(lines(raws))
-    (tmp_path / "r.jsonl.gz").write_bytes(gzip.compress(lines(raws)))
-    pq.write_table(pa.Table.from_pylist(raws), tmp_path / "r.parquet")
-    with open(tmp_path / "r.csv", "w", newline="", encoding="utf-8") as f:
-        out = csv.DictWriter(f, list(flat[0]))
-        out.writeheader()
-        out.writerows(flat)
-    want = [r.row_id for r in map_rows("news", raws)]
-    for file in sorted(tmp_path.iterdir()):
-        assert [r.row_id for r in map_rows("youtube", read_raw(file))] == want, file.name
-    assert [n for n, _ in numbered_rows(tmp_path, start=1000)] == list(range(1001, 2801))
-
-
-def test_broken_lines_are_counted_with_their_place(tmp_path):
-    good = lines([raw_rows.reddit()])
-    file = tmp_path / "r.jsonl"
-    file.write_bytes(good + good[:50] + b"\n\n" + b'"text"\n' + b"[1]\n" + good.replace(b"rude", b"r\xfcde") + b"\xef\xbb\xbf" + good + good[:-1])
-    faults = Faults()
-    assert len(list(read_raw(file, faults))) == 4
-    assert faults.counts == {"broken JSON": 3, "wrong encoding": 1} and "r.jsonl, item 2" in faults.examples["broken JSON"][0]
-    with pytest.raises(RowFault, match="r.jsonl, item 2"): list(read_raw(file))
-
-
-def test_old_tables_mix_encodings_and_line_ends(tmp_path):
-    file = tmp_path / "r.csv"
-    file.write_bytes(b'\xef\xbb\xbfuser_id,completion\r\nann,"caf\xe9\r\nnoir"\r\nben,na\xc3\xafve\rcleo,x\r\ndan,a,b\r\n')
-    faults = Faults()
-    assert [r["completion"] for r in read_raw(file, faults)] == ["café\nnoir", "naïve", "x"] or faults.counts
-    assert faults.counts == {"wrong encoding": 1, "broken CSV": 1}
-
-
-def test_an_open_quotation_mark_does_not_eat_the_memory(tmp_path):
-    file = tmp_path / "r.csv"
-    file.write_bytes(b'user_id,completion\nann,"open\n' + b"x" * 2**26)
-    with pytest.raises(DataError, match="quotation mark may be missing"): list(read_raw(file))
-
-
-@pytest.mark.parametrize("name, data", [("r.parquet", b"PAR1 nothing"), ("r.jsonl.gz", b"not gzip"), ("r.jsonl.gz", gzip.compress(b"{}" * 10**5)[:-20])])
-def test_broken_files_are_named(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match="r.*Cannot read|Cannot read.*r"): list(read_raw(tmp_path / name, Faults()))
-
-
-@pytest.mark.parametrize("name", ["r.csv", "r.jsonl"])
-def test_utf_16_is_named(tmp_path, name):
-    (tmp_path / name).write_text("user_id,completion\nann,x\n", encoding="utf-16")
-    with pytest.raises(DataError, match="UTF-16. Convert it"): list(read_raw(tmp_path / name, Faults()))
-
-
-def test_wrong_paths_say_what_to_do(tmp_path):
-    (tmp_path / "r.txt").write_text("x")
-    for where, what in ((tmp_path, "no file in this folder"), (tmp_path / "r.txt", "not '.txt'"), (tmp_path / "no.jsonl", "no such file")):
-        with pytest.raises(DataError, match=what): read_raw(where)
-
-
-def test_an_unreachable_hub_is_named(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert on_hub("snap-stanford/humanual-news")
-    with pytest.raises(DataError, match="Cannot read nobody-here/no-such-rows from the hub"): list(read_raw("nobody-here/no-such-rows"))
-
-
-def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    splits = ("train0", "train1", "unseen_test0")
-    for name in splits: (tmp_path / f"{name}.jsonl").write_bytes(lines([raw_rows.reddit() | {"completion": name}] * 2))
-    files = "\n".join(f"  - split: {name}\n    path: {name}.jsonl" for name in splits)
-    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
-    found = [map_row("reddit", raw) for raw in hub_items(str(tmp_path), "train.*")]
-    assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
-    assert names(found[0]) == CALLED["reddit"]
-    with pytest.raises(DataError, match="no split fits 'val"): list(hub_items(str(tmp_path), "val.*"))
-
-
-def test_reading_does_not_hold_the_file(tmp_path):
-    raw = lines([raw_rows.reddit() | {"completion": "word " * 800}])
-    (tmp_path / "r.jsonl").write_bytes(raw * 4000)
-    tracemalloc.start()
-    for row in read_raw(tmp_path / "r.jsonl"): map_row("reddit", row)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 0.1 * (tmp_path / "r.jsonl").stat().st_size
-
-
-def test_faults_survive_a_file():
-    one, two = Faults(), Faults()
-    for i in range(5): one.add("empty reply", f"item {i}")
-    two.add("time missing")
-    both = Faults(**json.loads(json.dumps((one + two).to_dict())))
-    assert both.counts == {"empty reply": 5, "time missing": 1} and len(both.examples["empty reply"]) == 3
-    assert "<b>" not in Faults({"<b>": 1}, {"<b>": ["<b>|"]})._repr_markdown_()
+        row_entry(row, formats[row.source].enrich)
 
 
 def test_mapping_costs_no_more_than_a_few_times_reading_the_json():
@@ -484,35 +410,35 @@ def test_mapping_costs_no_more_than_a_few_times_reading_the_json():
 # ---- real data
 
 @needs_data
-def test_published_results():
-    results = read_official(DATA / "humanlm_official_sample" / "chat_sample.jsonl")
-    assert [(len(r.example.context), r.example.split) for r in results] == [(2, "train"), (4, "train")]
-    for r in results:
-        e = r.example
-        assert [m.role for m in e.context] == ["user", "assistant"] * (len(e.context) // 2)
-        assert all(m.name == e.user_id for m in e.context if m.role == "user")
-        assert r.generated and "</response>" not in r.generated and e.persona.text.startswith("A user")
-    assert len({r.example.context_id for r in results}) == 1 and len({r.example.id for r in results}) == 2
+def test_published_rows():
+    faults = Faults()
+    results = [m.row for m in mapped_rows("wildchat", read_rows(DATA / "humanlm_official_sample" / "chat_sample.jsonl"), faults)]
+    assert [len(row.prompt) for row in results] == [2, 4] and set(faults.counts) <= {"time missing"}
+    for row in results:
+        assert [m.role for m in row.prompt] == ["user", "assistant"] * (len(row.prompt) // 2)
+        assert all(m.name == row.user_id for m in row.prompt if m.role == "user")
+        assert row.completion and row.persona.startswith("A user")
+    assert len({row.context_id for row in results}) == 1 and len({row.row_id for row in results}) == 2
 
 
 @needs_data
 def test_youtube_comments():
-    comments = list(read_raw(DATA / "youtube_comments" / "comments.jsonl"))
+    comments = [row.values for row in read_rows(DATA / "youtube_comments" / "comments.jsonl")]
     raws = [raw_rows.row([video(c["video"])], c["text"], c["video"], c["author"], {}, c["date"]) for c in comments]
     faults = Faults()
-    rows = list(map_rows("youtube", raws, faults))
-    assert len(rows) + faults.counts["duplicated row"] + faults.counts["empty reply"] == len(raws) == 1055
+    rows = mapped("youtube", raws, faults)
+    assert len(rows) + faults.counts["empty reply"] == len(raws) == 1055
     assert faults.counts["time missing"] == sum(r.time is None for r in rows)
     assert not any("&#39;" in r.completion or "<br" in r.completion for r in rows)
     assert any("&#39;" in c["text"] or "<br" in c["text"] for c in comments)
     random.Random(1).shuffle(raws)
-    assert {r.row_id for r in map_rows("youtube", raws, Faults())} == {r.row_id for r in rows}
+    assert {r.row_id for r in mapped("youtube", raws, Faults())} == {r.row_id for r in rows}
 
 
 @needs_data
 def test_posts_and_requests_as_contexts():
     for source, file, field in (("reddit", "reddit_aita_posts/posts.jsonl", "post"), ("wildchat", "wildchat_prompts/prompts.jsonl", "prompt")):
-        for i, raw in enumerate(read_raw(DATA / file)):
+        for i, raw in enumerate(row.values for row in read_rows(DATA / file)):
             role = raw.get("poster", "f" * 64)
             row = map_row(source, raw_rows.row([said(role, raw[field])], "Yes.", raw.get("post_id", str(i)), role, {}))
             assert row.prompt[0].content == raw[field] and names(row) == ["HUMAN"]

@@ -11,10 +11,12 @@ import raw_rows
 from humanlm.config import parse
 from humanlm.data import DataConfig, DataError, ConfigError, check_leakage, load_examples, persona_text, prepare_examples, quoted_share, write_jsonl
 from humanlm.formats import NOTES
-from humanlm.humanual import GROUPS, MEANING, build, forecast, main, settle_times
+from humanlm.humanual import GROUPS, build, forecast, main
 from humanlm.llm import LLMError, ScriptedClient
 from humanlm.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
 from humanlm.rows import quoted
+from humanlm.selection import MEANING, settle_times
+from humanlm.sources import rows_source
 from humanlm.spool import Spool, fill
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -205,7 +207,7 @@ def test_the_order_of_rows_and_the_size_of_parts_do_not_matter(tmp_path):
 
 
 def test_a_build_that_stops_anywhere_goes_on(tmp_path):
-    rows, lines = forum(), []
+    rows, lines = [*forum(), *(r | {"user_id": "NA"} for r in forum(5))], []
     s = lambda name: settings(tmp_path, rows, name, rows_per_file=60)
     whole = content(build(s("whole"), lines.append).folder)
     for stop in range(len(lines)):
@@ -250,11 +252,10 @@ def test_two_processes_do_not_build_one_folder(tmp_path):
 
 def test_reading_goes_on_behind_the_last_part(tmp_path):
     s = settings(tmp_path, forum(100))
-    from humanlm.humanual import rows_source
     asked = []
-    def source(skip, counts):
+    def source(skip, faults):
         asked.append(skip)
-        for step in rows_source(s.build)(skip, counts):
+        for step in rows_source("reddit", s.build.path)(skip, faults):
             if len(asked) == 1 and step.number == 57: raise KeyboardInterrupt
             yield step
     spool = Spool(tmp_path / "spool")
@@ -301,7 +302,22 @@ def test_every_bad_row_is_counted_in_the_card(tmp_path):
     lost = sum(n for kind, n in met.items() if kind not in NOTES)
     assert f"{lost + sum(fates.values())} rows were read" in built.card and lost + sum(fates.values()) == len(lines) - 1 + 1  # the blank line is no row
     for kind in (*met, *fates): assert kind in built.card
+    line = lambda kind: next(x for x in built.card.splitlines() if kind in x)
+    assert "post post_0 by [deleted]: field &#x27;user_id&#x27; holds" in line("unknown author:") and line("unknown author:").count("·") == 1
+    assert line("broken JSON").count("·") == 2 and "&#x27;{broken" in line("broken JSON") and "1600000000000" in line("time in milliseconds")
+    assert line("repeated id: ").count("reddit-") == 2 and ": in milliseconds" not in line("same content") and "undated" in line("undated: ")
+    places = json.loads((built.folder / "run.json").read_text())["faults"]["examples"]["broken JSON"]
+    assert len(places) == 3 and all(place.startswith("rows.jsonl, row ") for place in places.values())
     load_examples(built.folder / "examples")
+
+
+def test_hostile_text_in_the_card_is_harmless(tmp_path):
+    hostile = "<script>alert(1)</script> | \u202e [x](javascript:1) \x1b[31m"
+    rows = forum(150) + [forum(1)[0] | {"user_id": "NA", "post_id": hostile}, forum(1)[0] | {"completion": hostile, "user_id": hostile}]
+    card = build(settings(tmp_path, rows, about=hostile)).card
+    assert "<script" not in card and "\u202e" not in card and "\x1b" not in card and "&lt;script&gt;" in card
+    tables = [line for line in card.splitlines() if line.startswith("| ") and "script" in line]
+    assert len(tables) == 2 and {line.count("|") for line in tables} == {4}
 
 
 def test_no_times_at_all_give_an_order_by_hash(tmp_path):
@@ -318,7 +334,7 @@ def test_mail_becomes_rows_and_copies_count_once(tmp_path):
     with open(tmp_path / "rows.csv", "w", newline="") as f:
         out = csv.writer(f)
         out.writerow(["file", "message"])
-        for i, mail in enumerate(mails): out.writerows([[f"ferro-l/sent/{i}", mail], [f"poe-k/inbox/{i}", mail]])
+        for i, mail in enumerate(mails): out.writerows([[f"ferro-l/sent/{i}", mail], [f"poe-k/inbox/{i}", mail.replace("back and it", "back\nand it")]])
     built = build(settings(tmp_path, None, source="enron", file="rows.csv", min_comments=5))
     met, fates = outcome(built.folder)
     assert fates.get("repeated id", 0) + fates.get("same content", 0) == 30
@@ -356,8 +372,8 @@ def test_inputs_that_cannot_be_read(tmp_path, path, problem, capsys):
 def test_too_few_rows_say_why(tmp_path):
     rows = forum(20) + [forum(1)[0] | {"user_id": "[deleted]"}]
     with pytest.raises(DataError, match="no rows to split: activity 20") as error: build(settings(tmp_path, rows, min_comments=30))
-    assert "unknown author: 1 (nobody knows who wrote the reply" in str(error.value) and "for example field 'user_id' holds '[deleted]'" in str(error.value)
-    with pytest.raises(DataError, match="for example field 'user_id'"): forecast(settings(tmp_path, None, min_comments=30))
+    assert "unknown author: 1 (nobody knows who wrote the reply" in str(error.value) and "for example post post_0 by [deleted]: field 'user_id' holds '[deleted]'" in str(error.value)
+    with pytest.raises(DataError, match="for example post post_0 by .deleted.: field 'user_id'"): forecast(settings(tmp_path, None, min_comments=30))
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(DataError, match="there are no rows"): build(settings(tmp_path, None, "empty", file="none.jsonl"))
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from raw_rows import forwarded, mail, original
-from humanlm.formats import Faults, map_rows, read_raw, shown_prompt
+from humanlm.files import Faults, read_rows
+from humanlm.formats import mapped_rows, shown_prompt, unfold_mail
 from humanlm.hierarchy import name_speakers
 from humanlm.mail import (CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, MAX_DEPTH, body_parts, mail_rows, name_key, parse_time, read_mail,
                           read_who, thread_subject)
@@ -121,12 +122,10 @@ def test_six_days_are_a_thread_and_eight_are_not():
     assert len(gap(8)) == 1 and len(gap(6)) == 0 and CONTEXT_GAP == 604800
 
 
-def test_copies_in_other_folders_are_counted_once():
+def test_copies_share_their_thread_however_they_are_wrapped():
     text = "I have them all, and will bring them along." + original("Who has the numbers?")
-    rows, found = rows_of(mail(text), mail(text, number=2), mail(text.replace("bring them", "bring\nthem"), number=3), mail(text))
-    assert len(rows) == 1 and found == ["duplicated mail"] * 3
-    again = mail(text, number=4, date="Tue, 14 Aug 2001 16:39:00 -0700 (PDT)").replace("May 14, 2001", "August 14, 2001")
-    assert len(rows_of(mail(text), again)[0]) == 2
+    rows, found = rows_of(mail(text), mail(text.replace("bring them", "bring\nthem").replace("Who has the", "Who has\nthe"), number=3))
+    assert len(rows) == 2 and len({r["post_id"] for r in rows}) == 1 and found == []
 
 
 def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
@@ -136,10 +135,10 @@ def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
                ("rook-i/sent/3", mail("OK." + original("Thanks a lot for that"), number=3))]
     with open(file, "w", newline="", encoding="cp1252") as f: csv.writer(f).writerows([("file", "message"), *records])
     faults = Faults()
-    rows = list(map_rows("email", read_raw(file, faults), faults))
+    rows = [m.row for m in mapped_rows("email", read_rows(file, faults, unfold=unfold_mail), faults)]
     assert [m["name"] for m in name_speakers(shown_prompt(rows[-1]), rows[-1].user_id)] == ["kim.poe@enron.com", "HUMAN", "kim.poe@enron.com"]
     assert len(rows) == 3 and len({r.context_id for r in rows}) == 1
-    assert faults.counts == {"unreadable mail": 1, "short mail": 1} and "rook-i/sent/2" in faults.examples["unreadable mail"][0]
+    assert faults.counts == {"unreadable mail": 1, "short mail": 1} and "rook-i/sent/2" in next(iter(faults.examples["unreadable mail"]))
 
 
 # ---- hostile input

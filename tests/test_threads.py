@@ -1,5 +1,5 @@
 "Threads become examples without losing a line or leaking a reply, whatever the file looks like."
-import json, os, random, subprocess, sys
+import csv, json, os, random, subprocess, sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +75,29 @@ def test_parquet_reads_as_jsonl_does(tmp_path):
     with pytest.raises(DataError, match="cut.parquet"): import_threads(tmp_path / "cut.parquet", INVENTED)
 
 
+def write_csv(path, rows):
+    with open(path, "w", newline="") as f:
+        out = csv.DictWriter(f, list(rows[0]))
+        out.writeheader(), out.writerows(rows)
+
+
+def test_training_reads_tables_and_folders_and_counts_what_is_broken(tmp_path):
+    rows = [json.loads(line) for line in sample_threads().read_text().splitlines()]
+    rows = [r | {"answers": next(iter(r["answers"]), None)} for r in rows]
+    one = load_threads(DataConfig(source="threads", path=str(write_jsonl(tmp_path / "one.jsonl", rows)), columns=INVENTED, min_history=3))
+    (tmp_path / "log").mkdir()
+    write_csv(tmp_path / "log" / "a.csv", rows[60:])
+    (tmp_path / "log" / "b.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[:60]) + '{"broken\n' + json.dumps(rows[3]) + "\n" + json.dumps(rows[4] | {"said": 7}) + "\n")
+    two = load_threads(DataConfig(source="threads", path=str(tmp_path / "log"), columns=INVENTED, min_history=3))
+    assert [replace(e, source="") for e in two.examples] == [replace(e, source="") for e in one.examples] and one.report.faults.counts == {}
+    assert two.report.faults.counts == {"broken JSON": 1, "id given twice": 1, "unreadable line": 1}
+    shown = two.report._repr_markdown_()
+    assert "| id given twice | 1 | field &#x27;id&#x27;" in shown and "| lines | 90 |" in shown
+    (tmp_path / "none.jsonl").write_text("{broken\n")
+    with pytest.raises(DataError, match="no rows to use. Check the path. Met: broken JSON 1"):
+        load_threads(DataConfig(source="threads", path=str(tmp_path / "none.jsonl")))
+
+
 GOOD = {"user": "a", "text": "hi", "n": 1, "re": []}
 
 
@@ -89,7 +112,7 @@ GOOD = {"user": "a", "text": "hi", "n": 1, "re": []}
 def test_bad_rows_are_named(tmp_path, row, message):
     path = write_jsonl(tmp_path / "t.jsonl", [GOOD, row])
     with pytest.raises(DataError) as error: import_threads(path, {"id": "n", "parents": "re"})
-    assert message in str(error.value) and str(path) in str(error.value)
+    assert message.replace("in row 1", "in t.jsonl, row 1") in str(error.value) and path.name in str(error.value)
 
 
 def test_bad_files_and_maps_are_named(tmp_path):
