@@ -323,16 +323,17 @@ def parse(
     prog: str = "humanlm",  # the command, for its help
     about: str = "",  # what the command does
     inputs: str | None = None,  # what arguments without a flag are; None: there are none
+    runs: bool = True,  # whether the command keeps a run, which can be resumed or started anew
 ) -> Settings:
     "Read files and flags into `Settings`; `ConfigError` lists every problem; --help and the like exit"
     line = cut_line(sys.argv[1:] if argv is None else argv)
     asked = line.has("-h", "--help", "--version")
-    parser = _parser(groups, prog, about, inputs, bool(asked))
+    parser = _parser(groups, prog, about, inputs, bool(asked), runs)
     if asked:
         parser.parse_args([asked])
     files = {path: read_yaml(path) for path in line.files if path}
     known = known_settings(groups)
-    problems = [*_unknown_in_files(files, known), *_unknown_on_line(line, known, inputs)]
+    problems = [*_unknown_in_files(files, known), *_unknown_on_line(line, known, inputs), *_without_run(line, prog, runs)]
     settings = _typed_settings(parser, line, files, groups, problems)
     if problems:
         raise ConfigError(_all_of(problems), problems)
@@ -347,7 +348,7 @@ def _all_of(problems):
     return "\n  - ".join([f"{count} in the settings", *problems]) + "\nSee all settings with --help."
 
 # %% ../nbs/01_config.ipynb #_parser
-def _parser(groups, prog, about, inputs, explain):
+def _parser(groups, prog, about, inputs, explain, runs):
     from jsonargparse import ArgumentParser, set_parsing_settings
 
     set_parsing_settings(docstring_parse_attribute_docstrings=explain)  # reading sources takes 0.1 s
@@ -355,9 +356,8 @@ def _parser(groups, prog, about, inputs, explain):
     parser = ArgumentParser(prog=prog, usage=usage, description=about, exit_on_error=False, epilog=GRAMMAR)
     parser.add_argument("--config", action="config", metavar="FILE", help="YAML file with groups of settings")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    parser.add_argument("--resume", nargs="?", const="", metavar="RUN",
-                        help="continue a run; by default the one asked for")
-    parser.add_argument("--fresh", action="store_true", help="move an existing run aside and start anew")
+    if runs:
+        _add_run_switches(parser)
     parser.add_argument("--version", action="version", version=f"humanlm {__version__}")
     if inputs:
         parser.add_argument("inputs", nargs="*", default=[], help=inputs)  # a default: not required
@@ -370,6 +370,16 @@ def _parser(groups, prog, about, inputs, explain):
 
 
 GRAMMAR = "Flags override the files given by --config. Lists are [a,b], nothing is null, truth is true or false."
+
+# %% ../nbs/01_config.ipynb #_add_run_switches
+def _add_run_switches(parser):
+    parser.add_argument("--resume", nargs="?", const="", metavar="RUN", help="continue a run; by default the one asked for")
+    parser.add_argument("--fresh", action="store_true", help="move an existing run aside and start anew")
+
+
+def _without_run(line, prog, runs):
+    given = "" if runs else line.has("--resume", "--fresh")
+    return [f"{given}: {prog} keeps no run, so there is nothing to resume or to start anew."] if given else []
 
 # %% ../nbs/01_config.ipynb #_add_group
 def _add_group(parser, name, kind):
@@ -507,9 +517,9 @@ def _settings(found, groups, free, line, problems):
         if not absent:
             built[name] = _built(name, kind, values, problems)
     if built.get("run"):
-        built["run"] = _named(built["run"], line, found.resume)
+        built["run"] = _named(built["run"], line, found.get("resume"))
     switches = {name: bool(found.get(name)) for name in ("dry_run", "fresh", "help_trainer")}
-    return Settings(built, resume=found.resume, inputs=tuple(line.inputs), **switches)
+    return Settings(built, resume=found.get("resume"), inputs=tuple(line.inputs), **switches)
 
 # %% ../nbs/01_config.ipynb #_built
 def _built(name, kind, values, problems):

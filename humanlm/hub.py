@@ -294,7 +294,7 @@ USAGE = "\n".join(["usage: python -m humanlm.hub COMMAND MODEL [--hub.NAME VALUE
                    "MODEL is a run, or a model's folder. python -m humanlm.hub COMMAND --help lists the settings."])
 
 
-@command
+@command(stopped="give the same command again")
 def main(
     argv: Sequence[str] | None = None,  # None: the command line
 ) -> int:
@@ -304,7 +304,7 @@ def main(
         print(f"humanlm {__version__}" if name == "--version" else USAGE)
         return 0
     check_name(name, COMMANDS, "command", ConfigError)
-    s = parse(GROUPS, rest, f"python -m humanlm.hub {name}", COMMANDS[name], "a run, or a model's folder")
+    s = parse(GROUPS, rest, f"python -m humanlm.hub {name}", COMMANDS[name], "a run, or a model's folder", runs=False)
     if len(s.inputs) != 1:
         raise ConfigError(f"Which model? Give one: python -m humanlm.hub {name} RUN.")
     quiet_libraries()

@@ -571,9 +571,7 @@ def audit_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Read the settings of an audit, say what it costs, and run it"
-    s = parse(GROUPS, argv, "python -m humanlm.judges audit", ABOUT)
-    if s.fresh or s.resume is not None:
-        raise ConfigError("An audit keeps no run, so there is nothing to --resume or to make --fresh.")
+    s = parse(GROUPS, argv, "python -m humanlm.judges audit", ABOUT, runs=False)
     for field in ("model", "second"):
         require_auditable(getattr(s.judge, field), f"judge.{field}")
         require_price(s.judge, getattr(s.judge, field))

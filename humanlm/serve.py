@@ -800,7 +800,7 @@ def main(
 ) -> int:
     "Serve a simulated user: `python -m humanlm.serve --model.name RUN [--serve.port 8000]`"
     argv = sys.argv[1:] if argv is None else argv
-    s = parse(GROUPS, argv or ["--help"], "python -m humanlm.serve", ABOUT)
+    s = parse(GROUPS, argv or ["--help"], "python -m humanlm.serve", ABOUT, runs=False)
     if s.dry_run:
         print(plan(s.model, s.serve))
         return 0

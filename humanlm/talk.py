@@ -464,13 +464,13 @@ def converse(
         example = went_on(told, text) if text else None
 
 # %% ../nbs/86_talk.ipynb #main
-@command
+@command(stopped="a conversation is not kept")
 def main(
     argv: Sequence[str] | None = None,  # None: the command line
 ) -> int:
     "Talk to a simulated user: `python -m humanlm.talk --model.name RUN`"
     argv = sys.argv[1:] if argv is None else argv
-    s = parse(GROUPS, argv or ["--help"], "python -m humanlm.talk", ABOUT)
+    s = parse(GROUPS, argv or ["--help"], "python -m humanlm.talk", ABOUT, runs=False)
     place, named = s.model.place, any(flag.startswith("--judge.") for flag, *_ in cut_line(argv).flags)
     examples = run_examples(place)
     if s.dry_run:

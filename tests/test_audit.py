@@ -304,7 +304,7 @@ def test_dry_run_asks_nothing_and_writes_nothing(tmp_path):
     (["audit", "--judge.model", "rule", "--out", "x"], "--audit.out"),
     (["audit", "--judge.model", "rule", "--audit.out", "."], "is a folder"),
     (["audit", "--judge.model", "rule", "--audit.probes", "nowhere.jsonl"], "nowhere.jsonl"),
-    (["audit", "--judge.model", "rule", "--resume"], "keeps no run"),
+    (["audit", "--judge.model", "rule", "--resume"], "keeps no run, so there is nothing to resume"),
     (["audit", "--judge.model", "vllm/tiny"], "address")])
 def test_bad_input_ends_with_2_and_a_message(line, message, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)

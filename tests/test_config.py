@@ -1,5 +1,6 @@
 "The one grammar of all commands, from outside and for any input."
 
+import importlib
 import subprocess
 import sys
 
@@ -134,3 +135,14 @@ def test_a_bare_name_is_looked_for_among_the_configs(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="Did you mean 'configs/mini.yaml'?") as caught:
         parse(GROUPS, ["--config", "mini.yaml"])
     assert "mkdocs" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["serve", "talk", "hub push", "judges audit"])
+def test_commands_without_a_run_have_no_switches_for_one(command, capsys):
+    module, *words = command.split()
+    main = importlib.import_module(f"humanlm.{module}").main
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--dry-run" in shown and "--resume" not in shown and "--fresh" not in shown
+    assert main([*words, "--fresh"]) == 2
+    assert "keeps no run, so there is nothing to resume" in capsys.readouterr().err
