@@ -349,8 +349,10 @@ def identity(
     texts: Sequence[Mapping[str, str]] | None,  # of a file of replies
 ) -> list:
     "Say what would be different if a system had changed"
-    files = [f for f in sorted(Path(system.place).glob("*")) if f.is_file()] if system.kind == "model" else []
-    return [system.kind, system.place, texts, [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]]
+    place = Path(system.place)
+    files = [f for f in sorted(place.rglob("*")) if f.is_file()] if system.kind == "model" else []
+    stats = [(f.relative_to(place).as_posix(), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return [system.kind, system.place, texts, stats]
 
 # %% ../nbs/90_eval.ipynb #Task
 class Task(NamedTuple):

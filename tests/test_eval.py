@@ -239,6 +239,19 @@ def test_checkpoints_are_compared_in_the_order_of_their_steps(here, capsys):
     assert ev.main(["dynamics", "nothing"]) == 2 and "is no run" in capsys.readouterr().err
 
 
+def test_a_model_whose_prompts_were_changed_is_another_model(here):
+    def key(): return next(task.key for task in ev.prepare(["mini:script"]).tasks if task.system.name == "script")
+
+    prompt, before = Path("runs/mini/models/script/prompts/stance.txt"), key()
+    prompt.parent.mkdir()
+    prompt.write_text("What does this person think?")
+    first = key()
+    prompt.write_text("What should this person think of it?")
+    assert len({before, first, key()}) == 3
+    shutil.rmtree(prompt.parent)
+    assert key() == before
+
+
 # ---- the paper's tables
 
 def test_published_figures_stand_beside_ours_only_in_the_same_setting(here, capsys):

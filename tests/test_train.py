@@ -14,8 +14,9 @@ import pytest
 import torch
 import yaml
 
+import humanlm.eval
 import humanlm.train
-from humanlm.data import read_jsonl, write_jsonl
+from humanlm.data import read_jsonl, to_json, write_jsonl
 from humanlm.judges import JudgeConfig, other_judge
 from humanlm.llm import prices
 from humanlm.models import END, START, load_model
@@ -155,6 +156,25 @@ def test_a_killed_supervised_stage_goes_on_and_ends_with_the_same_weights(taught
     assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
     for name in ("cold-start", "sft-think"): assert weights(folder, name) == weights(whole, name)
     for name in TAUGHT.values(): assert logged(folder, name) == logged(whole, name)
+
+
+def answers(folder: Path, name: str) -> list[tuple]:
+    "What a model said to each held-out row, and its scores"
+    return [(e["texts"], e["scores"]) for e in read_jsonl(folder / "evaluations" / f"{name}.jsonl")]
+
+
+def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
+    "Each with its own weights: the curve begins at the cold start and ends at the finished model"
+    assert humanlm.eval.main(["dynamics", str(whole), "--run.out", str(tmp_path)]) == 0
+    folder, = tmp_path.glob("*-dynamics")
+    steps = range(0, STEPS + 1, 4)
+    found = json.loads((folder / "results.json").read_text())["rows"]
+    assert list(dict.fromkeys(row["model"] for row in found)) == [f"humanlm step {step}" for step in steps]
+    assert answers(folder, "humanlm step 0") == answers(whole, "cold-start")
+    assert answers(folder, f"humanlm step {STEPS}") == answers(whole, "humanlm")
+    said = {to_json(answers(folder, f"humanlm step {step}")) for step in steps}
+    assert len(said) > len(steps) // 2, "other weights say other things"
+    assert (folder / "dynamics.png").stat().st_size > 5000 and "<svg" in (folder / "dynamics.svg").read_text()
 
 
 def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
