@@ -243,12 +243,12 @@ def test_a_model_whose_prompts_were_changed_is_another_model(here):
     def key(): return next(task.key for task in ev.prepare(["mini:script"]).tasks if task.system.name == "script")
 
     prompt, before = Path("runs/mini/models/script/prompts/stance.txt"), key()
-    prompt.parent.mkdir()
+    prompt.parent.mkdir(parents=True)
     prompt.write_text("What does this person think?")
     first = key()
     prompt.write_text("What should this person think of it?")
     assert len({before, first, key()}) == 3
-    shutil.rmtree(prompt.parent)
+    prompt.unlink()
     assert key() == before
 
 
