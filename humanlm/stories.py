@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['NAMES', 'ROOMS', 'THINGS', 'BOXES', 'COLOURS', 'BEASTS', 'LOSSES', 'TOMI_KINDS', 'PLANS', 'TALKS', 'chains', 'Asked',
            'Tale', 'ask', 'Act', 'Cast', 'tomi_cast', 'tomi_story', 'Says', 'House', 'hitom_house', 'belief_question',
-           'hitom_story', 'generate', 'answer_class', 'class_shares', 'balanced', 'Mind', 'Replay', 'slow_answer']
+           'hitom_story', 'generate', 'answer_class', 'class_shares', 'balanced', 'Mind', 'Replay', 'slow_answer',
+           'eager_beliefs', 'write_tomi', 'read_tomi', 'hitom_rows']
 
 # %% ../nbs/57_stories.ipynb #import-random-from-collections
 import random
@@ -45,7 +46,7 @@ class Asked(NamedTuple):
     answer: str
     kind: str  # ToMi: memory, reality, first_order_0_tom …; Hi-ToM: order_0 … order_4
 
-
+# %% ../nbs/57_stories.ipynb #Tale
 @dataclass(frozen=True)
 class Tale:
     "A generated story, its questions and what it was made by"
@@ -91,7 +92,7 @@ class Cast(NamedTuple):
     things: list[str]   # the objects, first those that are asked about
     boxes: list[str]    # two per asked object: where it is and where it goes
 
-
+# %% ../nbs/57_stories.ipynb #tomi_cast
 def tomi_cast(
     rng: random.Random,
     objects: int = 1,  # how many are moved and asked about
@@ -111,7 +112,7 @@ def _moved(cast: Cast, i: int) -> Act:
     target = cast.boxes[2 * i + 1]
     return Act("agent_0_moves_obj", (f"{cast.people[0]} moved the {cast.things[i]} to the {target}.", f"The {target} is in the {cast.rooms[0]}."))
 
-
+# %% ../nbs/57_stories.ipynb #_changes
 def _changes(rng: random.Random, cast: Cast, last: bool) -> list[Act]:
     "The other comes back or goes elsewhere; as the last act, perhaps after the mover has left"
     mover, other, _ = cast.people
@@ -129,7 +130,7 @@ def _entrances(rng: random.Random, cast: Cast, already: float) -> list[Act]:
     return [Act(f"enter_agent_{i}", (f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} the {cast.rooms[0]}.",))
             for i in rng.sample(range(2), 2)]
 
-
+# %% ../nbs/57_stories.ipynb #_plot
 def _plot(rng: random.Random, cast: Cast, objects: int) -> tuple[list[Act], str]:
     "Shuffle moves and changes of place; give the acts and the kind of story"
     order = ["move"] * objects + ["change"] * rng.randint(1, 2)
@@ -156,7 +157,7 @@ def _visit(rng: random.Random, cast: Cast, acts: list[Act], times: int) -> list[
         acts = [*acts[:i + shift], Act(f"agent_2_{tag}", (f"{cast.people[2]} {verb} the {room}.",)), *acts[i + shift:]]
     return acts
 
-
+# %% ../nbs/57_stories.ipynb #_distract
 def _distract(rng: random.Random, cast: Cast, sentences: list[str], times: int) -> list[str]:
     "Put in what somebody likes"
     for _ in range(times):
@@ -176,7 +177,7 @@ def _tomi_questions(cast: Cast, objects: int) -> dict[str, str]:
                   f"Where does {b} think that {a} searches for the {thing}?": "second_order_1"}
     return found
 
-
+# %% ../nbs/57_stories.ipynb #tomi_story
 def tomi_story(
     rng: random.Random,
     objects: int = 1,  # how many objects are moved and asked about
@@ -196,7 +197,7 @@ def tomi_story(
     tale = Tale("tomi", tuple(sentences), kind=found, trace=tuple(act.tag for act in acts if act.tag))
     return ask(tale, types, lambda text, place: _ending(types[text], place, tale.story, text))
 
-
+# %% ../nbs/57_stories.ipynb #_ending
 def _ending(kind: str, place: str, story: Story, text: str) -> str:
     "Say whether a thought differs from reality"
     if "order" not in kind:
@@ -214,7 +215,7 @@ class Says(NamedTuple):
     listener: int  # 0 = everybody, -1 = an outsider
     true: bool = False
 
-
+# %% ../nbs/57_stories.ipynb #TALKS
 TALKS = {
     2: ((Says(1, 0), Says(2, 1)), (Says(2, 0), Says(1, 2)), (Says(1, -1),)),
     3: ((Says(2, 0), Says(3, 2)), (Says(3, 0), Says(1, 3)), (Says(1, 0), Says(3, -1, True)), (Says(2, 3), Says(3, -1, True))),
@@ -234,7 +235,7 @@ class House(NamedTuple):
 def _underlined(words: Iterable[str]) -> list[str]:
     return [word.replace(" ", "_") for word in words]
 
-
+# %% ../nbs/57_stories.ipynb #hitom_house
 def hitom_house(
     rng: random.Random,
 ) -> House:
@@ -263,7 +264,7 @@ def _chapter(rng: random.Random, house: House, room: str, thing: str, people: Se
         yield f"{name} exited the {room}."
     yield f"{group} entered the waiting_room."
 
-
+# %% ../nbs/57_stories.ipynb #_talk
 def _talk(rng: random.Random, house: House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
     "Write what is said after a chapter"
     said = rng.choice(TALKS[len(people)])
@@ -284,7 +285,7 @@ chains = {
     "random": lambda rng, people, order: rng.sample(people, order),
 }
 
-
+# %% ../nbs/57_stories.ipynb #belief_question
 def belief_question(
     chain: Sequence[str],  # who thinks that who thinks …
     thing: str,
@@ -318,7 +319,7 @@ def hitom_story(
     tale = Tale("hitom", sentences, kind=f"length {length}, {'tell' if tells else 'no tell'}", choices=tuple(choices))
     return ask(tale, _hitom_questions(rng, house, dict.fromkeys(things[:objects]), chain), lambda text, _: f"order_{read_question(text).order}")
 
-
+# %% ../nbs/57_stories.ipynb #_aside
 def _aside(rng: random.Random, house: House, chance: float) -> Iterator[str]:
     "Now and then, somebody likes, dislikes, sees or loses something"
     if rng.random() < chance:
@@ -327,7 +328,7 @@ def _aside(rng: random.Random, house: House, chance: float) -> Iterator[str]:
             f"saw {rng.choice(BEASTS)}.", f"lost {rng.choice(('his', 'her'))} {rng.choice(LOSSES)}.",
             f"likes the {rng.choice(boxes)}.", f"dislikes the {rng.choice(things)}."))
 
-
+# %% ../nbs/57_stories.ipynb #_hitom_questions
 def _hitom_questions(rng: random.Random, house: House, things: Iterable[str], chain: str) -> Iterator[str]:
     "Ask one question of each order about each object"
     who = chains[check_name(chain, chains, "chain")]
@@ -365,7 +366,7 @@ def answer_class(
         return "reality"
     return "first place" if asked.answer == world.first(thing) else "elsewhere"
 
-
+# %% ../nbs/57_stories.ipynb #class_shares
 def class_shares(
     tales: Iterable[Tale],
 ) -> dict[str, dict[str, float]]:  # type of question → class → share
@@ -387,7 +388,7 @@ def balanced(
     for tale in tales:
         yield replace(tale, asked=tuple(_rarest(rng, tale, asked, used, tries) for asked in tale.asked))
 
-
+# %% ../nbs/57_stories.ipynb #_rarest
 def _rarest(rng: random.Random, tale: Tale, asked: Asked, used: Counter, tries: int) -> Asked:
     "Choose among random chains one whose answer belongs to the class used least"
     question, people = read_question(asked.text), list(tale.story.agents)
@@ -465,7 +466,7 @@ def _come(self: Replay, n: int, who: str, room: str) -> None:
         if room != "waiting_room" and self.stand[box] == room:
             self.show(self.crowd(room), thing)
 
-
+# %% ../nbs/57_stories.ipynb #_leave
 def _leave(self: Replay, n: int, who: str, room: str) -> None:
     self.room[who] = ""
     self.gone.append(who)
@@ -482,7 +483,7 @@ def _found(self: Replay, n: int, who: str, place: str) -> None:
         self.stand[place] = _room_of(self.lines, n, place)
         self.show(self.crowd(self.stand[place]), name)
 
-
+# %% ../nbs/57_stories.ipynb #_room_of
 def _room_of(lines: Sequence[str], n: int, box: str) -> str:
     "The room of a container: as a later sentence says, else the one entered last"
     for line in lines[n + 1:]:
@@ -510,7 +511,7 @@ def _say(self: Replay, speaker: str, listeners: Iterable[str], fact: str) -> Non
 def _aloud(self: Replay, n: int, who: str, fact: str) -> None:
     _say(self, who, [name for name in self.minds if name != who], fact)
 
-
+# %% ../nbs/57_stories.ipynb #_whisper
 def _whisper(self: Replay, n: int, who: str, rest: str) -> None:
     listener, fact = rest.split(" that the ")
     _say(self, who, [listener], fact)
@@ -527,7 +528,7 @@ def slow_answer(
     replay = Replay(tale.sentences)
     return [_recall(replay, asked.text.rstrip("?")) for asked in tale.asked]
 
-
+# %% ../nbs/57_stories.ipynb #_recall
 def _recall(replay: Replay, text: str) -> str | None:
     words = text.replace(" really", "").replace(" is", "").replace(" at the beginning", "").split(" the ")
     names = [word for word in words[0].split() if word[0].isupper() and word != "Where"]
@@ -537,3 +538,80 @@ def _recall(replay: Replay, text: str) -> str | None:
     for name in names[1:]:
         mind = mind.of(name)
     return mind.places.get(words[1])
+
+# %% ../nbs/57_stories.ipynb #eager_beliefs
+def eager_beliefs(
+    tale: Tale,
+    depth: int,  # length of the longest chain
+) -> dict[tuple[tuple[str, ...], str], str]:  # (chain, thing) → container
+    "Read every belief from the minds of a replayed story"
+    found = {}
+
+    def visit(chain: tuple[str, ...], mind: Mind) -> None:
+        found.update({(chain, thing): place for thing, place in mind.places.items()})
+        for name, inner in mind.others.items() if len(chain) < depth else ():
+            visit((*chain, name), inner)
+
+    for name, mind in Replay(tale.sentences, depth - 1).minds.items():
+        visit((name,), mind)
+    return found
+
+# %% ../nbs/57_stories.ipynb #write_tomi
+def write_tomi(
+    path: str | Path,  # the stories; the traces go beside it, with the suffix `.trace`
+    tales: Iterable[Tale],
+) -> None:
+    "Write tales in the format of the ToMi files"
+    blocks, traces = [], []
+    for tale in tales:
+        for asked in tale.asked:
+            blocks.append(f"{tale.text}\n{len(tale.sentences) + 1} {asked.text}\t{asked.answer}\t1\n")
+            traces.append(",".join((*tale.trace, asked.kind, tale.kind)) + "\n")
+    atomic_write(path, "".join(blocks))
+    atomic_write(Path(path).with_suffix(".trace"), "".join(traces))
+
+# %% ../nbs/57_stories.ipynb #read_tomi
+def read_tomi(
+    path: str | Path,  # a trace beside it is used if there is one
+) -> list[Tale]:
+    "Read a file of the ToMi format; blocks of the same story become one tale"
+    path, tales = Path(path), []
+    trace = path.with_suffix(".trace")
+    blocks = list(_blocks(path))
+    kinds = trace.read_text("utf-8").splitlines() if trace.exists() else [""] * len(blocks)
+    if len(kinds) != len(blocks):
+        raise DataError(f"{trace}: {len(kinds)} lines for {len(blocks)} questions in {path.name}. Give one line per question.")
+    for (sentences, text, place), line in zip(blocks, kinds):
+        *acts, asked, kind = line.split(",") if line.count(",") else ("", "")
+        tale = Tale("tomi", sentences, (Asked(text, place, asked),), kind, tuple(acts))
+        same = tales and tales[-1].sentences == sentences
+        tales[-1:] = [replace(tales[-1], asked=tales[-1].asked + tale.asked)] if same else [*tales[-1:], tale]
+    return tales
+
+# %% ../nbs/57_stories.ipynb #_blocks
+def _blocks(path: Path) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    "Read sentences, question and answer of each block"
+    sentences: list[str] = []
+    for n, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        number, _, text = line.strip().partition(" ")
+        if number == "1":
+            sentences = []
+        if "\t" in text and sentences:
+            question, place = text.split("\t")[:2]
+            yield tuple(sentences), question.strip(), place.strip()
+        elif number.isdigit() and text and "\t" not in text:
+            sentences.append(text)
+        elif line.strip():
+            raise DataError(f"{path}, line {n}: {shorten(line)!r} is neither a numbered sentence nor a question after a story.")
+
+# %% ../nbs/57_stories.ipynb #hitom_rows
+def hitom_rows(
+    tale: Tale,
+    number: int = 0,  # of the story
+) -> list[dict[str, Any]]:  # as the published file has them
+    "Write a tale as rows of the Hi-ToM file"
+    length, tells = int(tale.kind[7]), tale.kind.endswith(", tell")
+    choices = ", ".join(f"{chr(65 + i)}. {box}" for i, box in enumerate(tale.choices))
+    return [{"prompting_type": "CoTP", "deception": tells, "story_length": length, "question_order": int(asked.kind[-1]),
+             "sample_id": len(tale.asked) * number + i, "set_id": f"tale-{number}", "story": tale.text + "\n\n", "question": asked.text, "choices": choices,
+             "answer": asked.answer} for i, asked in enumerate(tale.asked)]

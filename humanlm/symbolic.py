@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['FORMS', 'WAITING', 'NOBODY', 'known_faults', 'baselines', 'Event', 'Unknown', 'Form', 'plain', 'parse_sentence',
            'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'normal_chain', 'Question', 'read_question', 'Answer',
-           'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context', 'memory_answer']
+           'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context', 'memory_answers', 'memory_answer',
+           'objects']
 
 # %% ../nbs/56_symbolic.ipynb #import-re-from-collections
 import re
@@ -15,7 +16,7 @@ from functools import cached_property, lru_cache
 from math import inf
 from typing import NamedTuple
 from fastcore.basics import patch
-from .contexts import NONE, Context, clauses, decode, is_none, make_context, split_mental
+from .contexts import NONE, Context, Step, clauses, decode, is_none, make_context, split_mental
 from .data import DataError, check_name, escape, near_miss, shorten
 from .viz import tag
 
@@ -35,7 +36,7 @@ class Event(NamedTuple):
         "The event in the words of the story"
         return f"{_listed(self.agents)} {self.deed}." if self.agents else f"The {self.object} is in the {self.container}."
 
-
+# %% ../nbs/56_symbolic.ipynb #Unknown
 class Unknown(NamedTuple):
     "A sentence or a question outside the language"
     sentence: str
@@ -52,7 +53,7 @@ class Form(NamedTuple):
     verbs: str  # any of these words
     rest: str   # template of what follows
 
-
+# %% ../nbs/56_symbolic.ipynb #FORMS
 FORMS = (
     Form("enter", "entered", "the {place}"),
     Form("exit", "exited left", "the {place}"),
@@ -83,7 +84,7 @@ def _pattern(rest: str) -> re.Pattern:
         rest = rest.replace(f"{{{name}}}", f"(?P<{name}>{part})")
     return re.compile(rest.replace("{thing}", _PART))
 
-
+# %% ../nbs/56_symbolic.ipynb #_VERBS
 _VERBS = {verb: (form, _pattern(form.rest)) for form in FORMS for verb in form.verbs.split()}
 _LOCATED = _pattern("The {object} (is|are) in the {container}")
 _CLAUSE = re.compile(r"([\w'’-]+(?:(?:,? and|,) [\w'’-]+)*) (\w+) (.+)")
@@ -100,7 +101,7 @@ def plain(
 # %% ../nbs/56_symbolic.ipynb #_PRONOUNS
 _PRONOUNS = set("I We You He She It They Everyone Everybody Nobody Someone Somebody Both All One Who There This That".split())
 
-
+# %% ../nbs/56_symbolic.ipynb #parse_sentence
 @lru_cache(maxsize=1 << 16)
 def parse_sentence(
     text: str,  # one sentence, perhaps numbered
@@ -169,7 +170,7 @@ def read_story(
     events = [event for line in told for event in _events(line)]
     return Story(tuple(sentence for sentence, _ in events), tuple(event for _, event in events), len(told) < len(kept))
 
-
+# %% ../nbs/56_symbolic.ipynb #_events
 def _events(line: str) -> list[tuple[str, Event | Unknown]]:
     "Read a line, in parts if it does not pass as one sentence"
     line = plain(line)
@@ -191,7 +192,7 @@ class Reveal(NamedTuple):
     told: frozenset[tuple[str, ...]] = frozenset()  # or, for talk: the chains of thought that it changes
     order: tuple[str, ...] = ()  # of a move: who stayed, in order of entrance, then the mover
 
-
+# %% ../nbs/56_symbolic.ipynb #Conflict
 class Conflict(NamedTuple):
     "An event that contradicts what came before"
     n: int  # number of the event, from 0
@@ -222,7 +223,7 @@ class World:
 # %% ../nbs/56_symbolic.ipynb #_rules
 _rules = {}  # kind → rule, filled below
 
-
+# %% ../nbs/56_symbolic.ipynb #step
 @patch
 def step(
     self: World,
@@ -238,7 +239,7 @@ def step(
     self.seen.append(seen)
     return seen
 
-
+# %% ../nbs/56_symbolic.ipynb #witnesses
 @patch
 def witnesses(
     self: World,
@@ -260,7 +261,7 @@ def _go(self: World, name: str, room: str = ""):
         self.place[name] = room
         self.rooms.setdefault(room, []).append(name)
 
-
+# %% ../nbs/56_symbolic.ipynb #_here
 @patch
 def _here(self: World, room: str) -> frozenset[str]:
     return frozenset(self.rooms.get(room, ()))
@@ -273,45 +274,54 @@ def _reveal(self: World, obj: str, container: str, witnesses: frozenset[str], **
 
 
 @patch
-def _conflict(self: World, holds: bool, reason: str):
-    "Note a contradiction if there is one; the sentence is believed as far as it goes"
-    if not holds:
-        self.conflicts.append(Conflict(len(self.seen), reason))
+def _conflict(self: World, reason: str):
+    "Note that the event contradicts what came before; it is believed as far as it goes"
+    self.conflicts.append(Conflict(len(self.seen), reason))
 
-# %% ../nbs/56_symbolic.ipynb #_enter
-def _enter(world: World, event: Event) -> frozenset[str]:
-    "Rule for entering and for being found in a room"
-    room, names = event.place, event.agents
-    if room != WAITING and world.rooms.keys() <= {WAITING}:
-        world.exits = {}
+# %% ../nbs/56_symbolic.ipynb #_arrive
+def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
+    "Put people into a room; all present see what lies there"
+    if room == WAITING:
+        for name in names:
+            world._go(name, room)
+        return frozenset(names)
+    if world.rooms.keys() <= {WAITING}:
+        world.exits = {}  # a new chapter
     for name in names:
         world._go(name, room)
-        if room != WAITING:
-            world.exits[name] = inf
-    if room == WAITING:
-        return frozenset(names)
+        world.exits[name] = inf
     here = world._here(room)
     for obj, container in world.inside.items():
         if world.stands.get(container) == room:
             world._reveal(obj, container, here)
     return here
 
-# %% ../nbs/56_symbolic.ipynb #_present
+# %% ../nbs/56_symbolic.ipynb #_enter
+def _enter(world: World, event: Event) -> frozenset[str]:
+    "Rule for entering"
+    for name in event.agents:
+        if world.place.get(name) == event.place:
+            world._conflict(f"{name} was in the {event.place} already")
+    return _arrive(world, event.agents, event.place)
+
+
 def _present(world: World, event: Event) -> frozenset[str]:
     "Rule for 'A is in the L'"
     for name in event.agents:
-        world._conflict(world.place.get(name, event.place) == event.place, f"{name} was in the {world.place.get(name)}")
-    return _enter(world, event)
+        if world.place.get(name, event.place) != event.place:
+            world._conflict(f"{name} was in the {world.place[name]}")
+    return _arrive(world, event.agents, event.place)
 
-
+# %% ../nbs/56_symbolic.ipynb #_exit
 def _exit(world: World, event: Event) -> frozenset[str]:
     "Rule for leaving"
-    seen = world._here(event.place) | frozenset(event.agents)
+    seen = world._here(event.place).union(event.agents)
     for name in event.agents:
-        inside = world.place.get(name) == event.place
-        world._conflict(inside, f"{name} was not in the {event.place}")
-        if inside:
-            world._go(name)
+        if world.place.get(name) != event.place:
+            world._conflict(f"{name} was not in the {event.place}")
+            continue
+        world._go(name)
+        if event.place != WAITING:
             world.exits[name] = len(world.seen)
     return seen
 
@@ -324,7 +334,8 @@ def _located(world: World, event: Event) -> frozenset[str]:
     x, y = event.object, event.container
     if x in world.holders or x in world.stands:
         return _place(world, x, y)
-    world._conflict(world.inside.get(x, y) == y, f"the {x} was in the {world.inside.get(x)}")
+    if world.inside.get(x, y) != y:
+        world._conflict(f"the {x} was in the {world.inside[x]}")
     world.inside[x] = y
     world.start.setdefault(x, y)
     world.holders.add(y)
@@ -335,12 +346,13 @@ def _located(world: World, event: Event) -> frozenset[str]:
     world._reveal(x, y, here)
     return here
 
-
+# %% ../nbs/56_symbolic.ipynb #_place
 def _place(world: World, container: str, room: str) -> frozenset[str]:
     "Put a container into a room; if it was thought elsewhere, those in the room learn what is in it"
-    known, here = world.stands.get(container, room), world._here(room)
-    world._conflict(known == room, f"the {container} was in the {known}")
-    if container not in world.stands or known != room:
+    known, here = world.stands.get(container), world._here(room)
+    if known and known != room:
+        world._conflict(f"the {container} was in the {known}")
+    if known != room:
         world.stands[container] = room
         for obj in [obj for obj, held_in in world.inside.items() if held_in == container]:
             world._reveal(obj, container, here)
@@ -351,25 +363,34 @@ def _move(world: World, event: Event) -> frozenset[str]:
     "Rule for 'A moved the X to the C'"
     (mover,), obj, target = event.agents, event.object, event.container
     room = world.place.get(mover, "")
-    lay = world.stands.get(world.inside.get(obj, ""), room)
-    world._conflict(bool(room) and lay == room, f"{mover} was in the {room or 'unknown'}, the {obj} in the {lay or 'unknown'}")
-    world._conflict(world.stands.get(target, room) == room, f"the {target} was in the {world.stands.get(target)}")
+    _check_move(world, mover, room, obj, target)
     if room:
         world.stands[target] = room
     world.inside[obj] = target
     world.holders.add(target)
-    here = world._here(room) | {mover}
     others = [name for name in world.rooms.get(room, ()) if name != mover]
+    here = frozenset((*others, mover))
     world._reveal(obj, target, here, order=(*others, mover))
     return here
+
+# %% ../nbs/56_symbolic.ipynb #_check_move
+def _check_move(world: World, mover: str, room: str, obj: str, target: str) -> None:
+    "Note what is impossible about a move"
+    lay, stood = world.stands.get(world.inside.get(obj, ""), room), world.stands.get(target, room)
+    if not room or room == WAITING:
+        world._conflict(f"{mover} was in no room with the {obj}")
+    elif lay != room:
+        world._conflict(f"{mover} was in the {room}, the {obj} in the {lay}")
+    elif stood != room:
+        world._conflict(f"{mover} was in the {room}, the {target} in the {stood}")
 
 # %% ../nbs/56_symbolic.ipynb #_stay
 def _stay(world: World, event: Event) -> frozenset[str]:
     "Rule for staying where one is"
     if world.place.get(event.agents[0]) == event.place:
         return world._here(event.place)
-    world._conflict(False, f"{event.agents[0]} was not in the {event.place}")
-    return _enter(world, event)
+    world._conflict(f"{event.agents[0]} was not in the {event.place}")
+    return _arrive(world, event.agents, event.place)
 
 
 def _noise(world: World, event: Event) -> frozenset[str]:
@@ -388,7 +409,7 @@ def where(
     "Where an object really is"
     return self.inside.get(obj)
 
-
+# %% ../nbs/56_symbolic.ipynb #first
 @patch
 def first(
     self: World,
@@ -404,7 +425,7 @@ def normal_chain(
     "Merge equal neighbours of a chain"
     return tuple(name for name, before in zip(chain, (None, *chain)) if name != before)
 
-
+# %% ../nbs/56_symbolic.ipynb #belief
 @patch
 def belief(
     self: World,
@@ -424,7 +445,7 @@ def belief(
             return reveal.container
     return None
 
-
+# %% ../nbs/56_symbolic.ipynb #_in_order
 def _in_order(chain: Sequence[str], order: Sequence[str]) -> bool:
     "Whether the chain is a part of the order, perhaps with gaps"
     rest = iter(order)
@@ -442,7 +463,7 @@ def trusts(
         return True
     return self.exits[listener] < self.exits.get(speaker, -1)
 
-
+# %% ../nbs/56_symbolic.ipynb #told_chains
 @patch
 def told_chains(
     self: World,
@@ -469,7 +490,7 @@ def _tell(world: World, event: Event) -> frozenset[str]:
     world._reveal(event.object, event.container, NOBODY, told=told)
     return frozenset((*event.agents, event.listener))
 
-
+# %% ../nbs/56_symbolic.ipynb #rules-claim-claim-tell
 _rules |= {"claim": _claim, "tell": _tell}
 
 # %% ../nbs/56_symbolic.ipynb #Question
@@ -482,7 +503,7 @@ class Question(NamedTuple):
     @property
     def order(self) -> int: return len(self.chain)
 
-
+# %% ../nbs/56_symbolic.ipynb #_ASKED
 _ASKED = (
     ("reality", re.compile(r"Where is the (?P<object>.+?)(?: really| now)?")),
     ("initial", re.compile(r"Where was the (?P<object>.+?) at the beginning")),
@@ -516,7 +537,7 @@ class Answer(NamedTuple):
 _QUIET = set("The A An It There This That These Those Outside Today".split())  # a capital that is not a name
 _SOMEONE = re.compile(r"\b(?:I|we|you|he|she|they|him|her|them|his|their|it|who|(?:every|some|any|no)(?:one|body)|people|both|all)\b", re.I)
 
-
+# %% ../nbs/56_symbolic.ipynb #_doubtful
 def _doubtful(sentence: str, world: World, objects: Iterable[str]) -> bool:
     "Whether a sentence that was not understood may matter for the objects"
     words = re.findall(r"[\w'’-]+", sentence)
@@ -536,7 +557,7 @@ def _refusal(world: World, question: Question | Unknown) -> str:
             return f"nobody called {shorten(name)!r} takes part.{near_miss(name, world.agents)}"
     return _gap(world, [question.object])
 
-
+# %% ../nbs/56_symbolic.ipynb #_gap
 def _gap(world: World, objects: Iterable[str]) -> str:
     "Name the first sentence that was not understood and may matter for the objects, if there is one"
     for n, (sentence, reason) in world.unknown:
@@ -565,7 +586,7 @@ class Fault(NamedTuple):
     emulated: bool = True
     ids: tuple[int, ...] = ()  # the rows concerned, where no rule covers them
 
-
+# %% ../nbs/56_symbolic.ipynb #known_faults
 known_faults = {
     "F1": Fault("ToMi, 2019 files", "a third person ever enters the room: what mover and other think of each other becomes the final place"),
     "F2": Fault("ToMi, 2019 files", "the other person comes back into the room: the same, even after the mover has left"),
@@ -585,7 +606,7 @@ def shipped_faults(
         return frozenset({"F4"} if story.instructed else ())
     return frozenset({"F1", "F2"})
 
-
+# %% ../nbs/56_symbolic.ipynb #_leaked
 def _leaked(world: World, question: Question, faults: frozenset[str]) -> bool:
     "Whether faults F1, F2 or F1' put the final place into the thoughts of mover and other"
     events = [event for event in world.events if isinstance(event, Event)]
@@ -602,7 +623,7 @@ def _leaked(world: World, question: Question, faults: frozenset[str]) -> bool:
 # %% ../nbs/56_symbolic.ipynb #_POLICIES
 _POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.items() if fault.emulated))
 
-
+# %% ../nbs/56_symbolic.ipynb #answer
 def answer(
     source: Story | World,
     question: str | Question | Unknown,
@@ -619,7 +640,7 @@ def answer(
     chain = " and ".join(dict.fromkeys(asked.chain))
     return Answer(text, "" if text else f"{chain or 'the story'} never saw where the {asked.object} is")
 
-
+# %% ../nbs/56_symbolic.ipynb #_faults
 def _faults(source: Story | World, policy: str) -> frozenset[str]:
     "The faults that a policy stands for"
     check_name(policy, _POLICIES, "policy")
@@ -642,7 +663,7 @@ _CELL = "padding:2px 8px;border:1px solid rgba(128,128,128,.25);text-align:left"
 @patch
 def _repr_html_(self: Story) -> str: return witness_table(self)
 
-
+# %% ../nbs/56_symbolic.ipynb #witness_table
 def witness_table(
     story: Story,
     obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
@@ -655,7 +676,7 @@ def witness_table(
     table = tag("table", head, *rows, style="border-collapse:collapse;font-size:13px;line-height:1.4")
     return tag("div", table, style="overflow-x:auto;max-width:100%")
 
-
+# %% ../nbs/56_symbolic.ipynb #_witness_row
 def _witness_row(world: World, event: Event | Unknown, text: str, obj: str) -> str:
     "Let an event happen and write its row"
     seen, n = world.step(event), len(world.events)
@@ -667,7 +688,7 @@ def _witness_row(world: World, event: Event | Unknown, text: str, obj: str) -> s
 # %% ../nbs/56_symbolic.ipynb #_ACTS
 _ACTS = {"enter", "exit", "move", "stay", "claim", "tell"}  # the kinds that make a step
 
-
+# %% ../nbs/56_symbolic.ipynb #_Scribe
 class _Scribe:
     "Collects what each agent perceives between two steps"
 
@@ -711,7 +732,7 @@ def close(
     self.act = f"{next(iter(deeds))} {next(iter(deeds.values()))}." if len(deeds) == 1 else ""
     return " ".join(state) or NONE, observed, deeds
 
-
+# %% ../nbs/56_symbolic.ipynb #_observation
 @patch
 def _observation(self: _Scribe, name: str, told: list[str], state: list[str]) -> str:
     "Write what one agent perceived and what it thinks now"
@@ -723,7 +744,7 @@ def _observation(self: _Scribe, name: str, told: list[str], state: list[str]) ->
     thoughts = " ".join(self._thoughts(name)) if self.beliefs else ""
     return f"{text} <mental_state>{thoughts}</mental_state>" if thoughts else text
 
-
+# %% ../nbs/56_symbolic.ipynb #_thoughts
 @patch
 def _thoughts(self: _Scribe, name: str) -> Iterator[str]:
     "Write the beliefs that are new since they were last written"
@@ -752,7 +773,7 @@ def to_context(
     scribe = _Scribe(tuple(dict.fromkeys((*story.agents, *extra))), beliefs, compact_tags)
     return make_context(tuple(scribe.world.agents), _steps(scribe, events, keep_noise))
 
-
+# %% ../nbs/56_symbolic.ipynb #_steps
 def _steps(scribe: _Scribe, events: Iterable[Event], keep_noise: bool) -> Iterator[tuple]:
     "Give the steps of a story, the last one without actions"
     for event in events:
@@ -772,7 +793,7 @@ def _loose(obj: str) -> list[re.Pattern]:
     "Patterns for what a freely worded sentence says about an object's place"
     return [re.compile(pattern.replace("{part}", _PART).replace("{}", re.escape(obj)) + r"(?![\w-])", re.I) for pattern in _LOOSE]
 
-
+# %% ../nbs/56_symbolic.ipynb #_said
 def _said(clause: str, obj: str) -> Event | tuple[str] | None:
     "What a clause says about the place of an object: a statement by somebody, a place, or nothing"
     event = parse_sentence(clause)
@@ -783,24 +804,34 @@ def _said(clause: str, obj: str) -> Event | tuple[str] | None:
     found = [m for pattern in _loose(obj) for m in [pattern.search(clause)] if m]
     return (found[0]["container"],) if found else None
 
-# %% ../nbs/56_symbolic.ipynb #memory_answer
-def memory_answer(
+# %% ../nbs/56_symbolic.ipynb #memory_answers
+def memory_answers(
     context: Context,
     chain: Sequence[str],  # who thinks that who thinks …, at least one
     obj: str,
-) -> str | None:  # container; None = nothing in their common memories says
-    "Answer from what the agents of a context perceived"
-    world, chain, place = World(context.agents), normal_chain(chain), None
+) -> list[str | None]:  # container after each step; None = nothing in their common memories says
+    "Answer from what the agents of a context perceived, step by step"
+    world, chain, places = World(context.agents), normal_chain(chain), [None]
     for step in decode(context).steps:
+        place = places[-1]
         for said in _common(step.observations, chain, obj):
             heard = isinstance(said, Event)
             if not heard or chain in world.told_chains(said.agents[0], [said.listener] if said.listener else context.agents):
                 place = said.container if heard else said[0]
-        for name, deed in step.actions.items():
-            _follow(world, name, deed)
-    return place
+        places.append(place)
+        _follow(world, step)
+    return places[1:]
 
 
+def memory_answer(
+    context: Context,
+    chain: Sequence[str],
+    obj: str,
+) -> str | None:  # container; None = nothing in their common memories says
+    "Answer from what the agents of a context perceived"
+    return next(reversed(memory_answers(context, chain, obj)), None)
+
+# %% ../nbs/56_symbolic.ipynb #_common
 def _common(observations: dict[str, str], chain: Sequence[str], obj: str) -> list[Event | tuple[str]]:
     "What everybody in the chain perceived about the place of the object, in order"
     texts = [observations.get(name, NONE) for name in chain]
@@ -810,11 +841,28 @@ def _common(observations: dict[str, str], chain: Sequence[str], obj: str) -> lis
     return [said for said in first if said and all(said in other for other in others)]
 
 
-def _follow(world: World, name: str, deed: str) -> None:
-    "Take an agent in or out of a room, for the order of exits"
-    event = Unknown("", "") if is_none(deed) else parse_sentence(f"{name} {deed}")
-    if isinstance(event, Event) and event.kind in ("enter", "exit"):
-        world.step(event)
+def _follow(world: World, step: Step) -> None:
+    "Take agents in and out of rooms, for the order of exits"
+    events = [parse_sentence(f"{name} {deed}") for name, deed in step.actions.items() if not is_none(deed)]
+    if not world.place:  # the story may begin with people who are there already
+        events += [parse_sentence(clause) for text in step.observations.values() for clause in clauses(text)]
+    for event in events:
+        if isinstance(event, Event) and event.kind in ("enter", "exit", "present"):
+            world.step(event)
+
+# %% ../nbs/56_symbolic.ipynb #_PLACED
+_PLACED = _pattern("(The|the|a) {object} (is|are|was|were) [now |still ](in|inside|on) (the|a) {container}")
+_PUT = re.compile(rf"\b(?:moved?|puts?|places?|hides?|hid) (?:the|a) (?P<object>{_PART}) (?:in|into|to|inside|on) (?:the|a) (?P<container>{_PART})")
+
+
+def objects(
+    context: Context,
+) -> list[str]:  # in order of first mention
+    "List the objects that the observations of a context locate"
+    texts = [split_mental(text)[0] for step in decode(context).steps for text in step.observations.values() if not is_none(text)]
+    found = [m for text in texts for clause in clauses(text) for pattern in (_PLACED, _PUT) for m in pattern.finditer(clause)]
+    held_in = {m["container"] for m in found}
+    return list(dict.fromkeys(m["object"] for m in found if m["object"] not in held_in))
 
 # %% ../nbs/56_symbolic.ipynb #baselines
 baselines = {
