@@ -55,7 +55,7 @@ class Parsed:
     @property
     def status(self) -> str: return "parse failed" if self.context is None else "parsed"
 
-
+# %% ../nbs/60_social_world.ipynb #Parser
 class Parser(Protocol):
     "Writes the context of a text"
     name: str
@@ -118,7 +118,7 @@ class SymbolicParser:
             return Parsed(None, f"parse failed: {e}")
         return Parsed(context, notes=tuple(f"sentence {n + 1}: {reason}" for n, reason in story.world.conflicts))
 
-
+# %% ../nbs/60_social_world.ipynb #VERSION
 VERSION = 1  # of everything that goes into a context's key
 
 # %% ../nbs/60_social_world.ipynb #_refusal
@@ -171,7 +171,7 @@ EXAMPLES = {
              "Freya made no movements and stayed in the boathouse for 1 minute. Freya exited the boathouse. "
              "Freya privately told Ottmar that the lantern is in the locker."}
 
-
+# %% ../nbs/60_social_world.ipynb #worked_example
 @lru_cache
 def worked_example(
     task: str = "",  # a key of `TASKS`, or empty
@@ -185,7 +185,7 @@ def worked_example(
 def _section(title: str, text: str) -> str:
     return f"\n## {title}\n{text}\n" if text else ""
 
-
+# %% ../nbs/60_social_world.ipynb #parse_prompt
 def parse_prompt(
     text: str,  # of anybody
     task: str = "",  # a key of `TASKS`, or empty
@@ -246,7 +246,7 @@ def request(
     schema = None if self.style == "bare" else context_schema(compact=True)
     return chat(prompt, schema=schema, repeat=repeat, **self.settings)
 
-
+# %% ../nbs/60_social_world.ipynb #key
 @patch
 def key(
     self: LLMParser,
@@ -268,7 +268,7 @@ async def __call__(
     found = await self._write(text, task)
     return await self._reviewed(text, task, found) if self.critic and found.context else found
 
-
+# %% ../nbs/60_social_world.ipynb #_write
 @patch
 async def _write(self: LLMParser, text: str, task: str, problems: str = "", start: int = 0) -> Parsed:
     "Ask until there is a record, or `attempts` are used up"
@@ -281,7 +281,7 @@ async def _write(self: LLMParser, text: str, task: str, problems: str = "", star
         problems = _told(found.reason, found.raw)
     return replace(found, usage=usage)
 
-
+# %% ../nbs/60_social_world.ipynb #_ask
 @patch
 async def _ask(self: LLMParser, request: ChatRequest, hints: str) -> Parsed:
     "Ask once; a model that is asked barely is not told what was wrong"
@@ -290,7 +290,7 @@ async def _ask(self: LLMParser, request: ChatRequest, hints: str) -> Parsed:
     except LLMError as e:
         return Parsed(None, f"parse failed: {e}", raw=e.raw)
 
-
+# %% ../nbs/60_social_world.ipynb #_read
 def _read(reply: ChatReply, hints: str = "") -> Parsed:
     "Read a reply"
     try:
@@ -300,7 +300,7 @@ def _read(reply: ChatReply, hints: str = "") -> Parsed:
     context = context.model_copy(update={"task_specific_instructions": hints or None})
     return Parsed(context, "", tuple(changes), reply.cached, reply.usage, reply.text)
 
-
+# %% ../nbs/60_social_world.ipynb #_told
 def _told(problems: str, record: str) -> str:
     "Show a record with what is wrong with it"
     return f"{problems}\nThis was the attempt:\n{fenced(record[:8000])}\nWrite the whole record again without these faults."
@@ -354,7 +354,7 @@ async def _reviewed(self: LLMParser, text: str, task: str, found: Parsed) -> Par
         found = replace(again if again.context else found, usage=found.usage + again.usage)
     return replace(found, notes=(*found.notes, f"the critic objected {self.rounds} times"))
 
-
+# %% ../nbs/60_social_world.ipynb #_judged
 @patch
 async def _judged(self: LLMParser, text: str, task: str, context: Context) -> tuple[bool, list[str], Usage]:
     prompt = fill(CRITIC, text=fenced(text), hints=_section("About this kind of text", hint(task)), record=fenced(to_json(context)))
@@ -394,7 +394,7 @@ def link(
     "Note which context an item used"
     atomic_write(self.folder / "items" / f"{fingerprint(item)}.json", json.dumps({"item": item, "key": key}))
 
-
+# %% ../nbs/60_social_world.ipynb #index
 @patch
 def index(self: ContextStore) -> dict[str, str]:  # item → key
     "Read which item used which context"
@@ -437,7 +437,7 @@ async def _parse(self: StoredParser, key: str, text: str, task: str) -> Parsed:
 parsers: dict[str, Callable[..., Parser]] = {"symbolic": SymbolicParser}
 SETTINGS = ("style", "example", "attempts", "critic", "rounds", *(field.name for field in fields(ChatRequest)))
 
-
+# %% ../nbs/60_social_world.ipynb #parser
 def parser(
     name: str,  # a key of `parsers`, or provider/model
     folder: str | Path = "",  # of a store; empty keeps nothing
@@ -447,7 +447,7 @@ def parser(
     made = parsers[name](**options) if name in parsers else _model_parser(name, options)
     return StoredParser(made, folder) if folder else made
 
-
+# %% ../nbs/60_social_world.ipynb #_model_parser
 def _model_parser(name: str, options: dict) -> LLMParser:
     "Make a parser that asks a chat model"
     if "/" not in name:
@@ -496,7 +496,7 @@ def with_actions(
     acting = last.model_copy(update={"actions": last.actions | dict(actions)})
     return context.model_copy(update={"agents_names": list(context.agents), "socialized_context": [*context.steps[:-1], acting]})
 
-
+# %% ../nbs/60_social_world.ipynb #with_step
 def with_step(
     context: Context,
     obj: dict,  # a step as a model writes it
@@ -545,7 +545,7 @@ addressed to you.
 ## Form of the record
 {form}"""
 
-
+# %% ../nbs/60_social_world.ipynb #future_prompt
 def future_prompt(
     text: str,  # of anybody
     task: str = "",  # a key of `TASKS`, or empty
@@ -603,7 +603,7 @@ class Simulation(BaseModel, extra="forbid"):
     reasoning: str = ""
     answer: str = ""
 
-
+# %% ../nbs/60_social_world.ipynb #simulation
 def simulation(
     context: Context,
     question: str,
@@ -642,7 +642,7 @@ def downstream(
     right = sum(set(chain) <= set(names) and memory_answer(context, chain, obj) == place for chain, obj, place in asked)
     return right / len(asked) if asked else math.nan
 
-
+# %% ../nbs/60_social_world.ipynb #exact_accuracy
 def exact_accuracy(
     context: Context,  # generated
     story: Story,  # in the grammar
@@ -689,7 +689,7 @@ def judge_prompt(
     return fill(JUDGE, text=fenced(text), about=about, reference=fenced(to_json(decode(reference))),
                 generated=fenced(to_json(decode(generated))))
 
-
+# %% ../nbs/60_social_world.ipynb #judged_accuracy
 async def judged_accuracy(
     judge: ChatClient,
     prompt: str,  # of `judge_prompt`
@@ -715,7 +715,7 @@ class Pair(NamedTuple):
     story: str = ""
     question: str = ""
 
-
+# %% ../nbs/60_social_world.ipynb #read_pairs
 def read_pairs(
     generated: str | Path,  # folder of ID.json, each with socialized_context
     reference: str | Path,  # the same, each with story and question
@@ -734,12 +734,12 @@ def read_pairs(
             pairs.append(Pair(name.removesuffix(".json"), _record(made), _record(wanted), *texts))
     return pairs, problems
 
-
+# %% ../nbs/60_social_world.ipynb #_record
 def _record(row: dict) -> dict:
     "Take the record out of a result file; a file may also be the record itself"
     return row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row
 
-
+# %% ../nbs/60_social_world.ipynb #_load
 def _load(path: Path) -> dict | str:
     "Read a JSON object, or say why not"
     try:
@@ -753,7 +753,7 @@ def _load(path: Path) -> dict | str:
 # %% ../nbs/60_social_world.ipynb #METHODS
 METHODS = ("auto", "exact", "judge")  # exact where the story is in the grammar, else a judge | only one of them
 
-
+# %% ../nbs/60_social_world.ipynb #grade
 async def grade(
     pair: Pair,
     judge: ChatClient | None = None,
@@ -765,7 +765,7 @@ async def grade(
     accuracy = await _accuracy(pair, judge, check_name(method, METHODS, "method"), task, repeats)
     return Quality(pair.id, structural_score(pair.generated), accuracy.value, accuracy.reason), accuracy
 
-
+# %% ../nbs/60_social_world.ipynb #_accuracy
 async def _accuracy(pair: Pair, judge: ChatClient | None, method: str, task: str, repeats: int) -> Accuracy:
     "Rate the observations of one record, by what is at hand"
     try:
@@ -819,7 +819,7 @@ async def evaluate(
     "Rate records, side by side"
     return QualityReport(await asyncio.gather(*(grade(pair, judge, **options) for pair in pairs)), problems)
 
-
+# %% ../nbs/60_social_world.ipynb #evaluate_folders
 async def evaluate_folders(
     generated: str | Path,  # folder of ID.json, each with socialized_context
     reference: str | Path,  # the same, each with story and question
@@ -845,7 +845,7 @@ def to_csv(
     writer.writerows(lines)
     return out.getvalue()
 
-
+# %% ../nbs/60_social_world.ipynb #_csv_line
 def _csv_line(quality: Quality, accuracy: Accuracy) -> dict:
     "Collect the numbers of one record; empty where there is none"
     row = {"structural_score": quality.structural_score, "observation_accuracy": accuracy.value, "overall_score": quality.overall_score,
@@ -885,7 +885,7 @@ def omniscient(
     "Let everybody perceive what anybody perceives"
     return _observing(context, lambda seen: dict.fromkeys(seen, _together(seen.values())))
 
-
+# %% ../nbs/60_social_world.ipynb #forgetful
 def forgetful(
     context: Context,
     share: float = 0.2,  # of the observations, each deleted with this probability
@@ -895,7 +895,7 @@ def forgetful(
     rng = seed if isinstance(seed, random.Random) else random.Random(seed)
     return _observing(context, lambda seen: {name: text if is_none(text) or rng.random() >= share else NONE for name, text in seen.items()})
 
-
+# %% ../nbs/60_social_world.ipynb #_observing
 def _observing(context: Context, change: Callable[[dict[str, str]], dict[str, str]]) -> Context:
     "Change the observations of every step"
     whole = decode(context)
