@@ -9,7 +9,8 @@ __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'ENTER', 'LEAVE', 'AWAY', 'G
            'manual', 'to_json', 'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'sentence',
            'decode', 'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective',
            'clauses', 'as_fact', 'facts', 'best_match', 'places', 'violations', 'repair', 'ObservationScores',
-           'observation_scores', 'structural_score', 'Quality', 'QualityMeans', 'quality_means', 'quality_table']
+           'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans', 'quality_means',
+           'quality_table']
 
 # %% ../nbs/54_contexts.ipynb #import-json-import-math
 import json
@@ -973,12 +974,26 @@ def observation_scores(
     return ObservationScores(share(right, mine), share(right, theirs), share(2 * right, mine + theirs),
                              _by_agent(leaks), _by_agent(inventions), _by_agent(wanted - made))
 
+# %% ../nbs/54_contexts.ipynb #match_names
+def match_names(
+    names: Iterable[str],
+    known: Iterable[str],  # names of the reference
+) -> dict[str, str]:  # name → name in the reference, or itself
+    "Match names with those of a reference; each of those is given once"
+    names, match = list(dict.fromkeys(names)), {}
+    free = [name for name in dict.fromkeys(known) if name not in names]
+    for name in names:
+        match[name] = name if name in known else best_match(name, free) or name
+        free = [other for other in free if other != match[name]]
+    return match
+
 # %% ../nbs/54_contexts.ipynb #_renamed
 def _renamed(found: Counter, names: Sequence[str]) -> Counter:
-    "Give agents the names of the reference; a name that is taken stays"
-    free = [name for name in names if name not in {agent for agent, _ in found}]
-    match = {agent: best_match(agent, free) or agent for agent, _ in found if agent not in names}
-    return Counter({(match.get(agent, agent), fact): n for (agent, fact), n in found.items()}) if match else found
+    "Give agents the names of the reference"
+    match, renamed = match_names((agent for agent, _ in found), names), Counter()
+    for (agent, fact), n in found.items():
+        renamed[match[agent], fact] += n
+    return renamed
 
 
 def _by_agent(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

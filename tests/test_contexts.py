@@ -323,6 +323,6 @@ def test_hostile_sizes_take_little_time():
     "No step of reading, decoding or checking is quadratic in one long text"
     for text in ("<" * 200_000, "<same_as_state />" * 20_000, "<mental_state>" * 20_000, " . " * 60_000, "[same as state" * 20_000, "A is in " * 30_000):
         context = make_context("AB", [one(text, {"A": text, "B": "<same_as_state />"}, {"A": "waves"}), one(seen={"B": text})])
-        started = time.perf_counter()
+        started = time.process_time()
         violations(context), repair(context), context._repr_html_()
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 5
