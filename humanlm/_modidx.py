@@ -2906,6 +2906,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                              'humanlm.tom.baseline_outcomes': ('tom.html#baseline_outcomes', 'humanlm/tom.py'),
                              'humanlm.tom.baseline_table': ('tom.html#baseline_table', 'humanlm/tom.py'),
                              'humanlm.tom.by_cluster': ('tom.html#by_cluster', 'humanlm/tom.py'),
+                             'humanlm.tom.ceiling': ('tom.html#ceiling', 'humanlm/tom.py'),
                              'humanlm.tom.changed': ('tom.html#changed', 'humanlm/tom.py'),
                              'humanlm.tom.check_contexts': ('tom.html#check_contexts', 'humanlm/tom.py'),
                              'humanlm.tom.client_options': ('tom.html#client_options', 'humanlm/tom.py'),
