@@ -2655,6 +2655,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'humanlm.symbolic._place': ('symbolic.html#_place', 'humanlm/symbolic.py'),
                                   'humanlm.symbolic._present': ('symbolic.html#_present', 'humanlm/symbolic.py'),
                                   'humanlm.symbolic._refusal': ('symbolic.html#_refusal', 'humanlm/symbolic.py'),
+                                  'humanlm.symbolic._run_on': ('symbolic.html#_run_on', 'humanlm/symbolic.py'),
                                   'humanlm.symbolic._said': ('symbolic.html#_said', 'humanlm/symbolic.py'),
                                   'humanlm.symbolic._state': ('symbolic.html#_state', 'humanlm/symbolic.py'),
                                   'humanlm.symbolic._stay': ('symbolic.html#_stay', 'humanlm/symbolic.py'),

@@ -8,8 +8,8 @@ __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'STOPS', 'simula
            'sentences', 'shown', 'vanilla', 'with_context', 'pure_context', 'memory_prompt', 'chain_of',
            'simulate_memory', 'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation',
            'simulated_examples', 'examples_for', 'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first',
-           'cut_sentences', 'perceive_first', 'needs_context', 'Abstained', 'solve_symbolic', 'solve_memory', 'chance',
-           'commonest']
+           'cut_sentences', 'perceive_first', 'needs_context', 'Abstained', 'solve_symbolic', 'solve_memory', 'solve',
+           'chance', 'commonest']
 
 # %% ../nbs/61_answers.ipynb #import-asyncio-import-json
 import asyncio
@@ -590,6 +590,16 @@ def _place_solver(name: str) -> Callable[[Item, Context | None], str]:
 
 solvers: dict[str, Callable[[Item, Context | None], str]] = {
     "symbolic": solve_symbolic, "memory": solve_memory, **{name: _place_solver(name) for name in place_baselines}}
+
+# %% ../nbs/61_answers.ipynb #solve
+def solve(
+    name: str,                # a key of `solvers`
+    item: Item,
+    context: Context | None = None,
+) -> Given:
+    "Answer by a rule; `Abstained` if it cannot know"
+    text = solvers[name](item, context)
+    return Given(next((key for key, option in item.options.items() if plain(option) == plain(text)), text))
 
 # %% ../nbs/61_answers.ipynb #chance
 def chance(

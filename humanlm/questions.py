@@ -552,7 +552,7 @@ def by_group(
     "Break a score down by the values of groups; outcomes without them are left out"
     found: dict[str, list[Outcome]] = {}
     for o in outcomes:
-        values = [o.groups.get(name, "") for name in names]
+        values = [o.kind if name == "question type" else o.groups.get(name, "") for name in names]
         if all(values):
             found.setdefault(", ".join(values), []).append(o)
     return [mean_of(label, scored(found[value], rule), " × ".join(names), value) for value in sorted(found, key=natural)]
@@ -593,7 +593,7 @@ class Benchmark:
     wish = "Answer with the letter of one option."
     simulation = ""         # who is asked when the people of the text are simulated; empty: nobody
     rules: Sequence[str] = ("correct",)          # names of its scores, the main one first
-    breakdowns: Sequence[tuple[str, ...]] = ()   # groups that a report shows, alone or together
+    breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups that a report shows, alone or together
     options: Mapping[str, Any] = {}              # what `load` can be told, with defaults
 
     def items(self, row: dict, **options: Any) -> Iterable[Item]:
@@ -714,7 +714,5 @@ def report(
     "Give all measures of some results"
     names = dict(zip(self.rules, ("accuracy", *(f"accuracy ({rule} rule)" for rule in self.rules[1:]))))
     overall = [mean_of(label, scored(outcomes, rule)) for rule, label in names.items()]
-    kinds = sorted({o.kind for o in outcomes}, key=natural)
-    typed = [mean_of("accuracy", scored([o for o in outcomes if o.kind == kind]), "question type", kind) for kind in kinds]
-    groups = [m for names in self.breakdowns for m in by_group(outcomes, *names)]
-    return [*overall, *typed * (len(kinds) > 1), *groups]
+    groups = [by_group(outcomes, *names) for names in self.breakdowns]
+    return overall + [m for found in groups if len(found) > 1 for m in found]
