@@ -799,6 +799,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.formats._enron_root': ('formats.html#_enron_root', 'humanlm/formats.py'),
                                  'humanlm.formats._facts': ('formats.html#_facts', 'humanlm/formats.py'),
                                  'humanlm.formats._handle': ('formats.html#_handle', 'humanlm/formats.py'),
+                                 'humanlm.formats._hidden': ('formats.html#_hidden', 'humanlm/formats.py'),
                                  'humanlm.formats._ids': ('formats.html#_ids', 'humanlm/formats.py'),
                                  'humanlm.formats._inner': ('formats.html#_inner', 'humanlm/formats.py'),
                                  'humanlm.formats._is_video': ('formats.html#_is_video', 'humanlm/formats.py'),

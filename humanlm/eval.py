@@ -7,9 +7,9 @@ __all__ = ['GROUPS', 'ABOUT', 'INPUTS', 'USE', 'ASKED', 'HOMES', 'DYNAMICS', 'WO
            'read_settings', 'System', 'run_of', 'run_models', 'systems_of', 'cut_thinking', 'require_hub_name',
            'looks_like_path', 'checkpoints_of', 'plain_name', 'named', 'row_texts', 'reply_id', 'read_replies',
            'require_levels', 'Rows', 'held_out', 'write_rows', 'conditions', 'judged_by_run', 'identity', 'Task',
-           'Comparison', 'read_keys', 'make_task', 'name_folder', 'find_systems', 'prepare', 'count_questions', 'plan',
-           'record', 'open_comparison', 'evaluation_of', 'evaluate_all', 'draw_radar', 'draw_dynamics', 'write_page',
-           'summary', 'compare', 'print_tables', 'main', 'humanlm']
+           'Comparison', 'read_keys', 'make_task', 'asked_otherwise', 'differing', 'name_folder', 'find_systems',
+           'prepare', 'count_questions', 'plan', 'record', 'open_comparison', 'evaluation_of', 'evaluate_all',
+           'draw_radar', 'draw_dynamics', 'write_page', 'summary', 'compare', 'print_tables', 'main', 'humanlm']
 
 # %% ../nbs/90_eval.ipynb #import-importlib-import-json
 import importlib
@@ -30,12 +30,12 @@ from humanlm.config import (
     save_record)
 from humanlm.data import (
     ConfigError, DataConfig, DataError, Example, aligned, atomic_path, atomic_write, check_name, data_fingerprint,
-    dataset_card, escape, fingerprint, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_json,
+    dataset_card, escape, fingerprint, from_dict, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_json,
     write_jsonl)
 from .evaluate import (
     METRICS, EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions,
     results, save_evaluations)
-from .hierarchy import THINKING, HierarchyConfig
+from .hierarchy import THINKING, HierarchyConfig, make_rows
 from .llm import Ledger
 from .modes import settings_of
 from .job import (
@@ -47,7 +47,7 @@ from .miniworld import World, WorldConfig, make_world
 from .models import ModelConfig
 from .published import paper_tables, read_measured
 from .report import dynamics_curves, radar, read_run, report_html, statement, title_of
-from .rollout import RolloutConfig, run_settings
+from .rollout import RolloutConfig, read_contract, run_settings
 from .scoring import Judge
 
 # %% ../nbs/90_eval.ipynb #GROUPS
@@ -410,6 +410,34 @@ def make_task(
     known = not shared.fresh and kept.is_file() and read_keys(c.folder).get(system.name) == key
     return Task(system, s, texts, key, kept if known else judged_by_run(system, own, wanted))
 
+# %% ../nbs/90_eval.ipynb #asked_otherwise
+def asked_otherwise(
+    task: Task,
+    example: Example,  # any row, to see the prompts of
+) -> str:  # empty where nothing differs, or where nobody knows
+    "Warn where a model is not asked as it was trained; a way of thinking that its name asks for (`@on`) is meant"
+    system, s = task.system, task.settings
+    own = read_contract(system.place) if system.kind == "model" else {}
+    if not own:
+        return ""
+    trained = from_dict(HierarchyConfig, own["hierarchy"], f"{system.place}, settings of hierarchy")
+    meant = replace(trained, thinking=system.thinking or trained.thinking)
+    other = s.model.template not in (own["model"]["template"], "own")  # own: the one that was saved with it
+    differ = ["template"] * other + differing(meant, s.hierarchy, example)
+    return f"Warning: {system.name} is not asked as it was trained: its {', '.join(differ)} would differ ({system.place}). " \
+           "Compare its run, or give its settings with --config." if differ else ""
+
+# %% ../nbs/90_eval.ipynb #differing
+def differing(
+    a: HierarchyConfig,
+    b: HierarchyConfig,
+    example: Example,
+) -> list[str]:
+    "Name the parts of a question in which two hierarchies differ, at the levels that both have"
+    rows, others = ({row["level"]: row for row in make_rows([example], h)} for h in (a, b))
+    shared = [(row, others[level]) for level, row in rows.items() if level in others]
+    return [name for name in ("prompt", "thinking", "stop") if any(x[name] != y[name] for x, y in shared)]
+
 # %% ../nbs/90_eval.ipynb #name_folder
 def name_folder(
     settings: Settings,
@@ -485,8 +513,10 @@ def plan(
               for x, n in asked.items()]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
     samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
-    return "\n".join([*lines, *judging_plan(s.test_judge, [Asked("evaluation", total, samples)], s.hierarchy.load()),
-                      *filter(None, [same_judge_warning(s.judge, s.test_judge)])])
+    local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
+    warnings = [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(task, rows[0]) for task in local)]
+    judging = judging_plan(s.test_judge, [Asked("evaluation", total, samples)], s.hierarchy.load())
+    return "\n".join([*lines, *judging, *filter(None, warnings)])
 
 # %% ../nbs/90_eval.ipynb #record
 def record(
@@ -620,7 +650,8 @@ def compare(
     open_comparison(c)
     world = make_world(s.world) if s.data.source == "miniworld" else None
     judge = make_judge(s.test_judge, world, s.hierarchy.load())
-    if warning := same_judge_warning(s.judge, s.test_judge):
+    warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(t, c.rows.examples[0]) for t in c.tasks)]))
+    for warning in warnings:
         print(warning, file=sys.stderr)
     spent = Ledger()  # by the chat models that are compared
     with stages("evaluation"):
@@ -632,7 +663,8 @@ def compare(
         for metric in METRICS:
             draw_radar(c, found, metric)
         draw_dynamics(c, found)
-    record(c, stages, "finished", test_judge=judge.name, judges=judges_record(s), ledger=(judge.ledger + spent).to_dict())
+    notes = {"test_judge": judge.name, "judges": judges_record(s), "warnings": warnings}
+    record(c, stages, "finished", ledger=(judge.ledger + spent).to_dict(), **notes)
     write_page(c)
     return found
 

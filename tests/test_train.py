@@ -163,6 +163,23 @@ def answers(folder: Path, name: str) -> list[tuple]:
     return [(e["texts"], e["scores"]) for e in read_jsonl(folder / "evaluations" / f"{name}.jsonl")]
 
 
+def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, capsys):
+    "8.2 V13: a run asks its models as it trained them; away from it, whoever asks otherwise is told so, and it is kept with the results"
+    assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
+    c = humanlm.eval.prepare([str(whole), "--run.out", str(tmp_path)])
+    assert [humanlm.eval.asked_otherwise(task, c.rows.examples[0]) for task in c.tasks] == [""] * 3
+    shutil.copytree(whole / "models" / "humanlm", tmp_path / "mine")
+    line = [str(tmp_path / "mine"), "--config", str(whole / "config.yaml"), "--run.out", str(tmp_path), "--run.name", "other"]
+    assert "not asked as it was trained" not in humanlm.eval.plan(humanlm.eval.prepare(line))
+    line += ["--hierarchy.prompt", "full"]
+    assert "its template, prompt would differ" in humanlm.eval.plan(humanlm.eval.prepare([*line, "--model.template", "wildchat"]))
+    said = "Warning: mine is not asked as it was trained: its prompt would differ"
+    capsys.readouterr()
+    assert humanlm.eval.main(line) == 0
+    assert said in capsys.readouterr().err
+    assert any(warning.startswith(said) for warning in json.loads((tmp_path / "other" / "run.json").read_text())["warnings"])
+
+
 def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     "Each with its own weights: the curve begins at the cold start and ends at the finished model"
     assert humanlm.eval.main(["dynamics", str(whole), "--run.out", str(tmp_path)]) == 0
