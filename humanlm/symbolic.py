@@ -70,7 +70,7 @@ FORMS = (
 
 # %% ../nbs/56_symbolic.ipynb #_NAME
 _NAME = r"[\w'’-]+"
-_WORD = r"(?!(?:in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|the|a|an|is|are)\b)[\w'’-]+"
+_WORD = r"(?!(?:in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|the|a|an|is|are|now|still|again)\b)[\w'’-]+"
 _PART = rf"{_NAME}(?: {_WORD}){{0,3}}?"
 
 
@@ -87,7 +87,7 @@ def _pattern(rest: str) -> re.Pattern:
 # %% ../nbs/56_symbolic.ipynb #_VERBS
 _VERBS = {verb: (form, _pattern(form.rest)) for form in FORMS for verb in form.verbs.split()}
 _LOCATED = _pattern("The {object} (is|are) in the {container}")
-_CLAUSE = re.compile(r"([\w'’-]+(?:(?:,? and|,) [\w'’-]+)*) (\w+) (.+)")
+_CLAUSE = re.compile(r"([\w'’-]+(?:(?:,? and|,) [\w'’-]+)*) (\w+)(?: (.+))?")
 _JOINT = {"enter", "exit", "present"}  # what several people can do in one sentence
 
 # %% ../nbs/56_symbolic.ipynb #plain
@@ -114,7 +114,7 @@ def parse_sentence(
     clause = _CLAUSE.fullmatch(text)
     if not clause:
         return Unknown(text, "expected one or more names and a verb, or 'The X is in the Y'")
-    return _clause(text, *clause.groups())
+    return _clause(text, *clause.groups(""))
 
 # %% ../nbs/56_symbolic.ipynb #_clause
 def _clause(text: str, who: str, verb: str, rest: str) -> Event | Unknown:
@@ -157,6 +157,7 @@ class Story:
 
 # %% ../nbs/56_symbolic.ipynb #_TOGETHER
 _TOGETHER = rf"(?:{_NAME}(?:, {_NAME})*,? and )?{_NAME}"
+_STOPS = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _STARTS = re.compile(rf"(?<=[\w.])(?<!\band) (?=(?:The {_PART} (?:is|are) in the|(?=[A-Z]){_TOGETHER} (?:{'|'.join(_VERBS)})) )")
 
 
@@ -173,11 +174,16 @@ def read_story(
 # %% ../nbs/56_symbolic.ipynb #_events
 def _events(line: str) -> list[tuple[str, Event | Unknown]]:
     "Read a line, in parts if it does not pass as one sentence"
-    line = plain(line)
     event = parse_sentence(line)
     if not isinstance(event, Unknown):
-        return [(line, event)]
-    return [(plain(part), parse_sentence(part)) for part in _STARTS.split(line)]
+        return [(plain(line), event)]
+    return [pair for part in _STOPS.split(plain(line)) for pair in _run_on(part)]
+
+
+def _run_on(text: str) -> list[tuple[str, Event | Unknown]]:
+    "Take sentences without periods apart, if all of the parts are sentences"
+    parts = [(plain(part), parse_sentence(part)) for part in (text, *_STARTS.split(text))]
+    return parts[1:] if len(parts) > 2 and not any(isinstance(event, Unknown) for _, event in parts[1:]) else parts[:1]
 
 # %% ../nbs/56_symbolic.ipynb #WAITING
 WAITING = "waiting_room"  # people wait there between the chapters of Hi-ToM; it holds nothing and shows nothing
@@ -602,8 +608,10 @@ def shipped_faults(
     story: Story,
 ) -> frozenset[str]:
     "The faults that the published labels of such a story have"
+    if story.instructed:
+        return frozenset({"F4"})
     if any(isinstance(e, Event) and (e.kind in ("stay", "claim", "tell") or e.place == WAITING) for e in story.events):
-        return frozenset({"F4"} if story.instructed else ())
+        return frozenset()
     return frozenset({"F1", "F2"})
 
 # %% ../nbs/56_symbolic.ipynb #_leaked
@@ -783,7 +791,8 @@ def _steps(scribe: _Scribe, events: Iterable[Event], keep_noise: bool) -> Iterat
             scribe.take(event)
     yield scribe.close({})
 
-# %% ../nbs/56_symbolic.ipynb #_LOOSE
+# %% ../nbs/56_symbolic.ipynb #_LONGEST
+_LONGEST = _PART.removesuffix("?")  # reads on as far as it can
 _LOOSE = (r"\b{} (?:is|was|are|were|lies|lay)(?: now| still)? (?:in|inside|at|on) (?:the |a )?(?P<container>{part})",
           r"\b(?:moves?|puts?|placed?s?|hides?|hid|took|takes?) (?:the |a )?{} (?:in|into|to|inside|on) (?:the |a )?(?P<container>{part})")
 
@@ -791,7 +800,7 @@ _LOOSE = (r"\b{} (?:is|was|are|were|lies|lay)(?: now| still)? (?:in|inside|at|on
 @lru_cache(maxsize=1 << 12)
 def _loose(obj: str) -> list[re.Pattern]:
     "Patterns for what a freely worded sentence says about an object's place"
-    return [re.compile(pattern.replace("{part}", _PART).replace("{}", re.escape(obj)) + r"(?![\w-])", re.I) for pattern in _LOOSE]
+    return [re.compile(pattern.replace("{part}", _LONGEST).replace("{}", re.escape(obj)), re.I) for pattern in _LOOSE]
 
 # %% ../nbs/56_symbolic.ipynb #_said
 def _said(clause: str, obj: str) -> Event | tuple[str] | None:
@@ -845,14 +854,14 @@ def _follow(world: World, step: Step) -> None:
     "Take agents in and out of rooms, for the order of exits"
     events = [parse_sentence(f"{name} {deed}") for name, deed in step.actions.items() if not is_none(deed)]
     if not world.place:  # the story may begin with people who are there already
-        events += [parse_sentence(clause) for text in step.observations.values() for clause in clauses(text)]
+        events = [parse_sentence(clause) for text in step.observations.values() for clause in clauses(text)] + events
     for event in events:
         if isinstance(event, Event) and event.kind in ("enter", "exit", "present"):
             world.step(event)
 
 # %% ../nbs/56_symbolic.ipynb #_PLACED
-_PLACED = _pattern("(The|the|a) {object} (is|are|was|were) [now |still ](in|inside|on) (the|a) {container}")
-_PUT = re.compile(rf"\b(?:moved?|puts?|places?|hides?|hid) (?:the|a) (?P<object>{_PART}) (?:in|into|to|inside|on) (?:the|a) (?P<container>{_PART})")
+_PLACED = (rf"\b(?:The|the|a) (?P<object>{_PART}) (?:is|are|was|were) (?:now |still )?(?:in|inside|on) (?:the|a) (?P<container>{_LONGEST})",
+           rf"\b(?:moved?|puts?|places?|hides?|hid) (?:the|a) (?P<object>{_PART}) (?:in|into|to|inside|on) (?:the|a) (?P<container>{_LONGEST})")
 
 
 def objects(
@@ -860,7 +869,7 @@ def objects(
 ) -> list[str]:  # in order of first mention
     "List the objects that the observations of a context locate"
     texts = [split_mental(text)[0] for step in decode(context).steps for text in step.observations.values() if not is_none(text)]
-    found = [m for text in texts for clause in clauses(text) for pattern in (_PLACED, _PUT) for m in pattern.finditer(clause)]
+    found = [m for text in texts for clause in clauses(text) for pattern in _PLACED for m in re.finditer(pattern, clause)]
     held_in = {m["container"] for m in found}
     return list(dict.fromkeys(m["object"] for m in found if m["object"] not in held_in))
 
