@@ -7,9 +7,10 @@ __all__ = ['FAMILIES', 'GROUPS', 'HEADINGS', 'FRAMES', 'MEASURED', 'COMMANDS', '
            'Found', 'read_pairs', 'completion', 'exact', 'fault', 'Sifted', 'sift', 'all_seeing', 'story_key',
            'split_pairs', 'record', 'write_set', 'ParserConfig', 'Sets', 'make_sets', 'BeliefQuestion',
            'belief_questions', 'Grade', 'written_form', 'grade', 'Report', 'examine', 'summary', 'report_table',
-           'AllSeeing', 'pieces', 'build_model', 'knows_frames', 'in_batches', 'lessons', 'Run', 'token_counter',
-           'write_sets', 'keep', 'untrained', 'train', 'measure', 'run_stages', 'losses', 'parameters', 'outcome',
-           'plan', 'data_command', 'evaluate_command', 'train_command', 'main']
+           'AllSeeing', 'FolderParser', 'named_parser', 'known_stories', 'pieces', 'build_model', 'knows_frames',
+           'in_batches', 'lessons', 'Run', 'token_counter', 'write_sets', 'keep', 'untrained', 'train', 'measure',
+           'run_stages', 'training_log', 'parameters', 'outcome', 'plan', 'data_command', 'evaluate_command',
+           'train_command', 'main']
 
 # %% ../nbs/87_parsers.ipynb #import-asyncio-import-json
 import asyncio
@@ -282,7 +283,7 @@ class ParserConfig:
     out: str = "runs/parser-data"
     """Folder that the command `data` writes."""
     names: list[str] = field(default_factory=lambda: ["symbolic"])
-    """Parsers that the command `evaluate` compares: symbolic, hf/FOLDER, or any chat model."""
+    """Parsers that `evaluate` compares: symbolic, hf/FOLDER, any chat model, or a folder of result files."""
     results: str | None = None
     """File for the results, besides the run's folder."""
 
@@ -469,6 +470,40 @@ class AllSeeing:
         context = exact(text)
         return Parsed(all_seeing(context)) if context else Parsed(None, "not in the grammar")
 
+# %% ../nbs/87_parsers.ipynb #FolderParser
+class FolderParser:
+    "Gives the contexts that a folder of result files holds"
+
+    def __init__(
+        self,
+        folder: str | Path,
+    ):
+        self.name = str(folder)
+        self.contexts = {story_key(pair.text): pair.context for pair in read_pairs(folder).pairs}
+
+    def key(self, text: str, task: str = "") -> str: return fingerprint([self.name, text])
+
+    async def __call__(self, text: str, task: str = "") -> Parsed:
+        context = self.contexts.get(story_key(text))
+        return Parsed(context, "" if context else "the folder holds no context of this story")
+
+
+def named_parser(
+    name: str,  # symbolic, a folder of result files, hf/FOLDER, or any chat model
+) -> Parser:
+    "Find a parser, or the contexts it has left"
+    return FolderParser(name) if Path(name).is_dir() else parser(name)
+
+# %% ../nbs/87_parsers.ipynb #known_stories
+def known_stories(
+    folder: str | Path,  # of result files
+) -> list[Pair]:
+    "The stories of a folder that the simulator can read, each once"
+    stories = {story_key(pair.text): pair for pair in read_pairs(folder).pairs if exact(pair.text)}
+    if not stories:
+        raise DataError(f"{folder} holds no story in the simulator's grammar, so there is nothing to compare with.")
+    return list(stories.values())
+
 # %% ../nbs/87_parsers.ipynb #FRAMES
 FRAMES = (
     '{"agents_names":["', '"],"socialized_context":[{"timestep":"', '","state":"', '","observations":["', '"],"actions":["',
@@ -502,18 +537,16 @@ def knows_frames(tokenizer) -> bool:
 
 # %% ../nbs/87_parsers.ipynb #in_batches
 def in_batches(
-    rows: Sequence[dict],  # from `sft_row`
+    rows: Sequence[Any],
+    lengths: Sequence[int],  # of the rows, in tokens
     size: int,  # of a batch
     seed: int = 0,
-    window: int = 16,  # batches that are sorted together
-) -> list[dict]:
+) -> list[Any]:
     "Put rows of like length side by side, batches in random order"
-    rng, done = random.Random(seed), []
-    for i in range(0, len(rows), size * window):
-        near = sorted(rows[i:i + size * window], key=lambda row: len(row["target"]))
-        batches = [near[j:j + size] for j in range(0, len(near), size)]
-        done += rng.sample(batches, len(batches))
-    return [row for batch in done for row in batch]
+    rng = random.Random(seed)
+    order = sorted(rng.sample(range(len(rows)), len(rows)), key=lambda i: lengths[i])
+    batches = [order[i:i + size] for i in range(0, len(rows), size)]
+    return [rows[i] for batch in rng.sample(batches[:-1], len(batches) - 1) + batches[-1:] for i in batch]
 
 # %% ../nbs/87_parsers.ipynb #lessons
 def lessons(
@@ -523,10 +556,12 @@ def lessons(
     seed: int = 0,
 ) -> list[dict]:  # for `humanlm.sft.train_sft`
     "Make supervised rows in the order in which they are learnt"
+    from humanlm.models import render, render_target
     from humanlm.sft import sft_row
     target = pieces if knows_frames(tokenizer) else lambda text: [plain(text)]
     made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
-    return in_batches(made, size, seed)
+    lengths = [len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"])) for row in made]
+    return in_batches(made, lengths, size, seed)
 
 # %% ../nbs/87_parsers.ipynb #Run
 class Run(NamedTuple):
@@ -633,13 +668,14 @@ def run_stages(run: Run) -> dict[str, dict]:  # name → summary
     with run.stages("evaluation"):
         return {name: measure(run, name) for name in MEASURED}
 
-# %% ../nbs/87_parsers.ipynb #losses
-def losses(
+# %% ../nbs/87_parsers.ipynb #training_log
+def training_log(
     folder: Path,  # of a run
-) -> list[tuple[int, float]]:  # step, loss
+) -> tuple[list[tuple[int, float]], dict]:  # (step, loss), and the trainer's own account of its last start
     "Read the learning curve"
-    path = folder / "metrics.jsonl"
-    return [(row["step"], row["loss"]) for _, row in jsonl_rows(path) if "loss" in row] if path.exists() else []
+    rows = [row for _, row in jsonl_rows(folder / "metrics.jsonl")]
+    last = {name: row[name] for row in rows if "train_runtime" in row for name in ("step", "train_runtime", "train_loss")}
+    return [(row["step"], row["loss"]) for row in rows if "loss" in row], last
 
 
 def parameters(
@@ -661,10 +697,11 @@ def outcome(
 ) -> dict:
     "Put everything into one record that is complete without the run's folder"
     s, model = run.settings, json.loads((run.model_folder("trained") / "parser.json").read_text())
+    losses, trainer = training_log(run.folder)
     note = "Stories are generated by `humanlm.stories`; held-out ones are new, their names and places are those of training."
     return {**run_record(s, stages=run.stages, state="finished"), "command": shlex.join(["python", "-m", "humanlm.parsers", *argv]),
             "note": note, "settings": s.to_dict(), "data": run.sets.counts(), "asked": model, "parameters": parameters(run.model_folder("trained")),
-            "losses": losses(run.folder), "reports": reports, "story": run.sets.held_out[0].text}
+            "losses": losses, "trainer": trainer, "reports": reports, "story": run.sets.held_out[0].text}
 
 # %% ../nbs/87_parsers.ipynb #plan
 def plan(
@@ -695,13 +732,10 @@ def data_command(settings: Settings, argv: Sequence[str]) -> None:
 
 # %% ../nbs/87_parsers.ipynb #evaluate_command
 def evaluate_command(settings: Settings, argv: Sequence[str]) -> None:
-    "Compare parsers on stories"
-    c = settings.parser
-    pairs = make_sets(c, token_counter(ModelConfig()), settings.run.seed).held_out[:c.tested]
-    strange = [pair.name for pair in pairs if exact(pair.text) is None]
-    if strange:
-        raise DataError(f"{len(strange)} stories are not in the simulator's grammar, first {strange[0]}: nothing to compare with.")
-    reports = {name: summary(examine(name, parser(name), pairs)) for name in c.names}
+    "Compare parsers on held-out fresh stories, or on those of a folder"
+    c, seed = settings.parser, settings.run.seed
+    pairs = make_sets(c, token_counter(settings.model), seed).held_out if c.source == "stories" else known_stories(c.source)
+    reports = {name: summary(examine(name, named_parser(name), pairs[:c.tested])) for name in c.names}
     if c.results:
         atomic_write(c.results, to_json({"command": shlex.join(argv), "settings": settings.to_dict(), "reports": reports}, indent=1) + "\n")
     print(aligned(report_table(reports)))

@@ -158,11 +158,12 @@ def test_story_text_cannot_forge_the_form(tmp_path):
 
 
 def test_rows_of_a_batch_are_of_like_length():
-    rows = [{"target": "x" * random.Random(i).randint(50, 400)} for i in range(320)]
-    waste = lambda rows: sum(max(len(row["target"]) for row in rows[i:i + 16]) * 16 for i in range(0, 320, 16)) / sum(len(row["target"]) for row in rows)
-    ordered = in_batches(rows, 16)
-    assert waste(ordered) < 1.15 < waste(rows)
-    assert sorted(len(row["target"]) for row in ordered) == sorted(len(row["target"]) for row in rows)
+    lengths = [random.Random(i).randint(50, 90) for i in range(330)]
+    waste = lambda found: sum(max(found[i:i + 16]) * len(found[i:i + 16]) for i in range(0, 330, 16)) / sum(found)
+    ordered = in_batches(lengths, lengths, 16)
+    assert waste(ordered) < 1.03 < 1.15 < waste(lengths)
+    assert sorted(ordered) == sorted(lengths) and ordered != sorted(lengths)
+    assert ordered == in_batches(lengths, lengths, 16) != in_batches(lengths, lengths, 16, seed=1)
 
 
 # ---- grades
@@ -225,7 +226,7 @@ def test_results_are_complete(trained):
     folder, argv = trained
     found = json.loads((folder / "r.json").read_text())
     assert found["command"].startswith("python -m humanlm.parsers train --run.name t") and found["state"] == "finished"
-    assert {"versions", "seed", "seconds", "data", "losses", "reports", "settings", "parameters", "story"} <= found.keys()
+    assert {"versions", "seed", "seconds", "data", "losses", "trainer", "reports", "settings", "parameters", "story"} <= found.keys()
     assert list(found["reports"]) == ["untrained", "trained", "all-seeing", "symbolic"]
     assert found["data"]["stories learnt"] == 36 and found["losses"][0][1] > found["losses"][-1][1]
     assert read_record(folder / "runs/t")["state"] == "finished"
@@ -273,6 +274,22 @@ def test_evaluate_compares_parsers_by_name(tmp_path, capsys):
         assert main(["evaluate", "--run.name", "x", "--parser.stories", "20", "--parser.names", "[symbolic]", "--parser.results", "e.json"]) == 0
     assert json.loads((tmp_path / "e.json").read_text())["reports"]["symbolic"]["means"]["f1"]["mean"] == 1
     assert "symbolic" in capsys.readouterr().out
+
+
+def test_contexts_of_a_folder_are_graded_and_missing_ones_count(tmp_path):
+    for name, pairs in (("some", PAIRS[:3]), ("all", PAIRS[:4])):
+        (tmp_path / name).mkdir()
+        for i, pair in enumerate(pairs): (tmp_path / f"{name}/{i}.json").write_text(json.dumps(result(pair)))
+    with chdir(tmp_path):
+        assert main(["evaluate", "--parser.source", "all", "--parser.names", "[some,all]", "--parser.results", "e.json"]) == 0
+    reports = json.loads((tmp_path / "e.json").read_text())["reports"]
+    assert [reports[name]["means"]["f1"]["mean"] for name in ("some", "all")] == [0.75, 1.0]
+    assert list(reports["some"]["failures"].values()) == [1]
+
+
+def test_only_training_can_be_resumed(tmp_path, capsys):
+    with chdir(tmp_path): assert main(["evaluate", "--resume"]) == 2
+    assert "keeps no run" in capsys.readouterr().err
 
 
 def test_folders_can_be_the_source(tmp_path):
