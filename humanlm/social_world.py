@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['HINTS', 'TASKS', 'VERSION', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXAMPLES', 'CRITIC', 'VERDICT', 'parsers',
            'SETTINGS', 'PREDICT', 'STEP_SCHEMA', 'FUTURE', 'JUDGE', 'JUDGED', 'METHODS', 'Parsed', 'Parser', 'hint',
-           'SymbolicParser', 'form', 'worked_example', 'parse_prompt', 'read_record', 'LLMParser', 'read_verdict',
-           'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'with_actions', 'with_step', 'predict_step',
-           'future_prompt', 'futures', 'Simulation', 'simulation', 'Accuracy', 'downstream', 'exact_accuracy',
-           'judge_prompt', 'judged_accuracy', 'Pair', 'read_pairs', 'grade', 'QualityReport', 'evaluate',
-           'evaluate_folders', 'to_csv', 'quality_figure', 'omniscient', 'forgetful']
+           'SymbolicParser', 'DialogueParser', 'form', 'worked_example', 'parse_prompt', 'read_record', 'LLMParser',
+           'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'with_actions', 'with_step',
+           'predict_step', 'future_prompt', 'futures', 'Simulation', 'simulation', 'Accuracy', 'downstream',
+           'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'Pair', 'read_pairs', 'grade', 'QualityReport',
+           'evaluate', 'evaluate_folders', 'to_csv', 'quality_figure', 'omniscient', 'forgetful']
 
 # %% ../nbs/60_social_world.ipynb #import-asyncio-import-csv
 import asyncio
@@ -37,6 +37,7 @@ from .contexts import (
     structural_score, to_json, to_lists, to_published, turn_number, violations)
 from .data import DataError, atomic_write, check_name, fingerprint, shorten, table_cell
 from .llm import ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client
+from .presence import dialogue_context, read_dialogue
 from .questions import fenced, fill
 from .reader import read_answer
 from .symbolic import Story, memory_answer, read_story, to_context
@@ -129,6 +130,26 @@ def _refusal(story: Story) -> str:
     n, sentence, reason = story.unknown[0]
     others = f" {len(story.unknown) - 1} more like it." if len(story.unknown) > 1 else ""
     return f"parse failed: sentence {n}, {shorten(sentence)!r}: {reason}{others}"
+
+# %% ../nbs/60_social_world.ipynb #DialogueParser
+class DialogueParser:
+    "Writes who hears what in a dialogue of 'Name: words' lines; refuses any other text"
+    name = "dialogue"
+
+    def __init__(
+        self,
+        gap: int = 5,  # turns of silence that count as an absence
+    ):
+        self.gap = gap
+
+    def key(self, text: str, task: str = "") -> str: return fingerprint([VERSION, self.name, self.gap, text])
+
+    async def __call__(self, text: str, task: str = "") -> Parsed:
+        dialogue = read_dialogue(text, self.gap)
+        if len(dialogue.people) < 2:
+            return Parsed(None, "parse failed: fewer than two people speak in lines of the form 'Name: words'.")
+        guessed = not any(turn.move for turn in dialogue.turns)
+        return Parsed(dialogue_context(dialogue), notes=("absences are guessed from words and silence",) * guessed)
 
 # %% ../nbs/60_social_world.ipynb #PARSE
 PARSE = """Below, between two rows of quotation marks, stands a text about people. Write down as a record, moment by moment, what
@@ -274,21 +295,22 @@ async def _write(self: LLMParser, text: str, task: str, problems: str = "", star
     "Ask until there is a record, or `attempts` are used up"
     usage = Usage()
     for attempt in range(self.attempts):
-        found = await self._ask(self.request(text, task, problems, start + attempt), hint(task))
+        found, unreadable = await self._ask(self.request(text, task, problems, start + attempt), hint(task))
         usage += found.usage
-        if found.context or not found.raw:
+        if not unreadable:
             break
         problems = _told(found.reason, found.raw)
     return replace(found, usage=usage)
 
 # %% ../nbs/60_social_world.ipynb #_ask
 @patch
-async def _ask(self: LLMParser, request: ChatRequest, hints: str) -> Parsed:
+async def _ask(self: LLMParser, request: ChatRequest, hints: str) -> tuple[Parsed, bool]:  # and whether to start afresh
     "Ask once; a model that is asked barely is not told what was wrong"
     try:
-        return _read(await self.client(request, None if self.style == "bare" else read_record), hints)
+        found = _read(await self.client(request, None if self.style == "bare" else read_record), hints)
+        return found, found.context is None
     except LLMError as e:
-        return Parsed(None, f"parse failed: {e}", raw=e.raw)
+        return Parsed(None, f"parse failed: {e}", raw=e.raw), e.kind == "bad answer"
 
 # %% ../nbs/60_social_world.ipynb #_read
 def _read(reply: ChatReply, hints: str = "") -> Parsed:
@@ -434,7 +456,7 @@ async def _parse(self: StoredParser, key: str, text: str, task: str) -> Parsed:
     return found
 
 # %% ../nbs/60_social_world.ipynb #parsers
-parsers: dict[str, Callable[..., Parser]] = {"symbolic": SymbolicParser}
+parsers: dict[str, Callable[..., Parser]] = {"symbolic": SymbolicParser, "dialogue": DialogueParser}
 SETTINGS = ("style", "example", "attempts", "critic", "rounds", *(field.name for field in fields(ChatRequest)))
 
 # %% ../nbs/60_social_world.ipynb #parser

@@ -1,0 +1,215 @@
+"Episodes: what reaches whom, what a failed prediction does, how they end, and how they are kept"
+
+import asyncio
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from humanlm.contexts import make_context
+from humanlm.data import DataError
+from humanlm.episodes import (
+    DIMENSIONS, KINDS, Action, Buyer, ChatAgent, Foresight, JudgeEvaluator, Plan, Role, Scenario, Scripted, bargain, bargain_marks,
+    from_sotopia, from_trajectory, literal_world, make_agent, memory, overall, private_record, run_episode, run_episodes, seller,
+    to_sotopia, to_trajectory, world_model)
+from humanlm.llm import LLMError, ScriptedClient
+from humanlm.trajectory import load_trajectories, save_trajectories
+
+
+def run(coroutine): return asyncio.run(coroutine)
+
+
+def say(text="Hm.", thought="", kind="speak", to=()):
+    return json.dumps({"thought": thought, "type": kind, "argument": text, "to": list(to)})
+
+
+def party(n=2):
+    return Scenario("party", "A kitchen.", tuple(Role(name, f"GOAL-{name}", f"about {name}", f"SECRET-{name}", {"limit": 1})
+                                                 for name in ("Ada", "Bo", "Cy")[:n]))
+
+
+GUESS = json.dumps({"timestep": "1", "state": "none", "observations": ["Ada: none", "Bo: <mental_state>I am moved</mental_state>"],
+                    "actions": ["Bo: nods"]})
+
+
+# ---- privacy
+
+def test_nothing_private_of_others_reaches_any_prompt():
+    "Aims, secrets, numbers, thoughts and whispers of others are in no request of any agent or its world model"
+    clients = {name: ScriptedClient(lambda request, name=name: say(f"PUBLIC-{name}", f"THOUGHT-{name}")) for name in ("Ada", "Bo", "Cy")}
+    clients["Cy"] = ScriptedClient(lambda request: say("WHISPER", "THOUGHT-Cy", to=["Bo"]))
+    worlds = {name: ScriptedClient(lambda request: LLMError("bad answer", "no")) for name in clients}
+    cast = {name: Foresight(ChatAgent(client), world_model(worlds[name])) for name, client in clients.items()}
+    episode = run(run_episode(party(3), cast, max_turns=9))
+    assert [event.action.kind for event in episode.events] == ["speak"] * 9
+    for name in clients:
+        asked = "".join(json.dumps(request.messages) for client in (clients[name], worlds[name]) for request in client.requests)
+        others = [other for other in clients if other != name]
+        assert [f"{kind}-{other}" for other in others for kind in ("GOAL", "SECRET", "THOUGHT") if f"{kind}-{other}" in asked] == []
+        assert all(f"{kind}-{name}" in asked for kind in ("GOAL", "SECRET", "THOUGHT"))
+        assert ("WHISPER" in asked) == (name != "Ada")
+        assert worlds[name].requests and all(f"PUBLIC-{other}" in asked for other in others if other != "Cy")
+
+
+def test_a_view_gives_no_way_to_the_episode():
+    seen = Scripted("Hello.")
+    run(run_episode(party(), {"Ada": Scripted("Hi.", "You?"), "Bo": seen}, max_turns=4))
+    view = seen.views[0]
+    assert set(vars(view)) == {"role", "setting", "others", "memory", "turn", "turns", "seed", "available"}
+    assert view.others == {"Ada": "about Ada"} and [item.last_turn for item in view.memory] == ['Ada said: "Hi."']
+    with pytest.raises(AttributeError):
+        view.turn = 3
+
+
+def test_who_has_left_perceives_nothing_more_and_is_not_asked():
+    gone = Scripted(Action("leave"))
+    episode = run(run_episode(party(3), {"Ada": gone, "Bo": Scripted("One."), "Cy": Scripted("Two.")}))
+    assert [item.last_turn for item in memory(episode, "Ada")] == ["Ada left the conversation"]
+    assert len(gone.views) == 1 and episode.end == "stale"
+
+
+# ---- foresee and act
+
+def test_refinement_is_used_and_sees_the_prediction():
+    actor, world = ScriptedClient([say("draft"), say("refined")]), ScriptedClient([GUESS])
+    cast = {"Ada": Foresight(ChatAgent(actor), world_model(world)), "Bo": Scripted()}
+    episode = run(run_episode(party(), cast, max_turns=1))
+    assert str(episode.events[0].action) == 'said: "refined"' and "I am moved" in json.dumps(actor.requests[1].messages)
+    assert "draft" in json.dumps(world.requests[0].messages)
+
+
+@pytest.mark.parametrize("predict", [
+    world_model(ScriptedClient(lambda request: "nothing")), world_model(ScriptedClient(lambda request: LLMError("auth", "down"))),
+    lambda record: record.steps[99], lambda record: None])
+def test_the_draft_stands_when_prediction_fails(predict):
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft")])), predict), "Bo": Scripted()}
+    episode = run(run_episode(party(), cast, max_turns=1))
+    assert episode.events[0].action.argument == "draft" and "draft kept" in episode.events[0].action.note
+
+
+def test_the_draft_stands_when_refinement_fails():
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), world_model(ScriptedClient([GUESS]))), "Bo": Scripted()}
+    episode = run(run_episode(party(), cast, max_turns=1))
+    assert episode.events[0].action.argument == "draft" and "refinement failed" in episode.events[0].action.note
+
+
+def test_a_draft_of_nothing_is_not_foreseen():
+    world = ScriptedClient([GUESS])
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), world_model(world)), "Bo": Scripted("x")}
+    episode = run(run_episode(party(), cast, max_turns=1))
+    assert episode.events[0].action.kind == "none" and world.requests == []
+
+
+def test_a_private_record_survives_names_that_begin_alike():
+    scenario = Scenario("twins", "A hall.", (Role("Ann", "x"), Role("Anna", "y")))
+    seen = Scripted("Me.")
+    run(run_episode(scenario, {"Ann": Scripted("Hi."), "Anna": seen}, max_turns=2))
+    record = private_record(seen.views[0], Action("speak", "Me."))
+    assert [step.actions for step in record.steps] == [{"Anna": "none", "Ann": 'said: "Hi."'}, {"Anna": 'said: "Me."', "Ann": "none"}]
+
+
+# ---- endings and lost turns
+
+@pytest.mark.parametrize("actions, end, turns", [
+    (["a"] * 9, "turns", 6), ([], "stale", 2), ([Action("leave")], "left", 1), (["a", Action(), Action()], "stale", 4)])
+def test_endings(actions, end, turns):
+    partner = Scripted(*["b"] * 9) if end == "turns" else Scripted("b") if turns == 4 else Scripted()
+    episode = run(run_episode(party(), {"Ada": Scripted(*actions), "Bo": partner}, max_turns=6))
+    assert (episode.end, len(episode.events)) == (end, turns)
+
+
+@pytest.mark.parametrize("answer", ["", "I say hello", say("x", kind="dance"), say(" "), say("x", to=["Zoe"]), '{"type": "speak"}', say("x", to=["Ada"])])
+def test_an_unusable_answer_loses_the_turn_and_nothing_else(answer):
+    cast = {"Ada": ChatAgent(ScriptedClient(lambda request: answer)), "Bo": Scripted("still here", "and here")}
+    episode = run(run_episode(party(), cast, max_turns=4))
+    assert [event.action.kind for event in episode.events] == ["none", "speak"] * 2 and len(episode.errors) == 2
+
+
+def test_same_seed_same_episode():
+    def dicer(view): return Action("speak", str(view.seed))
+    first, again, other = (run(run_episode(party(), {"Ada": dicer, "Bo": dicer}, max_turns=4, seed=seed)) for seed in (1, 1, 2))
+    assert first == again != other and len({event.action.argument for event in first.events}) == 4
+
+
+# ---- scores
+
+def test_a_judge_keeps_to_the_ranges_or_gives_nothing():
+    def marks(value): return json.dumps({name: {"reasoning": "r", "score": max(low, min(high, value))} for name, (low, high, _) in DIMENSIONS.items()})
+    broken = json.dumps(json.loads(marks(1)) | {"goal": {"reasoning": "r", "score": 11}})
+    judge = ScriptedClient([marks(5), broken, broken])
+    episode = run(run_episode(party(), {"Ada": Scripted("x"), "Bo": Scripted()}, JudgeEvaluator(judge)))
+    assert episode.goal("Ada") == 5 and math.isnan(episode.goal("Bo")) and "judge, Bo" in episode.errors[0]
+    assert overall(episode.marks["Ada"]) == pytest.approx((5 + 5 + 5 + 0 + 0 + 5 + 5) / 7)
+    assert math.isnan(overall({"goal": episode.marks["Ada"]["goal"]}))
+
+
+def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
+    def blind(record): return make_context(record.agents, [("none", {}, {}) for _ in record.steps])
+    buyers = {"plain": Buyer, "blind": lambda: Foresight(Buyer(), blind), "foresight": lambda: Foresight(Buyer(), literal_world)}
+    goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": seller}, bargain_marks)).goal("Piet") for seed in range(60)]
+             for name, make in buyers.items()}
+    assert goals["plain"] == goals["blind"] and sum(goals["foresight"]) > sum(goals["plain"]) + 60
+
+
+# ---- records
+
+def test_trajectories_keep_everything(tmp_path):
+    odd = Action("speak", 'He said: "no"\nand left; 100 %', "I | you", to=("Bo",))
+    episode = run(run_episode(party(3), {"Ada": Scripted(odd, Action("leave")), "Bo": Scripted(Action("action", "[pours] tea")), "Cy": Scripted()},
+                              lambda e: bargain_marks(e) if e.scenario.id == "x" else {}))
+    path = save_trajectories(tmp_path / "e.parquet", [to_trajectory(episode)])
+    assert from_trajectory(load_trajectories(path)[0]) == episode
+
+
+def test_resume_runs_only_what_is_missing(tmp_path):
+    asked = []
+
+    def make(name):
+        asked.append(name)
+        return ChatAgent(ScriptedClient(lambda request: LLMError("auth", "down"))) if name == "buyer" and len(asked) < 4 else make_agent(name)
+
+    plans = [Plan(bargain(seed), {"Piet": "buyer", "Hanne": "seller"}) for seed in range(3)]
+    first = run(run_episodes(plans, bargain_marks, tmp_path, make, concurrency=1))
+    failed = [i for i, each in enumerate(first) if isinstance(each, LLMError)]
+    assert failed and len(failed) < 3
+    asked.extend("later" for _ in range(9))
+    n = len(asked)
+    again = run(run_episodes(plans, bargain_marks, tmp_path, make))
+    assert len(asked) - n == 2 * len(failed) and not any(isinstance(each, LLMError) for each in again)
+    assert run(run_episodes(plans, bargain_marks, tmp_path, lambda name: 1 / 0)) == again
+
+
+@pytest.mark.parametrize("change", [{"max_turns": 3}, {"evaluator": None}])
+def test_other_settings_are_other_episodes(tmp_path, change):
+    plans = [Plan(bargain(1), {"Piet": "buyer", "Hanne": "seller"})]
+    options = {"evaluator": bargain_marks} | change
+    run(run_episodes(plans, bargain_marks, tmp_path))
+    run(run_episodes(plans, folder=tmp_path, **options))
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_an_unjudged_episode_is_not_kept(tmp_path):
+    plans = [Plan(bargain(0), {"Piet": "buyer", "Hanne": "seller"})]
+    run(run_episodes(plans, JudgeEvaluator(ScriptedClient(lambda request: "?")), tmp_path))
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+def test_sotopia_logs_round_trip_and_have_its_fields():
+    episode = run(run_episode(party(), {"Ada": Scripted('Say "x": y', Action("action", "sits")), "Bo": Scripted(Action("leave"))}, lambda e: {}))
+    log = json.loads(json.dumps(to_sotopia(episode, "trial")))
+    back = from_sotopia(log)
+    assert [(e.agent, str(e.action)) for e in back.events] == [(e.agent, str(e.action)) for e in episode.events]
+    assert [(r.name, r.goal, r.about, r.secret) for r in back.scenario.roles] == [(r.name, r.goal, r.about, r.secret) for r in party().roles]
+    assert len(log["rewards"]) == len(log["agents"]) and all(len(triple) == 3 for turn in log["messages"] for triple in turn)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:4])
+def test_actions_need_an_argument(kind):
+    with pytest.raises(DataError, match="needs an argument"):
+        Action(kind)
+
+
+def test_every_role_needs_an_agent():
+    with pytest.raises(DataError, match="No agent for Bo"):
+        run(run_episode(party(), {"Ada": Scripted()}))
