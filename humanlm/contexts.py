@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'ENTER', 'LEAVE', 'AWAY', 'GATHERINGS', 'TALK', 'CHECKS', 'is_none', 'Step',
            'Context', 'context_table', 'StepLists', 'ContextLists', 'context_schema', 'split_entry', 'read_entries',
-           'is_unread', 'to_lists', 'from_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context',
-           'manual', 'to_json', 'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'sentence',
-           'decode', 'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective',
-           'clauses', 'as_fact', 'facts', 'best_match', 'places', 'violations', 'repair', 'ObservationScores',
+           'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json',
+           'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'sentence', 'decode',
+           'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective', 'clauses',
+           'as_fact', 'facts', 'best_match', 'places', 'violations', 'repair', 'ObservationScores',
            'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans', 'quality_means',
            'quality_table']
 
@@ -32,7 +32,7 @@ from .viz import tag
 # %% ../nbs/54_contexts.ipynb #NONE
 NONE = "none"
 
-
+# %% ../nbs/54_contexts.ipynb #is_none
 def is_none(
     text: str,  # an observation, an action or a state
 ) -> bool:
@@ -69,7 +69,7 @@ class Context(BaseModel, extra="forbid"):
 # %% ../nbs/54_contexts.ipynb #_BOX
 _BOX = "border:1px solid rgba(128,128,128,.3);padding:3px 8px;text-align:left;vertical-align:top;min-width:90px;overflow-wrap:anywhere"
 
-
+# %% ../nbs/54_contexts.ipynb #context_table
 def context_table(
     context: Context,
     limit: int = 400,  # longest text shown, in characters
@@ -134,7 +134,7 @@ def _bare(schema: Any, names: set[str]) -> Any:
 # %% ../nbs/54_contexts.ipynb #LONGEST_NAME
 LONGEST_NAME = 60  # characters before a colon that can still be meant as a name
 
-
+# %% ../nbs/54_contexts.ipynb #split_entry
 def split_entry(
     entry: str,  # "name: text"
     names: Sequence[str] = (),  # agents that are known
@@ -180,18 +180,11 @@ def to_lists(
              "actions": _listed(step.actions, context.agents)} for step in context.steps]
     return {"agents_names": list(context.agents), "socialized_context": rows}
 
-
+# %% ../nbs/54_contexts.ipynb #_listed
 def _listed(entries: dict[str, str], names: Sequence[str]) -> list[str]:
     "Write entries in the order of the agents; where keys and agents differ, in their own order"
     order = names if set(names) == entries.keys() else entries
     return [entries[name] if is_unread(name, names) else f"{name}: {entries[name]}" for name in order]
-
-# %% ../nbs/54_contexts.ipynb #from_lists
-def from_lists(
-    obj: dict,  # the generation shape; entries that are maps already stay as they are
-) -> Context:
-    "Read a context as a model writes it"
-    return read_context(obj)
 
 # %% ../nbs/54_contexts.ipynb #Violation
 class Violation(NamedTuple):
@@ -224,7 +217,7 @@ def shape_faults(
 # %% ../nbs/54_contexts.ipynb #_NEEDED
 _NEEDED = {Context: ("agents_names", "socialized_context"), Step: ("state", "observations", "actions")}
 
-
+# %% ../nbs/54_contexts.ipynb #_field_faults
 def _field_faults(obj: dict, kind: type[BaseModel], where: int | None) -> Iterator[Violation]:
     "Find missing and unknown fields"
     for name in _NEEDED[kind]:
@@ -233,7 +226,7 @@ def _field_faults(obj: dict, kind: type[BaseModel], where: int | None) -> Iterat
     for name in obj.keys() - kind.model_fields:
         yield Violation("shape", where, None, f"unknown field {shorten(name)!r}.{near_miss(name, kind.model_fields)}")
 
-
+# %% ../nbs/54_contexts.ipynb #_step_faults
 def _step_faults(step: Any, i: int) -> Iterator[Violation]:
     "Find what keeps plain data from being a step"
     if not isinstance(step, dict):
@@ -259,7 +252,7 @@ def _built(obj: dict, where: str) -> Context:
     rest = {key: obj[key] for key in ("context_manual", "task_specific_instructions") if obj.get(key)}
     return Context(agents_names=names, socialized_context=[_step(step, i, names) for i, step in enumerate(steps)], **rest)
 
-
+# %% ../nbs/54_contexts.ipynb #_step
 def _step(step: dict, i: int, names: Sequence[str]) -> Step:
     "Make a step from plain data; a step without number gets its position"
     seen, done = (entries if isinstance(entries, dict) else read_entries(entries, names)
@@ -313,7 +306,7 @@ def manual(
     return (f"#### How to read this record\nIt follows this JSON schema:\n{_schema_text()}\n"
             f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}")
 
-
+# %% ../nbs/54_contexts.ipynb #_schema_text
 @cache
 def _schema_text() -> str:
     return json.dumps(Context.model_json_schema(), indent=2)
@@ -325,7 +318,7 @@ def to_json(
     "Write agents and steps as JSON, without the manual"
     return context.model_dump_json(indent=2, include={"agents_names", "socialized_context"})
 
-
+# %% ../nbs/54_contexts.ipynb #to_published
 def to_published(
     context: Context,
 ) -> dict:  # the storage shape
@@ -356,7 +349,7 @@ def simulations_text(
 TAG = re.compile(r"(?:<same_as_(?:(?P<state>state)|(?P<last>last_action)(?:_(?P<index>\d{1,4}))?|(?P<later>next_state))\s?/?>"
                  r"|(?P<old>\[same as state\]))(?P<gap>[ \t]*)(?=(?P<next>(?!</)[^\s.,;:!?])?)", re.IGNORECASE)
 
-
+# %% ../nbs/54_contexts.ipynb #has_tag
 def has_tag(
     text: str,
 ) -> bool:
@@ -366,7 +359,7 @@ def has_tag(
 # %% ../nbs/54_contexts.ipynb #MENTAL
 MENTAL = re.compile(r"<(/?)mental_state\s?>", re.IGNORECASE)
 
-
+# %% ../nbs/54_contexts.ipynb #split_mental
 def split_mental(
     text: str,
 ) -> tuple[str, str]:  # (public, private), without the mental_state tags
@@ -397,7 +390,7 @@ def _join(sentences: Iterable[str]) -> str:
     kept = [text for text in sentences if text]
     return " ".join([text if text[-1] in ".!?" else f"{text}." for text in kept[:-1]] + kept[-1:])
 
-
+# %% ../nbs/54_contexts.ipynb #_expand
 def _expand(text: str, refer: Callable[[re.Match], str]) -> str:
     "Replace each tag by what `refer` says it stands for"
     def written(m: re.Match) -> str:
@@ -407,7 +400,7 @@ def _expand(text: str, refer: Callable[[re.Match], str]) -> str:
 
     return _still(TAG.sub(written, text).strip())
 
-
+# %% ../nbs/54_contexts.ipynb #_still
 def _still(text: str) -> str:
     "Space out the tags that quoted text brought along"
     return TAG.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text) if has_tag(text) else text
@@ -435,7 +428,7 @@ def _refer(m: re.Match, scene: _Scene, reader: str | None, used: set[str]) -> st
         scene.warn(Violation("tag", scene.number, reader, f"{m[0].strip()} stands for nothing here", "warning"))
     return found
 
-
+# %% ../nbs/54_contexts.ipynb #_told
 def _told(name: str, scene: _Scene, reader: str | None) -> str:
     "Give the sentence of an agent as `reader` perceives it"
     return scene.said[name] if name == reader else split_mental(scene.said[name])[0]
@@ -459,7 +452,7 @@ def decode(
     "Write out every tag; the same again changes nothing"
     return _decode(context, lambda violation: None)
 
-
+# %% ../nbs/54_contexts.ipynb #decode_warnings
 def decode_warnings(
     context: Context,
 ) -> list[Violation]:
@@ -497,7 +490,7 @@ def _done(name: str, text: str, i: int, context: Context, warn: Callable[[Violat
 # %% ../nbs/54_contexts.ipynb #_MARKUP
 _MARKUP = re.compile(r"</?([A-Za-z_][\w-]{0,40})\s?/?>")
 
-
+# %% ../nbs/54_contexts.ipynb #_odd_tags
 def _odd_tags(context: Context) -> Iterator[Violation]:
     "Find tags that nobody knows, and thoughts that are opened or closed only"
     for i, step in enumerate(context.steps):
@@ -529,7 +522,7 @@ def memories(
     steps = (context if decoded else decode(context)).steps
     return {name: [text for step in steps if not is_none(text := step.observations.get(name, NONE))] for name in context.agents}
 
-
+# %% ../nbs/54_contexts.ipynb #memory_text
 def memory_text(
     context: Context,
     agent: str,
@@ -570,14 +563,14 @@ def _lived(steps: list[Step], name: str) -> list[Step]:
 # %% ../nbs/54_contexts.ipynb #_CUT
 _CUT = re.compile(r"(?<=[.!?])\s+|[\n;]+")
 
-
+# %% ../nbs/54_contexts.ipynb #clauses
 def clauses(
     text: str,  # decoded
 ) -> list[str]:  # without final period
     "Cut a text into clauses"
     return [clause for part in _CUT.split(text) if (clause := part.strip(" \t\r.")) and not is_none(clause)]
 
-
+# %% ../nbs/54_contexts.ipynb #as_fact
 def as_fact(
     clause: str,
 ) -> str:
@@ -643,23 +636,23 @@ def _check_entries(context: Context) -> Iterator[Violation]:
 # %% ../nbs/54_contexts.ipynb #_check_numbers
 def _check_numbers(context: Context) -> Iterator[Violation]:
     "I4: timesteps count from 0 or from 1"
-    if (start := _first_number(context.steps)) is None:
+    if _first_number(context.steps) is None:
         found = shorten(", ".join(step.timestep for step in context.steps[:20]))
         yield Violation("I4", None, None, f"timesteps do not count from 0 or 1: {found}")
 
-
+# %% ../nbs/54_contexts.ipynb #_first_number
 def _first_number(steps: Sequence[Step]) -> int | None:
     "Give 0 or 1, from which the timesteps count; None if they do not count"
     found = [step.timestep.strip() for step in steps]
     return next((start for start in (0, 1) if found == [str(n) for n in range(start, start + len(found))]), None)
 
-
+# %% ../nbs/54_contexts.ipynb #_check_end
 def _check_end(context: Context) -> Iterator[Violation]:
     "I5: nobody acts in the last step"
     for name in _actors(context.steps[-1]) if context.steps else ():
         yield Violation("I5", len(context.steps) - 1, name, "acts in the last step, so nobody perceives it")
 
-
+# %% ../nbs/54_contexts.ipynb #_actors
 def _actors(step: Step) -> list[str]:
     "Name those who act in a step"
     return [name for name, text in step.actions.items() if not is_none(text)]
@@ -673,7 +666,7 @@ def _check_idle(context: Context) -> Iterator[Violation]:
         if i and all(map(is_none, step.observations.values())):
             yield Violation("I7", i, None, "nobody perceives anything, not even who acted before", "warning")
 
-
+# %% ../nbs/54_contexts.ipynb #_check_content
 def _check_content(context: Context) -> Iterator[Violation]:
     "I8 and I9: there are words among what is perceived, and thoughts"
     seen = [text for step in context.steps for text in step.observations.values() if not is_none(text)]
@@ -690,7 +683,7 @@ LEAVE = re.compile(r"\b(?:(?P<sure>exit(?:s|ed)?|(?:go|goes|went|walks?|walked|s
 AWAY = ""  # the place of someone who left
 GATHERINGS = {"room", "house", "conversation", "meeting", "chat", "call", "group"}
 
-
+# %% ../nbs/54_contexts.ipynb #_place
 def _place(words: str) -> str:
     "Bring the name of a place to the form in which it is compared"
     return re.split(r" (?:and|to|for|with|while|then)\b", words.strip().lower())[0].removeprefix("the ")
@@ -721,10 +714,10 @@ def _moved(action: str, place: str | None, rooms: set[str]) -> str | None:
         return AWAY
     return None
 
-
+# %% ../nbs/54_contexts.ipynb #_told_places
 def _told_places(context: Context) -> list[dict[str, str]]:
     "Read from the states who is where"
-    names = "|".join(map(re.escape, sorted(context.agents, key=len, reverse=True))) or "(?!)"
+    names = "|".join(map(re.escape, sorted(filter(str.strip, context.agents), key=len, reverse=True))) or "(?!)"
     told = re.compile(rf"(?:^|[.;!?\n]\s?)((?:{names})(?:(?:,|,? and) (?:{names}))*) (?:is|are)(?: alone| both| all| now)? "
                       r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})")
     return [{name: _place(m[2]) for m in told.finditer(step.state) for name in re.findall(names, m[1])} for step in context.steps]
@@ -732,7 +725,7 @@ def _told_places(context: Context) -> list[dict[str, str]]:
 # %% ../nbs/54_contexts.ipynb #TALK
 TALK = re.compile(r"\b(?:says?|said|tells?|told|asks?|asked|calls?|called|shouts?|shouted|claims?|claimed|writes?|wrote|texts?|texted)\b", re.IGNORECASE)
 
-
+# %% ../nbs/54_contexts.ipynb #_check_distance
 def _check_distance(context: Context) -> Iterator[Violation]:
     "I10: who is elsewhere does not perceive what is done here"
     where, steps = places(context), decode(context).steps
@@ -741,13 +734,18 @@ def _check_distance(context: Context) -> Iterator[Violation]:
             done = sentence(actor, steps[i - 1].actions[actor])
             for name, text in steps[i].observations.items():
                 hidden = name != actor and all(_apart(where[j].get(name), where[j].get(actor)) for j in (i - 1, i))
-                if hidden and done in split_mental(text)[0] and name not in done and not TALK.search(done):
+                if hidden and done in split_mental(text)[0] and not (_names(name, done) or TALK.search(done)):
                     yield Violation("I10", i, name, f"perceives {shorten(done)!r} from elsewhere", "warning")
 
-
+# %% ../nbs/54_contexts.ipynb #_apart
 def _apart(a: str | None, b: str | None) -> bool:
     "Whether two agents are known to be in different places"
     return None not in (a, b) and a != b
+
+
+def _names(name: str, text: str) -> bool:
+    "Whether a text names an agent, not just a longer name that begins the same"
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 # %% ../nbs/54_contexts.ipynb #_check_state_tags
 def _check_state_tags(context: Context) -> Iterator[Violation]:
@@ -772,7 +770,7 @@ _WEAK = frozenset(map(_stem, """about also and are believe but can could did doe
 into its just know like may mind might must not now our shall she should than that the their them then there they think this too want
 was were what when where which who will wish with would you your feel guess intend plan suppose""".split()))
 
-
+# %% ../nbs/54_contexts.ipynb #_content
 @lru_cache(20_000)
 def _content(clause: str) -> frozenset[str]:
     "Give the words of a clause that carry its content, without endings"
@@ -784,7 +782,7 @@ def _contents(text: str, private: bool = False) -> set[frozenset[str]]:
     "Give the content of every clause of the public or the private part of a text"
     return {words for clause in clauses(split_mental(text)[private]) if len(words := _content(clause)) > 1}
 
-
+# %% ../nbs/54_contexts.ipynb #_beyond
 def _beyond(thoughts: set[frozenset[str]], light: set[frozenset[str]]) -> set[frozenset[str]]:
     "Keep the thoughts that no clause covers"
     return {thought for thought in thoughts if not any(thought <= words for words in light)}
@@ -814,7 +812,7 @@ def _check_thoughts(context: Context) -> Iterator[Violation]:
 CHECKS = (_check_names, _check_keys, _check_entries, _check_numbers, _check_end, _check_idle, _check_content,
           _check_distance, _check_state_tags, _check_thoughts)
 
-
+# %% ../nbs/54_contexts.ipynb #violations
 def violations(
     context: Context | dict,  # raw data are checked for their shape first
 ) -> list[Violation]:  # errors first
@@ -863,7 +861,7 @@ def _whole_step(step: Step, where: str, names: Sequence[str], notes: list[str]) 
                   for what, entries in (("observations", step.observations), ("actions", step.actions)))
     return Step(timestep=step.timestep, state=_current(step.state, f"{where}, state", notes), observations=seen, actions=done)
 
-
+# %% ../nbs/54_contexts.ipynb #_current
 def _current(text: str, where: str, notes: list[str]) -> str:
     "Give tags and `none` their current spelling"
     new = NONE if is_none(text) else TAG.sub(_spelled, text) if has_tag(text) else text
@@ -871,7 +869,7 @@ def _current(text: str, where: str, notes: list[str]) -> str:
         notes.append(f"{where}: {shorten(text, 40)!r} is now {shorten(new, 40)!r}")
     return new
 
-
+# %% ../nbs/54_contexts.ipynb #_spelled
 def _spelled(m: re.Match) -> str:
     "Spell a tag as is usual today"
     kind = "next_state" if m["later"] else f"last_action{'_' * bool(m['index'])}{m['index'] or ''}" if m["last"] else "state"
@@ -905,7 +903,7 @@ def _place_entry(name: str, text: str, found: dict[str, str], where: str, names:
     kept = [part for part in (found.get(owner, NONE), text) if not is_none(part)]
     found[owner] = _join(dict.fromkeys(kept)) or NONE
 
-
+# %% ../nbs/54_contexts.ipynb #_owner
 def _owner(entry: str, names: Sequence[str], free: Sequence[str]) -> tuple[str | None, str]:
     "Guess whose entry this is: it begins with a name, or only one agent is left"
     begins = re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True))) or '(?!)'})\\b[\\s:=\uff1a\u2013\u2014-]*", re.IGNORECASE)
@@ -921,7 +919,7 @@ def _counted(steps: list[Step], notes: list[str]) -> list[Step]:
     notes.append(f"timesteps {shorten(', '.join(step.timestep for step in steps[:20]))} are now 0 to {len(steps) - 1}")
     return [step.model_copy(update={"timestep": str(i)}) for i, step in enumerate(steps)]
 
-
+# %% ../nbs/54_contexts.ipynb #_own_deeds
 def _own_deeds(before: Step, names: Sequence[str]) -> dict[str, str]:
     "Let everybody who acted perceive it"
     actors = _actors(before)
@@ -939,7 +937,7 @@ def _with_own_deeds(steps: list[Step], names: Sequence[str], notes: list[str]) -
         whole.append(step)
     return whole
 
-
+# %% ../nbs/54_contexts.ipynb #_with_end
 def _with_end(steps: list[Step], names: Sequence[str], notes: list[str]) -> list[Step]:
     "Add a last step in which the last actions are perceived by their agents"
     if not steps or not _actors(steps[-1]):
@@ -995,7 +993,7 @@ def _renamed(found: Counter, names: Sequence[str]) -> Counter:
         renamed[match[agent], fact] += n
     return renamed
 
-
+# %% ../nbs/54_contexts.ipynb #_by_agent
 def _by_agent(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     "Sort (agent, fact) pairs by agent"
     grouped = {}
@@ -1025,7 +1023,7 @@ def _keys(step: Any, field: str, names: list) -> set[str] | None:
         entries = read_entries(entries, list(map(str, names)))
     return {name for name in entries if not is_unread(name, names)} if isinstance(entries, dict) else None
 
-
+# %% ../nbs/54_contexts.ipynb #_numbering_score
 def _numbering_score(steps: list) -> float:
     "Score the timesteps: 0.3 counted, 0.15 never falling, 0 out of order, 0.1 not numbers"
     found = [step.get("timestep") if isinstance(step, dict) else None for step in steps]
@@ -1057,7 +1055,7 @@ class QualityMeans(NamedTuple):
     coverage: float  # share of reference files that have all scores
     adjusted: float  # mean overall score in which the other files count 0
 
-
+# %% ../nbs/54_contexts.ipynb #quality_means
 def quality_means(
     rows: Iterable[Quality],
     expected: int,  # number of reference files
