@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['LABELS', 'HITOM_100', 'MEETING_TASKS', 'SENSITIVITY', 'AGREEMENT', 'OFFENSIVE', 'BIGTOM_ASKS', 'BIGTOM_BELIEFS',
-           'BIGTOM_CONDITIONS', 'SIMPLETOM_KINDS', 'benchmarks', 'literal_list', 'story_text', 'tomi_order',
-           'tomi_groups', 'label_of', 'ToMi', 'tale_rows', 'ParaToMi', 'hitom_set', 'hitom_story', 'lettered', 'whole',
-           'HiToM', 'marked_rows', 'meeting_items', 'secret_roles', 'secret_items', 'rating_items', 'processed_meeting',
-           'ConfAIde', 'CobraFrames', 'precision', 'recall', 'cut_question', 'MMToM', 'bigtom_story', 'two_options',
-           'BigToM', 'simpletom_kind', 'simpletom_options', 'SimpleToM']
+           'BIGTOM_CONDITIONS', 'SIMPLETOM_KINDS', 'benchmarks', 'story_text', 'tomi_order', 'tomi_groups', 'label_of',
+           'ToMi', 'tale_rows', 'ParaToMi', 'hitom_set', 'hitom_story', 'lettered', 'whole', 'HiToM', 'marked_rows',
+           'meeting_items', 'secret_roles', 'secret_items', 'rating_items', 'processed_meeting', 'ConfAIde',
+           'CobraFrames', 'precision', 'recall', 'cut_question', 'MMToM', 'bigtom_story', 'BigToM', 'simpletom_kind',
+           'simpletom_options', 'SimpleToM']
 
-# %% ../nbs/60_benchmarks.ipynb #import-ast-import-re
-import ast
+# %% ../nbs/60_benchmarks.ipynb #import-re-from-collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -22,25 +21,15 @@ import numpy as np
 from fastcore.basics import patch
 
 from .data import ConfigError, DataError, check_name, fingerprint, shorten
-from .questions import (
-    Benchmark, Item, Measure, Outcome, Problem, Reading, Table, by_group, class_f1, confusion,
-    correlation_of, final_answer, joint, mean_of, need, plain, ratio, read_choice, read_table, read_text, scored)
+from .fantom import Fantom
+from humanlm.questions import (
+    Benchmark, Item, Loaded, Measure, Outcome, Problem, Reading, Table, by_group, class_f1, confusion,
+    correlation_of, final_answer, joint, literal_list, mean_of, need, plain, ratio, read_choice, read_table, read_text, scored,
+    two_options)
 from .stories import read_tomi
 from .symbolic import answer as symbolic_answer, read_story
 
-# %% ../nbs/60_benchmarks.ipynb #literal_list
-def literal_list(
-    value: Any,  # a list, or text that may hold one in Python's syntax
-) -> list[str] | None:
-    "Read a list of texts; None if it is none"
-    if isinstance(value, str) and value.strip().startswith("[") and len(value) < 100_000:
-        try:
-            value = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return [str(part) for part in value] if isinstance(value, list) else None
-
-
+# %% ../nbs/60_benchmarks.ipynb #story_text
 def story_text(
     value: Any,  # a list of sentences, or text that may hold one
 ) -> str:
@@ -586,19 +575,7 @@ def bigtom_story(
         seen = need(row, ("aware_of_" if aware else "not_aware_of_") + ("random_event" if control else "event"))
     return " ".join([*scene, event, seen])
 
-# %% ../nbs/60_benchmarks.ipynb #two_options
-def two_options(
-    id: str,      # of the question
-    right: str,
-    wrong: str,
-) -> tuple[str, dict[str, str]]:  # key of the right one, options
-    "Put two answers in an order that is fixed by the question's name"
-    if plain(right) == plain(wrong):
-        raise DataError(f"right and wrong answer are the same: {shorten(right)!r}.")
-    first = int(fingerprint(id), 16) % 2
-    return "ab"[first], dict(zip("ab", (wrong, right) if first else (right, wrong)))
-
-
+# %% ../nbs/60_benchmarks.ipynb #BigToM
 class BigToM(Benchmark):
     "Does one sentence change what somebody believes and does?"
     name = task = "bigtom"
@@ -700,4 +677,4 @@ class SimpleToM(Benchmark):
 # %% ../nbs/60_benchmarks.ipynb #benchmarks
 benchmarks: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for benchmark in (ToMi(), ParaToMi(), HiToM(), ConfAIde(), CobraFrames(), MMToM(), BigToM(), SimpleToM())}
+    for benchmark in (ToMi(), ParaToMi(), Fantom(), HiToM(), ConfAIde(), CobraFrames(), MMToM(), BigToM(), SimpleToM())}

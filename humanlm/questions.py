@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['LONGEST_RECORD', 'STATUSES', 'FORMS', 'PROMPT', 'Item', 'fill', 'fenced', 'Problem', 'Table', 'read_text',
-           'read_table', 'need', 'Loaded', 'collect', 'final_answer', 'plain', 'mentions', 'named_keys', 'Reading',
-           'read_choice', 'yes_no', 'word_f1', 'Outcome', 'outcome', 'ratio', 'Measure', 'mean_of', 'confusion',
-           'class_f1', 'weighted_f1', 'pearson', 'correlation_of', 'scored', 'by_group', 'natural', 'joint',
-           'Benchmark', 'Extra', 'parts_of']
+           'read_table', 'need', 'literal_list', 'Loaded', 'collect', 'final_answer', 'plain', 'mentions', 'named_keys',
+           'Reading', 'read_choice', 'two_options', 'yes_no', 'word_f1', 'Outcome', 'outcome', 'ratio', 'Measure',
+           'mean_of', 'confusion', 'class_f1', 'weighted_f1', 'pearson', 'correlation_of', 'scored', 'by_group',
+           'natural', 'joint', 'Benchmark', 'Extra', 'parts_of']
 
-# %% ../nbs/58_questions.ipynb #import-csv-import-json
+# %% ../nbs/58_questions.ipynb #import-ast-import-csv
+import ast
 import csv
 import json
 import re
@@ -199,6 +200,18 @@ def need(
 
 _KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object", bool: "true or false"}
 
+# %% ../nbs/58_questions.ipynb #literal_list
+def literal_list(
+    value: Any,  # a list, or text that may hold one in Python's syntax
+) -> list[str] | None:
+    "Read a list of texts; None if it is none"
+    if isinstance(value, str) and value.strip().startswith("[") and len(value) < 100_000:
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    return [str(part) for part in value] if isinstance(value, list) else None
+
 # %% ../nbs/58_questions.ipynb #Loaded
 @dataclass(frozen=True, repr=False)
 class Loaded:
@@ -384,6 +397,18 @@ def _form(said: str, key: str, option: str) -> str:
         return "bare"
     words = plain(said) or said.strip("*()[]. ").lower()
     return "marked" if words in (key.lower(), plain(option), f"{key.lower()} {plain(option)}") else "sentence"
+
+# %% ../nbs/58_questions.ipynb #two_options
+def two_options(
+    id: str,      # of the question
+    right: str,
+    wrong: str,
+) -> tuple[str, dict[str, str]]:  # key of the right one, options
+    "Put two answers in an order that is fixed by the question's name"
+    if plain(right) == plain(wrong):
+        raise DataError(f"right and wrong answer are the same: {shorten(right)!r}.")
+    first = int(fingerprint(id), 16) % 2
+    return "ab"[first], dict(zip("ab", (wrong, right) if first else (right, wrong)))
 
 # %% ../nbs/58_questions.ipynb #_YES
 _YES = re.compile(r" yes[,. ]| knows |^(?:yes|true)")
