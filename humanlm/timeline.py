@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     thinks: str  # "" = nothing
     does: str  # "" = nothing
 
-
+# %% ../nbs/58_timeline.ipynb #_cell
 def _cell(step: Step, name: str) -> Cell:
     "Take apart what an agent perceives, thinks and does"
     seen, done = (entries.get(name, NONE) for entries in (step.observations, step.actions))
@@ -50,7 +50,7 @@ class View(NamedTuple):
     memories: dict[str, list[str]]  # agent → what it perceived, in order
     violations: list[Violation]
 
-
+# %% ../nbs/58_timeline.ipynb #view
 def view(
     context: Context,
 ) -> View:
@@ -85,7 +85,7 @@ def objects(
 # %% ../nbs/58_timeline.ipynb #MOST_CHAINS
 MOST_CHAINS = 100  # more than nine agents: what they think about each other is left out
 
-
+# %% ../nbs/58_timeline.ipynb #beliefs-2
 def beliefs(
     context: Context,
     order: int = 2,  # longest chain
@@ -107,7 +107,7 @@ def _told(state: str, thing: str) -> str | None:
 # %% ../nbs/58_timeline.ipynb #COLOURS
 COLOURS = ("#2563eb", "#059669", "#7c3aed", "#d97706", "#e11d48", "#0891b2")
 
-
+# %% ../nbs/58_timeline.ipynb #colour
 def colour(
     number: int,  # of the agent
 ) -> str:  # CSS
@@ -121,17 +121,17 @@ def _lines(cell: Cell, width: int, most: int) -> list[tuple[str, dict]]:
     lines = [(line, style) for text, style in parts if text for line in _wrapped(text, width, most)]
     return lines or [("" if cell.present else "–", {"color": "#999"})]
 
-
+# %% ../nbs/58_timeline.ipynb #_wrapped
 def _wrapped(text: str, width: int, most: int) -> list[str]:
     "Break a text into lines of `width` characters, at most `most` of them"
     plain = "".join(c if c.isprintable() else " " for c in text[:width * most * 2])
     lines = wrap(plain, width)
     return lines if len(lines) <= most else [*lines[:most - 1], shorten(lines[most - 1], width - 1).rstrip("…") + "…"]
 
-# %% ../nbs/58_timeline.ipynb #_Band
+# %% ../nbs/58_timeline.ipynb #line-left-wide-size
 _LINE, _LEFT, _WIDE, _SIZE = 0.115, 0.75, 7.0, 6.5  # height of a line, names, page (inches); letters (points)
 
-
+# %% ../nbs/58_timeline.ipynb #_Band
 class _Band(NamedTuple):
     "Some steps beside each other: rows of cells, each a list of styled lines"
     heads: list[str]
@@ -140,7 +140,7 @@ class _Band(NamedTuple):
     def heights(self) -> list[float]:
         return [0.06 + _LINE * max(2, *(len(lines) for _, lines in cells)) for *_, cells in self.rows]
 
-
+# %% ../nbs/58_timeline.ipynb #_bands
 def _bands(shown: View, columns: int, steps: int, most: int) -> Iterator[_Band]:
     "Cut a record into bands"
     width = int((_WIDE - _LEFT) / columns / 0.0575)
@@ -151,7 +151,7 @@ def _bands(shown: View, columns: int, steps: int, most: int) -> Iterator[_Band]:
                   for i, name in enumerate(shown.agents)]
         yield _Band([shorten(step, 14) for step in shown.timesteps[part]], [("world", "#555555", world), *people])
 
-
+# %% ../nbs/58_timeline.ipynb #_look
 def _look(shown: View, name: str, t: int) -> str:
     "Say how the cell of an agent looks"
     flagged = any(found.agent == name and found.timestep == t for found in shown.violations)
@@ -194,7 +194,7 @@ def _draw_band(axes: Any, band: _Band, y: float, width: float) -> float:
         y += height
     return y + 0.1
 
-
+# %% ../nbs/58_timeline.ipynb #_draw_cell
 def _draw_cell(axes: Any, box: tuple[float, float, float, float], shade: str, look: str, lines: Sequence[tuple[str, dict]]) -> None:
     "Fill one cell and write its lines"
     from matplotlib.colors import to_rgba
@@ -224,7 +224,7 @@ STYLE = """<style>
 .tl summary{cursor:pointer}.tl .wide{overflow-x:auto}
 </style>"""
 
-
+# %% ../nbs/58_timeline.ipynb #part
 def part(
     *inside: str,  # finished HTML
     **attributes: str,
@@ -237,7 +237,7 @@ def _name(shown: View, name: str) -> str:
     "Write a name in its colour"
     return tag("b", escape(shorten(name, 40)), style=f"color:{colour(shown.agents.index(name))}" if name in shown.agents else "")
 
-
+# %% ../nbs/58_timeline.ipynb #_table
 def _table(head: Iterable[str], lines: Iterable[Iterable[str]], class_: str = "") -> str:
     "Make a table of finished cells, those of the first column as titles; cells that begin with <td stay as they are"
     rows = [tag("tr", *(cell if cell.startswith("<td") else tag("td" if i else "th", cell) for i, cell in enumerate(line))) for line in lines]
@@ -255,7 +255,7 @@ def presence_html(
                                     for t, cell in enumerate(shown.cells[name]))] for i, name in enumerate(shown.agents)]
     return _table(["", *(escape(shorten(step, 20)) for step in shown.timesteps)], lines, "grid")
 
-
+# %% ../nbs/58_timeline.ipynb #_dot
 def _dot(present: bool, number: int, tip: Sequence[str]) -> str:
     "Give one cell of the grid"
     faded = "" if present else ";opacity:.12"
@@ -289,7 +289,7 @@ def _action(shown: View, t: int, name: str, parts: set[str]) -> str:
         blocks += [tag("div", _name(shown, other), ": ", _perceived(other, shown.cells[other][t]), class_="everyone") for other in others]
     return tag("div", *blocks, tag("div", escape(cell.does), class_="does"), class_=f"card by{number}")
 
-
+# %% ../nbs/58_timeline.ipynb #_perceived
 def _perceived(name: str, cell: Cell) -> str:
     "Write what an agent perceives and thinks at a step"
     if not cell.present:
@@ -317,7 +317,7 @@ def step_title(
     faults = sum(found.timestep == t for found in shown.violations)
     return f"{shorten(shown.timesteps[t], 40)} · {shorten(shown.states[t], 90) or 'no state'}" + f" ⚠ {faults}" * bool(faults)
 
-
+# %% ../nbs/58_timeline.ipynb #steps_html
 def steps_html(
     shown: View,
 ) -> str:  # HTML, escaped
@@ -356,7 +356,7 @@ def beliefs_html(
               *(_held(place, truth) for place, truth in zip(belief.places, real[belief.object]))] for belief in found]
     return _table(["who thinks", "of", *(escape(shorten(step, 20)) for step in shown.timesteps)], lines)
 
-
+# %% ../nbs/58_timeline.ipynb #_held
 def _held(place: str | None, truth: str | None) -> str:
     "Give the cell of one belief"
     return tag("td", escape(shorten(place or "", 40)), class_="leak" if place and truth and place != truth else "")
@@ -390,7 +390,7 @@ def comparison_html(
     legend = " ".join(tag("span", kind, class_=kind) for kind in ("leak", "invention", "omission"))
     return tag("p", numbers, " · ", legend) + _table(["step", "agent", "generated perceives", "reference perceives"], lines)
 
-
+# %% ../nbs/58_timeline.ipynb #_kinds
 def _kinds(scores: ObservationScores, name: str) -> dict[str, str]:
     "Say which facts of an agent are surplus, and how"
     return dict.fromkeys(scores.inventions.get(name, ()), "invention") | dict.fromkeys(scores.leaks.get(name, ()), "leak")
@@ -404,7 +404,7 @@ def _compared(pair: tuple, both: tuple[View, View], marks: tuple[dict, dict], na
         cells = [_marked(shown, t, own.get(name, name) if i == 0 else name, marks[i]) for i, (shown, t) in enumerate(zip(both, pair))]
         yield [title if n == 0 else "", escape(shorten(name, 40)), *cells]
 
-
+# %% ../nbs/58_timeline.ipynb #_marked
 def _marked(shown: View, t: int | None, name: str, marks: Mapping[str, Mapping[str, str]]) -> str:
     "Write what an agent perceives, each clause marked by what is wrong with it"
     if t is None or name not in shown.cells or not shown.cells[name][t].present:
@@ -415,7 +415,7 @@ def _marked(shown: View, t: int | None, name: str, marks: Mapping[str, Mapping[s
 # %% ../nbs/58_timeline.ipynb #TOGGLES
 TOGGLES = {"state": "show state", "own": "show corresponding observation", "everyone": "show all observations"}
 
-
+# %% ../nbs/58_timeline.ipynb #_page_style
 def _page_style(agents: int) -> str:
     "Give the rules by which chips and boxes of a page show and hide"
     hide = [f"#agent{i}:not(:checked)~.cards .by{i}" for i in range(agents)]
@@ -427,7 +427,7 @@ def _box(name: str, label: str, checked: bool) -> str:
     "Give a check box with its label; a box needs no closing tag"
     return f'<input type="checkbox" id="{name}"{" checked" * checked}>' + tag("label", label, for_=name)
 
-
+# %% ../nbs/58_timeline.ipynb #_controlled
 def _controlled(shown: View) -> str:
     "Give the actions with the controls of a page"
     chips = [_box(f"agent{i}", _name(shown, name), True) for i, name in enumerate(shown.agents)]
@@ -480,7 +480,7 @@ class Loaded(NamedTuple):
     context: Context | None
     notes: list[str]  # what is wrong, or what was left out
 
-
+# %% ../nbs/58_timeline.ipynb #load_text
 def load_text(
     text: str,  # JSON of a context, or a story in plain sentences
 ) -> Loaded:
@@ -500,7 +500,7 @@ def _loaded_json(text: str) -> Loaded:
         raise DataError("There are no simulations in this text.")
     return Loaded(found[0], [f"Showing the first of {len(found)} simulations."] if len(found) > 1 else [])
 
-
+# %% ../nbs/58_timeline.ipynb #_loaded_story
 def _loaded_story(text: str) -> Loaded:
     "Read a story by rule; a sentence about likes or losses may be unknown, one that matters may not"
     story = read_story(text)
@@ -544,7 +544,7 @@ def _pane(*inside: str) -> Any:
 
     return ipywidgets.HTML(part(*inside))
 
-
+# %% ../nbs/58_timeline.ipynb #TimelineControls
 class TimelineControls:
     "The widget of a timeline: `.box` is what is shown, the other attributes are its controls"
 
@@ -584,7 +584,7 @@ def load(
 # %% ../nbs/58_timeline.ipynb #TABS
 TABS = ("Presence", "Actions", "Steps", "Memory", "Beliefs", "Compare", "Load")
 
-
+# %% ../nbs/58_timeline.ipynb #start
 @patch
 def start(
     self: TimelineControls,
@@ -633,7 +633,7 @@ def _steps(self: TimelineControls) -> Any:
     self.steps = ipywidgets.Accordion([_pane(step_html(self.view, t)) for t in numbers], titles=[step_title(self.view, t) for t in numbers])
     return self.steps
 
-
+# %% ../nbs/58_timeline.ipynb #_memory
 @patch
 def _memory(self: TimelineControls) -> Any:
     "Put a menu of agents above the memory of one"
