@@ -884,11 +884,11 @@ def quality_figure(
     report: QualityReport,
 ) -> Any:  # a matplotlib figure
     "Draw form and observations of each record, best first; crosses were not rated"
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
     order = sorted(report.rows, key=lambda row: (math.isnan(row[1].value), -row[1].value, row[0].file_id))
     names = [shorten(quality.file_id, 24) for quality, _ in order] + [shorten(name, 24) for name, _ in report.problems]
-    figure = Figure(figsize=(6.4, 0.9 + 0.28 * min(len(names), 40)), layout="constrained")
-    axes, places = figure.subplots(), range(len(order))
+    figure, axes = plt.subplots(figsize=(6.4, 0.9 + 0.28 * min(len(names), 40)), layout="constrained")
+    places = range(len(order))
     axes.scatter([quality.structural_score for quality, _ in order], places, facecolors="none", edgecolors="#777", label="form")
     axes.errorbar([accuracy.value for _, accuracy in order], places, xerr=[[accuracy.spread for _, accuracy in order]] * 2, fmt="o",
                   color="#14559f", label="observations")
@@ -898,6 +898,7 @@ def quality_figure(
     axes.set_yticklabels(names if len(names) <= 40 else [])
     axes.invert_yaxis()
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    plt.close(figure)
     return figure
 
 # %% ../nbs/60_social_world.ipynb #omniscient
