@@ -10,7 +10,7 @@ __all__ = ['FAMILIES', 'GROUPS', 'HEADINGS', 'FRAMES', 'MEASURED', 'COMMANDS', '
            'AllSeeing', 'FolderParser', 'named_parser', 'known_stories', 'pieces', 'build_model', 'knows_frames',
            'in_batches', 'lessons', 'Run', 'token_counter', 'write_sets', 'keep', 'untrained', 'train', 'measure',
            'run_stages', 'training_log', 'parameters', 'outcome', 'plan', 'data_command', 'evaluate_command',
-           'train_command', 'main']
+           'train_command', 'main', 'plot_learning']
 
 # %% ../nbs/87_parsers.ipynb #import-asyncio-import-json
 import asyncio
@@ -787,6 +787,19 @@ def main(
     keep_memory()
     work(settings, [name, *(word for word in rest if word not in ("--resume", "--fresh"))])
     return 0
+
+# %% ../nbs/87_parsers.ipynb #plot_learning
+def plot_learning(
+    found: dict,  # a record of results
+):
+    "Draw the learning curve"
+    import matplotlib.pyplot as plt
+    figure, axis = plt.subplots(figsize=(6, 2.6))
+    steps, values = zip(*found["losses"])
+    axis.plot(steps, values, color="#2b6cb0")
+    axis.set(xlabel="step", ylabel="loss (nats per token)", yscale="log", title=f"{found['data']['learnt']:,} stories, once through")
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
 
 # %% ../nbs/87_parsers.ipynb #if-name-main-sys
 if __name__ == "__main__":
