@@ -111,7 +111,7 @@ def json_line(
     yield row if isinstance(row, dict) else RowFault("broken JSON", f"{shorten(repr(text[:400]))}: no object ({shorten(row, 60)})")
 
 # %% ../nbs/01_files.ipynb #_open
-def _open(path): return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+def _open(path): return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
 
 
 def _jsonl(path):

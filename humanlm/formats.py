@@ -115,7 +115,7 @@ def decode_prompt(
 ) -> list[dict]:
     "Read the messages before a reply; `RowFault` says what is wrong"
     prompt = _decoded(_decoded(prompt, "prompt"), "prompt")
-    if not isinstance(prompt, (list, tuple)) or not all(isinstance(m, dict) for m in prompt):
+    if not isinstance(prompt, (list, tuple)) or not {*map(type, prompt)} <= {dict}:
         raise RowFault("wrong type", f"field 'prompt': expected messages with role and content, got {shorten(repr(prompt))}")
     if not prompt:
         raise RowFault("no context", "field 'prompt' is empty")
@@ -216,7 +216,8 @@ def _role(message): return known_name(message.get("role"))
 def _post(post_id, message, facts, notes): return post_id
 
 # %% ../nbs/02_formats.ipynb #_login
-def _login(name): return re.sub(r"^/?u/", "", known_name(name)).casefold()
+@lru_cache(maxsize=65536)
+def _login(name): return re.sub(r"^/?u/", "", name).casefold()
 
 
 @lru_cache(maxsize=65536)
@@ -232,7 +233,7 @@ def reddit_author(message: dict, facts: dict, place: int = 0) -> Known:
 def reddit_user(user_id: str, facts: dict) -> Known:
     "Who wrote the reply"
     login = _login(user_id)
-    return Known(login, _ids(_raw(login), _login(facts.get("author"))))
+    return Known(login, _ids(_raw(login), _login(known_name(facts.get("author")))))
 
 
 def _reddit_root(post_id, message, facts, notes): return post_id.removeprefix("t3_")
@@ -513,12 +514,12 @@ def map_row(
     time = _time(d)
     messages = [(m, _facts(m.get("metadata"), d.notes)) for m in decode_prompt(_needed(raw, "prompt"))]
     root = d.form.root(post, *messages[0], d.notes)
-    digest = blake2b(f"{d.source}\n{root}".encode("utf-8", "replace"), digest_size=10)
-    prompt = tuple(_said(d, root, digest, place, *m) for place, m in enumerate(messages))
+    digest = sha256(f"{d.source}\n{root}".encode("utf-8", "replace"))
+    prompt = tuple([_said(d, root, digest, place, *m) for place, m in enumerate(messages)])
     if "matched by hash" in d.notes:  # then it is also known who the others are not
         d.notes.pop("identity unknown", None)
     digest.update(f"\0{reply}\0{post}\0{user}\0{time}".encode("utf-8", "replace"))
-    row_id, names = f"{d.source}-{digest.hexdigest()}", tuple(n for n in d.names if n and n != user)
+    row_id, names = f"{d.source}-{digest.hexdigest()[:20]}", tuple([n for n in d.names if n and n != user])
     return RawRow(d.source, prompt, reply, user, post, root, time, row_id, d.facts, _persona(raw, d.notes), names, d.notes,
                   _post_facts(d.form, messages[0][1]))
 
@@ -605,19 +606,28 @@ def _part(name):
 
 # %% ../nbs/02_formats.ipynb #_post_facts
 def _post_facts(form, facts):
-    found = {name: _inner(facts, *name.split(".")) for name in form.post} if facts else {}
-    return {name: value for name, value in found.items() if value is not None}
+    if _heads(form.post).isdisjoint(facts):
+        return {}
+    return {name: value for name in form.post if (value := _inner(facts, *_path(name))) is not None}
 
-# %% ../nbs/02_formats.ipynb #_WHEN
-_WHEN = ("timestamp", "created_utc", "publishedAt", "published_at", "time", "date")
+
+@lru_cache
+def _path(name): return name.split(".")
+
+
+@lru_cache
+def _heads(names): return frozenset(_path(name)[0] for name in names)
+
+# %% ../nbs/02_formats.ipynb #_TIMES
+_TIMES = ("timestamp", "created_utc", "publishedAt", "published_at", "time", "date")
+_WHEN = frozenset(_TIMES)
 
 
 def _when(facts):
     snippet = facts.get("snippet")
     for found in (facts, snippet) if isinstance(snippet, dict) else (facts,):
-        for name in _WHEN:
-            if name in found:
-                return utc_seconds(found[name])
+        if not _WHEN.isdisjoint(found):
+            return utc_seconds(next(found[name] for name in _TIMES if name in found))
 
 # %% ../nbs/02_formats.ipynb #same_person
 def same_person(
@@ -684,22 +694,37 @@ def hide_user(
     human: str = "HUMAN",  # what the user is called
 ) -> str:
     "Replace mentions of the user"
+    return _hidden(text, *_mentions(tuple(names)), human)
+
+
+def _hidden(text, marks, mentions, human="HUMAN"):
     low = text.casefold()
-    found = [re.escape(n) for n in (name.lstrip("@") for name in names) if len(n) > 2 and n.casefold() in low]
-    if not found:
-        return text
-    known = "|".join(sorted(found, key=len, reverse=True))
-    telling = "|".join(n for n in found if re.search(r"[0-9_@]", n)) or r"(?!)"
-    return re.sub(rf"(?<![\w@])(?:(?:@|/?u/)(?:{known})|(?:{telling}))(?!\w)", human, text, flags=re.I)
+    for mark in marks:
+        if mark in low:
+            return mentions.sub(human, text)
+    return text
+
+
+@lru_cache(maxsize=4096)
+def _mentions(names):
+    "What a text that mentions one of these names must hold, and the pattern of a mention"
+    names = sorted({name.lstrip("@") for name in names if len(name.lstrip("@")) > 2}, key=lambda name: (-len(name), name))
+    called, telling = ("|".join(map(re.escape, some)) or "(?!)" for some in (names, [n for n in names if re.search(r"[0-9_@]", n)]))
+    pattern = rf"(?<![\w@])(?:(?:@|/?u/)(?:{called})|(?:{telling}))(?!\w)"
+    return tuple(name.casefold() for name in names), re.compile(pattern, re.I)
 
 # %% ../nbs/02_formats.ipynb #shown_prompt
 def shown_prompt(
     row: RawRow,
 ) -> tuple[Message, ...]:
     "Give the context as prompts may show it: nobody mentions the user by name, and models have none"
-    names = (row.user_id, *row.known_as)
-    return tuple(replace(m, name="" if m.role == "assistant" else m.name, content=hide_user(m.content, names))
-                 for m in row.prompt)
+    marks, mentions = _mentions((row.user_id, *row.known_as))
+    return tuple([_shown_message(m, _hidden(m.content, marks, mentions)) for m in row.prompt])
+
+
+def _shown_message(m, text):
+    if m.role == "assistant": return replace(m, name="", content=text)
+    return m if text is m.content else replace(m, content=text)
 
 # %% ../nbs/02_formats.ipynb #find_fact
 def find_fact(
@@ -707,7 +732,7 @@ def find_fact(
     name: str,  # dots lead inward: counts.claps
 ) -> Any:  # None: not there
     "Find a fact at the top or one level below"
-    path = name.split(".")
+    path = _path(name)
     inner = (_inner(part, *path) for part in (facts, *facts.values()) if isinstance(part, dict))
     return next((value for value in inner if value is not None), None)
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'STOPS', 'ASKS', 'PLACES',
            'SYSTEM_FRAME', 'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill',
-           'name_speakers', 'first_and_last', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
+           'name_speakers', 'speaker', 'first_and_last', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
            'check_training', 'prompt', 'swap_system', 'swap_persona', 'target', 'make_rows', 'joint_row', 'RowIndex',
            'level_index', 'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
 
@@ -114,10 +114,14 @@ def name_speakers(
     user_id: str,                # who will answer
 ) -> list[dict]:                 # role, name, content
     "Turn messages into prompt messages in which one person is called HUMAN"
-    return [{"role": m.role, "name": _speaker(m.name, user_id), "content": m.content} for m in messages]
+    return [{"role": m.role, "name": speaker(m.name, user_id), "content": m.content} for m in messages]
 
 
-def _speaker(author, user_id):
+def speaker(
+    author: str,  # of a message
+    user_id: str, # who will answer
+) -> str:
+    "Name a speaker as prompts do: one person is HUMAN, and nobody else looks like it"
     if author and author == user_id: return SPEAKER
     return f"@{author}" if author.strip().upper() == SPEAKER else author
 

@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['INPUTS', 'GROUPS', 'ABOUT', 'USAGE', 'COMMANDS', 'BuildConfig', 'RowsConfig', 'open_build', 'source_of',
            'read_source', 'select_from', 'clients', 'describe', 'refuse_leaks', 'require_training', 'some_rows',
-           'Built', 'finish', 'build', 'Forecast', 'forecast', 'upload', 'build_command', 'main']
+           'Built', 'finish', 'build', 'rare_collection', 'Forecast', 'forecast', 'upload', 'build_command', 'main']
 
-# %% ../nbs/13_humanual.ipynb #import-json-import-shutil
+# %% ../nbs/13_humanual.ipynb #import-gc-import-json
+import gc
 import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -262,7 +264,7 @@ def some_rows(
         if CODE[name] <= SEEN: continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [f"{e.id}: {e.reply}" for e in (spool.fetch(plan.records[r]) for r in rows)]
+        found[name] = [f"{e.id}: {e.reply}" for e in spool.fetch(plan.records[rows])]
     return found
 
 # %% ../nbs/13_humanual.ipynb #Built
@@ -280,7 +282,6 @@ def finish(
     asked: Sequence[ChatClient],  # chat clients that were asked
 ) -> Built:
     "Write card, ids, and the records of the run and of the build, which says that it is finished"
-    rows = {name: note["rows"] for name, note in account.notes.items()}
     for name, note in account.notes.items():
         if note["ids"]: atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
     if lost := _lost(account): atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
@@ -288,9 +289,9 @@ def finish(
     made = {"state": "finished", "commit": git_commit(), "versions": versions(), "ledger": ledger, "faults": account.faults.to_dict()}
     atomic_write(folder / "run.json", to_json(made, indent=2) + "\n")
     atomic_write(folder / "README.md", text := card(account))
-    atomic_write(folder / "build.json", to_json(_record(s, account, rows), indent=2) + "\n")
+    atomic_write(folder / "build.json", to_json(_record(s, account), indent=2) + "\n")
     shutil.rmtree(folder / ".build")
-    return Built(folder, text, rows)
+    return Built(folder, text, account.rows)
 
 # %% ../nbs/13_humanual.ipynb #_lost
 def _lost(account):
@@ -298,13 +299,13 @@ def _lost(account):
     return people + [dict(row_id=i, kind=k, message=m) for n in account.notes.values() for i, k, m in n["lost"]]
 
 
-def _record(s, account, rows):
+def _record(s, account):
     "What was made of what, without the names of places"
     settings, plan = s.to_dict(), account.plan
     for name in ("out", "hub", "path"): settings["build"].pop(name)
     final = np.sort(plan.records["whole"][plan.out])
     return {"schema_version": 1, "version": __version__, "input": Path(s.build.path).name,
-            "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": rows,
+            "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": account.rows,
             "met": dict(sorted(account.faults.counts.items())), "fates": plan.counts(), "settings": settings}
 
 # %% ../nbs/13_humanual.ipynb #build
@@ -315,12 +316,21 @@ def build(
     thinker: ChatClient | None = None,      # of thoughts, instead of the one that is named
 ) -> Built:
     "Build training sets from raw conversations; `ConfigError` if another process is making the same folder"
-    with alone(settings.build.out, "--build.out"):
+    with alone(settings.build.out, "--build.out"), rare_collection():
         folder = open_build(settings)
         done = folder / "build.json"
         if done.exists(): return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads(done.read_bytes())["rows"])
         named = clients(settings, folder)
         return _build(settings, folder, tell, writer or named[0], thinker or named[1])
+
+# %% ../nbs/13_humanual.ipynb #rare_collection
+@contextmanager
+def rare_collection() -> Iterator[None]:
+    "Let Python look for cycles of dead objects a hundred times less often"
+    before = gc.get_threshold()
+    gc.set_threshold(70_000, *before[1:])
+    try: yield
+    finally: gc.set_threshold(*before)
 
 # %% ../nbs/13_humanual.ipynb #_build
 def _build(s, folder, tell, writer, thinker):
@@ -336,7 +346,7 @@ def _build(s, folder, tell, writer, thinker):
         raise
     notes = _write(s, folder, spool, plan, people, thinker, tell)
     account = Account(Path(s.build.path).name, s.build.about, total_faults(spool), plan, some_rows(plan, spool),
-                      find_leaks(plan, s.build.known), failures, notes, list(_sentences(s, plan)), report)
+                      find_leaks(plan, s.build.known), failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
     spool.close()
     return finish(s, folder, account, [client for client in (writer, thinker) if client])
 

@@ -55,6 +55,7 @@ class Batch(NamedTuple):
 def batches(
     spool: Spool,
     plan: Plan,
+    contexts: bool = True,  # fetch what was answered, too
 ) -> Iterator[Batch]:
     "Fetch evidence, a batch of people at a time"
     found = find_evidence(plan)
@@ -62,8 +63,8 @@ def batches(
     for i in range(0, len(pieces), BATCH):
         batch = Batch({}, {})
         for user, rows, order in pieces[i:i + BATCH]:
-            entries = [spool.fetch(plan.records[r]) for r in rows]
-            batch.said[entries[0].user_id] = [Said(e.id, e.reply, e.messages, e.time, e.facts) for e in entries]
+            entries = list(spool.fetch(plan.records[rows]))
+            batch.said[entries[0].user_id] = [Said(e.id, e.reply, e.messages if contexts else (), e.time, e.facts) for e in entries]
             batch.until[entries[0].user_id] = user, order
         yield batch
 
@@ -73,9 +74,8 @@ SAMPLE = 2_000  # pieces of evidence that the rules learn everybody's habits fro
 
 def _sample(spool, plan):
     rows = np.flatnonzero(plan.used)
-    for r in rows[np.argsort(chance(plan.records["key"][rows]), kind="stable")[:SAMPLE]]:
-        entry = spool.fetch(plan.records[r])
-        yield entry.user_id, entry.reply
+    chosen = rows[np.argsort(chance(plan.records["key"][rows]), kind="stable")[:SAMPLE]]
+    for entry in spool.fetch(plan.records[chosen]): yield entry.user_id, entry.reply
 
 # %% ../nbs/05_people.ipynb #_Index
 class _Index:
@@ -105,7 +105,7 @@ def write_people(
     index, failures = _Index(), []
     corpus = None if client else rule_corpus(_sample(spool, plan))
     with atomic_path(path) as new, open(new, "wb") as file:
-        for batch in batches(spool, plan):
+        for batch in batches(spool, plan, contexts=client is not None):
             if client: written, failed = run_sync(ask_personas(client, source, batch.said, c))
             else: written, failed = {u: rule_persona(u, said, corpus) for u, said in batch.said.items()}, []
             failures += failed

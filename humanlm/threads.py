@@ -14,7 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from math import log
 from operator import itemgetter
@@ -326,10 +326,13 @@ HABITS = {
 }
 
 # %% ../nbs/02_threads.ipynb #_WORD
-_WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*[+#]*")
+_WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*+[+#]*+")
 _ADDRESS = re.compile(r"\S*(?:://|www\.|/\w+/)\S*")
 _SMILEYS = frozenset(":) :-) :d :-d ;) ;-) :p :-p ;p ;-p :( :-( :/ :-/ :o :-o =) =d xd :') 8) ^^ ^_^ <3".split())
 _SHOWS = {word: habit for habit, shown in HABITS.items() for word in shown.split()}
+_SHOWN = frozenset(_SHOWS)
+_ENDS = "abcdefghijklmnopqrstuvwxyz+#"
+_SKIPPED = STOPWORDS | {a + b for a in _ENDS[:26] for b in ("", *_ENDS)}  # no topic is shorter than three letters
 
 
 class Features(NamedTuple):
@@ -339,6 +342,7 @@ class Features(NamedTuple):
     length: int  # in words
 
 # %% ../nbs/02_threads.ipynb #line_features
+@lru_cache(maxsize=2048)  # a line counts for everyone first, and then for its author
 def line_features(
     text: str,  # one line, names at its start removed
 ) -> Features:
@@ -346,12 +350,12 @@ def line_features(
     text = text.lower()
     tokens, bare = text.split(), _ADDRESS.sub(" ", text) if "/" in text or "www." in text else text
     words = set(_WORD.findall(bare))
-    habits = {_SHOWS[w] for w in words & _SHOWS.keys()}
+    habits = {_SHOWS[w] for w in words & _SHOWN}
     if "?" in bare: habits.add("asks questions")
     if "!" in bare: habits.add("exclaims")
     if not _SMILEYS.isdisjoint(tokens): habits.add("uses smileys")
     if bare is not text and LINK.search(text): habits.add("posts links")
-    return Features({w for w in words - STOPWORDS if len(w) > 2}, habits, len(tokens))
+    return Features(words - _SKIPPED, habits, len(tokens))
 
 # %% ../nbs/02_threads.ipynb #Corpus
 class Corpus:

@@ -172,6 +172,17 @@ def test_rows_ask_as_training_does(tmp_path):
         assert row["prompt"] == [{"role": m["role"], "content": parts_text(m["content"]), "name": m["name"]} for m in asked]
 
 
+def test_facts_about_post_and_reply_stand_in_their_columns(tmp_path):
+    rows = forum(120)
+    for i, r in enumerate(rows): r["prompt"][0]["metadata"] |= {"score": i, "num_comments": 3} if i % 2 else {}
+    built = build(settings(tmp_path, rows, persona={"facts": ["score"]}))
+    given = {r["completion"]: r for r in rows}
+    for row in table(built.folder, "rl/train"):
+        raw, info = given[row["reward_model"]["ground_truth"]], row["extra_info"]
+        counted = {k: v for k, v in raw["prompt"][0]["metadata"].items() if k != "author"}
+        assert json.loads(info["post_metrics"]) == (counted or None) and json.loads(info["comment_metrics"]) == (raw["metadata"] if raw["metadata"]["score"] else None)
+
+
 def test_supervised_rows_have_one_thought_at_most(tmp_path):
     built = build(settings(tmp_path, forum(120), sets=["sft", "thinking_sft"], hierarchy={"variant": "response"}))
     plain, thinking = table(built.folder, "sft/train"), table(built.folder, "thinking_sft/train")
