@@ -10,7 +10,7 @@ __all__ = ['FORMS', 'WAITING', 'NOBODY', 'known_faults', 'baselines', 'Event', '
 
 # %% ../nbs/56_symbolic.ipynb #import-re-from-collections
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
@@ -36,11 +36,21 @@ class Event(NamedTuple):
         "The event in the words of the story"
         return f"{_listed(self.agents)} {self.deed}." if self.agents else f"The {self.object} is in the {self.container}."
 
+    @property
+    def cast(self) -> tuple[str, ...]:
+        "Who takes part: acts or is spoken to; likes and losses do not count"
+        if self.listener:
+            return (*self.agents, self.listener)
+        return () if self.kind == "noise" else self.agents
+
 # %% ../nbs/56_symbolic.ipynb #Unknown
 class Unknown(NamedTuple):
     "A sentence or a question outside the language"
     sentence: str
     reason: str  # what was expected instead
+
+    kind = property(lambda self: "unknown")
+    cast = property(lambda self: ())
 
 # %% ../nbs/56_symbolic.ipynb #_listed
 def _listed(names: Sequence[str]) -> str:
@@ -120,9 +130,9 @@ def parse_sentence(
 def _clause(text: str, who: str, verb: str, rest: str) -> Event | Unknown:
     "Read a sentence in which somebody does something"
     names = tuple(dict.fromkeys(re.split(", and |, | and ", who))) if " " in who else (who,)
-    wrong = [name for name in names if not name[0].isupper() or name in _PRONOUNS]
-    if wrong:
-        return Unknown(text, f"{shorten(wrong[0])!r} is not a name (one capitalised word)")
+    for name in names:
+        if not name[0].isupper() or name in _PRONOUNS:
+            return Unknown(text, f"{shorten(name)!r} is not a name (one capitalised word)")
     if verb not in _VERBS:
         return Unknown(text, f"the verb {shorten(verb)!r} is not known.{near_miss(verb, _VERBS)}")
     form, pattern = _VERBS[verb]
@@ -134,21 +144,36 @@ def _clause(text: str, who: str, verb: str, rest: str) -> Event | Unknown:
 # %% ../nbs/56_symbolic.ipynb #Story
 @dataclass(frozen=True)
 class Story:
-    "A story as read: sentences and events go in step"
-    sentences: tuple[str, ...]           # without numbers
-    events: tuple[Event | Unknown, ...]  # one for each sentence
+    "A story as read: lines and events go in step"
+    lines: tuple[str, ...]               # one sentence each, as they stood in the text
+    events: tuple[Event | Unknown, ...]  # one for each line
     instructed: bool = False             # whether an instruction for the reader stood in front (Hi-ToM's VP half)
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        "The lines without numbers and final periods"
+        return tuple(map(plain, self.lines))
 
     @cached_property
     def agents(self) -> tuple[str, ...]:
         "Everybody who takes part, in order of first mention"
-        acting = (e for e in self.events if isinstance(e, Event) and e.kind != "noise")
-        return tuple(dict.fromkeys(name for e in acting for name in (*e.agents, e.listener) if name))
+        return tuple(dict.fromkeys(name for event in self.events for name in event.cast))
+
+    @cached_property
+    def announced(self) -> dict[str, str]:
+        "Container → room, for every container that the text puts into a room, early or late"
+        holders, found = set(), {}
+        for event in self.events:
+            if event.kind == "located" and event.object in holders:
+                found.setdefault(event.object, event.container)
+            elif event.kind in ("located", "move"):
+                holders.add(event.container)
+        return found
 
     @property
     def unknown(self) -> list[tuple[int, str, str]]:
         "Number (from 1), sentence and reason of everything that was not understood"
-        return [(n, *e) for n, e in enumerate(self.events, 1) if isinstance(e, Unknown)]
+        return [(n, *event) for n, event in enumerate(self.events, 1) if event.kind == "unknown"]
 
     @property
     def coverage(self) -> float:
@@ -165,24 +190,24 @@ def read_story(
     text: str | Iterable[str],  # the sentences, or a text that holds one or more per line
 ) -> Story:
     "Read a story; what is not understood is kept as `Unknown`"
-    lines = text.split("\n") if isinstance(text, str) else list(text)
-    kept = [line for line in map(str.strip, lines) if line and not line.startswith("***")]
-    told = [line for line in kept if not line.startswith("Read the following story")]
-    events = [event for line in told for event in _events(line)]
-    return Story(tuple(sentence for sentence, _ in events), tuple(event for _, event in events), len(told) < len(kept))
+    read, instructed = [], False
+    for line in map(str.strip, text.split("\n") if isinstance(text, str) else text):
+        if line.startswith("Read the following story"):
+            instructed = True
+        elif line and not line.startswith("***"):
+            event = parse_sentence(line)
+            read += _parts(line) if isinstance(event, Unknown) else [(line, event)]
+    return Story(tuple(line for line, _ in read), tuple(event for _, event in read), instructed)
 
-# %% ../nbs/56_symbolic.ipynb #_events
-def _events(line: str) -> list[tuple[str, Event | Unknown]]:
-    "Read a line, in parts if it does not pass as one sentence"
-    event = parse_sentence(line)
-    if not isinstance(event, Unknown):
-        return [(plain(line), event)]
+
+def _parts(line: str) -> list[tuple[str, Event | Unknown]]:
+    "Read a line that is not one sentence as several"
     return [pair for part in _STOPS.split(plain(line)) for pair in _run_on(part)]
 
 
 def _run_on(text: str) -> list[tuple[str, Event | Unknown]]:
     "Take sentences without periods apart, if all of the parts are sentences"
-    parts = [(plain(part), parse_sentence(part)) for part in (text, *_STARTS.split(text))]
+    parts = [(part, parse_sentence(part)) for part in (text, *_STARTS.split(text))]
     return parts[1:] if len(parts) > 2 and not any(isinstance(event, Unknown) for _, event in parts[1:]) else parts[:1]
 
 # %% ../nbs/56_symbolic.ipynb #WAITING
@@ -211,8 +236,10 @@ class World:
     def __init__(
         self,
         agents: Iterable[str] = (),  # everybody in the story, where it is known; a public claim reaches all of them
+        announced: Mapping[str, str] | None = None,  # container → room, where a later sentence says so
     ):
         self.agents = dict.fromkeys(agents)    # in order of first mention
+        self.announced = announced or {}
         self.place: dict[str, str] = {}        # who → room
         self.rooms: dict[str, list[str]] = {}  # room → who is in it, in order of entrance; no empty rooms
         self.inside: dict[str, str] = {}       # object → container
@@ -226,8 +253,14 @@ class World:
         self.conflicts: list[Conflict] = []
         self.unknown: list[tuple[int, Unknown]] = []  # number and sentence of what was not understood
 
-# %% ../nbs/56_symbolic.ipynb #_rules
-_rules = {}  # kind → rule, filled below
+# %% ../nbs/56_symbolic.ipynb #_unknown
+def _unknown(world: "World", event: Unknown) -> frozenset[str]:
+    "Rule for what was not understood"
+    world.unknown.append((len(world.events), event))
+    return NOBODY
+
+
+_rules = {"unknown": _unknown}  # kind → rule; more are added below
 
 # %% ../nbs/56_symbolic.ipynb #step
 @patch
@@ -236,11 +269,9 @@ def step(
     event: Event | Unknown,
 ) -> frozenset[str]:  # who witnessed it
     "Let an event happen"
-    if isinstance(event, Event) and event.kind != "noise":
-        self.agents.update(dict.fromkeys(name for name in (*event.agents, event.listener) if name))
-    if isinstance(event, Unknown):
-        self.unknown.append((len(self.events), event))
-    seen = NOBODY if isinstance(event, Unknown) else _rules[event.kind](self, event)
+    for name in event.cast:
+        self.agents.setdefault(name)
+    seen = _rules[event.kind](self, event)
     self.events.append(event)
     self.seen.append(seen)
     return seen
@@ -345,12 +376,18 @@ def _located(world: World, event: Event) -> frozenset[str]:
     world.inside[x] = y
     world.start.setdefault(x, y)
     world.holders.add(y)
-    busy = [room for room in world.rooms if room != WAITING]
-    if y not in world.stands and busy:
-        world.stands[y] = max(busy, key=lambda room: len(world.rooms[room]))
-    here = world._here(world.stands.get(y, ""))
+    room = world.stands.get(y) or world.announced.get(y) or _busiest(world)
+    if room:
+        world.stands[y] = room
+    here = world._here(room)
     world._reveal(x, y, here)
     return here
+
+
+def _busiest(world: World) -> str:
+    "The room with most people; the one entered first of several, none if all are empty"
+    busy = [room for room in world.rooms if room != WAITING]
+    return max(busy, key=lambda room: len(world.rooms[room]), default="")
 
 # %% ../nbs/56_symbolic.ipynb #_place
 def _place(world: World, container: str, room: str) -> frozenset[str]:
@@ -578,10 +615,9 @@ def world(
 ) -> World:
     "What holds after the whole story; worked out once"
     if "_world" not in self.__dict__:
-        made = World(self.agents)
+        self.__dict__["_world"] = made = World(self.agents, self.announced)
         for event in self.events:
             made.step(event)
-        self.__dict__["_world"] = made
     return self.__dict__["_world"]
 
 # %% ../nbs/56_symbolic.ipynb #Fault
@@ -610,14 +646,14 @@ def shipped_faults(
     "The faults that the published labels of such a story have"
     if story.instructed:
         return frozenset({"F4"})
-    if any(isinstance(e, Event) and (e.kind in ("stay", "claim", "tell") or e.place == WAITING) for e in story.events):
+    if any(event.kind in ("stay", "claim", "tell") or WAITING in event for event in story.events):
         return frozenset()
     return frozenset({"F1", "F2"})
 
 # %% ../nbs/56_symbolic.ipynb #_leaked
 def _leaked(world: World, question: Question, faults: frozenset[str]) -> bool:
     "Whether faults F1, F2 or F1' put the final place into the thoughts of mover and other"
-    events = [event for event in world.events if isinstance(event, Event)]
+    events = [event for event in world.events if event.kind != "unknown"]
     movers = [event.agents[0] for event in events if event.kind == "move" and event.object == question.object]
     if question.order != 2 or not movers or movers[-1] not in question.chain:
         return False
@@ -677,7 +713,7 @@ def witness_table(
     obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
 ) -> str:  # HTML, escaped
     "Show who witnessed each sentence and what they then believe"
-    world = World(story.agents)
+    world = World(story.agents, story.announced)
     obj = obj or next(iter(story.world.log), "")
     head = tag("tr", *(tag("th", escape(name), style=_CELL) for name in ("", f"where is the {obj}?" if obj else "", *story.agents)))
     rows = [_witness_row(world, event, text, obj) for event, text in zip(story.events, story.sentences)]
@@ -700,8 +736,8 @@ _ACTS = {"enter", "exit", "move", "stay", "claim", "tell"}  # the kinds that mak
 class _Scribe:
     "Collects what each agent perceives between two steps"
 
-    def __init__(self, names: Sequence[str], beliefs: int, compact: bool):
-        self.world, self.beliefs, self.compact = World(names), beliefs, compact
+    def __init__(self, world: World, beliefs: int, compact: bool):
+        self.world, self.beliefs, self.compact = world, beliefs, compact
         self.pending: dict[str, list[str]] = {}  # who → sentences perceived since the last step
         self.thought: dict[tuple, str] = {}      # (chain, object) → container last written down
         self.act = ""                            # the sentence of the last step, where a single agent acted
@@ -776,10 +812,10 @@ def to_context(
     missing = _gap(story.world, story.world.log)
     if missing:
         raise DataError(f"No exact context of this story: {missing}.")
-    events = [event for event in story.events if isinstance(event, Event)]
+    events = [event for event in story.events if event.kind != "unknown"]
     extra = [event.agents[0] for event in events if event.kind == "noise"] if keep_noise else []
-    scribe = _Scribe(tuple(dict.fromkeys((*story.agents, *extra))), beliefs, compact_tags)
-    return make_context(tuple(scribe.world.agents), _steps(scribe, events, keep_noise))
+    world = World((*story.agents, *extra), story.announced)
+    return make_context(tuple(world.agents), _steps(_Scribe(world, beliefs, compact_tags), events, keep_noise))
 
 # %% ../nbs/56_symbolic.ipynb #_steps
 def _steps(scribe: _Scribe, events: Iterable[Event], keep_noise: bool) -> Iterator[tuple]:
@@ -806,10 +842,9 @@ def _loose(obj: str) -> list[re.Pattern]:
 def _said(clause: str, obj: str) -> Event | tuple[str] | None:
     "What a clause says about the place of an object: a statement by somebody, a place, or nothing"
     event = parse_sentence(clause)
-    if isinstance(event, Event) and event.kind in ("claim", "tell"):
-        return event if event.object == obj else None
-    if isinstance(event, Event):
-        return (event.container,) if event.object == obj else None
+    if event.kind != "unknown":
+        talk = event.kind in ("claim", "tell")
+        return None if event.object != obj else event if talk else (event.container,)
     found = [m for pattern in _loose(obj) for m in [pattern.search(clause)] if m]
     return (found[0]["container"],) if found else None
 
@@ -856,7 +891,7 @@ def _follow(world: World, step: Step) -> None:
     if not world.place:  # the story may begin with people who are there already
         events = [parse_sentence(clause) for text in step.observations.values() for clause in clauses(text)] + events
     for event in events:
-        if isinstance(event, Event) and event.kind in ("enter", "exit", "present"):
+        if event.kind in ("enter", "exit", "present"):
             world.step(event)
 
 # %% ../nbs/56_symbolic.ipynb #_PLACED

@@ -60,6 +60,44 @@ def test_eager_and_lazy_beliefs_agree_on_hitom(hitom):
             assert tale.story.world.belief(chain, thing) == place, (tale.text, chain, thing)
 
 
+def walk(rng, steps=25):
+    "Four people stroll through three rooms and move three objects, each in its room: a plot of neither family"
+    names, rooms = ["Ada", "Ben", "Cleo", "Dan"], ["barn", "loft", "mill"]
+    boxes, inside, place, lines = {room: [f"{room} {box}" for box in ("bin", "jar", "net")] for room in rooms}, {}, {}, []
+    for _ in range(steps):
+        name = rng.choice(names)
+        room, here = place.get(name), rng.choice(rooms)
+        if not room or rng.random() < 0.2:
+            group = [name, *(n for n in names if n != name and not place.get(n) and rng.random() < 0.3)]
+            group = [n for n in group if place.get(n) != here]
+            if group:
+                place |= dict.fromkeys(group, here)
+                lines.append(f"{' and '.join([', '.join(group[:-1]), group[-1]]) if len(group) > 1 else group[0]} entered the {here}.")
+        elif room not in inside:
+            inside[room] = boxes[room][0]
+            lines += [f"The {room} key is in the {boxes[room][0]}.", f"The {boxes[room][0]} is in the {room}."]
+        elif rng.random() < 0.4:
+            lines.append(f"{name} exited the {room}.")
+            place[name] = ""
+        else:
+            lines.append(f"{name} moved the {room} key to the {rng.choice(boxes[room])}.")
+    return Tale("walk", tuple(lines))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_both_simulators_agree_on_free_walks(seed):
+    tale = walk(random.Random(seed))
+    world, found = tale.story.world, eager_beliefs(tale, 3)
+    assert not tale.story.unknown and not world.conflicts
+    for (chain, thing), place in found.items():
+        assert world.belief(chain, thing) == place, (tale.text, chain, thing)
+    record = to_context(tale.story)
+    for thing in world.log:
+        for a in world.agents:
+            for chain in ((a,), *((a, b) for b in world.agents if b != a), *((a, b, a) for b in world.agents if b != a)):
+                assert world.belief(chain, thing) == found.get((chain, thing)) == memory_answer(record, chain, thing), (tale.text, chain)
+
+
 def test_no_belief_is_missing_from_the_minds(hitom):
     for tale in hitom[:40]:
         found, world = eager_beliefs(tale, 2), tale.story.world
