@@ -6,11 +6,11 @@
 __all__ = ['GROUPS', 'Table', 'TOLD', 'INTERVALS', 'ExperimentConfig', 'Planned', 'changed', 'planned_runs', 'cold_start_key',
            'twin', 'has_cold_start', 'copy_cold_start', 'TellingPolicy', 'dice_thoughts', 'true_thoughts', 'told_rows',
            'answer_told', 'written', 'thought_states', 'follows', 'thinkers', 'told_file', 'tell', 'telling', 'work',
-           'Worker', 'start_worker', 'is_done', 'next_run', 'run_all', 'crossed_means', 'crossed_intervals',
-           'reply_measures', 'thought_measures', 'measures', 'Found', 'means', 'differences', 'seed_means', 'Kept',
-           'kept_evaluations', 'collect', 'with_references', 'Spent', 'spent', 'learning_curves', 'compared', 'summary',
-           'Outcome', 'load_outcome', 'forest', 'curves', 'plan', 'result_file', 'check_experiment', 'experiment',
-           'main']
+           'Worker', 'worth_showing', 'start_worker', 'is_done', 'next_run', 'run_all', 'crossed_means',
+           'crossed_intervals', 'reply_measures', 'thought_measures', 'measures', 'Found', 'means', 'differences',
+           'seed_means', 'Kept', 'kept_evaluations', 'collect', 'with_references', 'Spent', 'spent', 'learning_curves',
+           'rewards_of', 'compared', 'summary', 'Outcome', 'load_outcome', 'forest', 'curves', 'plan', 'result_file',
+           'check_experiment', 'experiment', 'main']
 
 # %% ../nbs/88_experiment.ipynb #import-json-import-math
 import json
@@ -93,7 +93,7 @@ class Planned(NamedTuple):
         "Name a model of this run across the experiment"
         return f"{self.variant}: {model}" if self.variant else model
 
-
+# %% ../nbs/88_experiment.ipynb #changed
 def changed(
     groups: Mapping[str, Any],  # name → settings of a run
     changes: Mapping[str, Mapping[str, Any]],  # group → field → value
@@ -107,7 +107,7 @@ def changed(
     where = f"variants.{variant}"
     return {**groups, **{name: _filled(groups[name], fields, f"{where}.{name}") for name, fields in changes.items()}}
 
-
+# %% ../nbs/88_experiment.ipynb #_filled
 def _filled(group, fields, where):
     if isinstance(group, dict):
         return group | dict(fields)
@@ -139,7 +139,7 @@ def cold_start_key(
     s = settings
     return to_json([s.data, s.world, s.model, s.sft, cold_start_hierarchy(s), asks_together(s), s.run.seed])
 
-
+# %% ../nbs/88_experiment.ipynb #twin
 def twin(
     run: Planned,
     runs: Sequence[Planned],  # all of the experiment
@@ -148,7 +148,7 @@ def twin(
     key = cold_start_key(run.settings)
     return next(other for other in runs if cold_start_key(other.settings) == key)
 
-
+# %% ../nbs/88_experiment.ipynb #has_cold_start
 def has_cold_start(run: Planned) -> bool:
     "Whether a run has finished its cold start"
     return (run.folder / "models" / "cold-start" / "config.json").exists()
@@ -171,7 +171,7 @@ class TellingPolicy(ModelPolicy):
         from humanlm.models import render_target
         return super().prompt_ids(row) + render_target(self.tokenizer, row["told"], end=False)
 
-
+# %% ../nbs/88_experiment.ipynb #dice_thoughts
 def dice_thoughts(
     world: World,
     examples: Sequence[Example],
@@ -182,7 +182,7 @@ def dice_thoughts(
     drawn = [describe_all(uniform_states(world.post(e.context_id).target, rng), rng) for e in examples]
     return [{level: said[level] for level in TRACE} for said in drawn]
 
-
+# %% ../nbs/88_experiment.ipynb #true_thoughts
 def true_thoughts(examples: Sequence[Example]) -> list[dict[str, str]]:
     "Take the known states of each example"
     return [{level: e.states[level] for level in TRACE} for e in examples]
@@ -217,7 +217,7 @@ def answer_told(
     judged = run_sync(judge_texts(examples, texts, judge, statuses, True, s.test_judge.concurrency, states))
     return [replace(e, thought=written(thought)) for e, thought in zip(judged, thoughts)]
 
-
+# %% ../nbs/88_experiment.ipynb #written
 def written(thought: Mapping[str, str]) -> str:
     "Write a thought as a model does: each state behind its opening tag"
     return "".join(f"<{level}>{text}" for level, text in thought.items())
@@ -233,7 +233,7 @@ def thought_states(
             found.setdefault(level, text.strip())
     return found
 
-
+# %% ../nbs/88_experiment.ipynb #follows
 def follows(
     thought: str,
     reply: str,
@@ -258,7 +258,7 @@ def thinkers(
     return {"cold-start-think": "cold-start"} | {
         name: name for name in settings.run.methods if hierarchy_of(settings, name).thinks("response")}
 
-
+# %% ../nbs/88_experiment.ipynb #told_file
 def told_file(folder: Path, arm: str, kind: str) -> Path:
     "Where the replies of an arm to given thoughts are kept; kind is dice, truth or own"
     return folder / "told" / f"{arm}-{kind}.jsonl"
@@ -277,16 +277,17 @@ def tell(
                          for levels in (s.hierarchy.levels, ["response"]))
     thoughts = dict(zip(kinds, (dice_thoughts(data.world, examples), true_thoughts(examples))))
     for arm, model in thinkers(s).items():
+        place = planned.folder / "models" / model
         asked = {kind: told_file(planned.folder, arm, kind) for kind in kinds}
         if not all(path.exists() for path in asked.values()):
-            policy = telling(planned.folder / "models" / model, aloud)
+            policy = telling(place, aloud)
             for kind, path in asked.items():
                 save_evaluations(path, answer_told(policy, examples, thoughts[kind], aloud, judge))
         own = told_file(planned.folder, arm, "own")
         if arm != model and not own.exists():
-            save_evaluations(own, evaluate_model(planned.folder / "models" / model, examples, reply_only, judge))
+            save_evaluations(own, evaluate_model(place, examples, reply_only, judge))
 
-
+# %% ../nbs/88_experiment.ipynb #telling
 def telling(folder: Path, settings: Settings) -> TellingPolicy:
     "Load a model that will be told what to think"
     from humanlm.models import load_model
@@ -307,7 +308,7 @@ def work(
             tell(planned)
     sys.exit(code)
 
-
+# %% ../nbs/88_experiment.ipynb #_leave_with_parent
 def _leave_with_parent():
     import _thread
     while os.read(0, 1):
@@ -321,7 +322,7 @@ def _reread(config):
     settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)], "humanlm.experiment"))
     return Planned("", settings.run.seed, settings)
 
-
+# %% ../nbs/88_experiment.ipynb #_alone
 class _alone:
     "Wait until no other process works on a run: one that was left behind by a kill ends within a minute"
 
@@ -357,14 +358,18 @@ class Worker:
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
         self.seen += len(whole)
-        for line in whole.decode("utf-8", "replace").splitlines():
-            if line.startswith("evaluate ") or ": step " in line or ": done before" in line:
-                print(f"{self.run.settings.run.name}: {line}", flush=True)
+        for line in filter(worth_showing, whole.decode("utf-8", "replace").splitlines()):
+            print(f"{self.run.settings.run.name}: {line}", flush=True)
 
     def end(self) -> None:
         "Close the line to the process and wait; it leaves a checkpoint"
         self.process.stdin.close()
         self.process.wait()
+
+
+def worth_showing(line: str) -> bool:
+    "Whether a line of a log tells about progress"
+    return line.startswith("evaluate ") or ": step " in line or ": done before" in line
 
 # %% ../nbs/88_experiment.ipynb #start_worker
 def start_worker(run: Planned) -> Worker:
@@ -385,7 +390,7 @@ def is_done(run: Planned) -> bool:
     known = run.settings.data.source == "miniworld"
     return run_state(run.folder) == "finished" and (not known or all(path.exists() for path in told))
 
-
+# %% ../nbs/88_experiment.ipynb #next_run
 def next_run(
     waiting: Sequence[Planned],
     runs: Sequence[Planned],  # all of the experiment
@@ -433,7 +438,7 @@ def _finished(worker):
 # %% ../nbs/88_experiment.ipynb #Table
 Table = dict[str, dict[str, list[float]]]  # metric → level → one value per example; nan = no score
 
-
+# %% ../nbs/88_experiment.ipynb #crossed_means
 def crossed_means(
     values: np.ndarray,  # [S, E, L] scores of E examples from S seeds; nan = no score
     contexts: Sequence[str],  # [E]
@@ -471,7 +476,7 @@ def crossed_intervals(
     each = enumerate(levels) if len(levels) > 1 else ()
     return found | {level: interval(drawn[:, i], mean[i], known[:, :, i]) for i, level in each}
 
-
+# %% ../nbs/88_experiment.ipynb #_known_mean
 def _known_mean(values, axis):
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
@@ -507,7 +512,7 @@ def thought_measures(
     judged = run_sync(judge_texts(examples, texts, judge, reply_states=False))
     return {"thought_alignment": score_table(judged)["state_alignment"], **followed}
 
-
+# %% ../nbs/88_experiment.ipynb #measures
 def measures(
     evaluations: Sequence[Evaluation],
     examples: Sequence[Example],  # in the same order
@@ -534,7 +539,7 @@ class Found(NamedTuple):
         "Name what all seeds of an arm have measured"
         return [metric for metric in self.tables[arm][0] if all(metric in table for table in self.tables[arm])]
 
-
+# %% ../nbs/88_experiment.ipynb #means
 def means(
     found: Found,
     resamples: int = 2000,
@@ -580,7 +585,7 @@ class Kept(NamedTuple):
 
 TOLD = {"own": "", "dice": " (told dice)", "truth": " (told the truth)"}
 
-
+# %% ../nbs/88_experiment.ipynb #kept_evaluations
 def kept_evaluations(run: Planned) -> Iterator[Kept]:
     "Read what the models of a finished run said"
     think = thinkers(run.settings)
@@ -593,7 +598,7 @@ def kept_evaluations(run: Planned) -> Iterator[Kept]:
             if path.exists():
                 yield Kept(run.arm(arm) + note, load_evaluations(path), kind)
 
-
+# %% ../nbs/88_experiment.ipynb #collect
 def collect(
     runs: Sequence[Planned],  # finished
     examples: Sequence[Example],  # held out
@@ -608,7 +613,8 @@ def collect(
                 raise ConfigError(f"{run.folder} was evaluated on other rows. Start the experiment anew with --fresh.")
             if again:
                 kept = run_sync(judge_texts(examples, [e.texts for e in kept], judge))
-            tables.setdefault(arm, []).append(score_table(kept) if again else measures(kept, examples, judge, thought))
+            table = score_table(kept) if again else measures(kept, examples, judge, thought)
+            tables.setdefault(arm, []).append(table)
     return Found([e.context_id for e in examples], tables, [])
 
 # %% ../nbs/88_experiment.ipynb #with_references
@@ -630,7 +636,7 @@ class Spent(NamedTuple):
     tokens: int | None  # generated in training; None: none
     seconds: float | None  # wall time; None: it was copied from another run
 
-
+# %% ../nbs/88_experiment.ipynb #spent
 def spent(run: Planned) -> list[Spent]:
     "Read from a run's log what its models took"
     log, seconds = load_log(run.folder / "metrics.jsonl"), read_record(run.folder).get("seconds", {})
@@ -643,7 +649,7 @@ def spent(run: Planned) -> list[Spent]:
 
     return [one(model) for model in ("cold-start", *run.settings.run.methods)]
 
-
+# %% ../nbs/88_experiment.ipynb #learning_curves
 def learning_curves(
     runs: Sequence[Planned],
     bins: int = 16,  # equal parts of the generated tokens
@@ -652,24 +658,29 @@ def learning_curves(
     parts: dict[tuple[str, str], dict[int, list[float]]] = {}
     most = max((s.tokens or 0 for run in runs for s in spent(run)), default=0)
     for run in runs:
-        done = dict.fromkeys(run.settings.run.methods, 0)
-        for line in load_log(run.folder / "metrics.jsonl"):
-            stage, tokens = line["stage"], line.get("tokens/generated")
-            if tokens:
-                at = min(bins - 1, int(bins * done[stage] / most))
-                done[stage] += tokens
-                for key, value in line.items():
-                    if key.startswith("reward/") and value is not None:
-                        part = parts.setdefault((run.arm(stage), key.removeprefix("reward/")), {})
-                        part.setdefault(at, []).append(value)
+        for stage, done, rewards in rewards_of(run):
+            at = min(bins - 1, int(bins * done / most))
+            for level, value in rewards.items():
+                parts.setdefault((run.arm(stage), level), {}).setdefault(at, []).append(value)
     return [{"arm": arm, "level": level, "tokens": [round((at + 0.5) * most / bins) for at in sorted(of)],
              "reward": [round(float(np.mean(of[at])), 4) for at in sorted(of)]} for (arm, level), of in parts.items()]
+
+# %% ../nbs/88_experiment.ipynb #rewards_of
+def rewards_of(run: Planned) -> Iterator[tuple[str, int, dict[str, float]]]:  # method, tokens before, level → mean reward
+    "Read the rewards of every step from a run's log"
+    done = dict.fromkeys(run.settings.run.methods, 0)
+    for line in load_log(run.folder / "metrics.jsonl"):
+        stage, tokens = line["stage"], line.get("tokens/generated")
+        if tokens:
+            found = {key.removeprefix("reward/"): value for key, value in line.items() if key.startswith("reward/")}
+            yield stage, done[stage], {level: value for level, value in found.items() if value is not None}
+            done[stage] += tokens
 
 # %% ../nbs/88_experiment.ipynb #INTERVALS
 INTERVALS = ("95 % percentile intervals of a bootstrap that draws seeds and contexts, crossed, each with replacement; "
              "differences are paired by seed, context and example. Three seeds say little about seeds: see seed_means.")
 
-
+# %% ../nbs/88_experiment.ipynb #compared
 def compared(
     runs: Sequence[Planned],
     against: Sequence[str],  # models
@@ -743,7 +754,7 @@ class Outcome(NamedTuple):
         return "\n\n".join([head, *(results_table(self.rows, metric) for metric in
                             ("state_alignment", "response_alignment", "reply_state_alignment"))])
 
-
+# %% ../nbs/88_experiment.ipynb #load_outcome
 def load_outcome(
     path: str | Path,  # the JSON file
 ) -> Outcome:
@@ -821,7 +832,7 @@ def plan(settings: Settings) -> str:
     variants = {run.variant: run for run in reversed(runs)}
     return "\n\n".join(["\n".join(head), *(humanlm.train.plan(run.settings) for run in reversed(variants.values()))])
 
-
+# %% ../nbs/88_experiment.ipynb #result_file
 def result_file(settings: Settings) -> Path:
     "Where the outcome is written"
     return Path(settings.experiment.results or Path(settings.run.out) / settings.run.name / "summary.json")
@@ -834,7 +845,7 @@ def check_experiment(settings: Settings) -> list[Planned]:
         humanlm.train.check_settings(run.settings)
     return runs
 
-
+# %% ../nbs/88_experiment.ipynb #experiment
 def experiment(
     settings: Settings,
     argv: Sequence[str] = (),  # of the command, for the record
