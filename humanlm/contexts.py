@@ -44,11 +44,11 @@ class Step(BaseModel, extra="forbid"):
     "One timestep: the state, what each agent perceives, and then what each agent does"
     timestep: str = Field(description="Number of the step.")
     state: str = Field(description="The world before the actions of this step; 'none' if nothing is known yet.")
-    observations: dict[str, str] = Field(description="What each agent perceives before the actions; 'none' for nothing. "
-        "<same_as_state /> stands for the state of this step, <same_as_last_action /> for all actions of the step before, "
-        "<same_as_last_action_K /> for that of the agent with index K (from 0). What stands between <mental_state> "
-        "and </mental_state> is private to the agent.")
-    actions: dict[str, str] = Field(description="What each agent does; 'none' for nothing. Others see it one step later.")
+    observations: dict[str, str] = Field(description="What each agent perceives before the actions, or 'none'. "
+        "<same_as_state /> stands for the state of this step, <same_as_last_action /> for all actions of the step "
+        "before, <same_as_last_action_K /> for that of the agent with index K (from 0). What stands between "
+        "<mental_state> and </mental_state> is private to the agent.")
+    actions: dict[str, str] = Field(description="What each agent does; 'none' for nothing. Others see it a step later.")
 
 # %% ../nbs/54_contexts.ipynb #Context
 class Context(BaseModel, extra="forbid"):
@@ -56,7 +56,7 @@ class Context(BaseModel, extra="forbid"):
     agents_names: list[str] = Field(description="Every agent, by the name used throughout.")
     socialized_context: list[Step] = Field(description="The steps in order.")
     context_manual: str = Field("", description="How to read this record.")
-    task_specific_instructions: str | None = Field(None, description="Hints that were given to whoever wrote this record.")
+    task_specific_instructions: str | None = Field(None, description="Hints for whoever wrote this record.")
 
     @property
     def agents(self) -> list[str]: return self.agents_names
@@ -67,7 +67,8 @@ class Context(BaseModel, extra="forbid"):
     def _repr_html_(self) -> str: return context_table(self)
 
 # %% ../nbs/54_contexts.ipynb #_BOX
-_BOX = "border:1px solid rgba(128,128,128,.3);padding:3px 8px;text-align:left;vertical-align:top;min-width:90px;overflow-wrap:anywhere"
+_BOX = ("border:1px solid rgba(128,128,128,.3);padding:3px 8px;text-align:left;vertical-align:top;min-width:90px;"
+        "overflow-wrap:anywhere")
 
 # %% ../nbs/54_contexts.ipynb #context_table
 def context_table(
@@ -75,7 +76,8 @@ def context_table(
     limit: int = 400,  # longest text shown, in characters
 ) -> str:  # HTML, escaped
     "Show a context as a table: steps × agents, observations over actions"
-    names = list(dict.fromkeys(name for step in context.steps for name in (*context.agents, *step.observations, *step.actions)))
+    keys = (name for step in context.steps for name in (*step.observations, *step.actions))
+    names = list(dict.fromkeys([*context.agents, *keys]))
     head = tag("tr", *(tag("th", escape(shorten(name, 40)), style=_BOX) for name in ("step", "state", *names)))
     lines = [tag("tr", *(tag("td", cell, style=_BOX) for cell in _line(step, names, limit))) for step in context.steps]
     table = tag("table", head, *lines, style="border-collapse:collapse;font-size:13px;line-height:1.4")
@@ -87,22 +89,24 @@ def _line(step: Step, names: Sequence[str], limit: int) -> Iterator[str]:
     yield escape(shorten(step.timestep, 40))
     yield escape(shorten(step.state, limit))
     for name in names:
-        seen, done = (escape(shorten(entries.get(name, "(missing)"), limit)) for entries in (step.observations, step.actions))
+        texts = (entries.get(name, "(missing)") for entries in (step.observations, step.actions))
+        seen, done = (escape(shorten(text, limit)) for text in texts)
         yield tag("div", seen, style="opacity:.45" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
 
 # %% ../nbs/54_contexts.ipynb #StepLists
 class StepLists(BaseModel, extra="forbid"):
     "A timestep as a model writes it"
     timestep: str = Field(description="Number of the step, counted from 0.")
-    state: str = Field(description="The world just before this step's actions: places, objects, who is where. 'none' is "
-        "allowed in the first step if the text says nothing yet.")
-    observations: list[str] = Field(description="One entry per agent, written 'name: observation': what this agent itself "
-        "perceives just before the actions, best in the first person, clear enough to be remembered by. Agents in different "
-        "places perceive different things; write 'name: none' where an agent perceives nothing. Write <same_as_state /> if the "
-        "agent perceives the whole state, <same_as_last_action /> if it perceives what the only acting agent did in the step "
-        "before, <same_as_last_action_K /> for the deed of the agent with index K in agents_names (from 0) where several "
-        "acted. Thoughts, feelings, beliefs and aims of the agent stand between <mental_state> and </mental_state>; no other agent perceives "
-        "them. Tags can be combined and followed by free text after a space.")
+    state: str = Field(description="The world just before this step's actions: places, objects, who is where. 'none' "
+        "is allowed in the first step if the text says nothing yet.")
+    observations: list[str] = Field(description="One entry per agent, written 'name: observation': what this agent "
+        "itself perceives just before the actions, best in the first person, clear enough to be remembered by. Agents "
+        "in different places perceive different things; write 'name: none' where an agent perceives nothing. Write "
+        "<same_as_state /> if the agent perceives the whole state, <same_as_last_action /> if it perceives what the "
+        "only acting agent did in the step before, <same_as_last_action_K /> for the deed of the agent with index K in "
+        "agents_names (from 0) where several acted. Thoughts, feelings, beliefs and aims of the agent stand between "
+        "<mental_state> and </mental_state>; no other agent perceives them. Tags can be combined and followed by free "
+        "text after a space.")
     actions: list[str] = Field(description="One entry per agent, written 'name: action', as many as there are agents; "
         "'name: none' for whoever does nothing. What an action changes appears in the next step.")
 
@@ -110,8 +114,8 @@ class StepLists(BaseModel, extra="forbid"):
 class ContextLists(BaseModel, extra="forbid"):
     "A context as a model writes it"
     agents_names: list[str] = Field(description="The name of every agent; use the same names everywhere.")
-    socialized_context: list[StepLists] = Field(description="The steps in order. In the last one nobody acts: it only says "
-        "what the agents perceive in the end.")
+    socialized_context: list[StepLists] = Field(description="The steps in order. In the last one nobody acts: it only "
+        "says what the agents perceive in the end.")
 
 # %% ../nbs/54_contexts.ipynb #context_schema
 def context_schema(
@@ -204,20 +208,21 @@ def shape_faults(
     obj: Any,  # one context as plain data
 ) -> list[Violation]:
     "Find what keeps plain data from being a context"
+    fault = lambda message: Violation("shape", None, None, message)
     if not isinstance(obj, dict):
-        return [Violation("shape", None, None, f"expected an object with agents_names and socialized_context, got {shorten(obj)!r}")]
+        return [fault(f"expected an object with agents_names and socialized_context, got {shorten(obj)!r}")]
     found = list(_field_faults(obj, Context, None))
     names, steps = obj.get("agents_names", []), obj.get("socialized_context", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        found.append(Violation("shape", None, None, f"agents_names must be a list of texts, not {shorten(names)!r}"))
+        found.append(fault(f"agents_names must be a list of texts, not {shorten(names)!r}"))
     if not isinstance(steps, list):
-        return [*found, Violation("shape", None, None, f"socialized_context must be a list of steps, not {shorten(steps)!r}")]
-    return found + [fault for i, step in enumerate(steps) for fault in _step_faults(step, i)]
+        return [*found, fault(f"socialized_context must be a list of steps, not {shorten(steps)!r}")]
+    return found + [wrong for i, step in enumerate(steps) for wrong in _step_faults(step, i)]
 
 # %% ../nbs/54_contexts.ipynb #_NEEDED
 _NEEDED = {Context: ("agents_names", "socialized_context"), Step: ("state", "observations", "actions")}
 
-# %% ../nbs/54_contexts.ipynb #_field_faults
+
 def _field_faults(obj: dict, kind: type[BaseModel], where: int | None) -> Iterator[Violation]:
     "Find missing and unknown fields"
     for name in _NEEDED[kind]:
@@ -247,10 +252,11 @@ def _built(obj: dict, where: str) -> Context:
     "Make a context from plain data"
     if faults := shape_faults(obj):
         listed = "\n".join(map(str, faults[:20]))
-        raise DataError(f"{where} is not a socialized context:\n{listed}\nSee `humanlm.contexts.Context` for the fields.")
-    names, steps = obj["agents_names"], obj["socialized_context"]
+        raise DataError(f"{where} is not a socialized context:\n{listed}\nSee humanlm.contexts.Context for the fields.")
+    names = obj["agents_names"]
+    steps = [_step(step, i, names) for i, step in enumerate(obj["socialized_context"])]
     rest = {key: obj[key] for key in ("context_manual", "task_specific_instructions") if obj.get(key)}
-    return Context(agents_names=names, socialized_context=[_step(step, i, names) for i, step in enumerate(steps)], **rest)
+    return Context(agents_names=names, socialized_context=steps, **rest)
 
 # %% ../nbs/54_contexts.ipynb #_step
 def _step(step: dict, i: int, names: Sequence[str]) -> Step:
@@ -346,8 +352,11 @@ def simulations_text(
     return "\n\n".join(["### What might happen (several possibilities)", *parts])
 
 # %% ../nbs/54_contexts.ipynb #TAG
-TAG = re.compile(r"(?:<same_as_(?:(?P<state>state)|(?P<last>last_action)(?:_(?P<index>\d{1,4}))?|(?P<later>next_state))\s?/?>"
-                 r"|(?P<old>\[same as state\]))(?P<gap>[ \t]*)(?=(?P<next>(?!</)[^\s.,;:!?])?)", re.IGNORECASE)
+TAG = re.compile(r"""
+    (?: <same_as_ (?: (?P<state>state) | (?P<last>last_action) (?:_(?P<index>\d{1,4}))? | (?P<later>next_state) ) \s?/?>
+      | (?P<old>\[same[ ]as[ ]state\]) )
+    (?P<gap>[ \t]*) (?= (?P<next>(?!</)[^\s.,;:!?])? )  # does text follow that is not punctuation?
+    """, re.IGNORECASE | re.VERBOSE)
 
 # %% ../nbs/54_contexts.ipynb #has_tag
 def has_tag(
@@ -392,13 +401,14 @@ def _join(sentences: Iterable[str]) -> str:
 
 # %% ../nbs/54_contexts.ipynb #_expand
 def _expand(text: str, refer: Callable[[re.Match], str]) -> str:
-    "Replace each tag by what `refer` says it stands for"
+    "Replace each tag by what `refer` says it stands for; `none` if nothing is left"
     def written(m: re.Match) -> str:
         found = refer(m)
         stop = "." if found and m["next"] and found[-1] not in ".!?" else ""
         return found and f"{found}{stop}{m['gap'] or ' ' * bool(m['next'])}"
 
-    return _still(TAG.sub(written, text).strip())
+    text = _still(TAG.sub(written, text).strip())
+    return NONE if is_none(text) else text
 
 # %% ../nbs/54_contexts.ipynb #_still
 def _still(text: str) -> str:
@@ -442,7 +452,7 @@ def _observed(reader: str, text: str, scene: _Scene) -> str:
     if has_tag(text):
         whole = any(m["state"] or m["old"] for m in TAG.finditer(text))
         used = {name for name, done in scene.said.items() if whole and done in scene.state}
-        text = _expand(text, lambda m: _refer(m, scene, reader, used)) or NONE
+        text = _expand(text, lambda m: _refer(m, scene, reader, used))
     return text if own in text else _join([own, "" if is_none(text) else text])
 
 # %% ../nbs/54_contexts.ipynb #decode
@@ -467,7 +477,9 @@ def _decode(context: Context, warn: Callable[[Violation], Any]) -> Context:
     said, decoded, steps = {}, [], context.steps
     for i, step in enumerate(steps):
         scene = _Scene(i, context.agents, said, warn=warn)
-        state = step.state if not has_tag(step.state) else _expand(step.state, lambda m: _refer(m, scene, None, set())) or NONE
+        state = step.state
+        if has_tag(state):
+            state = _expand(state, lambda m: _refer(m, scene, None, set()))
         scene = scene._replace(state="" if is_none(state) else split_mental(state)[0])
         seen = {name: text if text == NONE and name not in said else _observed(name, text, scene)
                 for name, text in step.observations.items()}
@@ -484,8 +496,9 @@ def _done(name: str, text: str, i: int, context: Context, warn: Callable[[Violat
     if text == NONE or not has_tag(text):
         return text
     later = context.steps[i + 1].state if i + 1 < len(context.steps) else NONE
-    scene = _Scene(i, context.agents, {}, later="" if is_none(later) or has_tag(later) else split_mental(later)[0], warn=warn)
-    return _expand(text, lambda m: _refer(m, scene, name, set())) or NONE
+    later = "" if is_none(later) or has_tag(later) else split_mental(later)[0]
+    scene = _Scene(i, context.agents, {}, later=later, warn=warn)
+    return _expand(text, lambda m: _refer(m, scene, name, set()))
 
 # %% ../nbs/54_contexts.ipynb #_MARKUP
 _MARKUP = re.compile(r"</?([A-Za-z_][\w-]{0,40})\s?/?>")
@@ -495,17 +508,21 @@ def _odd_tags(context: Context) -> Iterator[Violation]:
     "Find tags that nobody knows, and thoughts that are opened or closed only"
     for i, step in enumerate(context.steps):
         for name, text in [(None, step.state), *step.observations.items(), *step.actions.items()]:
-            if "<" not in text:
-                continue
-            odd = {m[0] for m in _MARKUP.finditer(text) if not (TAG.match(m[0]) or m[1].lower() in ("mental_state", "unknown"))}
-            marks = [m[1] for m in MENTAL.finditer(text)]
-            odd |= {"<mental_state>"} if marks != ["", "/"] * (len(marks) // 2) else set()
-            yield from (Violation("tag", i, name, f"{mark} is not a known tag, or has no partner", "warning") for mark in sorted(odd))
+            for mark in sorted(_odd(text)) if "<" in text else ():
+                yield Violation("tag", i, name, f"{mark} is not a known tag, or has no partner", "warning")
+
+
+def _odd(text: str) -> set[str]:
+    "Give the tags of a text that nobody knows"
+    found = (m for m in _MARKUP.finditer(text) if m[1].lower() not in ("mental_state", "unknown"))
+    odd = {m[0] for m in found if not TAG.match(m[0])}
+    marks = [m[1] for m in MENTAL.finditer(text)]
+    return odd | ({"<mental_state>"} if marks != ["", "/"] * (len(marks) // 2) else set())
 
 # %% ../nbs/54_contexts.ipynb #make_context
 def make_context(
     agents: Sequence[str],
-    steps: Iterable[tuple[str, dict[str, str], dict[str, str]]],  # (state, observations, actions); agents left out get none
+    steps: Iterable[tuple[str, dict[str, str], dict[str, str]]],  # (state, observations, actions)
 ) -> Context:
     "Make a context from what happened; whoever is not mentioned perceived or did nothing"
     nobody = dict.fromkeys(agents, NONE)
@@ -520,7 +537,8 @@ def memories(
 ) -> dict[str, list[str]]:
     "Collect for each agent what it perceived, in order"
     steps = (context if decoded else decode(context)).steps
-    return {name: [text for step in steps if not is_none(text := step.observations.get(name, NONE))] for name in context.agents}
+    seen = {name: [step.observations.get(name, NONE) for step in steps] for name in context.agents}
+    return {name: [text for text in texts if not is_none(text)] for name, texts in seen.items()}
 
 # %% ../nbs/54_contexts.ipynb #memory_text
 def memory_text(
@@ -627,11 +645,13 @@ def _check_entries(context: Context) -> Iterator[Violation]:
     "I3: entries of lists read `name: text`"
     for name in context.agents:
         if ":" in name or len(name) > LONGEST_NAME:
-            yield Violation("I3", None, name, f"a name in lists holds no colon and at most {LONGEST_NAME} characters", "warning")
+            why = f"a name in lists holds no colon and at most {LONGEST_NAME} characters"
+            yield Violation("I3", None, name, why, "warning")
     for i, step in enumerate(context.steps):
         for what, entries in (("observation", step.observations), ("action", step.actions)):
-            yield from (Violation("I3", i, None, f"{what} {shorten(text)!r} does not read 'name: text', or names an agent again")
-                        for name, text in entries.items() if is_unread(name, context.agents))
+            unread = (shorten(text) for name, text in entries.items() if is_unread(name, context.agents))
+            why = "is not 'name: text', or names an agent again"
+            yield from (Violation("I3", i, None, f"{what} {text!r} {why}") for text in unread)
 
 # %% ../nbs/54_contexts.ipynb #_check_numbers
 def _check_numbers(context: Context) -> Iterator[Violation]:
@@ -676,10 +696,13 @@ def _check_content(context: Context) -> Iterator[Violation]:
         yield Violation("I9", None, None, "no agent thinks anything", "warning")
 
 # %% ../nbs/54_contexts.ipynb #ENTER
-ENTER = re.compile(r"\b(?:(?:re-?)?enter(?:s|ed)?|(?:re)?join(?:s|ed)?|(?:go|goes|went|walks?|walked|c[oa]mes?|returns?|returned) "
-                   r"(?:back )?(?:in)?to) (?:the )?(\w[^.,;!?\n]{0,60})", re.IGNORECASE)
-LEAVE = re.compile(r"\b(?:(?P<sure>exit(?:s|ed)?|(?:go|goes|went|walks?|walked|steps?|stepped) out(?: of)?)|leaves?|left)"
-                   r"(?: (?:the )?(?P<place>\w[^.,;!?\n]{0,60}))?", re.IGNORECASE)
+ENTER = re.compile(r"""
+    \b (?: (?:re-?)?enter(?:s|ed)? | (?:re)?join(?:s|ed)?
+        | (?:go|goes|went|walks?|walked|comes?|came|returns?|returned)[ ](?:back[ ])?(?:in)?to )
+    [ ](?:the[ ])? (\w[^.,;!?\n]{0,60})""", re.IGNORECASE | re.VERBOSE)
+LEAVE = re.compile(r"""
+    \b (?: (?P<sure> exit(?:s|ed)? | (?:go|goes|went|walks?|walked|steps?|stepped)[ ]out(?:[ ]of)? ) | leaves? | left )
+    (?: [ ](?:the[ ])? (?P<place>\w[^.,;!?\n]{0,60}) )?""", re.IGNORECASE | re.VERBOSE)
 AWAY = ""  # the place of someone who left
 GATHERINGS = {"room", "house", "conversation", "meeting", "chat", "call", "group"}
 
@@ -717,13 +740,20 @@ def _moved(action: str, place: str | None, rooms: set[str]) -> str | None:
 # %% ../nbs/54_contexts.ipynb #_told_places
 def _told_places(context: Context) -> list[dict[str, str]]:
     "Read from the states who is where"
-    names = "|".join(map(re.escape, sorted(filter(str.strip, context.agents), key=len, reverse=True))) or "(?!)"
-    told = re.compile(rf"(?:^|[.;!?\n]\s?)((?:{names})(?:(?:,|,? and) (?:{names}))*) (?:is|are)(?: alone| both| all| now)? "
+    names = _alternatives(context.agents)
+    told = re.compile(rf"(?:^|[.;!?\n]\s?)({names}(?:(?:,|,? and) {names})*) (?:is|are)(?: alone| both| all| now)? "
                       r"(?:in|at|inside) (?:the )?(\w[^.;,!?\n]{0,60})")
-    return [{name: _place(m[2]) for m in told.finditer(step.state) for name in re.findall(names, m[1])} for step in context.steps]
+    return [{name: _place(m[2]) for m in told.finditer(step.state) for name in re.findall(names, m[1])}
+            for step in context.steps]
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    "Write a pattern for any of some names, longer ones first"
+    return f"(?:{'|'.join(map(re.escape, sorted(filter(str.strip, names), key=len, reverse=True))) or '(?!)'})"
 
 # %% ../nbs/54_contexts.ipynb #TALK
-TALK = re.compile(r"\b(?:says?|said|tells?|told|asks?|asked|calls?|called|shouts?|shouted|claims?|claimed|writes?|wrote|texts?|texted)\b", re.IGNORECASE)
+TALK = re.compile(r"\b(?:says?|said|tells?|told|asks?|asked|calls?|called|shouts?|shouted|claims?|claimed|"
+                  r"writes?|wrote|texts?|texted)\b", re.IGNORECASE)
 
 # %% ../nbs/54_contexts.ipynb #_check_distance
 def _check_distance(context: Context) -> Iterator[Violation]:
@@ -757,7 +787,7 @@ def _check_state_tags(context: Context) -> Iterator[Violation]:
                 continue
             others = [other for other, place in told[i].items() if _apart(where[i].get(name), place)]
             if others or where[i].get(name) == AWAY:
-                why = f"the state tells of {shorten(others[0], 40)} in another place" if others else "this agent has left"
+                why = f"it tells of {shorten(others[0], 40)} in another place" if others else "this agent has left"
                 yield Violation("I11", i, name, f"cannot perceive the whole state: {why}", "warning")
 
 # %% ../nbs/54_contexts.ipynb #_stem
@@ -766,9 +796,10 @@ def _stem(word: str) -> str:
     return re.sub(r"(?<=\w{3})(?:'s|ing|ed|es|e|s)$", "", word)
 
 
-_WEAK = frozenset(map(_stem, """about also and are believe but can could did does don for from had has have her here his hope how
-into its just know like may mind might must not now our shall she should than that the their them then there they think this too want
-was were what when where which who will wish with would you your feel guess intend plan suppose""".split()))
+_WEAK = frozenset(map(_stem, """
+    about also and are believe but can could did does don feel for from guess had has have her here his hope how intend
+    into its just know like may mind might must not now our plan shall she should suppose than that the their them then
+    there they think this too want was were what when where which who will wish with would you your""".split()))
 
 # %% ../nbs/54_contexts.ipynb #_content
 @lru_cache(20_000)
@@ -859,7 +890,8 @@ def _whole_step(step: Step, where: str, names: Sequence[str], notes: list[str]) 
     seen, done = ({name: _current(text, f"{where}, {shorten(name, 40)}", notes) for name, text in
                    _whole_entries(entries, f"{where}, {what}", names, notes).items()}
                   for what, entries in (("observations", step.observations), ("actions", step.actions)))
-    return Step(timestep=step.timestep, state=_current(step.state, f"{where}, state", notes), observations=seen, actions=done)
+    state = _current(step.state, f"{where}, state", notes)
+    return Step(timestep=step.timestep, state=state, observations=seen, actions=done)
 
 # %% ../nbs/54_contexts.ipynb #_current
 def _current(text: str, where: str, notes: list[str]) -> str:
@@ -872,8 +904,8 @@ def _current(text: str, where: str, notes: list[str]) -> str:
 # %% ../nbs/54_contexts.ipynb #_spelled
 def _spelled(m: re.Match) -> str:
     "Spell a tag as is usual today"
-    kind = "next_state" if m["later"] else f"last_action{'_' * bool(m['index'])}{m['index'] or ''}" if m["last"] else "state"
-    return f"<same_as_{kind} />{m['gap']}"
+    index = f"_{m['index']}" if m["index"] else ""
+    return f"<same_as_{m['last'] or m['later'] or 'state'}{index} />{m['gap']}".lower()
 
 # %% ../nbs/54_contexts.ipynb #_whole_entries
 def _whole_entries(entries: dict[str, str], where: str, names: Sequence[str], notes: list[str]) -> dict[str, str]:
@@ -889,7 +921,9 @@ def _whole_entries(entries: dict[str, str], where: str, names: Sequence[str], no
     return {name: found.get(name, NONE) for name in names}
 
 # %% ../nbs/54_contexts.ipynb #_place_entry
-def _place_entry(name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str]) -> None:
+def _place_entry(
+    name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str],
+) -> None:
     "Find the agent of an entry under a wrong name, or without one"
     free, told = [other for other in names if other not in found], shorten(text, 60)
     if is_unread(name, names):
@@ -905,8 +939,8 @@ def _place_entry(name: str, text: str, found: dict[str, str], where: str, names:
 
 # %% ../nbs/54_contexts.ipynb #_owner
 def _owner(entry: str, names: Sequence[str], free: Sequence[str]) -> tuple[str | None, str]:
-    "Guess whose entry this is: it begins with a name, or only one agent is left"
-    begins = re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True))) or '(?!)'})\\b[\\s:=\uff1a\u2013\u2014-]*", re.IGNORECASE)
+    "Guess whose entry this is, and give what it says"
+    begins = re.compile(rf"({_alternatives(names)})(?!\w)[\s:=\uff1a\u2013\u2014-]*", re.IGNORECASE)
     if m := begins.match(entry):
         return next(name for name in names if name.lower() == m[1].lower()), entry[m.end():] or NONE
     return (free[0] if len(free) == 1 else None), entry
@@ -923,8 +957,8 @@ def _counted(steps: list[Step], notes: list[str]) -> list[Step]:
 def _own_deeds(before: Step, names: Sequence[str]) -> dict[str, str]:
     "Let everybody who acted perceive it"
     actors = _actors(before)
-    tags = {name: f"<same_as_last_action_{names.index(name)} />" if len(actors) > 1 else "<same_as_last_action />" for name in actors}
-    return dict.fromkeys(names, NONE) | tags
+    index = {name: f"_{names.index(name)}" if len(actors) > 1 else "" for name in actors}
+    return dict.fromkeys(names, NONE) | {name: f"<same_as_last_action{index[name]} />" for name in actors}
 
 # %% ../nbs/54_contexts.ipynb #_with_own_deeds
 def _with_own_deeds(steps: list[Step], names: Sequence[str], notes: list[str]) -> list[Step]:
@@ -943,8 +977,8 @@ def _with_end(steps: list[Step], names: Sequence[str], notes: list[str]) -> list
     if not steps or not _actors(steps[-1]):
         return steps
     notes.append(f"step {len(steps)} added: those who act in the last step perceive it")
-    number = str(len(steps) + (_first_number(steps) or 0))
-    return [*steps, Step(timestep=number, state=NONE, observations=_own_deeds(steps[-1], names), actions=dict.fromkeys(names, NONE))]
+    number, idle = str(len(steps) + (_first_number(steps) or 0)), dict.fromkeys(names, NONE)
+    return [*steps, Step(timestep=number, state=NONE, observations=_own_deeds(steps[-1], names), actions=idle)]
 
 # %% ../nbs/54_contexts.ipynb #ObservationScores
 class ObservationScores(NamedTuple):
@@ -966,7 +1000,8 @@ def observation_scores(
     made, wanted = _renamed(facts(generated, private), reference.agents), facts(reference, private)
     right, mine, theirs = (count.total() for count in (made & wanted, made, wanted))
     share = lambda part, whole: part / whole if whole else math.nan
-    happened = {fact for _, fact in wanted} | {as_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
+    stated = {as_fact(clause) for step in decode(reference).steps for clause in clauses(step.state)}
+    happened = stated | {fact for _, fact in wanted}
     surplus = [pair for pair in made - wanted if pair not in wanted]
     leaks, inventions = ([pair for pair in surplus if (pair[1] in happened) == kind] for kind in (True, False))
     return ObservationScores(share(right, mine), share(right, theirs), share(2 * right, mine + theirs),
@@ -1007,20 +1042,21 @@ def structural_score(
 ) -> float:  # 0..1
     "Score the form of a record, as the published evaluation does"
     obj = context.model_dump() if isinstance(context, Context) else context
-    if not isinstance(obj, dict) or not isinstance(steps := obj.get("socialized_context"), list) or "agents_names" not in obj:
+    steps = obj.get("socialized_context") if isinstance(obj, dict) else None
+    if not isinstance(steps, list) or "agents_names" not in obj:
         return 0.0
     if not steps:
         return 0.3
-    names = obj["agents_names"] if isinstance(obj["agents_names"], list) else []
-    whole = sum(all(_keys(step, field, names) == set(map(str, names)) for field in ("observations", "actions")) for step in steps)
+    names = list(map(str, obj["agents_names"])) if isinstance(obj["agents_names"], list) else []
+    whole = sum(_keys(step, "observations", names) == _keys(step, "actions", names) == set(names) for step in steps)
     return min(1.0, 0.3 + 0.4 * whole / len(steps) + _numbering_score(steps))
 
 # %% ../nbs/54_contexts.ipynb #_keys
-def _keys(step: Any, field: str, names: list) -> set[str] | None:
+def _keys(step: Any, field: str, names: Sequence[str]) -> set[str] | None:
     "Give the agents that a step names"
     entries = step.get(field) if isinstance(step, dict) else None
     if isinstance(entries, list):
-        entries = read_entries(entries, list(map(str, names)))
+        entries = read_entries(entries, names)
     return {name for name in entries if not is_unread(name, names)} if isinstance(entries, dict) else None
 
 # %% ../nbs/54_contexts.ipynb #_numbering_score
@@ -1064,8 +1100,9 @@ def quality_means(
     kept = [row for row in rows if not math.isnan(row.overall_score)]
     mean = lambda values: math.fsum(values) / len(kept) if kept else math.nan
     overall, coverage = mean(row.overall_score for row in kept), len(kept) / expected if expected else math.nan
-    return QualityMeans(mean(row.structural_score for row in kept), mean(row.observation_accuracy for row in kept), overall,
-                        coverage, overall * coverage if kept else 0.0 if expected else math.nan)
+    form, seen = (mean(values) for values in zip(*(row[1:3] for row in kept))) if kept else (math.nan, math.nan)
+    adjusted = overall * coverage if kept else 0.0 if expected else math.nan
+    return QualityMeans(form, seen, overall, coverage, adjusted)
 
 # %% ../nbs/54_contexts.ipynb #quality_table
 def quality_table(
@@ -1077,9 +1114,9 @@ def quality_table(
     means = quality_means(rows, expected)
     number = lambda value: "none" if math.isnan(value) else f"{value:.3f}"
     line = lambda *cells: f"| {' | '.join(cells)} |"
-    body = [line(table_cell(row.file_id).ljust(12), *map(number, (row.structural_score, row.observation_accuracy, row.overall_score)))
-            for row in rows]
+    body = [line(table_cell(row.file_id).ljust(12), *map(number, (*row[1:3], row.overall_score))) for row in rows]
     bold = [f"**{number(value)}**" for value in means[:3]]
     return "\n".join([line("File", "Structural", "Observation Accuracy", "Overall"), "|---|---|---|---|", *body,
                       line("**Mean**", *bold), line("**Final Score**", "", "", bold[2]),
-                      line(f"Coverage {means.coverage:.0%} of {expected}" if expected else "No files", "", "", number(means.adjusted))])
+                      line(f"Coverage {means.coverage:.0%} of {expected}" if expected else "No files", "", "",
+                           number(means.adjusted))])
