@@ -28,7 +28,7 @@ FILE_FAULTS = {
     "broken CSV": "a record has more cells than the file has columns",
 }
 # What is odd about something that is read
-FILE_NOTES = {"wrong encoding": "bytes that are not UTF-8: replaced in JSON, read as Windows-1252 in CSV"}
+FILE_NOTES = {"wrong encoding": "bytes that are no text: replaced in JSON, read as Windows-1252 in CSV"}
 
 # %% ../nbs/01_files.ipynb #RowFault
 class RowFault(DataError):
@@ -108,7 +108,14 @@ def json_line(
         row = json.loads(text)
     except (ValueError, RecursionError) as e:
         row = shorten(e)
+    if "\\ud" in text.lower() and (whole := _whole(row)) != row:
+        yield RowFault("wrong encoding", f"half a surrogate pair: {shorten(repr(text))}")
+        row = whole
     yield row if isinstance(row, dict) else RowFault("broken JSON", f"{shorten(repr(text[:400]))}: no object ({shorten(row, 60)})")
+
+# %% ../nbs/01_files.ipynb #_whole
+def _whole(value):
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 # %% ../nbs/01_files.ipynb #_open
 def _open(path): return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)

@@ -59,7 +59,7 @@ class _Keeper(PersonaWriter):
 
     def read(self, message): self.lines.append(message)
 
-    def persona(self, user_id, until): return Persona(user_id)
+    def persona(self, user_id, until): return Persona(user_id) if user_id else None  # deleted accounts are not one person
 
 # %% ../nbs/04_sources.ipynb #FromThreads
 class FromThreads(NamedTuple):

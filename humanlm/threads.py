@@ -26,6 +26,7 @@ from .data import DataConfig, DataError, Example, Message, Persona, Thread
 from .data import escape, near_miss, shorten
 from .files import Faults, RowFault, read_rows
 from .persona import GONE
+from .times import time_note, utc_seconds
 
 # %% ../nbs/02_threads.ipynb #FIELDS
 FIELDS = {
@@ -105,7 +106,7 @@ def read_line(
     user = _value(row, "user", cols.user, (str, int, type(None)))
     text = _value(row, "text", cols.text, (str, type(None)))
     post = _value(row, "post", cols.post, (str, type(None))) if cols.post else None
-    time = _value(row, "time", cols.time, (str, int, float, type(None)), None) if cols.time else None
+    time = utc_seconds(row.get(cols.time)) if cols.time else None
     parents = tuple(f"{thread}/{p}" for p in _parents(row, cols.parents)) if cols.parents else ()
     author = "" if str(user).strip() in GONE else str(user)
     text = "" if str(text).strip() in ("[deleted]", "[removed]") else text
@@ -167,11 +168,24 @@ def import_threads(
     cols = column_map(columns, list({c: None for row in rows for c in row.values}), f"{path}, data.columns")
     threads: dict[str, dict] = {}
     for row in rows:
+        if faults is not None and cols.time: _note_time(row, cols.time, faults)
         try: _add(threads, read_line(row.values, cols, row.row, Path(row.file).stem), row.place)
         except RowFault as e:
             if faults is None: raise RowFault(e.kind, f"{row.place}: {e.detail}. Fix the row, or map another column.") from e
             faults.add(e.kind, e.detail, row.place)
-    return in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
+    found = in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
+    if faults is not None and cols.time: _note_order(found, faults)
+    return found
+
+
+def _note_time(row, column, faults):
+    value = row.values.get(column)
+    if note := time_note(value): faults.add(note, shorten(repr(value), 60), row.place)
+
+
+def _note_order(threads, faults):
+    undated = [t.id for t in threads if all(m.time is None for m in t.messages)]
+    if 0 < len(undated) < len(threads): faults.add("order of ids", f"{len(undated):,} of {len(threads):,} threads have no time, such as {undated[0]}")
 
 
 def _met(faults):
@@ -183,7 +197,7 @@ def in_time_order(
 ) -> list[Thread]:
     "Order threads by the time of their first message, else by id (numbers in an id count as numbers)"
     starts = {t.id: next((m.time for m in t.messages if m.time is not None), None) for t in threads}
-    dated = len({type(s) for s in starts.values()}) == 1 and None not in starts.values()
+    dated = None not in starts.values()
     return sorted(threads, key=lambda t: (starts[t.id] if dated else 0, _natural(t.id)))
 
 

@@ -10,10 +10,11 @@ import raw_rows
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 from humanlm.data import DataError
 from humanlm.files import Faults, FileRow, RowFault, read_rows
-from humanlm.formats import FAULTS, NOTES, formats, map_row, mapped_rows, shown_prompt, source_name, utc_seconds
+from humanlm.formats import FAULTS, NOTES, formats, map_row, mapped_rows, shown_prompt, source_name
 from humanlm.hierarchy import name_speakers
 from humanlm.persona import PERSONA_BLOCKS, format_persona
 from humanlm.spool import row_entry
+from humanlm.times import utc_seconds
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")

@@ -18,6 +18,7 @@ from humanlm.rows import quoted
 from humanlm.selection import MEANING, settle_times
 from humanlm.sources import rows_source
 from humanlm.spool import Spool, fill
+from humanlm.times import TIME_NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -308,7 +309,7 @@ def test_every_bad_row_is_counted_in_the_card(tmp_path):
     built = build(settings(tmp_path, None, min_comments=2))
     met, fates = outcome(built.folder)
     assert {k: met[k] for k in ("broken JSON", "empty reply", "no context", "removed reply", "unknown author", "wrong encoding", "time missing")} == {
-        "broken JSON": 3, "empty reply": 1, "no context": 1, "removed reply": 1, "unknown author": 2, "wrong encoding": 1, "time missing": 1}
+        "broken JSON": 3, "empty reply": 1, "no context": 1, "removed reply": 1, "unknown author": 2, "wrong encoding": 2, "time missing": 1}
     assert fates["repeated id"] == 2 and fates["same content"] == 1 and fates["undated"] == 1 and fates["activity"] == 1
     lost = sum(n for kind, n in met.items() if kind not in NOTES)
     assert f"{lost + sum(fates.values())} rows were read" in built.card and lost + sum(fates.values()) == len(lines) - 1 + 1  # the blank line is no row
@@ -426,7 +427,7 @@ LOG = dict(source="threads", columns={"thread": "room", "id": "nr", "user": "who
 
 def test_odd_lines_of_a_log_are_counted_and_nobody_is_called_deleted(tmp_path):
     rows = log()
-    for i in range(0, 240, 16): rows[i]["who"] = "[deleted]"
+    for i in range(1, 240, 16): rows[i]["who"] = ("[deleted]", "NA", "", None)[i // 16 % 4]  # replies, not posts
     rows[21]["say"], rows[30]["say"] = "[removed]", 7
     lines = [json.dumps(r).encode() for r in rows] + [b"{broken", b'{"room": 11, "nr": 999, "who": "p_1", "say": "caf\xe9"}', json.dumps(rows[5]).encode()]
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines))
@@ -436,7 +437,25 @@ def test_odd_lines_of_a_log_are_counted_and_nobody_is_called_deleted(tmp_path):
         "broken JSON": 1, "wrong encoding": 1, "unreadable line": 1, "id given twice": 1}
     assert met["line without an author"] == 15
     assert sum(fates.values()) + sum(n for k, n in met.items() if k not in NOTES) == len(lines)
-    assert "[deleted]" not in {e.user_id for e in load_examples(built.folder)}
+    assert not {"", "[deleted]", "NA", "None"} & {e.user_id for e in load_examples(built.folder)}
+
+
+def test_times_of_a_log_are_read_as_everywhere_and_odd_ones_counted(tmp_path):
+    rows = [r | {"day": f"2004-01-{1 + r['room']:02}"} for r in log()]
+    for i, day in enumerate((None, "yesterday-ish", 1073001600000, "2999-01-01", -5)): rows[i + 1]["day"] = day
+    met, _ = outcome(build(settings(tmp_path, rows, **LOG | {"columns": LOG["columns"] | {"time": "day"}}, persona={"least": 1})).folder)
+    assert {k: met[k] for k in TIME_NOTES if k in met} == {"time missing": 1, "time unreadable": 1, "time in milliseconds": 1, "time doubtful": 2}
+    for r in rows[:20]: r["day"] = "01/05/2004"
+    met, _ = outcome(build(settings(tmp_path, rows, "undated", file="undated.jsonl", **LOG | {"columns": LOG["columns"] | {"time": "day"}}, persona={"least": 1})).folder)
+    assert met["time unreadable"] == 20 and met["order of ids"] == 1
+
+
+def test_half_a_surrogate_pair_is_replaced_and_counted(tmp_path):
+    rows = log()
+    rows[7]["say"] = "half of a smile \ud83d and more"
+    built = build(settings(tmp_path, rows, **LOG, persona={"least": 1}))
+    assert outcome(built.folder)[0]["wrong encoding"] == 1
+    assert all("\ud83d" not in json.dumps(e.reply, ensure_ascii=False) for e in load_examples(built.folder))
 
 
 def test_cut_contexts_of_a_log_are_counted(tmp_path):
