@@ -258,9 +258,9 @@ def chain_of(
     return f"{missing} is not in the context" if missing else tuple(known[name.casefold()] for name in chain)
 
 # %% ../nbs/61_answers.ipynb #_remembering
-async def _remembering(asker: Asker, item: Item, context: Context, chain: Sequence[str], who: int, question: str) -> Given:
-    "Ask one of a chain from what the chain lets it know"
-    prompt, system = memory_prompt(asker, item, perspective(context, chain), chain[who], question)
+async def _remembering(asker: Asker, item: Item, context: Context, chain: Sequence[str], question: str) -> Given:
+    "Ask the last of a chain, who remembers what all before it perceived too"
+    prompt, system = memory_prompt(asker, item, perspective(context, chain), chain[-1], question)
     return await asker(item, prompt, system)
 
 
@@ -271,7 +271,7 @@ async def simulate_memory(asker: Asker, item: Item, context: Context) -> Given:
         return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
     asked = read_question(item.question)
     question = f"Where will you look for the {asked.object}?" if isinstance(asked, Question) else item.question
-    return await _remembering(asker, item, context, chain, -1, question)
+    return await _remembering(asker, item, context, chain, question)
 
 
 async def simulate_chain(asker: Asker, item: Item, context: Context) -> Given:
@@ -279,7 +279,7 @@ async def simulate_chain(asker: Asker, item: Item, context: Context) -> Given:
     chain = chain_of(item, context)
     if isinstance(chain, str):
         return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
-    return await _remembering(asker, item, context, chain, 0, item.question)
+    return await _remembering(asker, item, context, (*chain, chain[0]), item.question)  # what all of them perceived
 
 # %% ../nbs/61_answers.ipynb #VIEWS
 VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."

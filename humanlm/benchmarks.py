@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from fastcore.basics import patch
 
-from .data import ConfigError, DataError, check_name, fingerprint, shorten
+from .data import DataError, check_name, fingerprint, shorten
 from .fantom import Fantom
 from humanlm.questions import (
-    Benchmark, Item, Loaded, Measure, Outcome, Problem, Reading, Table, by_group, class_f1, confusion,
+    Benchmark, Item, Measure, Outcome, Problem, Reading, Table, by_group, class_f1, confusion,
     correlation_of, final_answer, joint, literal_list, mean_of, need, plain, ratio, read_choice, read_table, read_text, scored,
     two_options)
 from .stories import read_tomi
@@ -79,7 +79,7 @@ def label_of(
     labels: str,    # one of `LABELS`
 ) -> str:
     "Give the right answer by the file or, where it can tell, by the simulator"
-    if check_name(labels, LABELS, "labels", ConfigError) == "as_shipped":
+    if labels == "as_shipped":
         return gold
     return symbolic_answer(_story(story), question).text or gold
 
@@ -99,7 +99,7 @@ class ToMi(Benchmark):
     advice = ("You follow a short story. People notice everything that happens in the place where they are, and nothing that "
               "happens elsewhere. What has been moved is no longer where it was. Name the most exact container, not the room.")
 
-    options = {"labels": "as_shipped"}
+    options, allowed = {"labels": "as_shipped"}, {"labels": LABELS}
 
     def items(self, row: dict, labels: str = "as_shipped") -> Iterable[Item]:
         story, question = story_text(need(row, "story", object)), need(row, "question")
@@ -214,6 +214,7 @@ class HiToM(Benchmark):
     file = "hi_tom/hi_tom.jsonl"
     rules = ("correct", "published")
     options = {"prompting": "CoTP", "split": "all", "labels": "as_shipped"}
+    allowed = {"prompting": ("CoTP", "VP", "both"), "split": ("all", "published"), "labels": LABELS}
     breakdowns = (("order",), ("deception",), ("length",), ("order", "deception"), ("order", "length"), ("prompting",))
     advice = ("You follow a story about people in rooms. These rules hold:\n"
               "1. Somebody in a room sees all that happens there, until they leave it.\n"
@@ -247,15 +248,7 @@ def _flag(value: Any) -> bool:
     "Read true or false, perhaps as text"
     return check_name(str(value).lower(), ("true", "false", "1", "0"), "true or false") in ("true", "1")
 
-# %% ../nbs/60_benchmarks.ipynb #load
-@patch
-def load(self: HiToM, path: str | Path, **options: Any):
-    "Read the questions of a file"
-    for name, known in (("prompting", ("CoTP", "VP", "both")), ("split", ("all", "published")), ("labels", LABELS)):
-        check_name(options.get(name, known[0]), known, f"{name} of {self.name}", ConfigError)
-    return Benchmark.load(self, path, **options)
-
-
+# %% ../nbs/60_benchmarks.ipynb #score
 @patch
 def score(self: HiToM, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     return {"correct": float(reading.value == item.gold), "published": float(text.strip().capitalize() == item.gold)}
@@ -573,7 +566,7 @@ def bigtom_story(
         seen = need(row, "action_aware" if condition == "true_belief" else "action_not_aware")
     else:
         seen = need(row, ("aware_of_" if aware else "not_aware_of_") + ("random_event" if control else "event"))
-    return " ".join([*scene, event, seen])
+    return " ".join(part.strip() for part in (*scene, event, seen))
 
 # %% ../nbs/60_benchmarks.ipynb #BigToM
 class BigToM(Benchmark):
@@ -583,6 +576,7 @@ class BigToM(Benchmark):
     file = "bigtom/bigtom.jsonl"
     rules = ("correct", "published")
     options = {"asks": BIGTOM_ASKS, "beliefs": BIGTOM_BELIEFS, "conditions": BIGTOM_CONDITIONS[:2]}
+    allowed = {"asks": BIGTOM_ASKS, "beliefs": BIGTOM_BELIEFS, "conditions": BIGTOM_CONDITIONS}
     breakdowns = (("question type",), ("condition",), ("first belief",), ("question type", "first belief", "condition"))
     advice = ("You follow a short story. Somebody acts on what they believe, and they believe what they have noticed, which may "
               "be out of date.")
@@ -603,18 +597,7 @@ def _item(self: BigToM, row: dict, asks: str, belief: str, condition: str) -> It
     return Item(id, str(row["index"]), bigtom_story(row, asks, belief, condition), need(row, f"{about}_question"),
                 asks.replace("_", " "), gold, options, groups)
 
-
-@patch
-def load(self: BigToM, path: str | Path, **options: Any):
-    "Read the questions of a file"
-    known = {"asks": BIGTOM_ASKS, "beliefs": BIGTOM_BELIEFS, "conditions": BIGTOM_CONDITIONS}
-    chosen = {name: [value] if isinstance(value, str) else list(value) for name, value in options.items()}
-    for name in chosen.keys() & known.keys():
-        for value in chosen[name]:
-            check_name(value, known[name], f"value of {name}", ConfigError)
-    return Benchmark.load(self, path, **chosen)
-
-# %% ../nbs/60_benchmarks.ipynb #score
+# %% ../nbs/60_benchmarks.ipynb #score-2
 @patch
 def score(self: BigToM, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     return {"correct": float(reading.value == item.gold), "published": float(f"{item.gold})" in text.lower())}

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from fastcore.basics import patch
 
-from .data import ConfigError, DataError, check_name, shorten
+from .data import DataError, check_name, shorten
 from .questions import (
-    Benchmark, Item, Loaded, Measure, Outcome, Reading, class_f1, confusion, final_answer, fill, literal_list, mean_of, natural, need,
+    Benchmark, Item, Measure, Outcome, Reading, class_f1, confusion, final_answer, fill, literal_list, mean_of, natural, need,
     plain, read_choice, two_options, weighted_f1, word_f1, yes_no)
 
 # %% ../nbs/59_fantom.ipynb #KEYS
@@ -113,7 +113,7 @@ class Fantom(Benchmark):
     label = "Conversation"
     simulation = "council"
     rules = ("correct", "official", "published")
-    options = {"context": "short", "split": "all"}
+    options, allowed = {"context": "short", "split": "all"}, {"context": ("short", "full"), "split": ("all", "published")}
     wishes = {"fact": "Answer in one short sentence.", "list": "Answer with the names in brackets, like [Ana, Ben].",
               "binary": "Answer yes or no.", "multiple-choice": "Answer with the letter of one option."}
     advice = ("You follow a conversation. Nobody knows more than they heard in it: whoever has left hears nothing until they are "
@@ -162,15 +162,7 @@ def scenario_of(
     missed = names(qa.get("wrong_answer")) if kind.endswith("list") else kind.endswith("binary") and any(q.get("correct_answer") != "yes" for q in same)
     return "inaccessible" if context == "full" and missed else said
 
-# %% ../nbs/59_fantom.ipynb #load
-@patch
-def load(self: Fantom, path: str | Path, **options: Any) -> Loaded:
-    "Read the questions of a file"
-    for name, known in (("context", ("short", "full")), ("split", ("all", "published"))):
-        check_name(options.get(name, known[0]), known, f"{name} of {self.name}", ConfigError)
-    return Benchmark.load(self, path, **options)
-
-
+# %% ../nbs/59_fantom.ipynb #prompt
 @patch
 def prompt(self: Fantom, item: Item, extra=None, mode: str = "vanilla") -> str:
     "Put a question"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fastcore.basics import patch
 
-from .data import DataError, check_name, fingerprint, near_miss, shorten, table_cell
+from .data import ConfigError, DataError, check_name, fingerprint, near_miss, shorten, table_cell
 
 # %% ../nbs/58_questions.ipynb #Item
 @dataclass(frozen=True)
@@ -619,7 +619,8 @@ class Benchmark:
     simulation = ""         # who is asked when the people of the text are simulated; empty: nobody
     rules: Sequence[str] = ("correct",)          # names of its scores, the main one first
     breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups that a report shows, alone or together
-    options: Mapping[str, Any] = {}              # what `load` can be told, with defaults
+    options: Mapping[str, Any] = {}              # what `load` can be told, with defaults; a tuple takes several values
+    allowed: Mapping[str, Sequence[str]] = {}    # the values that an option may have
 
     def items(self, row: dict, **options: Any) -> Iterable[Item]:
         "Make the questions of a row; `DataError` if it cannot be used"
@@ -629,6 +630,19 @@ class Benchmark:
         "Read the rows of a file"
         return read_table(path)
 
+# %% ../nbs/58_questions.ipynb #checked
+@patch
+def checked(self: Benchmark, options: Mapping[str, Any]) -> dict[str, Any]:
+    "Check what `load` is told; `ConfigError` names the near misses"
+    found = {}
+    for name, value in options.items():
+        several = isinstance(self.options[check_name(name, self.options, f"option of {self.name}", ConfigError)], tuple)
+        values = list(value) if several and isinstance(value, (list, tuple)) else [value]
+        for each in values if name in self.allowed else []:
+            check_name(each, self.allowed[name], f"value of {name}", ConfigError)
+        found[name] = values if several else value
+    return found
+
 # %% ../nbs/58_questions.ipynb #load
 @patch
 def load(
@@ -637,9 +651,7 @@ def load(
     **options: Any,     # as in `self.options`
 ) -> Loaded:
     "Read the questions of a file"
-    for name in options:
-        check_name(name, self.options, f"option of {self.name}")
-    chosen, table = {**self.options, **options}, self.rows(Path(path))
+    chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
     rows = [(where, {"index": str(n), **row}) for n, (where, row) in enumerate(table.rows)]
     return collect(rows, lambda row: self.items(row, **chosen), table.problems, str(path))
 

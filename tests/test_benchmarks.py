@@ -278,7 +278,7 @@ def test_who_ignores_what_was_noticed_is_right_half_of_the_time_and_never_jointl
 def test_options_of_loading_are_checked():
     for name, options in (("bigtom", {"asks": ["forward_wish"]}), ("hitom", {"prompting": "MCQ"}), ("fantom", {"context": "long"}), ("hitom", {"split": "x"})):
         with pytest.raises(ConfigError, match="Choose from"): benchmarks[name].load("nowhere.jsonl", **options)
-    with pytest.raises(DataError, match="Unknown option of bigtom 'depth'"): benchmarks["bigtom"].load("nowhere.jsonl", depth=2)
+    with pytest.raises(ConfigError, match="Unknown option of bigtom 'depth'"): benchmarks["bigtom"].load("nowhere.jsonl", depth=2)
 
 
 # ---- every set

@@ -1,0 +1,565 @@
+"""Theory-of-Mind runs: every question answered once whatever happens, contexts parsed once, runs compared in pairs."""
+import asyncio
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from server import serving
+
+import humanlm.answers
+import humanlm.llm
+from humanlm.answers import AnswerConfig, Asker, HOW, debate, few_shot, vote, ways
+from humanlm.benchmarks import benchmarks
+from humanlm.contexts import read_context
+from humanlm.llm import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
+from humanlm.questions import mean_of
+from humanlm.social_world import StoredParser, SymbolicParser
+from humanlm.stories import generate
+from humanlm.symbolic import memory_answer, read_question, to_context
+from humanlm.tom import Job, answer_all, difference, interval, main, mcnemar, read_outcomes, write_stories
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
+SETS = ("hitom", "bigtom", "confaide", "mmtom", "simpletom")
+
+
+def need_data(name):
+    if not (DATA / benchmarks[name].file).exists(): pytest.skip(f"needs {benchmarks[name].file} below HUMANLM_DATA")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    "A file of Hi-ToM-like questions of our own: 18 stories, 90 questions"
+    path = tmp_path_factory.mktemp("own") / "hitom.jsonl"
+    write_stories("hitom", 18, 3, path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_scripts(monkeypatch):
+    monkeypatch.setattr(humanlm.llm, "scripts", scripts | {"first": first_option, "reader": context_reader, "recalling": recalling, "place": current_place})
+    monkeypatch.setattr(humanlm.llm, "clients", humanlm.llm.clients | {"scripted": lambda name, **o: ScriptedClient(humanlm.llm.scripts[name], f"scripted/{name}", **o)})
+
+
+def said(answer): return json.dumps({"reasoning": "", "answer": str(answer)})
+
+
+def options_of(text): return dict(re.findall(r"^([A-Z])\. (.+)$", text, re.M))
+
+
+def letter(text, place): return next((key for key, option in options_of(text).items() if option == place), "?")
+
+
+def first_option(request):
+    "A model that always takes the first option"
+    found = re.findall(r"^([A-Za-z0-9]+)\. ", request.messages[-1]["content"], re.M)
+    return said(found[0] if found else "June 3rd")
+
+
+def current_place(request):
+    "A model that knows where things are and nothing about minds"
+    text = request.messages[-1]["content"]
+    thing = read_question(re.search(r"^Question: (.+)$", text, re.M)[1]).object
+    places = re.findall(rf"(?:{thing} is in the|moved the {thing} to the) (\w+)\.", text.partition("Question:")[0])
+    return said(letter(text, places[-1]))
+
+
+def context_reader(request):
+    "A model that uses a record perfectly if there is one, and else knows nothing about minds"
+    text = request.messages[-1]["content"]
+    found = re.search(r"\{\n  \"agents_names\".*?\n\}", text, re.S)
+    asked = read_question(re.search(r"^Question: (.+)$", text, re.M)[1])
+    if not found or not asked.chain: return current_place(request)
+    return said(letter(text, memory_answer(read_context(json.loads(found[0])), asked.chain, asked.object)))
+
+
+def recalling(request):
+    "A model that believes the last thing it remembers"
+    text = request.messages[-1]["content"]
+    if "What you remember" not in text: return current_place(request)
+    thing = read_question(re.search(r"^Question: (.+)$", text, re.M)[1]).object
+    places = re.findall(rf"(?:{thing} is in the|moved the {thing} to the) (\w+)\.", re.sub(r"<mental_state>.*?</mental_state>", "", text))
+    return said(letter(text, places[-1] if places else "?"))
+
+
+def run(*words, out): return main(["run", *words, f"--tom.out={out}", "--tom.resamples=100"])
+
+
+def lines(folder): return (folder / "answers.jsonl").read_text().splitlines()
+
+
+# ---- the whole way, on public files
+
+@pytest.mark.parametrize("name", SETS)
+def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, capsys):
+    need_data(name)
+    assert run(name, "--model.name=scripted/first", "--tom.limit=40", out=tmp_path) == 0
+    folder = tmp_path / f"{name}-vanilla-scripted_first"
+    outcomes = read_outcomes(folder / "answers.jsonl")
+    assert len(outcomes) == min(40, 14 if name == "simpletom" else 40)
+    assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
+    assert json.loads((folder / "run.json").read_text())["state"] == "finished"
+    shown = capsys.readouterr().out
+    assert "95 % interval" in shown and ("chance" in shown or name == "confaide")
+    wrong = list(csv.DictReader((folder / "mismatches.csv").open()))
+    assert len(wrong) == sum(not o.scores["correct"] for o in outcomes)
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory):
+    pytest.importorskip("torch")
+    from humanlm.models import ModelConfig, make_model, save_model
+    model = make_model(ModelConfig(vocab=400, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32), ["A story about people, boxes and beliefs."] * 20)
+    return save_model(*model, tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_public_files_run_with_a_local_model(name, tmp_path, tiny_model):
+    need_data(name)
+    assert run(name, f"--model.name=hf/{tiny_model}", "--tom.limit=2", "--answer.form=text", "--answer.max_tokens=8", "--tom.name=tiny", out=tmp_path) == 0
+    outcomes = read_outcomes(tmp_path / "tiny/answers.jsonl")
+    assert len(outcomes) == 2 and not any(o.failed for o in outcomes)
+
+
+def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
+    need_data("hitom")
+    assert run("hitom", out=tmp_path) == 0
+    found = json.loads((tmp_path / "hitom-vanilla-symbolic/results.json").read_text())
+    cell = {(x["run"], x["value"]): x for x in found["baselines"] + found["lines"] if x["name"] == "accuracy" and x["group"] in ("", "order")}
+    order = lambda name: [round(cell[name, str(k)]["mean"] * 63) for k in range(5)]
+    assert order("hitom-vanilla-symbolic") == order("symbolic") == [63, 63, 60, 60, 58]
+    assert order("current place") == [63, 37, 23, 21, 19] and order("last agent") == [63, 63, 30, 26, 23]
+    assert cell["chance", ""]["mean"] == pytest.approx(1 / 15)
+    text = (tmp_path / "hitom-vanilla-symbolic/report.md").read_text()
+    assert "agrees with 96.5% of the labels" in text and "48 of them are among these 315" in text
+
+
+# ---- resuming
+
+def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
+    "SIGKILL in the middle of a run: the rest is asked once, and the file is that of a run that was never interrupted"
+    command = [sys.executable, "-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--model.concurrency=8",
+               "--tom.resamples=50"]
+    with serving(latency=0.25) as server:
+        env = os.environ | {"VLLM_BASE_URL": server.url}
+        process = subprocess.Popen([*command, f"--tom.out={tmp_path}/killed"], cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        folder = tmp_path / "killed/hitom-vanilla-vllm_echo"
+        deadline = time.monotonic() + 120
+        while not (folder / "answers.jsonl").exists() or len(lines(folder)) < 20:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with (folder / "answers.jsonl").open("a") as file: file.write('{"id": "17", "set_id": "ta')   # as a kill in the middle of a line leaves it
+        kept = len(read_outcomes(folder / "answers.jsonl"))
+        assert 20 <= kept < 90
+        server.configure(latency=0.0)
+        server.reset()
+        assert subprocess.run([*command, f"--tom.out={tmp_path}/killed"], cwd=ROOT, env=env, capture_output=True).returncode == 0
+        assert server.stats()["requests"] == 90 - kept
+        assert subprocess.run([*command, f"--tom.out={tmp_path}/whole", "--model.concurrency=1"], cwd=ROOT, env=env, capture_output=True).returncode == 0
+    whole = tmp_path / "whole/hitom-vanilla-vllm_echo"
+    for name in ("answers.jsonl", "results.csv", "mismatches.csv"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_rerun_with_the_rule_backend_is_byte_identical(own, tmp_path):
+    for out in ("a", "b"):
+        assert run("hitom", f"--tom.file={own}", "--tom.mode=context", "--model.name=memory", out=tmp_path / out) == 0
+    a, b = (tmp_path / out / "hitom-context-memory-symbolic" for out in "ab")
+    for name in ("answers.jsonl", "report.md", "results.csv", "results.json", "mismatches.csv"):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    before = (a / "answers.jsonl").read_bytes()
+    assert run("hitom", f"--tom.file={own}", "--tom.mode=context", "--model.name=memory", out=tmp_path / "a") == 0
+    assert (a / "answers.jsonl").read_bytes() == before
+
+
+def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, capsys, monkeypatch):
+    broken = {"on": True}
+
+    def fails_at_times(request):
+        if broken["on"] and "celery" in request.messages[-1]["content"]: return LLMError("malformed", "nonsense")
+        return ValueError("a bug") if broken["on"] and request.messages[-1]["content"].count("moved") == 3 else first_option(request)
+
+    monkeypatch.setitem(humanlm.llm.scripts, "fickle", fails_at_times)
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle", "--model.attempts=1")
+    code = run(*words, out=tmp_path)
+    folder = tmp_path / "hitom-vanilla-scripted_fickle"
+    outcomes = read_outcomes(folder / "answers.jsonl")
+    failed = [o for o in outcomes if o.failed]
+    assert len(outcomes) == 90 and 0 < len(failed) < 60 and not any(o.scores for o in failed)
+    assert code == int(len(failed) / 90 > 0.1) and json.loads((folder / "run.json").read_text())["state"] == "started"
+    assert "ValueError: a bug" in capsys.readouterr().out
+    broken["on"] = False
+    assert run(*words, out=tmp_path) == 0
+    assert not any(o.failed for o in read_outcomes(folder / "answers.jsonl"))
+    ledger = json.loads((folder / "run.json").read_text())["ledger"]
+    assert sum(row["calls"] for row in ledger) == 90   # what was answered before is not asked again
+
+
+def test_a_failure_that_concerns_all_questions_stops_the_run(own, tmp_path, capsys, monkeypatch):
+    calls = []
+
+    def locked_out(request):
+        calls.append(1)
+        return first_option(request) if len(calls) < 30 else LLMError("auth", "the key is wrong")
+
+    monkeypatch.setitem(humanlm.llm.scripts, "locked", locked_out)
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/locked", "--model.concurrency=2")
+    assert run(*words, out=tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "the key is wrong" in error and "29 answers are kept" in error
+    assert len(calls) < 40 and len(lines(tmp_path / "hitom-vanilla-scripted_locked")) == 29
+
+
+def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=mine")
+    assert run(*words, out=tmp_path) == 0
+    assert run(*words, "--tom.limit=5", out=tmp_path) == 2
+    assert "questions:" in capsys.readouterr().err
+    assert run(*words, "--answer.reasoning=false", out=tmp_path) == 2
+    assert "answer:" in capsys.readouterr().err
+    assert run(*words, "--model.concurrency=3", "--model.timeout=9", out=tmp_path) == 0
+    assert run(*words, "--answer.reasoning=false", "--fresh", out=tmp_path) == 0
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["mine", "mine.old-1"]
+
+
+def test_a_file_that_is_no_answer_is_not_overwritten(own, tmp_path, capsys):
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=mine")
+    assert run(*words, out=tmp_path) == 0
+    path = tmp_path / "mine/answers.jsonl"
+    path.write_text("something else\n" + path.read_text())
+    assert run(*words, out=tmp_path) == 2
+    assert "row 1: not an answer of a run" in capsys.readouterr().err and path.read_text().startswith("something else")
+
+
+# ---- contexts
+
+class Counting(SymbolicParser):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    async def __call__(self, text, task=""):
+        self.texts.append(text)
+        await asyncio.sleep(0.01)
+        return await super().__call__(text, task)
+
+
+def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_path):
+    hitom = benchmarks["hitom"]
+    items = hitom.load(own).items
+    parser = Counting()
+    job = Job(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
+    kept = []
+    asyncio.run(answer_all(job, items, kept.append, 64))
+    assert len(kept) == 90 and Counter(Counter(parser.texts).values()) == {1: 18} and not any(o.failed for o in kept)
+    again = Job(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
+    asyncio.run(answer_all(again, items, kept.append, 64))
+    assert len(parser.texts) == 18
+
+
+def test_a_text_that_cannot_be_parsed_is_never_stored_and_its_questions_say_so(tmp_path, capsys):
+    need_data("bigtom")
+    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=context", "--tom.limit=12", out=tmp_path) == 0
+    outcomes = read_outcomes(tmp_path / "bigtom-context-scripted_first-symbolic/answers.jsonl")
+    assert {o.context for o in outcomes} == {"none"} and all("no context: asked with the text alone" in o.notes for o in outcomes)
+    assert not list((tmp_path / "contexts").glob("*.json")) if (tmp_path / "contexts").exists() else True
+    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=pure_context", "--tom.limit=12", out=tmp_path) == 1
+    assert all(o.failed for o in read_outcomes(tmp_path / "bigtom-pure_context-scripted_first-symbolic/answers.jsonl"))
+
+
+def test_replies_in_the_cache_are_not_asked_for_again(own, tmp_path):
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--model.cache={tmp_path}/cache")
+    for fresh in ([], ["--fresh"]): assert run(*words, *fresh, out=tmp_path) == 0
+    ledger = json.loads((tmp_path / "hitom-vanilla-scripted_first/run.json").read_text())["ledger"]
+    assert sum(row["hits"] for row in ledger) == 90 and sum(row["calls"] for row in ledger) == 0
+
+
+def test_a_model_that_can_use_contexts_gains_from_them(own, tmp_path, capsys):
+    "With and without contexts on the same questions: the pair is compared, with interval and McNemar's test"
+    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/reader", "--tom.mode=vanilla,context,pure_context,simulation", out=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("McNemar p") == 3 and "won:" in shown
+    outcomes = {mode: read_outcomes(tmp_path / f"hitom-{mode}-scripted_reader{'' if mode == 'vanilla' else '-symbolic'}/answers.jsonl")
+                for mode in ("vanilla", "context", "pure_context")}
+    right = {mode: [o.scores["correct"] for o in found] for mode, found in outcomes.items()}
+    assert sum(right["context"]) > sum(right["vanilla"]) + 20
+    quiet = [i for i, o in enumerate(outcomes["context"]) if o.groups["deception"] == "nothing told"]
+    assert all(right["context"][i] for i in quiet) and all(right["pure_context"][i] for i in quiet if outcomes["context"][i].kind != "order 0")
+    assert main(["compare", f"{tmp_path}/hitom-vanilla-scripted_reader", f"{tmp_path}/hitom-context-scripted_reader-symbolic", f"--compare.save={tmp_path}/c.csv"]) == 0
+    row = next(csv.DictReader((tmp_path / "c.csv").open()))
+    won, lost = (sum(b > a for a, b in zip(x, y)) for x, y in ((right["vanilla"], right["context"]), (right["context"], right["vanilla"])))
+    assert (int(row["won"]), int(row["lost"])) == (won, lost)
+    assert float(row["p"]) == pytest.approx(binomtest(min(won, lost), won + lost).pvalue)
+    assert float(row["low"]) > 0.1 and float(row["diff"]) == pytest.approx((won - lost) / 90)
+
+
+def test_simulated_memories_answer_quiet_stories_without_error(tmp_path):
+    "A model that only believes the last thing it remembers gets every nested question right, since the record takes the perspective"
+    path = tmp_path / "quiet.jsonl"
+    write_stories("hitom", 12, 5, path, tells=(False,))
+    assert run("hitom", f"--tom.file={path}", "--model.name=scripted/recalling", "--tom.mode=vanilla,simulation", out=tmp_path) == 0
+    plain, simulated = (read_outcomes(tmp_path / name / "answers.jsonl") for name in ("hitom-vanilla-scripted_recalling", "hitom-simulation-scripted_recalling-symbolic"))
+    assert all(o.scores["correct"] for o in simulated)
+    assert sum(o.scores["correct"] for o in plain) < 45
+    assert Counter(o.notes for o in simulated) == {(): 48, ("simulation fell back to vanilla: the question is about nobody's thoughts",): 12}
+
+
+# ---- ways of answering
+
+def asker(reply, name="hitom", **config): return Asker(ScriptedClient(reply), benchmarks[name], AnswerConfig(**config))
+
+
+def one_item(own): return benchmarks["hitom"].load(own).items[3]
+
+
+class Slow(Client):
+    "Answers after a while; counts how many are asked at once"
+    takes_schema = True
+
+    def __init__(self, reply, **options):
+        super().__init__("scripted/slow", **options)
+        self.reply, self.now, self.most, self.asked = reply, 0, 0, []
+
+    async def send(self, request):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.asked.append(request)
+        await asyncio.sleep(0.05)
+        self.now -= 1
+        return ChatReply(self.reply(request))
+
+
+def test_a_debate_takes_four_turns_and_not_ten(own):
+    slow = Slow(lambda r: said("B"))
+    start = time.perf_counter()
+    given = asyncio.run(debate(Asker(slow, benchmarks["hitom"]), one_item(own)))
+    assert given.answer == "B" and len(slow.asked) == 10 and slow.most == 3
+    assert time.perf_counter() - start < 10 * 0.05
+    assert [r.temperature for r in slow.asked] == [0.7] * 3 + [0.5] * 6 + [0.0]
+    assert len({(json.dumps(r.messages), r.repeat) for r in slow.asked}) == 10   # none could be taken for another in a cache
+
+
+@pytest.mark.parametrize("good, answer", [(0, ""), (3, "B"), (4, "B"), (9, "B"), (10, "C")])
+def test_a_debate_survives_failing_calls(own, good, answer):
+    "With `good` answers before the model breaks: none, the first answers, some refinements, all but the last call"
+    calls = []
+
+    def reply(request):
+        calls.append(request)
+        if len(calls) > good: return LLMError("malformed", "broken")
+        return said("C" if len(calls) == 10 else ["A", "B", "b"][(len(calls) - 1) % 3])
+
+    model = ScriptedClient(reply, limits=Limits(attempts=1, concurrency=1))
+    given = asyncio.run(debate(Asker(model, benchmarks["hitom"]), one_item(own)))
+    assert given.answer.upper() == answer and len(given.facts["debate"]) == 3
+
+
+def test_votes_count_meanings_not_spellings(own):
+    item = one_item(own)
+    answers = iter([said("A"), said(f"({item.gold})"), "no JSON", "still none. Answer: Z", said(item.options[item.gold]), said("A or B")])
+    given = asyncio.run(vote(Asker(ScriptedClient(answers, limits=Limits(concurrency=1)), benchmarks["hitom"]), item))
+    assert benchmarks["hitom"].parse(item, given.answer).value == item.gold or item.gold == "A"
+
+
+def test_without_reasoning_no_reasons_are_asked_for(own):
+    item, hitom = one_item(own), benchmarks["hitom"]
+    for reasoning, fields in ((True, ["reasoning", "answer"]), (False, ["answer"])):
+        quiet = asker(lambda r: json.dumps(dict.fromkeys(r.schema["properties"], "B")), reasoning=reasoning)
+        asyncio.run(ways["vanilla"](quiet, item, None))
+        request = quiet.client.requests[0]
+        assert list(request.schema["properties"]) == fields and ("reason" in HOW["json", reasoning]) == reasoning
+        assert ("think" in request.messages[-1]["content"].lower().rpartition(hitom.wish.lower())[2]) == reasoning
+
+
+@pytest.mark.parametrize("mode", [m for m in ways if m != "few_shot"])
+@pytest.mark.parametrize("name", ["tomi", "fantom", "hitom", "mmtom", "bigtom", "simpletom", "cobra", "confaide"])
+def test_every_way_answers_every_benchmark(name, mode, tmp_path):
+    "Ways that mean nothing for a benchmark fall back and say so; none fails in silence"
+    rows = {"tomi": {"story": "Ira sat.", "question": "Where will Ira look for the rope?", "correct_answer": "crate"},
+            "fantom": {"set_id": "1-0-0", "context": "Ira: Hi.\nBo: Hi.", "question": "Does Ira know it?", "question_type": "tom:answerability:binary", "correct_answer": "yes"},
+            "hitom": {"story": "1 Ira sat.", "question": "Where does Ira really think the pen is?", "choices": "A. x, B. y", "correct_answer": "x", "deception": False, "story_length": 1, "question_order": 1},
+            "mmtom": {"question": "A flat. Question: Which? (a) Ira naps. (b) Ira runs.", "answer": "a", "question_type": 1.1},
+            "bigtom": {"story": "A. B. C. D. E.", "aware_of_event": "x.", "not_aware_of_event": "y.", "belief_question": "What does Ira think?", "belief_answer_aware": "p", "belief_answer_not_aware": "q",
+                       "action_question": "?", "action_answer_aware": "r", "action_answer_not_aware": "s", "action_aware": "t.", "action_not_aware": "u."},
+            "simpletom": {"id": "s_aware", "story": "Ira sat.", "question": "Is Ira aware?", "answer_correct": "No", "answer_incorrect": "Yes"},
+            "cobra": {"context": "x", "speaker": "Ira", "listener": "Bo", "statement": "Hm.", "offensive_allapp": 0},
+            "confaide": {"tier": "4", "head": "gift, June 3rd", "text": "Ira: gift on June 3rd.<END>"}}
+    b = benchmarks[name]
+    item = next(iter(b.items({"index": "1", **rows[name]}, **b.options)))
+    context = to_context(next(generate("tomi", 1)).story)
+    model = ScriptedClient(lambda r: said("B") if r.schema and "answer" in r.schema["properties"] else json.dumps({"sentences": []}))
+    given = asyncio.run(ways[mode](Asker(model, b), item, context))
+    assert b.answered(item, given.answer).status and model.requests
+
+
+def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, capsys):
+    given = asker(lambda r: said("B"))
+    asyncio.run(few_shot(given, one_item(own)))
+    assert "Worked examples" in given.client.requests[0].messages[-1]["content"]
+    need_data("bigtom")
+    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", out=tmp_path) == 2
+    assert "give answer.examples a file" in capsys.readouterr().err
+    path = tmp_path / "examples.json"
+    path.write_text(json.dumps({"bigtom": 'A story with {question} inside. Answer: a'}))
+    assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", "--tom.limit=3", f"--answer.examples={path}", out=tmp_path) == 0
+
+
+def test_parts_of_a_context_can_be_left_out(own):
+    item = one_item(own)
+    context = to_context(humanlm.answers._story(item.source))
+    shown = {part: humanlm.answers.shown(context, AnswerConfig(without=[part], manual=False)).text for part in ("mental_state", "state", "actions", "observations")}
+    assert "I believe" not in shown["mental_state"] and "I believe" in shown["state"]
+    for part in ("observations", "actions"):
+        steps = json.loads(re.search(r"\{.*\}", shown[part], re.S)[0])["socialized_context"]
+        assert {value for step in steps for value in step[part].values()} == {"none"}
+
+
+# ---- figures
+
+def measure(values, clusters=None): return mean_of("accuracy", [(str(i), str(c), v) for i, (v, c) in enumerate(zip(values, clusters or range(len(values))))])
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    draw, hits = np.random.default_rng(0), 0
+    for i in range(200):
+        levels = draw.beta(2, 2, 40)
+        values = [float(draw.random() < p) for p in levels for _ in range(5)]
+        found = interval(measure(values, [j // 5 for j in range(200)]), 300, i)
+        hits += found.low <= 0.5 <= found.high
+    assert 0.90 <= hits / 200 <= 0.99
+
+
+def test_questions_about_one_story_count_as_one():
+    values = [float(i % 2) for i in range(40) for _ in range(5)]
+    alone, together = interval(measure(values), 2000), interval(measure(values, [i // 5 for i in range(200)]), 2000)
+    assert together.high - together.low > 1.8 * (alone.high - alone.low)
+
+
+def test_equal_runs_do_not_differ_and_mcnemar_is_exact():
+    a = measure([1, 0, 1, 1, 0] * 8)
+    same = difference(a, a)
+    assert (same.diff, same.low, same.high, same.p) == (0, 0, 0, 1)
+    for lost, won in ((0, 7), (2, 9), (30, 12), (1, 1)):
+        assert mcnemar(lost, won) == pytest.approx(binomtest(lost, lost + won).pvalue)
+
+
+def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_path, capsys):
+    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=a", out=tmp_path) == 0
+    assert run("hitom", f"--tom.file={own}", "--model.name=symbolic", "--tom.name=b", "--tom.limit=30", out=tmp_path) == 0
+    assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.json"]) == 0
+    rows = json.loads((tmp_path / "c.json").read_text())
+    assert rows[0]["n"] == 30 and rows[0]["after"] == 1 and rows[0]["lost"] == 0
+    assert main(["compare", "a", "nowhere", f"--compare.out={tmp_path}"]) == 2
+    assert main(["compare", "a", f"--compare.out={tmp_path}"]) == 2
+
+
+def test_answers_that_are_hostile_stay_text(own, tmp_path):
+    scripts_ = humanlm.llm.scripts
+    scripts_["hostile"] = lambda r: said("</td>|<script>alert(1)</script>|\n# A heading")
+    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/hostile", "--tom.limit=5", out=tmp_path) == 0
+    text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
+    assert "<script>" not in text and "\n# A heading" not in text and "5 |" in text
+
+
+# ---- commands
+
+@pytest.mark.parametrize("words, said_", [
+    ([], "usage: python -m humanlm.tom"), (["runn"], "Did you mean 'run'?"), (["run"], "Name one benchmark"), (["run", "hitomm"], "Did you mean 'hitom'?"),
+    (["run", "hitom", "--tom.mode=contexts"], "Did you mean 'context'?"), (["run", "hitom", "--model.name=gpt-5"], "no model 'gpt-5'"),
+    (["run", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"), (["run", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
+    (["run", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"), (["run", "hitom", "--answer.form=xml"], "form must be json or text"),
+    (["generate", "fantom"], "Unknown family"), (["generate", "hitom", "--stories.n=0"], "n must be positive"), (["contexts", "tom"], "Unknown benchmark"),
+    (["serve-viewer-data", "nowhere"], "No .json file"), (["compare", "a", "b"], "give the folder of a run")])
+def test_wrong_commands_say_what_would_be_right(words, said_, tmp_path, capsys, monkeypatch, own):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HUMANLM_DATA", str(own.parent.parent))
+    (tmp_path / "data/hi_tom").mkdir(parents=True)
+    if "hitom" in words and not any("file" in w for w in words): words = [*words, f"--tom.file={own}"] if words[0] == "run" else words
+    code = main(words)
+    shown = capsys.readouterr()
+    assert said_ in shown.err + shown.out and code == (0 if not words else 2)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dry_runs_write_nothing(own, tmp_path, capsys):
+    out = tmp_path / "out"
+    for words in (["run", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--tom.mode=vanilla,context"], ["generate", "tomi", f"--stories.out={out}"],
+                  ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"]):
+        assert main([*words, "--dry-run"]) == 0
+    assert not out.exists() and "90 about 18 texts" in capsys.readouterr().out
+
+
+def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
+    for family, questions in (("tomi", 36), ("hitom", 30)):
+        out = tmp_path / family
+        assert main(["generate", family, "--stories.n=6", f"--stories.out={out}"]) == 0
+        file = next(path for path in out.iterdir() if path.suffix in (".txt", ".jsonl"))
+        assert run(family, f"--tom.file={file}", out=tmp_path) == 0
+        outcomes = read_outcomes(tmp_path / f"{family}-vanilla-symbolic/answers.jsonl")
+        assert len(outcomes) == questions and all(o.scores["correct"] for o in outcomes)
+        assert main(["contexts", family, f"--tom.file={file}", f"--tom.out={tmp_path}"]) == 0
+        rows = list(csv.DictReader((tmp_path / f"{family}-contexts-symbolic/contexts.csv").open()))
+        assert len(rows) == 6 and {row["status"] for row in rows} == {"parsed"}
+        made, own_ = (json.loads(next(folder.glob("*.json")).read_text()) for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts"))
+        assert made.keys() == own_.keys() == {"socialized_context", "story", "question"}
+
+
+def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
+    (tmp_path / "story.txt").write_text("Ira entered the barn.\nThe rope is in the crate.\nThe crate is in the barn.\n")
+    assert main(["contexts", f"{tmp_path}/story.txt", f"--tom.out={tmp_path}"]) == 0
+    made = capsys.readouterr().out
+    (tmp_path / "good.json").write_text(made)
+    bad = json.loads(made)
+    del bad["socialized_context"][0]["actions"]["Ira"]
+    (tmp_path / "bad.json").write_text(json.dumps(bad))
+    assert main(["contexts", f"{tmp_path}/good.json"]) == 0 and main(["contexts", f"{tmp_path}/bad.json"]) == 1
+    assert "I2" in capsys.readouterr().out
+    (tmp_path / "odd.txt").write_text("Ira sang.")
+    assert main(["contexts", f"{tmp_path}/odd.txt", f"--tom.out={tmp_path}"]) == 2
+    assert "'Ira sang'" in capsys.readouterr().err
+
+
+def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
+    from humanlm.tom import Viewer, context_files, viewer_server
+    assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
+    (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
+    (tmp_path / "contexts/broken.json").write_text("{")
+    with viewer_server(Viewer(context_files([str(tmp_path)]))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        assert server.server_address[0] == "127.0.0.1"
+
+        def get(path):
+            try:
+                with urllib.request.urlopen(base + path) as reply: return reply.status, reply.read().decode(), reply.headers
+            except urllib.error.HTTPError as e: return e.code, e.read().decode(), e.headers
+
+        index, listed = get("/"), get("/list.json")
+        assert "a&lt;b&gt;" in index[1] and "<b>" not in index[1].partition("<ul>")[2] and "Access-Control-Allow-Origin" not in index[2]
+        assert sorted(json.loads(listed[1])) == ["a<b>", "broken", "tale-0", "tale-1"]
+        assert get("/data/tale-0.json")[0] == 200 and "steps" in json.loads(get("/data/tale-0.json")[1])
+        assert get("/page/tale-0")[1].lstrip().lower().startswith("<!doctype html") and get("/page/a%3Cb%3E")[0] == 200
+        assert [get(path)[0] for path in ("/data/..%2f..%2fsettings.ini", "/page/none", "/data/broken.json", "/etc/passwd")] == [404, 404, 422, 404]
+        server.shutdown()
+
+
+def test_help_is_fast_and_light():
+    code = "import sys, humanlm.tom; print(sorted({'torch', 'pandas', 'openai', 'matplotlib', 'scipy'} & {m.split('.')[0] for m in sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "[]"
+    for name in ("run", "compare", "contexts", "generate", "serve-viewer-data"):
+        assert main([name, "--help"]) == 0
