@@ -2141,6 +2141,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'humanlm.rows.make_row': ('rows.html#make_row', 'humanlm/rows.py'),
                               'humanlm.rows.make_voice': ('rows.html#make_voice', 'humanlm/rows.py'),
                               'humanlm.rows.messages': ('rows.html#messages', 'humanlm/rows.py'),
+                              'humanlm.rows.quoted': ('rows.html#quoted', 'humanlm/rows.py'),
                               'humanlm.rows.rl_columns': ('rows.html#rl_columns', 'humanlm/rows.py'),
                               'humanlm.rows.rule_thought': ('rows.html#rule_thought', 'humanlm/rows.py'),
                               'humanlm.rows.sft_columns': ('rows.html#sft_columns', 'humanlm/rows.py'),

@@ -457,31 +457,31 @@ def _people(line: str) -> list[str]:
     return [] if any(verb in line for verb in (" likes ", " dislikes ", " loves ", " hates ", " saw ", " lost ")) else names
 
 
-def _come(self: Replay, n: int, who: str, room: str) -> None:
+def _come(replay: Replay, n: int, who: str, room: str) -> None:
     names = who.replace(" and ", ", ").split(", ")
     if len(names) > 1 and room != "waiting_room":
-        self.gone, self.came = [], names
-    self.room.update(dict.fromkeys(names, room))
-    for thing, box in self.spot.items():
-        if room != "waiting_room" and self.stand[box] == room:
-            self.show(self.crowd(room), thing)
+        replay.gone, replay.came = [], names
+    replay.room.update(dict.fromkeys(names, room))
+    for thing, box in replay.spot.items():
+        if room != "waiting_room" and replay.stand[box] == room:
+            replay.show(replay.crowd(room), thing)
 
 # %% ../nbs/57_stories.ipynb #_leave
-def _leave(self: Replay, n: int, who: str, room: str) -> None:
-    self.room[who] = ""
-    self.gone.append(who)
+def _leave(replay: Replay, n: int, who: str, room: str) -> None:
+    replay.room[who] = ""
+    replay.gone.append(who)
 
 # %% ../nbs/57_stories.ipynb #_found
-def _found(self: Replay, n: int, who: str, place: str) -> None:
+def _found(replay: Replay, n: int, who: str, place: str) -> None:
     "Somebody is in a room, a container is in a room, or a thing is in a container"
     name = who.removeprefix("The ")
     if name == who:
-        return _come(self, n, who, place)
-    if name not in self.stand:
-        self.spot[name] = place
-        self.begin.setdefault(name, place)
-        self.stand[place] = _room_of(self.lines, n, place)
-        self.show(self.crowd(self.stand[place]), name)
+        return _come(replay, n, who, place)
+    if name not in replay.stand:
+        replay.spot[name] = place
+        replay.begin.setdefault(name, place)
+        replay.stand[place] = _room_of(replay.lines, n, place)
+        replay.show(replay.crowd(replay.stand[place]), name)
 
 # %% ../nbs/57_stories.ipynb #_room_of
 def _room_of(lines: Sequence[str], n: int, box: str) -> str:
@@ -492,29 +492,29 @@ def _room_of(lines: Sequence[str], n: int, box: str) -> str:
     return [line.split(" entered the ")[1] for line in lines[:n] if " entered the " in line][-1]
 
 
-def _put(self: Replay, n: int, who: str, what: str) -> None:
+def _put(replay: Replay, n: int, who: str, what: str) -> None:
     thing, box = what.split(" to the ")
-    self.spot[thing], self.stand[box] = box, self.room[who]
-    self.show(self.crowd(self.room[who]), thing)
+    replay.spot[thing], replay.stand[box] = box, replay.room[who]
+    replay.show(replay.crowd(replay.room[who]), thing)
 
 # %% ../nbs/57_stories.ipynb #_say
-def _say(self: Replay, speaker: str, listeners: Iterable[str], fact: str) -> None:
+def _say(replay: Replay, speaker: str, listeners: Iterable[str], fact: str) -> None:
     thing, place = fact.split(" is in the ")
     for you in listeners:
-        self.minds[speaker].of(you).places[thing] = place
-        fooled = you not in self.came or (speaker in self.came and self.gone.index(you) < self.gone.index(speaker))
+        replay.minds[speaker].of(you).places[thing] = place
+        fooled = you not in replay.came or (speaker in replay.came and replay.gone.index(you) < replay.gone.index(speaker))
         if fooled:
-            self.minds[you].places[thing] = place
-            self.minds[you].of(speaker).places[thing] = place
+            replay.minds[you].places[thing] = place
+            replay.minds[you].of(speaker).places[thing] = place
 
 
-def _aloud(self: Replay, n: int, who: str, fact: str) -> None:
-    _say(self, who, [name for name in self.minds if name != who], fact)
+def _aloud(replay: Replay, n: int, who: str, fact: str) -> None:
+    _say(replay, who, [name for name in replay.minds if name != who], fact)
 
 # %% ../nbs/57_stories.ipynb #_whisper
-def _whisper(self: Replay, n: int, who: str, rest: str) -> None:
+def _whisper(replay: Replay, n: int, who: str, rest: str) -> None:
     listener, fact = rest.split(" that the ")
-    _say(self, who, [listener], fact)
+    _say(replay, who, [listener], fact)
 
 
 _WORDS = {" publicly claimed that the ": _aloud, " privately told ": _whisper, " entered the ": _come, " exited the ": _leave,

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'WAITING', 'NOBODY', 'known_faults', 'baselines', 'Event', 'Unknown', 'Form', 'plain', 'parse_sentence',
-           'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'normal_chain', 'Question', 'read_question', 'Answer',
-           'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context', 'memory_answers', 'memory_answer',
-           'objects']
+           'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'new_world', 'normal_chain', 'Question',
+           'read_question', 'Answer', 'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context',
+           'memory_answers', 'memory_answer', 'objects']
 
 # %% ../nbs/56_symbolic.ipynb #import-re-from-collections
 import re
@@ -82,11 +82,9 @@ FORMS = (
 _NAME = r"[\w'’-]+"
 _WORD = r"(?!(?:in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|the|a|an|is|are|now|still|again)\b)[\w'’-]+"
 _PART = rf"{_NAME}(?: {_WORD}){{0,3}}?"
-
-
 _PARTS = {"listener": _NAME, "place": _PART, "object": _PART, "container": _PART}
 
-
+# %% ../nbs/56_symbolic.ipynb #_pattern
 def _pattern(rest: str) -> re.Pattern:
     "Compile the template of a form"
     rest = rest.replace("(", "(?:").replace("[", "(?:").replace("]", ")?")
@@ -160,15 +158,12 @@ class Story:
         return tuple(dict.fromkeys(name for event in self.events for name in event.cast))
 
     @cached_property
-    def announced(self) -> dict[str, str]:
-        "Container → room, for every container that the text puts into a room, early or late"
-        holders, found = set(), {}
+    def world(self) -> "World":
+        "What holds after the last line"
+        world = new_world(self)
         for event in self.events:
-            if event.kind == "located" and event.object in holders:
-                found.setdefault(event.object, event.container)
-            elif event.kind in ("located", "move"):
-                holders.add(event.container)
-        return found
+            world.step(event)
+        return world
 
     @property
     def unknown(self) -> list[tuple[int, str, str]]:
@@ -284,6 +279,20 @@ def witnesses(
 ) -> frozenset[str]:
     "Who witnessed event `i`"
     return self.seen[i]
+
+# %% ../nbs/56_symbolic.ipynb #new_world
+def new_world(
+    story: Story,
+    extra: Iterable[str] = (),  # people to count although they take no part
+) -> World:
+    "Give the world before the first sentence of a story"
+    holders, announced = set(), {}
+    for event in story.events:
+        if event.kind == "located" and event.object in holders:
+            announced.setdefault(event.object, event.container)
+        elif event.kind in ("located", "move"):
+            holders.add(event.container)
+    return World((*story.agents, *extra), announced)
 
 # %% ../nbs/56_symbolic.ipynb #_go
 @patch
@@ -608,18 +617,6 @@ def _gap(world: World, objects: Iterable[str]) -> str:
             return f"sentence {n + 1}, {shorten(sentence)!r}, may matter and is not understood: {reason}"
     return ""
 
-# %% ../nbs/56_symbolic.ipynb #world
-@patch(as_prop=True)
-def world(
-    self: Story,
-) -> World:
-    "What holds after the whole story; worked out once"
-    if "_world" not in self.__dict__:
-        self.__dict__["_world"] = made = World(self.agents, self.announced)
-        for event in self.events:
-            made.step(event)
-    return self.__dict__["_world"]
-
 # %% ../nbs/56_symbolic.ipynb #Fault
 class Fault(NamedTuple):
     "A known fault of published labels"
@@ -713,7 +710,7 @@ def witness_table(
     obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
 ) -> str:  # HTML, escaped
     "Show who witnessed each sentence and what they then believe"
-    world = World(story.agents, story.announced)
+    world = new_world(story)
     obj = obj or next(iter(story.world.log), "")
     head = tag("tr", *(tag("th", escape(name), style=_CELL) for name in ("", f"where is the {obj}?" if obj else "", *story.agents)))
     rows = [_witness_row(world, event, text, obj) for event, text in zip(story.events, story.sentences)]
@@ -743,17 +740,18 @@ class _Scribe:
         self.act = ""                            # the sentence of the last step, where a single agent acted
         self.since = 0                           # number of the first event after the last step
 
-    def take(self, event: Event) -> None:
-        "Let an event happen and note what its witnesses perceive"
-        n = len(self.world.events)
-        seen = self.world.step(event)
-        told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
-        if event.kind != "move":
-            shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items()
-                     if log[-1].n == n and log[-1].witnesses)
-            told += [text for text in shown if text not in told]
-        for name in seen:
-            self.pending.setdefault(name, []).extend(told)
+# %% ../nbs/56_symbolic.ipynb #take
+@patch
+def take(self: _Scribe, event: Event) -> None:
+    "Let an event happen and note what its witnesses perceive"
+    n = len(self.world.events)
+    seen = self.world.step(event)
+    told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
+    if event.kind != "move":
+        shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items() if log[-1].n == n and log[-1].witnesses)
+        told += [text for text in shown if text not in told]
+    for name in seen:
+        self.pending.setdefault(name, []).extend(told)
 
 # %% ../nbs/56_symbolic.ipynb #_state
 def _state(world: World) -> list[str]:
@@ -814,7 +812,7 @@ def to_context(
         raise DataError(f"No exact context of this story: {missing}.")
     events = [event for event in story.events if event.kind != "unknown"]
     extra = [event.agents[0] for event in events if event.kind == "noise"] if keep_noise else []
-    world = World((*story.agents, *extra), story.announced)
+    world = new_world(story, extra)
     return make_context(tuple(world.agents), _steps(_Scribe(world, beliefs, compact_tags), events, keep_noise))
 
 # %% ../nbs/56_symbolic.ipynb #_steps
