@@ -3116,6 +3116,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.trainer.TrainerPolicy.prompt_ids': ( 'trainer.html#trainerpolicy.prompt_ids',
                                                                                'humanlm/trainer.py'),
                                  'humanlm.trainer._has': ('trainer.html#_has', 'humanlm/trainer.py'),
+                                 'humanlm.trainer._score_means': ('trainer.html#_score_means', 'humanlm/trainer.py'),
+                                 'humanlm.trainer._trl_args': ('trainer.html#_trl_args', 'humanlm/trainer.py'),
                                  'humanlm.trainer.batch_metrics': ('trainer.html#batch_metrics', 'humanlm/trainer.py'),
                                  'humanlm.trainer.check_cycle': ('trainer.html#check_cycle', 'humanlm/trainer.py'),
                                  'humanlm.trainer.check_groups': ('trainer.html#check_groups', 'humanlm/trainer.py'),
