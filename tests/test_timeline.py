@@ -7,20 +7,27 @@ import pytest
 from humanlm.contexts import Context, make_context, to_lists, violations
 from humanlm.symbolic import read_story, to_context
 from humanlm.timeline import (
-    TABS, Timeline, beliefs, comparison_html, load_text, objects, paired_steps, timeline_figure, timeline_page, view, viewer_data)
+    TABS, Timeline, beliefs, comparison_html, load_text, objects, paired_steps, timeline_figure, timeline_page, view,
+    viewer_data)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = [
-    "<script>alert(1)</script>", "</td></table></details>", '" onmouseover="alert(1)', "' onclick='x", "&lt;b&gt; &amp;", "</style><b>",
-    "<same_as_state />", "<mental_state>x", "</title><img src=x onerror=y>", "\x00\x1b[31m\u202eabc", "\ud800", "$x$ | `c`", "a: b\n\n- c", ":1", ""]
+    "<script>alert(1)</script>", "</td></table></details>", '" onmouseover="alert(1)', "' onclick='x",
+    "&lt;b&gt; &amp;", "</style><b>",
+    "<same_as_state />", "<mental_state>x", "</title><img src=x onerror=y>", "\x00\x1b[31m\u202eabc", "\ud800",
+    "$x$ | `c`", "a: b\n\n- c", ":1", ""]
 VOID = {"br", "input", "meta"}
-TAGS = {"b", "body", "div", "details", "h1", "h2", "head", "html", "label", "li", "ol", "p", "pre", "section", "small", "span", "style", "summary",
+TAGS = {"b", "body", "div", "details", "h1", "h2", "head", "html", "label", "li", "ol", "p", "pre", "section",
+    "small", "span", "style", "summary",
         "table", "td", "th", "title", "tr", "ul", *VOID}
 ATTRIBUTES = {"charset", "checked", "class", "content", "for", "id", "lang", "name", "style", "title", "type"}
 
 GOLDEN = make_context(["Ida", "Per", "Moa"], [
-    ("Ida and Per are in the barn.", {"Ida": "[SAME AS STATE]", "Per": "<same_as_state />"}, {"Ida": "hides the bell", "Per": "hums"}),
-    ("The bell is in the hay.", {"Per": "<same_as_last_action_0 /> <mental_state>She is up to something.</mental_state>"}, {"Per": "leaves the barn"}),
+    ("Ida and Per are in the barn.", {"Ida": "[SAME AS STATE]", "Per": "<same_as_state />"},
+    {"Ida": "hides the bell", "Per": "hums"}),
+    ("The bell is in the hay.",
+     {"Per": "<same_as_last_action_0 /> <mental_state>She is up to something.</mental_state>"},
+     {"Per": "leaves the barn"}),
     ("Ida is in the barn.", {"Ida": "<same_as_last_action />", "Moa": "A man comes by."}, {"Ida": "moves the bell"}),
     ("The bell is in the cart.", {"Per": "<same_as_last_action />"}, {})])
 
@@ -66,7 +73,8 @@ def test_presence_and_written_out_texts_of_the_golden_record():
 
 def test_the_page_holds_what_the_record_says():
     reader = read(timeline_page(GOLDEN, title="Bells", source="Ida hid a bell."))
-    for text in ("Bells", "Ida hid a bell.", "Per hums. Ida hides the bell.", "She is up to something.", "Moa is not present", "I10, step 3, Per"):
+    for text in ("Bells", "Ida hid a bell.", "Per hums. Ida hides the bell.", "She is up to something.",
+        "Moa is not present", "I10, step 3, Per"):
         assert text in reader.text
     assert "same_as" not in reader.text and reader.classes.count("flagged") == 1
     assert [reader.classes.count(f"by{i}") for i in range(3)] == [2, 2, 0]
@@ -81,7 +89,8 @@ def test_the_page_stands_alone_and_hides_by_style():
 
 def test_plain_data_for_another_viewer():
     data = json.loads(json.dumps(viewer_data(GOLDEN)))
-    assert [agent["name"] for agent in data["agents"]] == GOLDEN.agents and len({agent["colour"] for agent in data["agents"]}) == 3
+    assert [agent["name"] for agent in data["agents"]] == GOLDEN.agents
+    assert len({agent["colour"] for agent in data["agents"]}) == 3
     assert data["steps"][2]["agents"][2] == {"present": True, "saw": "A man comes by.", "thinks": "", "does": ""}
     assert data["violations"][0]["code"] == "I10" and "comparison" not in data
     assert viewer_data(GOLDEN, GOLDEN)["comparison"]["f1"] == 1
@@ -100,7 +109,8 @@ def test_beliefs_follow_what_was_seen_together():
 
 def test_leaks_inventions_and_omissions_stand_in_their_column():
     reference = make_context("AB", [("", {"A": "One. Two.", "B": "Two."}, {"A": "sings"}), ("", {"A": "A sings"}, {})])
-    generated = make_context("AB", [("", {"A": "One. Nine."}, {"A": "sings"}), ("", {"A": "A sings", "B": "A sings. One."}, {})])
+    generated = make_context("AB", [("", {"A": "One. Nine."}, {"A": "sings"}),
+        ("", {"A": "A sings", "B": "A sings. One."}, {})])
     reader = read(comparison_html(generated, reference))
     assert [reader.classes.count(kind) - 1 for kind in ("leak", "invention", "omission")] == [2, 1, 2]
     assert "precision 0.400, recall 0.500, F1 0.444" in reader.text
@@ -116,7 +126,8 @@ def test_steps_are_paired_by_their_actions():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_everything_stays_text(text):
-    context = make_context([text, "B"], [(text, {text: text, "B": text}, {text: text}), (text, {"B": "<same_as_last_action />"}, {"B": text})])
+    context = make_context([text, "B"], [(text, {text: text, "B": text}, {text: text}),
+        (text, {"B": "<same_as_last_action />"}, {"B": text})])
     context.steps[0].timestep = text
     context.steps[1].actions[text + "?"] = text
     read(timeline_page(context, context, title=text, source=text))
@@ -161,20 +172,25 @@ def test_a_long_record_is_cut_and_says_so():
 # ---- loading
 
 def test_stories_and_every_shape_of_json_are_read(tmp_path):
-    told = "Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\nMia moved the saw to the drum."
+    told = ("Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\n"
+            "Mia moved the saw to the drum.")
     exact = to_context(read_story(told))
     dumped = exact.model_dump(include={"agents_names", "socialized_context"})
-    for text in (told, json.dumps(dumped), json.dumps(to_lists(exact)), json.dumps({"index": 3, "socialized_context": dumped}),
+    for text in (told, json.dumps(dumped), json.dumps(to_lists(exact)),
+        json.dumps({"index": 3, "socialized_context": dumped}),
                  json.dumps({"simulations": [dumped]})):
         assert load_text(text) == (exact, [])
     assert load_text(json.dumps({"simulations": [dumped] * 2})).notes == ["Showing the first of 2 simulations."]
 
 
 @pytest.mark.parametrize("text, note", [
-    ("", "Nothing was pasted"), ("   ", "Nothing was pasted"), ("[1]", "expected an object"), ("{\"agents_names\": []", "not JSON"),
-    ('{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "observations": {}, "actions": {}}]}', "step 0: state is missing"),
+    ("", "Nothing was pasted"), ("   ", "Nothing was pasted"), ("[1]", "expected an object"),
+    ("{\"agents_names\": []", "not JSON"),
+    ('{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "observations": {}, "actions": {}}]}',
+    "step 0: state is missing"),
     ('{"simulations": []}', "no simulations"), ("Once upon a time.", "Sentence 1 was not understood"),
-    ("Mia entered the shed.\nThe saw is in the crate.\nMia juggled the saw.", "Sentence 3 was not understood"), ("/etc/passwd", "not understood")])
+    ("Mia entered the shed.\nThe saw is in the crate.\nMia juggled the saw.", "Sentence 3 was not understood"),
+    ("/etc/passwd", "not understood")])
 def test_what_cannot_be_read_is_named(text, note):
     context, notes = load_text(text)
     assert context is None and note in "\n".join(notes)
@@ -185,9 +201,11 @@ def test_what_cannot_be_read_is_named(text, note):
 def test_chips_and_boxes_choose_what_is_shown():
     controls = Timeline(GOLDEN).widget()
     def shown(): return read(controls.actions.value)
-    assert shown().classes.count("card") == 4 and {"state", "own"} <= set(shown().classes) and "everyone" not in shown().classes
+    assert shown().classes.count("card") == 4
+    assert {"state", "own"} <= set(shown().classes) and "everyone" not in shown().classes
     controls.chips["Per"].value = False
-    assert shown().classes.count("card") == 2 and "leaves the barn" not in shown().text.replace("Per leaves the barn", "")
+    assert shown().classes.count("card") == 2
+    assert "leaves the barn" not in shown().text.replace("Per leaves the barn", "")
     controls.toggles["everyone"].value = True
     assert "own" not in shown().classes and shown().classes.count("everyone") == 2 + 3
     controls.toggles["state"].value = controls.toggles["everyone"].value = controls.toggles["own"].value = False
@@ -196,7 +214,8 @@ def test_chips_and_boxes_choose_what_is_shown():
 
 def test_steps_memories_and_violations_in_their_tabs():
     controls = Timeline(GOLDEN).widget()
-    assert [title.split(" · ")[0] for title in controls.steps.titles] == ["0", "1", "2", "3"] and controls.steps.titles[3].endswith("⚠ 1")
+    assert [title.split(" · ")[0] for title in controls.steps.titles] == ["0", "1", "2", "3"]
+    assert controls.steps.titles[3].endswith("⚠ 1")
     assert controls.steps.selected_index is None
     assert "Moa is not present" in read(controls.steps.children[0].value).text
     controls.who.value = "Moa"
@@ -222,9 +241,11 @@ def test_a_reference_can_be_pasted_and_a_fault_leaves_what_is_shown():
     controls = Timeline(GOLDEN).widget()
     controls.pasted.value = GOLDEN.model_dump_json()
     controls.compare.click()
-    assert controls.tabs.selected_index == TABS.index("Compare") and "F1 1.000" in controls.tabs.children[TABS.index("Compare")].value
+    assert controls.tabs.selected_index == TABS.index("Compare")
+    assert "F1 1.000" in controls.tabs.children[TABS.index("Compare")].value
     controls.load("{")
-    assert "could not be shown" in controls.status.value and controls.context == GOLDEN and list(controls.chips) == GOLDEN.agents
+    assert "could not be shown" in controls.status.value
+    assert controls.context == GOLDEN and list(controls.chips) == GOLDEN.agents
 
 
 # ---- in a browser
@@ -236,8 +257,10 @@ def test_a_browser_draws_the_page_and_its_chips_hide(tmp_path):
     def colours(name: str, page: str) -> dict:
         "Count the pixels of each colour"
         (tmp_path / f"{name}.html").write_text(page, "utf-8")
-        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=700,1200",
-                   f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / name}.png", (tmp_path / f"{name}.html").as_uri()]
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                   "--window-size=700,1200",
+                   f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / name}.png",
+                   (tmp_path / f"{name}.html").as_uri()]
         subprocess.run(command, capture_output=True, timeout=300, check=True)
         return {colour: n for n, colour in Image.open(tmp_path / f"{name}.png").convert("RGB").getcolors(1 << 24)}
 
