@@ -108,7 +108,7 @@ def json_line(
         row = json.loads(text)
     except (ValueError, RecursionError) as e:
         row = shorten(e)
-    if "\\ud" in text.lower() and (whole := _whole(row)) != row:
+    if ("\\ud" in text or "\\uD" in text) and (whole := _whole(row)) != row:
         yield RowFault("wrong encoding", f"half a surrogate pair: {shorten(repr(text))}")
         row = whole
     yield row if isinstance(row, dict) else RowFault("broken JSON", f"{shorten(repr(text[:400]))}: no object ({shorten(row, 60)})")

@@ -202,8 +202,13 @@ def reddit_author(message: dict, facts: dict, place: int = 0) -> Known:
 # %% ../nbs/02_formats.ipynb #reddit_user
 def reddit_user(user_id: str, facts: dict) -> Known:
     "Who wrote the reply"
+    return _reddit_user(user_id, known_name(facts.get("author")))
+
+
+@lru_cache(maxsize=65536)
+def _reddit_user(user_id, author):
     login = _login(user_id)
-    return Known(login, _ids(_raw(login), _login(known_name(facts.get("author")))))
+    return Known(login, _ids(_raw(login), _login(author)))
 
 
 def _reddit_root(post_id, message, facts, notes): return post_id.removeprefix("t3_")
@@ -591,10 +596,10 @@ def same_person(
     "Decide whether an author is the user, and by what"
     if not who.shown:
         return "no"
-    if user.shown in who.ids or not set(user.ids).isdisjoint(who.ids):
+    if user.shown in who.ids:
         return "id"
     if who.ids and user.ids:
-        return "no"
+        return "no" if set(user.ids).isdisjoint(who.ids) else "id"
     if not set(user.names).isdisjoint(who.names):
         return "display name"
     if _HASHED.fullmatch(user.shown) and is_hash_of(user.shown, who):

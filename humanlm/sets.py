@@ -145,12 +145,12 @@ class Writer:
 
 # %% ../nbs/12_sets.ipynb #row
 @patch
-def row(self: Writer, entry: Entry, place: int, split: str, order: int) -> Made | str:
+def row(self: Writer, entry: Entry, place: int, split: str, order: int, index: int = 0) -> Made | str:
     "Make a row; or say which fate it meets"
     voice = self.voices.of(entry, place)
     if voice.holds(entry.reply): return "quoted"
     if self.least and voice.persona.fields and persona_items(voice.persona.fields) < self.least: return "thin persona"
-    return make_row(entry, voice, split.removesuffix("_dropout"), self.media, order)
+    return make_row(entry, voice, split.removesuffix("_dropout"), self.media, order, index)
 
 # %% ../nbs/12_sets.ipynb #tables
 @patch
@@ -204,9 +204,9 @@ def _chunk(self: Writer, shard, chosen, note):
     rows, records = [], self.plan.records[chosen]
     places = self.people.place(records["user"]).tolist() if self.people else [-1] * len(chosen)
     for entry, r, place, order in zip(self.spool.fetch(records), chosen.tolist(), places, self.plan.rank[chosen].tolist()):
-        made = self.row(entry, place, shard.split, order)
+        made = self.row(entry, place, shard.split, order, shard.start + note["rows"] + len(rows))
         if isinstance(made, str): note["out"].append([r, made])
-        else: rows.append(made._replace(index=shard.start + note["rows"] + len(rows)))
+        else: rows.append(made)
     if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = self.thoughts(rows, note["lost"])
     note["rows"] += len(rows)
     note["ids"] += [r.entry.id for r in rows] if shard.split != "train" else []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fastcore.basics import patch
 
 from .data import Message, atomic_path, atomic_write, to_json
 from .files import Faults
@@ -120,32 +121,45 @@ class Spool:
         while (path := self.folder / f"{len(found):05d}.json").exists(): found.append(json.loads(path.read_bytes()))
         return found
 
-    def add(self, entries: Iterable[Entry], note: Callable[[], Mapping]) -> int:
-        "Write one part; `note` is asked when all entries are written"
-        part, records, offset = len(self.notes), [], 0
-        path = self.folder / f"{part:05d}"
-        with atomic_path(path.with_suffix(".bin")) as new, open(new, "wb", buffering=2**20) as f:
-            for entry in entries:
-                records.append(record(entry, data := pack(entry), part, offset))
-                offset += f.write(data)
-        with atomic_path(path.with_suffix(".npy")) as new: np.save(new, np.array(records, RECORD))
-        atomic_write(path.with_suffix(".json"), to_json(note()))
-        return len(records)
-
     def records(self) -> np.ndarray:  # [N] of `RECORD`
         "Read the records of all parts"
         parts = [np.load(self.folder / f"{i:05d}.npy") for i in range(len(self.notes))]
         return np.concatenate(parts) if parts else np.zeros(0, RECORD)
 
-    def fetch(self, records: np.ndarray) -> Iterator[Entry]:  # [N] of `RECORD`
-        "Read entries, one after another"
-        for part, offset, length in zip(*(records[name].tolist() for name in ("part", "offset", "length"))):
-            if part not in self.files: self.files[part] = os.open(self.folder / f"{part:05d}.bin", os.O_RDONLY)
-            yield unpack(os.pread(self.files[part], length, offset))
+# %% ../nbs/03_spool.ipynb #add
+@patch
+def add(
+    self: Spool,
+    entries: Iterable[Entry],
+    note: Callable[[], Mapping],  # asked when all entries are written
+) -> int:  # entries
+    "Write one part"
+    part, records, offset = len(self.notes), [], 0
+    path = self.folder / f"{part:05d}"
+    with atomic_path(path.with_suffix(".bin")) as new, open(new, "wb", buffering=2**20) as f:
+        for entry in entries:
+            records.append(record(entry, data := pack(entry), part, offset))
+            offset += f.write(data)
+    with atomic_path(path.with_suffix(".npy")) as new: np.save(new, np.array(records, RECORD))
+    atomic_write(path.with_suffix(".json"), to_json(note()))
+    return len(records)
 
-    def close(self):
-        "Close the files"
-        while self.files: os.close(self.files.popitem()[1])
+# %% ../nbs/03_spool.ipynb #fetch
+@patch
+def fetch(
+    self: Spool,
+    records: np.ndarray,  # [N] of `RECORD`
+) -> Iterator[Entry]:
+    "Read entries, one after another"
+    for part, offset, length in zip(*(records[name].tolist() for name in ("part", "offset", "length"))):
+        if part not in self.files: self.files[part] = os.open(self.folder / f"{part:05d}.bin", os.O_RDONLY)
+        yield unpack(os.pread(self.files[part], length, offset))
+
+
+@patch
+def close(self: Spool):
+    "Close the files"
+    while self.files: os.close(self.files.popitem()[1])
 
 # %% ../nbs/03_spool.ipynb #Step
 class Step(NamedTuple):

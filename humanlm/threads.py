@@ -356,7 +356,7 @@ class Features(NamedTuple):
     length: int  # in words
 
 # %% ../nbs/02_threads.ipynb #line_features
-@lru_cache(maxsize=2048)  # a line counts for everyone first, and then for its author
+@lru_cache(maxsize=4096)  # a line counts for everyone first, and then for its author
 def line_features(
     text: str,  # one line, names at its start removed
 ) -> Features:
