@@ -7,9 +7,9 @@ __all__ = ['ENGINES', 'ROLES', 'USER', 'READ', 'CHANGE_NOTHING', 'NEUTRAL', 'GRO
            'Asked', 'optional', 'is_text', 'is_switch', 'number', 'message_text', 'read_message', 'read_persona',
            'check_fields', 'read_stop', 'read_cap', 'read_stream', 'read_level', 'read_request', 'request_row',
            'request_sampling', 'Answer', 'read_answer', 'Engine', 'PolicyEngine', 'Answered', 'message_of',
-           'completion_body', 'chunks', 'event', 'Service', 'read_body', 'stream', 'make_app', 'listen', 'http_server',
-           'serving', 'address', 'vllm_program', 'has_gpu', 'choose_engine', 'vllm_command', 'vllm_rank', 'Child',
-           'VLLMEngine', 'start_vllm', 'served_name', 'plan', 'open_engine', 'serve', 'main']
+           'completion_body', 'chunks', 'event', 'Service', 'read_body', 'stream', 'make_app', 'model_body', 'listen',
+           'http_server', 'serving', 'address', 'vllm_program', 'has_gpu', 'choose_engine', 'vllm_command', 'vllm_rank',
+           'Child', 'VLLMEngine', 'start_vllm', 'is_up', 'served_name', 'plan', 'open_engine', 'serve', 'main']
 
 # %% ../nbs/85_serve.ipynb #import-asyncio-import-contextlib
 import asyncio
@@ -36,8 +36,10 @@ from typing import Any, NamedTuple, Protocol
 
 from fastcore.basics import patch
 
+# %% ../nbs/85_serve.ipynb #from-humanlm-config-import
 from .config import command, parse
-from .data import ConfigError, Example, HumanLMError, Message, Persona, check_name, near_miss, require, run_sync, shorten, to_json
+from .data import (
+    ConfigError, Example, HumanLMError, Message, Persona, near_miss, require, run_sync, shorten, to_json)
 from .hierarchy import ParsePolicy, clean_reply, format_persona, make_rows
 from .hierarchy import parse as parse_completion
 from .hub import ModelChoice
@@ -49,7 +51,7 @@ from .trajectory import Completion
 # %% ../nbs/85_serve.ipynb #ENGINES
 ENGINES = ("auto", "transformers", "vllm")
 
-
+# %% ../nbs/85_serve.ipynb #ServeConfig
 @dataclass(frozen=True)
 class ServeConfig:
     "Where a model is served, and what a request may ask for"
@@ -129,7 +131,7 @@ def optional(
         return value
     raise RequestError(f"{where}{name} must be {what}, got {shorten(repr(value))}", f"{where}{name}")
 
-
+# %% ../nbs/85_serve.ipynb #is_text
 def is_text(value: Any, most: int = 100) -> bool:
     "Whether it is a text, neither empty nor too long"
     return isinstance(value, str) and 0 < len(value) <= most
@@ -176,13 +178,13 @@ def read_message(
     user_id: str,  # the simulated person
 ) -> tuple[str, Message]:  # its role, and the message
     "Read one message of a request"
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        role = message.get("role") if isinstance(message, dict) else message
+    role = message.get("role") if isinstance(message, dict) else message
+    if not isinstance(message, dict) or role not in ROLES:
         raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {shorten(repr(role))}", f"{where}.role")
     name = optional(message, "name", lambda n: n == "" or is_text(n, 200), "a text of at most 200 characters", f"{where}.") or ""
     text = message_text(message.get("content"), where)
-    speaker = user_id if message["role"] == "assistant" else name
-    return message["role"], Message(where, name=speaker, content=text)
+    speaker = user_id if role == "assistant" else name
+    return role, Message(where, name=speaker, content=text)
 
 # %% ../nbs/85_serve.ipynb #read_persona
 def read_persona(given: Any, said: Sequence[str]) -> tuple[Persona, int]:
@@ -208,7 +210,7 @@ NEUTRAL = {"frequency_penalty": (0,), "presence_penalty": (0,), "logprobs": (Fal
            "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "response_format": ({"type": "text"},),
            "modalities": (["text"],), "reasoning_effort": (), "verbosity": (), "audio": (), "prediction": ()}
 
-
+# %% ../nbs/85_serve.ipynb #check_fields
 def check_fields(body: Mapping[str, Any]) -> None:
     "Refuse fields that do not exist, and those that ask for what a simulated user cannot do"
     for name, value in body.items():
@@ -228,20 +230,20 @@ def read_stop(body: Mapping[str, Any]) -> tuple[str, ...]:
     found = optional(body, "stop", fits, "a text or up to four, none of them empty") or ()
     return (found,) if isinstance(found, str) else tuple(found)
 
-
+# %% ../nbs/85_serve.ipynb #read_cap
 def read_cap(body: Mapping[str, Any], most: int) -> int | None:
     "Read the cap of an answer, in tokens, under its new or its old name"
     name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     return number(body, name, 1, most, int)
 
-
+# %% ../nbs/85_serve.ipynb #read_stream
 def read_stream(body: Mapping[str, Any]) -> tuple[bool, bool]:
     "Read whether to stream, and whether a stream ends with its usage"
     options = optional(body, "stream_options", lambda o: isinstance(o, dict), "an object with include_usage") or {}
     usage = optional(options, "include_usage", is_switch, "true or false", "stream_options.")
     return optional(body, "stream", is_switch, "true or false") is True, usage is True
 
-
+# %% ../nbs/85_serve.ipynb #read_level
 def read_level(body: Mapping[str, Any], levels: Sequence[str]) -> str:
     "Read which level is asked for"
     level = body.get("level")
@@ -285,7 +287,7 @@ def request_row(
     row = make_rows([example], setup.hierarchy, [asked.level])[0]  # all levels where they are asked together
     return row | ({"max_tokens": asked.max_tokens} if asked.max_tokens else {})
 
-
+# %% ../nbs/85_serve.ipynb #request_sampling
 def request_sampling(
     asked: Asked,
     setup: PolicySetup,
@@ -304,7 +306,7 @@ class Answer(NamedTuple):
     finish: str  # stop or length
     status: str  # what the parser said
 
-
+# %% ../nbs/85_serve.ipynb #read_answer
 def read_answer(
     completion: Completion,
     row: dict,
@@ -356,16 +358,18 @@ class PolicyEngine:
         found = await self.batches.get().add((row, sampling))
         return found, sum(len(c.ids) for c in found)
 
-    def answer(self, jobs: list[tuple[dict, Sampling]]) -> list:
-        "Answer a batch: completions, or what went wrong, for each job"
-        self.sizes.append(len(jobs))
-        try:
-            return self.write_all(jobs)
-        except Exception as e:
-            return [self.answer([job])[0] for job in jobs] if len(jobs) > 1 else [e]
-
     def close(self) -> None:
         "Let go of the model"
+
+# %% ../nbs/85_serve.ipynb #answer
+@patch
+def answer(self: PolicyEngine, jobs: list[tuple[dict, Sampling]]) -> list:
+    "Answer a batch: completions, or what went wrong, for each job"
+    self.sizes.append(len(jobs))
+    try:
+        return self.write_all(jobs)
+    except Exception as e:
+        return [self.answer([job])[0] for job in jobs] if len(jobs) > 1 else [e]
 
 # %% ../nbs/85_serve.ipynb #write_all
 @patch
@@ -399,12 +403,12 @@ class Answered(NamedTuple):
         total = self.tokens_in + self.tokens_out
         return {"prompt_tokens": self.tokens_in, "completion_tokens": self.tokens_out, "total_tokens": total}
 
-
+# %% ../nbs/85_serve.ipynb #message_of
 def message_of(answer: Answer) -> dict:
     "The message of an answer; a thought stands beside the text"
     return {"role": "assistant", "content": answer.text} | ({"reasoning_content": answer.thought} if answer.thought else {})
 
-
+# %% ../nbs/85_serve.ipynb #completion_body
 def completion_body(a: Answered) -> dict:
     "A whole answer"
     choices = [{"index": i, "message": message_of(x), "logprobs": None, "finish_reason": x.finish} for i, x in enumerate(a.answers)]
@@ -422,7 +426,7 @@ def chunks(a: Answered) -> Iterator[dict]:
     if a.asked.stream_usage:
         yield head | {"choices": [], "usage": a.usage}
 
-
+# %% ../nbs/85_serve.ipynb #event
 def event(data: dict | str) -> str:
     "One server-sent event"
     return f"data: {data if isinstance(data, str) else to_json(data)}\n\n"
@@ -450,19 +454,21 @@ class Service:
             raise RequestError(f"{self.waiting} requests are waiting already. Try again in a moment.", None, 503, "overloaded")
         return asked
 
-    async def answer(self, asked: Asked) -> Answered:
-        "Answer a request"
-        row, self.waiting = request_row(asked, self.setup), self.waiting + 1
-        try:
-            found, tokens = await self.engine.write(row, request_sampling(asked, self.setup))
-        except HumanLMError as e:
-            raise RequestError(str(e), "messages", code="context_length_exceeded") from e
-        except Exception as e:
-            raise RequestError(f"The model failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "engine_failed") from e
-        finally:
-            self.waiting -= 1
-        answers = [read_answer(c, row, asked.level, self.setup.hierarchy.strict, asked.stop) for c in found]
-        return Answered(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), self.name, asked, answers, len(found[0].prompt_ids), tokens)
+# %% ../nbs/85_serve.ipynb #answer-2
+@patch
+async def answer(self: Service, asked: Asked) -> Answered:
+    "Answer a request"
+    row, self.waiting = request_row(asked, self.setup), self.waiting + 1
+    try:
+        found, tokens = await self.engine.write(row, request_sampling(asked, self.setup))
+    except HumanLMError as e:
+        raise RequestError(str(e), "messages", code="context_length_exceeded") from e
+    except Exception as e:
+        raise RequestError(f"The model failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "engine_failed") from e
+    finally:
+        self.waiting -= 1
+    answers = [read_answer(c, row, asked.level, self.setup.hierarchy.strict, asked.stop) for c in found]
+    return Answered(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), self.name, asked, answers, len(found[0].prompt_ids), tokens)
 
 # %% ../nbs/85_serve.ipynb #read_body
 async def read_body(
@@ -480,7 +486,7 @@ async def read_body(
     except (ValueError, RecursionError) as e:
         raise RequestError(f"The request is no JSON: {shorten(e)}") from e
 
-
+# %% ../nbs/85_serve.ipynb #stream
 async def stream(service: Service, asked: Asked, quiet: float = 10.0) -> AsyncIterator[str]:
     "Answer with server-sent events; a comment every `quiet` seconds keeps the line open"
     job = asyncio.ensure_future(service.answer(asked))
@@ -502,36 +508,42 @@ def make_app(
     "Put a service behind OpenAI's addresses"
     starlette = _starlette()
 
-    def reply(body: dict, status: int = 200, **headers: str):
-        return starlette.Response(json.dumps(body), status, headers, "application/json")
-
-    def model() -> dict:
-        return {"id": service.name, "object": "model", "created": service.created, "owned_by": "humanlm",
-                "levels": list(service.levels)}
-
-    async def models(request): return reply({"object": "list", "data": [model()]})
-    async def health(request): return reply({"status": "ok", "waiting": service.waiting})
+    async def models(request): return _reply({"object": "list", "data": [model_body(service)]})
+    async def health(request): return _reply({"status": "ok", "waiting": service.waiting})
 
     async def complete(request):
         asked = service.read(await read_body(request, service.config.max_body))
         if asked.stream:
             return starlette.StreamingResponse(stream(service, asked), media_type="text/event-stream")
-        return reply(completion_body(await service.answer(asked)))
-
-    def refused(request, e):
-        return reply(e.body(), e.status, **({"Retry-After": "1"} if e.status == 503 else {}))
-
-    def not_found(request, e):
-        where = f"{request.method} {shorten(request.url.path)} does not exist here. Ask POST /v1/chat/completions or GET /v1/models."
-        return reply(RequestError(where, None, e.status_code, "unknown_url").body(), e.status_code)
-
-    def failed(request, e):
-        return reply(RequestError(f"The server failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "server_failed").body(), 500)
+        return _reply(completion_body(await service.answer(asked)))
 
     routes = [starlette.Route("/v1/models", models), starlette.Route("/health", health),
               starlette.Route("/v1/chat/completions", complete, methods=["POST"])]
-    handlers = {RequestError: refused, starlette.HTTPException: not_found, Exception: failed}
+    handlers = {RequestError: _refused, starlette.HTTPException: _not_found, Exception: _failed}
     return starlette.Starlette(routes=routes, exception_handlers=handlers)
+
+# %% ../nbs/85_serve.ipynb #model_body
+def model_body(service: Service) -> dict:
+    "The entry of the model in the list of models"
+    return {"id": service.name, "object": "model", "created": service.created, "owned_by": "humanlm",
+            "levels": list(service.levels)}
+
+# %% ../nbs/85_serve.ipynb #_reply
+def _reply(body, status=200, **headers):
+    return _starlette().Response(json.dumps(body), status, headers, "application/json")
+
+
+def _refused(request, e):
+    return _reply(e.body(), e.status, **({"Retry-After": "1"} if e.status == 503 else {}))
+
+
+def _not_found(request, e):
+    where = f"{request.method} {shorten(request.url.path)} does not exist here. Ask POST /v1/chat/completions or GET /v1/models."
+    return _reply(RequestError(where, None, e.status_code, "unknown_url").body(), e.status_code)
+
+
+def _failed(request, e):
+    return _reply(RequestError(f"The server failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "server_failed").body(), 500)
 
 # %% ../nbs/85_serve.ipynb #_starlette
 def _starlette():
@@ -570,7 +582,7 @@ def http_server(
     uvicorn = _starlette().uvicorn
     return uvicorn.Server(uvicorn.Config(make_app(service), **options))
 
-
+# %% ../nbs/85_serve.ipynb #serving
 @contextlib.contextmanager
 def serving(
     service: Service,
@@ -585,7 +597,7 @@ def serving(
         server.should_exit = True
         thread.join(60)
 
-
+# %% ../nbs/85_serve.ipynb #address
 def address(line: socket.socket) -> str:
     "The address of a server for clients"
     host, port = line.getsockname()[:2]
@@ -597,12 +609,12 @@ def vllm_program() -> str | None:
     named = os.environ.get("HUMANLM_VLLM", "")
     return shutil.which("vllm" if named in ("", "1") else named)
 
-
+# %% ../nbs/85_serve.ipynb #has_gpu
 def has_gpu() -> bool:
     "Whether this machine has a GPU, without loading a library"
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
 
-
+# %% ../nbs/85_serve.ipynb #choose_engine
 def choose_engine(config: ServeConfig) -> str:  # vllm or transformers
     "Choose what writes; `ConfigError` if vLLM is asked for and not there"
     if config.engine == "auto":
@@ -630,7 +642,7 @@ def vllm_command(
     return [program, "serve", str(base or place), "--served-model-name", f"{name}-base" if base else name, "--host", "127.0.0.1",
             "--port", str(port), "--dtype", dtype, "--generation-config", "vllm", *shown, *adapter, *rank, *more]
 
-
+# %% ../nbs/85_serve.ipynb #vllm_rank
 def vllm_rank(place: str | Path) -> int:
     "Give the least rank that vLLM can be started with for an adapter"
     rank = json.loads((Path(place) / "adapter_config.json").read_text("utf-8"))["r"]
@@ -648,15 +660,6 @@ class Child:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
                                         start_new_session=True, preexec_fn=_end_with_parent)
 
-    def wait(self, ready: Callable[[], bool], seconds: float = 900.0) -> None:
-        "Wait until it is ready; `ConfigError` with its last words if it ends, or takes too long"
-        end = time.monotonic() + seconds
-        while not ready():
-            if self.process.poll() is not None or time.monotonic() > end:
-                how = "takes too long" if self.process.poll() is None else f"ended with {self.process.returncode}"
-                raise ConfigError(f"{Path(self.process.args[0]).name} {how}. Its last words:\n{self.words()}")
-            time.sleep(0.2)
-
     def words(self, most: int = 2000) -> str:
         "The end of what it has printed"
         size = self.log.seek(0, os.SEEK_END)
@@ -672,11 +675,22 @@ class Child:
                 self.process.wait(seconds)
         self.log.close()
 
-
+# %% ../nbs/85_serve.ipynb #_end_with_parent
 def _end_with_parent():
     "Ask Linux to end this process with its parent (PR_SET_PDEATHSIG)"
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+# %% ../nbs/85_serve.ipynb #wait
+@patch
+def wait(self: Child, ready: Callable[[], bool], seconds: float = 900.0) -> None:
+    "Wait until it is ready; `ConfigError` with its last words if it ends, or takes too long"
+    end = time.monotonic() + seconds
+    while not ready():
+        if self.process.poll() is not None or time.monotonic() > end:
+            how = "takes too long" if self.process.poll() is None else f"ended with {self.process.returncode}"
+            raise ConfigError(f"{Path(self.process.args[0]).name} {how}. Its last words:\n{self.words()}")
+        time.sleep(0.2)
 
 # %% ../nbs/85_serve.ipynb #VLLMEngine
 class VLLMEngine:
@@ -693,23 +707,25 @@ class VLLMEngine:
         self.name, self.policy, self.child = name, policy, child
         self.clients = PerLoop(lambda: AsyncOpenAI(base_url=url, api_key="none", timeout=3600.0, max_retries=0))
 
-    async def write(self, row: dict, sampling: Sampling) -> tuple[list[Completion], int]:
-        "Write the answers to a row"
-        from humanlm.models import cut_completion, end_ids
-        tokenizer, ids = self.policy.tokenizer, self.policy.prompt_ids(row)
-        ends = list(end_ids(tokenizer))
-        ours = {"top_k": sampling.top_k or -1, "stop_token_ids": ends, "include_stop_str_in_output": True, "skip_special_tokens": False,
-                "return_token_ids": True}
-        found = await self.clients.get().completions.create(
-            model=self.name, prompt=ids, n=len(sampling.seed), seed=sampling.seed[0], max_tokens=row["max_tokens"], stop=row["stop"],
-            temperature=sampling.temperature, top_p=sampling.top_p, extra_body=ours)
-        written = [choice.model_extra["token_ids"] for choice in found.choices]
-        return [cut_completion(tokenizer, w, row["stop"], row["max_tokens"], ends, ids) for w in written], found.usage.completion_tokens
-
     def close(self) -> None:
         "End vLLM, if it is ours"
         if self.child:
             self.child.close()
+
+# %% ../nbs/85_serve.ipynb #write
+@patch
+async def write(self: VLLMEngine, row: dict, sampling: Sampling) -> tuple[list[Completion], int]:
+    "Write the answers to a row"
+    from humanlm.models import cut_completion, end_ids
+    tokenizer, ids = self.policy.tokenizer, self.policy.prompt_ids(row)
+    ends = list(end_ids(tokenizer))
+    ours = {"top_k": sampling.top_k or -1, "stop_token_ids": ends, "include_stop_str_in_output": True, "skip_special_tokens": False,
+            "return_token_ids": True}
+    found = await self.clients.get().completions.create(
+        model=self.name, prompt=ids, n=len(sampling.seed), seed=sampling.seed[0], max_tokens=row["max_tokens"], stop=row["stop"],
+        temperature=sampling.temperature, top_p=sampling.top_p, extra_body=ours)
+    written = [choice.model_extra["token_ids"] for choice in found.choices]
+    return [cut_completion(tokenizer, w, row["stop"], row["max_tokens"], ends, ids) for w in written], found.usage.completion_tokens
 
 # %% ../nbs/85_serve.ipynb #start_vllm
 def start_vllm(
@@ -720,26 +736,27 @@ def start_vllm(
     config: ServeConfig,
 ) -> VLLMEngine:
     "Start vLLM for a model and wait until it answers"
-    from urllib.request import urlopen
     from humanlm.models import load_tokenizer
     from humanlm.rollout import ModelPolicy
     policy = ModelPolicy(None, load_tokenizer(place, own.get("template", "humanlm")), own.get("max_prompt_tokens", 1024))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     child = Child(vllm_command(vllm_program(), place, name, port, dtype, config.vllm))
-
-    def ready():
-        try:
-            return urlopen(f"http://127.0.0.1:{port}/health", timeout=5).status == 200
-        except OSError:
-            return False
-
     try:
-        child.wait(ready)
+        child.wait(lambda: is_up(f"http://127.0.0.1:{port}/health"))
     except BaseException:
         child.close()
         raise
     return VLLMEngine(f"http://127.0.0.1:{port}/v1", name, policy, child)
+
+# %% ../nbs/85_serve.ipynb #is_up
+def is_up(url: str) -> bool:
+    "Whether a server answers at an address"
+    from urllib.request import urlopen
+    try:
+        return urlopen(url, timeout=5).status == 200
+    except OSError:
+        return False
 
 # %% ../nbs/85_serve.ipynb #GROUPS
 GROUPS = {"model": ModelChoice, "serve": ServeConfig}
@@ -750,7 +767,7 @@ def served_name(choice: ModelChoice, config: ServeConfig) -> str:
     "The name of the model in requests"
     return config.name or (Path(choice.place).resolve().name if Path(choice.place).is_dir() else choice.place)
 
-
+# %% ../nbs/85_serve.ipynb #plan
 def plan(choice: ModelChoice, config: ServeConfig) -> str:
     "Say what would be served, and how the model is asked"
     place, own, setup = how_to_ask(choice.place)
@@ -775,7 +792,7 @@ def open_engine(
     place, own, setup = how_to_ask(choice.place)
     return start_vllm(place, own, served_name(choice, config), choice.dtype or own.get("dtype", "auto"), config), setup
 
-
+# %% ../nbs/85_serve.ipynb #serve
 def serve(
     choice: ModelChoice,
     config: ServeConfig,

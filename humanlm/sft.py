@@ -60,7 +60,7 @@ def sft_dataset(
         "dropped": [p.dropped for p in prompts],
     })
 
-
+# %% ../nbs/28_sft.ipynb #_fitted
 def _fitted(row, tokenizer, limit):
     where = f"Row {row['row_id'] or 'without a name'}"
     if row["thinking"] and parts_text(row["target"]).lstrip().startswith("<think>"):
@@ -86,7 +86,7 @@ def labelled(
     texts = [(e, e.reply if level == "response" else describe(level, e.reply)) for e in examples]
     return [(e, text) for e, text in texts if text]
 
-
+# %% ../nbs/28_sft.ipynb #reply_rows
 def reply_rows(
     examples: Sequence[Example],  # of the training split
     config: HierarchyConfig,
@@ -125,7 +125,7 @@ def closed(
     text = thought.strip().removeprefix("<think>").partition("</think>")[0].strip()
     return [plain(f"{text}\n"), markup("</think>")] if text else []
 
-
+# %% ../nbs/28_sft.ipynb #thought_from
 def thought_from(
     config: HierarchyConfig,  # whether replies think
     describe: Describe | None = None,  # where no state is known
@@ -167,7 +167,7 @@ def shortened(
     "Give the same example with a shorter persona and the post alone as context"
     return replace(example, persona=Persona(example.user_id, " ".join(phrases)), context=example.context[:1])
 
-
+# %% ../nbs/28_sft.ipynb #kept_phrases
 def kept_phrases(
     needed: Sequence[int],  # indices that the asked state depends on
     total: int,  # phrases of the whole persona
@@ -185,7 +185,7 @@ def asked_states(
     "The states of the synthetic world that the settings ask for"
     return [name for name in config.load().names if name in STATES]
 
-
+# %% ../nbs/28_sft.ipynb #lesson
 def lesson(
     world: World,
     example: Example,  # of the training split
@@ -203,7 +203,7 @@ def lesson(
     kept = kept_phrases(needed, len(profile.phrases), share, rng)
     return world_row(world, shortened(example, [profile.phrases[i] for i in kept]), levels, 0.0, config, rng)
 
-
+# %% ../nbs/28_sft.ipynb #LESSON_WEIGHTS
 LESSON_WEIGHTS = {"stance": 2, "emotion": 2, "belief": 1, "value": 2, "goal": 2, "communication": 1}
 "How often a state has lessons of its own: twice as often where the post matters beside the persona"
 
@@ -214,14 +214,14 @@ def stage_one(world: World, example: Example, progress: float, config: Hierarchy
         return lesson(world, example, lesson_share(progress), config, rng)
     return world_row(world, example, ["response"], 0.0, config, rng, with_thought(config, rng))
 
-
+# %% ../nbs/28_sft.ipynb #lesson_share
 def lesson_share(
     progress: float,  # from 0 to 1
 ) -> float:
     "How far lessons have grown: nothing for a quarter, then up to 0.7"
     return 0.7 * max(0.0, progress - 0.25) / 0.75
 
-
+# %% ../nbs/28_sft.ipynb #stage_two
 def stage_two(world: World, example: Example, noise: float, config: HierarchyConfig, rng: random.Random) -> dict:
     "All six states, one of them, or a reply, as a polite annotator would have it"
     kind, states = rng.random(), asked_states(config)
@@ -230,7 +230,7 @@ def stage_two(world: World, example: Example, noise: float, config: HierarchyCon
         return world_row(world, example, levels, noise, config, rng)
     return world_row(world, example, ["response"], noise, config, rng, with_thought(config, rng))
 
-
+# %% ../nbs/28_sft.ipynb #with_thought
 def with_thought(config: HierarchyConfig, rng: random.Random) -> bool:
     "Whether a reply row gets a thought: about half of them, where replies think at all"
     return config.thinks("response") and rng.random() < 0.55

@@ -8,7 +8,7 @@ __all__ = ['GROUPS', 'SAVE_OPTIONS', 'is_main_process', 'wait_for_all', 'Run', '
            'trained_part', 'cold_start_rows', 'train_rows', 'cold_start', 'train_replies', 'train_by_reward',
            'train_method', 'models_of', 'reference_evaluations', 'kept_evaluations', 'evaluation_of', 'evaluate_all',
            'cold_start_plan', 'method_plan', 'judge_plan', 'plan', 'wandb_run', 'audit_judge', 'record', 'run_stages',
-           'check_settings', 'check_processes', 'start', 'table', 'print_trainer_options', 'main', 'compare']
+           'check_settings', 'check_processes', 'start', 'finish', 'table', 'print_trainer_options', 'main', 'compare']
 
 # %% ../nbs/80_train.ipynb #import-gc-import-math
 import gc
@@ -22,6 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastcore.basics import patch
+
+# %% ../nbs/80_train.ipynb #from-humanlm-audit-import
 from .audit import audit, audit_requests, audit_table, load_probes
 from .config import (
     RunConfig, Settings, SFTConfig, Stages, command, open_run, parse, process_count, read_record, require_same, run_record,
@@ -64,7 +67,7 @@ def is_main_process() -> bool:
     "Whether this is the first process of those that `accelerate launch` or `torchrun` started; alone, it is"
     return int(os.environ.get("RANK", 0)) == 0
 
-
+# %% ../nbs/80_train.ipynb #wait_for_all
 def wait_for_all() -> None:
     "Wait until every process has come here"
     if process_count() > 1:
@@ -84,31 +87,37 @@ class Run:
     second: Judge | None  # that audits compare the judge of training with; spends from its budget
     stages: Stages  # wall time by stage
 
-    def model_folder(self, name: str) -> Path:
-        "Where the weights of a model of the comparison lie"
-        return self.folder / "models" / name
-
-    def has_model(self, name: str) -> bool:
-        "Whether a model of the comparison is finished; several processes agree on it"
-        wait_for_all()
-        found = (self.model_folder(name) / "config.json").exists()
-        wait_for_all()
-        return found
-
-    def load(self, name: str):
-        "Load the weights of a model of the comparison"
-        from humanlm.models import load_model
-        return load_model(self.model_folder(name), self.settings.model.template, self.settings.model.dtype)
-
-    def watch(self, stage: str) -> tuple:
-        "A progress bar and a line in `metrics.jsonl` for every log of a stage"
-        from humanlm.sft import MetricsLog, Progress
-        return (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage)) if is_main_process() else ()
-
     @property
     def report_to(self) -> str:
         "Where trainers log besides the run folder"
         return "wandb" if self.settings.run.wandb else "none"
+
+    def model_folder(self, name: str) -> Path:
+        "Where the weights of a model of the comparison lie"
+        return self.folder / "models" / name
+
+# %% ../nbs/80_train.ipynb #has_model
+@patch
+def has_model(self: Run, name: str) -> bool:
+    "Whether a model of the comparison is finished; several processes agree on it"
+    wait_for_all()
+    found = (self.model_folder(name) / "config.json").exists()
+    wait_for_all()
+    return found
+
+
+@patch
+def load(self: Run, name: str):
+    "Load the weights of a model of the comparison"
+    from humanlm.models import load_model
+    return load_model(self.model_folder(name), self.settings.model.template, self.settings.model.dtype)
+
+# %% ../nbs/80_train.ipynb #watch
+@patch
+def watch(self: Run, stage: str) -> tuple:
+    "A progress bar and a line in `metrics.jsonl` for every log of a stage"
+    from humanlm.sft import MetricsLog, Progress
+    return (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage)) if is_main_process() else ()
 
 # %% ../nbs/80_train.ipynb #updates
 def updates(settings: Settings) -> int:
@@ -125,7 +134,7 @@ def max_steps(settings: Settings, rows: int = 0) -> int:
         return math.ceil(own["num_train_epochs"] * rows / settings.rollout.num_prompts) * updates(settings)
     return int(own.get("max_steps", 100))
 
-
+# %% ../nbs/80_train.ipynb #method_args
 def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str = "none", rows: int = 0):
     "TRL's options for one method"
     from humanlm.trainer import trainer_args
@@ -165,7 +174,7 @@ def make_run(
     write_jsonl(folder / "examples.jsonl", held_out)
     return Run(settings, folder, data, judge, test_judge, second_judge(s.judge, judge.ledger), stages)
 
-
+# %% ../nbs/80_train.ipynb #check_judge
 def check_judge(judge: JudgeConfig, data: Data) -> None:
     "Raise where the oracle would judge people whose states nobody knows"
     if judge.model == "oracle" and not any(e.states for e in data.examples):
@@ -176,7 +185,7 @@ def check_judge(judge: JudgeConfig, data: Data) -> None:
         require_auditable(getattr(judge, field), f"{judge.group}.{field}")
         require_price(judge, getattr(judge, field))
 
-
+# %% ../nbs/80_train.ipynb #check_judges
 def check_judges(settings: Settings, data: Data) -> None:
     "Check the judges of training and of test, before anything is written"
     for config in (settings.judge, settings.test_judge):
@@ -189,7 +198,7 @@ def training_texts(data: Data) -> list[str]:
              (e.persona.text, e.reply, *(m.content for m in e.context), *(e.states or {}).values()))
     return list(dict.fromkeys(texts))
 
-
+# %% ../nbs/80_train.ipynb #base_model
 def base_model(run: Run):
     "Build or load the base model, and keep it as `base`"
     from humanlm.models import make_model
@@ -200,7 +209,7 @@ def base_model(run: Run):
     keep_model(run, "base", *made)
     return made
 
-
+# %% ../nbs/80_train.ipynb #keep_model
 def keep_model(run: Run, name: str, model, tokenizer) -> None:
     "Save a model of the comparison with its contract: the way it was trained, and so must be asked"
     from humanlm.models import save_model
@@ -210,7 +219,7 @@ def keep_model(run: Run, name: str, model, tokenizer) -> None:
         save_model(model, tokenizer, run.model_folder(name), asked)
     wait_for_all()
 
-
+# %% ../nbs/80_train.ipynb #trained_part
 def trained_part(run: Run, model):
     "Put an adapter on the base model where `model.lora_rank` asks for one; it is what all methods train on"
     from humanlm.models import add_adapter
@@ -227,7 +236,7 @@ def cold_start_rows(run: Run) -> list[dict]:
     rng, count = random.Random(f"cold-start{s.run.seed}"), s.sft.reply_steps * s.sft.batch
     return reply_rows(data.split("train"), hierarchy, count, rng, rule_state, thought_from(hierarchy, rule_state))
 
-
+# %% ../nbs/80_train.ipynb #train_rows
 def train_rows(
     run: Run,
     stage: str,
@@ -303,7 +312,7 @@ def models_of(settings: Settings) -> list[str]:
     "Names of the models a run compares, from untrained to trained"
     return ["base", "cold-start", *settings.run.methods]
 
-
+# %% ../nbs/80_train.ipynb #reference_evaluations
 def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
     "Judge predictors of the synthetic world that need no model; none for real data"
     if run.data.world is None:
@@ -314,7 +323,7 @@ def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
     return {name: kept_evaluations(run, name, lambda: judged(run_sync(judge_texts(examples, said, run.test_judge)), run.settings))
             for name, said in texts.items()}
 
-
+# %% ../nbs/80_train.ipynb #kept_evaluations
 def kept_evaluations(run: Run, name: str, make: Callable[[], list[Evaluation]]) -> list[Evaluation]:
     "Evaluate once, and keep the result in the run's folder"
     path = run.folder / "evaluations" / f"{name}.jsonl"
@@ -353,7 +362,7 @@ def cold_start_plan(s: Settings) -> str:
     last = f", then {s.sft.faithful_steps} of thoughts to follow" if s.sft.faithful_steps else ""
     return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}"
 
-
+# %% ../nbs/80_train.ipynb #method_plan
 def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
     "Steps and batch of one method"
     if MODES[name].supervised:
@@ -437,7 +446,7 @@ def record(run: Run, state: str) -> None:
     notes = {"judge": run.judge.name, "test_judge": run.test_judge.name, "judges": judges_record(s), "ledger": ledger.to_dict()}
     save_record(run.folder, run_record(s, data_fingerprint(run.data.examples), run.stages, state, **notes))
 
-
+# %% ../nbs/80_train.ipynb #run_stages
 def run_stages(run: Run) -> Results | None:
     "Run every stage that is not done yet; the results, which the first process alone makes"
     record(run, "started")
@@ -509,21 +518,25 @@ def start(
             write_report(folder)
         print(f"{folder} has finished; --fresh starts it anew.\n\n{table(folder)}")
         return folder
-    run = make_run(settings, folder, Stages(read_record(folder).get("seconds")))
-    if warning := same_judge_warning(settings.judge, settings.test_judge):
-        print(warning, file=sys.stderr)
-    state = "started"
-    try:
-        run_stages(run)
-        state = "finished"
-    finally:
-        record(run, state)  # also what was spent by a run that stops here
+    finish(make_run(settings, folder, Stages(read_record(folder).get("seconds"))))
     if not is_main_process():
         return folder
     if settings.run.report:
         write_report(folder)
     print(f"{table(folder)}\n\nreport: {folder / 'report.html'}" if settings.run.report else table(folder))
     return folder
+
+# %% ../nbs/80_train.ipynb #finish
+def finish(run: Run) -> None:
+    "Run what is left; the record says so, and what was spent, also where it stops"
+    s, state = run.settings, "started"
+    if warning := same_judge_warning(s.judge, s.test_judge):
+        print(warning, file=sys.stderr)
+    try:
+        run_stages(run)
+        state = "finished"
+    finally:
+        record(run, state)
 
 # %% ../nbs/80_train.ipynb #table
 def table(folder: Path) -> str:
@@ -545,8 +558,8 @@ def main(
 ) -> int:
     "Train and evaluate simulated users: `python -m humanlm.train --config FILE [--group.name value]`"
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["--compare"]:
-        print(aligned(compare(argv[1:])))
+    if "--compare" in argv:
+        print(aligned(compare([word for word in argv if word not in ("--compare", "--dry-run")])))
         return 0
     settings = parse(GROUPS, argv or ["--help"], "python -m humanlm.train", "Train and evaluate simulated users.")
     if settings.help_trainer:
@@ -578,7 +591,7 @@ def compare(
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
     return f"{table}\n\n{_shared(list(flat.values()))}"
 
-
+# %% ../nbs/80_train.ipynb #_flat
 def _flat(settings):
     return {f"{group}.{key}": value for group, part in settings.to_dict().items() for key, value in part.items()}
 
@@ -588,7 +601,7 @@ def _shared(flat):
     same = [key for key in first if all(key in own and own[key] == first[key] for own in flat) and (key not in usual or usual[key] != first[key])]
     return "In all of them, and unlike the defaults: " + "; ".join(f"{key} {_cell(first[key])}" for key in same) + "."
 
-
+# %% ../nbs/80_train.ipynb #_mode_cells
 def _mode_cells(settings):
     own = {name: hierarchy_of(settings, name).thinking for name in settings.run.methods}
     columns = ([MODES[name].asks for name in own], own.values(), [MODES[name].rewarded for name in own])

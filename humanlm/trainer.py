@@ -45,7 +45,7 @@ from .trajectory import Completion, Trajectory, save_trajectories
 class TrainerError(HumanLMError):
     "Raised when a training run cannot start or cannot go on"
 
-
+# %% ../nbs/29_trainer.ipynb #default_options
 def default_options() -> dict[str, Any]:
     "TRL options that suit the device found: float32 on a CPU, bfloat16 on a GPU"
     gpu = torch.cuda.is_available()
@@ -93,17 +93,21 @@ def trainer_args(
     batch = dict(per_device_train_batch_size=max(1, prompts * group // process_count()), num_generations=group, max_steps=steps,
                  max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
     merged = default_options() | batch | options
-    if merged.get("use_vllm") and find_spec("vllm") is None:
-        raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
-                           "or leave the option out.")
     if not {"steps_per_generation", "generation_batch_size"} & set(merged):
         merged["steps_per_generation"] = merged.get("gradient_accumulation_steps", 1)
-    try:
-        args = GRPOConfig(output_dir=str(out), **merged)
-    except (ValueError, TypeError, ImportError) as e:
-        raise TrainerError(f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer.") from e
+    args = _trl_args(str(out), merged)
     check_cycle(args)
     return args
+
+# %% ../nbs/29_trainer.ipynb #_trl_args
+def _trl_args(out, options):
+    if options.get("use_vllm") and find_spec("vllm") is None:
+        raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
+                           "or leave the option out.")
+    try:
+        return GRPOConfig(output_dir=out, **options)
+    except (ValueError, TypeError, ImportError) as e:
+        raise TrainerError(f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer.") from e
 
 # %% ../nbs/29_trainer.ipynb #MethodTrainer
 class MethodTrainer(GRPOTrainer):
@@ -142,7 +146,7 @@ def named(
     reward.__name__ = name
     return reward
 
-
+# %% ../nbs/29_trainer.ipynb #check_groups
 def check_groups(
     args: GRPOConfig,
     processes: int,  # how many share the generation batch
@@ -173,29 +177,33 @@ class TrainerPolicy(ModelPolicy):
             self.rendered[row["row_id"]] = super().prompt_ids(row)
         return self.rendered[row["row_id"]]
 
-    async def generate(
-        self,
-        rows: Sequence[dict],  # B rows, already repeated for each rollout
-        sampling: Sampling | None = None,  # not used: in training, TRL's options hold the temperature
-    ) -> list[Completion]:
-        "Complete every row with the current weights, in order; what is given is not generated"
-        t = self.trainer
-        asked = [i for i, row in enumerate(rows) if t.use_vllm or "given" not in row]  # vLLM takes whole groups only
-        prompts = [self.prompt_ids(rows[i]) for i in asked]
-        with t.limits([rows[i] for i in asked]):
-            ids, logps = t._generate_single_turn(prompts, None, {}, t.num_generations)
-        written = {i: cut_completion(self.tokenizer, c, rows[i]["stop"], rows[i]["max_tokens"], t.eos_token_ids, p, l)
-                   for i, p, c, l in zip(asked, prompts, ids, logps or [None] * len(ids), strict=True)}
-        return [self.given(row) if "given" in row else written[i] for i, row in enumerate(rows)]
+# %% ../nbs/29_trainer.ipynb #generate
+@patch
+async def generate(
+    self: TrainerPolicy,
+    rows: Sequence[dict],  # B rows, already repeated for each rollout
+    sampling: Sampling | None = None,  # not used: in training, TRL's options hold the temperature
+) -> list[Completion]:
+    "Complete every row with the current weights, in order; what is given is not generated"
+    t = self.trainer
+    asked = [i for i, row in enumerate(rows) if t.use_vllm or "given" not in row]
+    prompts = [self.prompt_ids(rows[i]) for i in asked]
+    with t.limits([rows[i] for i in asked]):
+        ids, logps = t._generate_single_turn(prompts, None, {}, t.num_generations)
+    written = {i: cut_completion(self.tokenizer, c, rows[i]["stop"], rows[i]["max_tokens"], t.eos_token_ids, p, l)
+               for i, p, c, l in zip(asked, prompts, ids, logps or [None] * len(ids), strict=True)}
+    return [self.given(row) if "given" in row else written[i] for i, row in enumerate(rows)]
 
-    def given(self, row: dict) -> Completion:
-        "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
-        found = super().given(row)
-        if not self.trainer.use_vllm:
-            return found
-        with torch.no_grad():
-            logps = token_logps(self.model, [found.prompt_ids], [found.ids], self.trainer.args.temperature).logps
-        return found._replace(logps=logps[0].tolist())
+# %% ../nbs/29_trainer.ipynb #given
+@patch
+def given(self: TrainerPolicy, row: dict) -> Completion:
+    "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
+    found = super(TrainerPolicy, self).given(row)
+    if not self.trainer.use_vllm:
+        return found
+    with torch.no_grad():
+        logps = token_logps(self.model, [found.prompt_ids], [found.ids], self.trainer.args.temperature).logps
+    return found._replace(logps=logps[0].tolist())
 
 # %% ../nbs/29_trainer.ipynb #limits
 @patch
@@ -212,11 +220,13 @@ def limits(
     own = before[-1] or {} if self.use_vllm else {}
     stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
     cap = min(before[0], max(cap for cap, *_ in asked))
-    for name, value in zip(names, (cap, own | {"stop": list(stops)})): setattr(engine, name, value)
+    for name, value in zip(names, (cap, own | {"stop": list(stops)})):
+        setattr(engine, name, value)
     try:
         yield
     finally:
-        for name, value in zip(names, before): setattr(engine, name, value)
+        for name, value in zip(names, before):
+            setattr(engine, name, value)
 
 # %% ../nbs/29_trainer.ipynb #roll_out
 @patch
@@ -237,7 +247,7 @@ def random_state() -> tuple:
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
 
-
+# %% ../nbs/29_trainer.ipynb #set_random_state
 def set_random_state(
     state: tuple,  # as `random_state` gave it
 ) -> None:
@@ -260,7 +270,7 @@ def progress_kept(trainer: MethodTrainer) -> Iterator[None]:
         trainer.leave_checkpoint(e)
         raise
 
-
+# %% ../nbs/29_trainer.ipynb #leave_checkpoint
 @patch
 def leave_checkpoint(
     self: MethodTrainer,
@@ -282,7 +292,7 @@ def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, comple
     self.rewards = torch.as_tensor(values, dtype=torch.float32, device=self.accelerator.device)
     return self.accelerator.gather(self.rewards)
 
-
+# %% ../nbs/29_trainer.ipynb #_generate_and_score_completions
 @patch
 def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> dict[str, Any]:
     "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
@@ -323,7 +333,7 @@ def note(
         values = [each[name] for each in found if not math.isnan(each.get(name, math.nan))]
         self._metrics["train"][name].append(sum(values) if name == "tokens/generated" else fmean(values or [math.nan]))
 
-
+# %% ../nbs/29_trainer.ipynb #log
 @patch
 def log(self: MethodTrainer, logs: dict[str, float], *rest) -> None:
     "Log as TRL does, means over the steps since the last line, but generated tokens as their sum"
@@ -341,16 +351,20 @@ def batch_metrics(
     by_level: dict[str, list[int]] = {}
     for i, t in enumerate(trajectories):
         by_level.setdefault(t.level, []).append(i)
-    parts: dict[str, list[float]] = {}
-    for t in trajectories if any(len(t.scores) > 1 for t in trajectories) else ():
-        for level, score in t.scores.items(): parts.setdefault(f"score/{level}", []).append(score.value)
-    means = {name: torch.tensor(values).nanmean().item() for name, values in sorted(parts.items())}
-    return means | {f"reward/{level}": total[rows].nanmean().item() for level, rows in sorted(by_level.items())} | {
+    return _score_means(trajectories) | {f"reward/{level}": total[rows].nanmean().item() for level, rows in sorted(by_level.items())} | {
         "parse/ok": sum(t.parse_status == "ok" for t in trajectories) / len(trajectories),
         **{f"text/{fault}": sum(_has(t, fault) for t in trajectories) / len(trajectories) for fault in TEXT_FAULTS},
         "judge/no_score": total.isnan().double().mean().item(),
         "tokens/generated": float(generated_tokens(trajectories)),
     }
+
+# %% ../nbs/29_trainer.ipynb #_score_means
+def _score_means(trajectories):
+    parts: dict[str, list[float]] = {}
+    for t in trajectories if any(len(t.scores) > 1 for t in trajectories) else ():
+        for level, score in t.scores.items():
+            parts.setdefault(f"score/{level}", []).append(score.value)
+    return {name: torch.tensor(values).nanmean().item() for name, values in sorted(parts.items())}
 
 
 def _has(t, fault):
@@ -364,7 +378,7 @@ def remember(self: MethodTrainer) -> None:
         notes = gather_object(self.method.memory.note(self.trajectories))
         self.note(gather_object([self.method.memory.learn(notes)]))
 
-
+# %% ../nbs/29_trainer.ipynb #_save_checkpoint
 @patch
 def _save_checkpoint(self: MethodTrainer, model, trial) -> None:
     "Write the memory, then a checkpoint as TRL does"
@@ -394,7 +408,7 @@ def logged_tokens(
     "Count the tokens a run has generated so far"
     return round(sum(row.get("tokens/generated", 0.0) for row in history))
 
-
+# %% ../nbs/29_trainer.ipynb #TokenBudget
 class TokenBudget(TrainerCallback):
     "Stop at the first log line past a number of generated tokens; by default every step is logged"
 
@@ -408,7 +422,7 @@ class TokenBudget(TrainerCallback):
         "Compare after every log line"
         control.should_training_stop |= self.budget is not None and logged_tokens(state.log_history) >= self.budget
 
-
+# %% ../nbs/29_trainer.ipynb #is_spent
 def is_spent(
     checkpoint: str | None,  # a whole one
     budget: int | None,
@@ -430,7 +444,7 @@ def keep_audit(
     kept = [row for row in rows if (row["stage"], row["step"]) != (stage, step)]
     write_jsonl(path, [*kept, {"stage": stage, "step": step, "audit": found.to_dict()}])
 
-
+# %% ../nbs/29_trainer.ipynb #AuditLog
 class AuditLog(TrainerCallback):
     "Audit a judge every few steps, and keep what was found"
 
