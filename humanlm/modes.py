@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastcore.basics import patch
 from .data import ConfigError, Example, check_name
 from .hierarchy import HierarchyConfig, joint_row, make_rows, target, token_cap
 from .prefixes import Entry, PrefixConfig, PrefixMap, choose
-
 from .trajectory import Trajectory
 
 # %% ../nbs/19_modes.ipynb #Mode
@@ -35,7 +35,7 @@ class Mode(NamedTuple):
         "Whether its prompts ask for all levels at once"
         return self.asks in ("all", "up to", "next")
 
-
+# %% ../nbs/19_modes.ipynb #MODES
 MODES: dict[str, Mode] = {
     "sft": Mode("reply", rewarded="none"),
     "sft-think": Mode("reply", "hetero", rewarded="none"),
@@ -48,7 +48,7 @@ MODES: dict[str, Mode] = {
     "humanlm-hetero": Mode("each", "hetero"),
 }
 
-
+# %% ../nbs/19_modes.ipynb #check_mode
 def check_mode(name: str) -> Mode:
     "Look a mode up; `ConfigError` names the nearest one"
     return MODES[check_name(name, MODES, "method", ConfigError)]
@@ -65,7 +65,7 @@ def hierarchy_of(
     asks = "together" if mode.together else "each" if mode.asks == "each" else own.asks
     return replace(own, thinking=mode.thinking or own.thinking, asks=asks)
 
-
+# %% ../nbs/19_modes.ipynb #settings_of
 def settings_of(
     settings: Any,  # `Settings` of a run
     name: str,  # of a mode, or of a model that no mode trained
@@ -82,7 +82,7 @@ def cold_start_hierarchy(
     thinks = settings.hierarchy.thinking == "off" and any(h.thinks("response") for h in found)
     return replace(settings.hierarchy, thinking="hetero") if thinks else settings.hierarchy
 
-
+# %% ../nbs/19_modes.ipynb #asks_together
 def asks_together(
     settings: Any,  # with the groups hierarchy and run
 ) -> bool:
@@ -105,7 +105,7 @@ def training_rows(
         return [next_row(e, config, level) for level in levels for e in examples]
     return make_rows(examples, replace(config, asks="together") if asks == "all" else config)
 
-
+# %% ../nbs/19_modes.ipynb #row_count
 def row_count(
     name: str,  # of a mode
     config: HierarchyConfig,
@@ -114,7 +114,7 @@ def row_count(
     "Count the training rows of a mode without making them"
     return examples if check_mode(name).asks in ("reply", "all") else examples * len(config.load())
 
-
+# %% ../nbs/19_modes.ipynb #next_row
 def next_row(
     example: Example,
     config: HierarchyConfig,
@@ -140,29 +140,6 @@ class Chain:
         self.places = {name: at for at, name in enumerate(dict.fromkeys(row["example_id"] for row in rows))}
         self.states, self.asked, self.moved = states, {}, 0
 
-    def prepare(self, rows: Sequence[dict]) -> list[dict]:
-        "Put into each row what stands before it, or another row in its place; equal rows stay equal"
-        self.asked, found = {}, {}
-        for row in {row["row_id"]: row for row in rows}.values():
-            choice = choose(self.states, row["level"], row["example_id"], self.places, self.asked)
-            self.asked[choice.level, choice.example] = choice.prefix
-            chosen = self.rows[choice.level, choice.example]
-            found[row["row_id"]] = chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen
-        self.moved = sum(found[row["row_id"]]["row_id"] != row["row_id"] for row in rows) / len(rows)
-        return [found[row["row_id"]] for row in rows]
-
-    def note(self, trajectories: Sequence[Trajectory]) -> list[Entry]:
-        "Make an entry of every trajectory that can be built on"
-        found = [(t, self.asked.get((t.level, t.example_id), ())) for t in trajectories]
-        return [Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step, before)
-                for t, before in found if t.level in t.scores and self.states.threshold(t.level) is not None]
-
-    def learn(self, notes: Sequence[Entry]) -> dict[str, float]:
-        "Offer entries to the map; its size by level, and the share of rows that took the place of others"
-        for entry in notes: self.states.offer(entry)
-        sizes = {f"prefixes/{level}": float(len(found)) for level, found in self.states.entries.items()}
-        return dict(list(sizes.items())[:-1]) | {"prefixes/moved": self.moved}
-
     def save(self, path: str | Path) -> Path:
         "Write the map"
         return self.states.save(path)
@@ -170,6 +147,36 @@ class Chain:
     def load(self, path: str | Path) -> None:
         "Read the map"
         self.states.load(path)
+
+# %% ../nbs/19_modes.ipynb #prepare
+@patch
+def prepare(self: Chain, rows: Sequence[dict]) -> list[dict]:
+    "Put into each row what stands before it, or another row in its place; equal rows stay equal"
+    self.asked, found = {}, {}
+    for row in {row["row_id"]: row for row in rows}.values():
+        choice = choose(self.states, row["level"], row["example_id"], self.places, self.asked)
+        self.asked[choice.level, choice.example] = choice.prefix
+        chosen = self.rows[choice.level, choice.example]
+        found[row["row_id"]] = chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen
+    self.moved = sum(found[row["row_id"]]["row_id"] != row["row_id"] for row in rows) / len(rows)
+    return [found[row["row_id"]] for row in rows]
+
+# %% ../nbs/19_modes.ipynb #note
+@patch
+def note(self: Chain, trajectories: Sequence[Trajectory]) -> list[Entry]:
+    "Make an entry of every trajectory that can be built on"
+    found = [(t, self.asked.get((t.level, t.example_id), ())) for t in trajectories]
+    return [Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step, before)
+            for t, before in found if t.level in t.scores and self.states.threshold(t.level) is not None]
+
+
+@patch
+def learn(self: Chain, notes: Sequence[Entry]) -> dict[str, float]:
+    "Offer entries to the map; its size by level, and the share of rows that took the place of others"
+    for entry in notes:
+        self.states.offer(entry)
+    sizes = {f"prefixes/{level}": float(len(found)) for level, found in self.states.entries.items()}
+    return dict(list(sizes.items())[:-1]) | {"prefixes/moved": self.moved}
 
 # %% ../nbs/19_modes.ipynb #interleave_truth
 def interleave_truth(
@@ -180,7 +187,7 @@ def interleave_truth(
     def given(row): return row | {"given": target({"response": row["ground_truth"]})}
     return [given(row) if last.get(row["row_id"]) == i else row for i, row in enumerate(rows)]
 
-
+# %% ../nbs/19_modes.ipynb #check_truth
 def check_truth(
     name: str,  # of a mode
     config: HierarchyConfig,  # its own
@@ -201,7 +208,7 @@ def memory_of(
     "Make the memory of a mode; most have none"
     return Chain(rows, PrefixMap(config.load(), prefixes)) if check_mode(name).asks == "next" else None
 
-
+# %% ../nbs/19_modes.ipynb #preparation
 def preparation(
     memory: Chain | None,
     truth: bool = False,  # whether each group gets the real reply

@@ -31,10 +31,10 @@ class Entry(NamedTuple):
         "What the prompt of the next level begins with"
         return (*self.before, (self.level, self.field))
 
-
+# %% ../nbs/18_prefixes.ipynb #KEEP
 KEEP = ("best", "recent")
 
-
+# %% ../nbs/18_prefixes.ipynb #PrefixConfig
 @dataclass(frozen=True)
 class PrefixConfig:
     "Which states later levels are built on (mode prefix-chaining)"
@@ -65,27 +65,31 @@ class PrefixMap:
         own = self.hierarchy[level].threshold
         return own if own is None or self.config.threshold is None else self.config.threshold
 
-    def offer(self, entry: Entry) -> bool:
-        "Take an entry if it is good enough and beats what is there; whether it was taken"
-        least, known = self.threshold(entry.level), self.entries[entry.level].get(entry.example)
-        if least is None or not entry.field.strip() or not entry.reward >= least:  # also false for nan
-            return False
-        if known and self._rank(entry) < self._rank(known):
-            return False
-        self.entries[entry.level][entry.example] = entry
-        return True
-
-    def _rank(self, entry):
-        if self.config.keep == "best":
-            return entry.reward, entry.timestamp
-        return entry.timestamp, entry.reward
-
     def get(self, level: str, example: str) -> Entry | None:
         "Look up what an example has at a level"
         return self.entries[level].get(example)
 
     def __len__(self) -> int:
         return sum(map(len, self.entries.values()))
+
+# %% ../nbs/18_prefixes.ipynb #offer
+@patch
+def offer(self: PrefixMap, entry: Entry) -> bool:
+    "Take an entry if it is good enough and beats what is there; whether it was taken"
+    least, known = self.threshold(entry.level), self.entries[entry.level].get(entry.example)
+    if least is None or not entry.field.strip() or not entry.reward >= least:  # also false for nan
+        return False
+    if known and self._rank(entry) < self._rank(known):
+        return False
+    self.entries[entry.level][entry.example] = entry
+    return True
+
+
+@patch
+def _rank(self: PrefixMap, entry: Entry) -> tuple[float, float]:
+    if self.config.keep == "best":
+        return entry.reward, entry.timestamp
+    return entry.timestamp, entry.reward
 
 # %% ../nbs/18_prefixes.ipynb #Choice
 class Choice(NamedTuple):
@@ -94,7 +98,7 @@ class Choice(NamedTuple):
     example: str
     prefix: tuple[tuple[str, str], ...]  # (level, text) of the levels before
 
-
+# %% ../nbs/18_prefixes.ipynb #choose
 def choose(
     states: PrefixMap,
     level: str,  # that is due
@@ -126,20 +130,14 @@ def save(
     record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": found}
     return atomic_write(path, to_json(record, indent=1))
 
-
+# %% ../nbs/18_prefixes.ipynb #load
 @patch
 def load(
     self: PrefixMap,
     path: str | Path,  # from `save`
 ) -> None:
     "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
-    try:
-        record = json.loads(Path(path).read_text("utf-8"))
-        found = [Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in record["entries"]]
-        levels = tuple(record["levels"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        problem = f"{type(e).__name__}: {shorten(e)}"
-        raise DataError(f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or remove the file.") from e
+    levels, found = _read(path)
     if levels != self.hierarchy.names:
         mine = ", ".join(self.hierarchy.names)
         raise DataError(f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run.")
@@ -149,6 +147,16 @@ def load(
     self.entries = {level: {} for level in levels}
     for entry in found:
         self.offer(entry)
+
+# %% ../nbs/18_prefixes.ipynb #_read
+def _read(path):
+    try:
+        record = json.loads(Path(path).read_text("utf-8"))
+        found = [Entry(**e | {"before": tuple(map(tuple, e["before"]))}) for e in record["entries"]]
+        return tuple(record["levels"]), found
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        problem = f"{type(e).__name__}: {shorten(e)}"
+        raise DataError(f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or remove the file.") from e
 
 # %% ../nbs/18_prefixes.ipynb #_repr_html_
 @patch
