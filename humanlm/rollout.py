@@ -6,7 +6,7 @@
 __all__ = ['ESTIMATORS', 'CONTRACT', 'Said', 'Sampling', 'RolloutConfig', 'Policy', 'repeat_rows', 'group_index', 'copy_index',
            'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows', 'by_level', 'Reward',
            'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig', 'generated_tokens', 'at_step', 'ModelPolicy',
-           'contract', 'read_contract', 'PolicySetup', 'load_policy', 'how_to_ask', 'run_settings', 'find_model',
+           'contract', 'read_contract', 'run_settings', 'find_model', 'PolicySetup', 'how_to_ask', 'load_policy',
            'as_context', 'Reply', 'Simulator']
 
 # %% ../nbs/14_rollout.ipynb #import-json-import-re
@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from fastcore.basics import patch
 
 from humanlm.data import (
     Example, HumanLMError, Message, Persona, check_name, escape, from_dict, near_miss, require, run_sync, shorten,
@@ -61,14 +63,6 @@ class RolloutConfig:
 
     def __post_init__(self): require("rollout", *_rollout_checks(self))
 
-    def sampling(self, seed: int | None = None) -> Sampling:
-        "Say how training draws"
-        return Sampling(self.temperature, self.top_p, self.top_k, seed)
-
-    def eval_sampling(self, seed: int | None = None) -> Sampling:
-        "Say how evaluation draws"
-        return Sampling(self.eval_temperature, self.top_p, self.top_k, seed)
-
 # %% ../nbs/14_rollout.ipynb #_rollout_checks
 def _rollout_checks(c):
     return [
@@ -80,6 +74,18 @@ def _rollout_checks(c):
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
         (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]
+
+# %% ../nbs/14_rollout.ipynb #sampling
+@patch
+def sampling(self: RolloutConfig, seed: int | None = None) -> Sampling:
+    "Say how training draws"
+    return Sampling(self.temperature, self.top_p, self.top_k, seed)
+
+
+@patch
+def eval_sampling(self: RolloutConfig, seed: int | None = None) -> Sampling:
+    "Say how evaluation draws"
+    return Sampling(self.eval_temperature, self.top_p, self.top_k, seed)
 
 # %% ../nbs/14_rollout.ipynb #Policy
 class Policy(Protocol):
@@ -109,7 +115,7 @@ def repeat_rows(
     "Repeat each row for the samples of its group"
     return [row for row in rows for _ in range(times)]
 
-
+# %% ../nbs/14_rollout.ipynb #group_index
 def group_index(
     rows: Sequence[dict], # B rows, copies wherever they stand
 ) -> list[int]:           # [B], equal numbers for equal rows
@@ -117,7 +123,7 @@ def group_index(
     seen: dict[str, int] = {}
     return [seen.setdefault(row["row_id"], len(seen)) for row in rows]
 
-
+# %% ../nbs/14_rollout.ipynb #copy_index
 def copy_index(
     rows: Sequence[dict], # B rows
 ) -> list[int]:           # [B]
@@ -132,7 +138,7 @@ def copy_index(
 class RolloutError(HumanLMError):
     "A rollout that cannot go on: a row without a field, a policy that does not answer, a run without a model"
 
-
+# %% ../nbs/14_rollout.ipynb #ScriptedPolicy
 class ScriptedPolicy:
     "A policy without a model, for checks and examples"
 
@@ -150,22 +156,30 @@ class ScriptedPolicy:
         texts = self.script[check_name(row["level"], self.script, "level of the script", RolloutError)]
         return texts if isinstance(texts, str) else texts[copy % len(texts)]
 
-    def encode(self, text: str) -> list[int]:
-        "Give each word, with the blanks before it, a number"
-        return [self.vocab.setdefault(word, len(self.vocab)) for word in re.findall(r"\s*\S+|\s+$", text)]
+# %% ../nbs/14_rollout.ipynb #encode
+@patch
+def encode(self: ScriptedPolicy, text: str) -> list[int]:
+    "Give each word, with the blanks before it, a number"
+    return [self.vocab.setdefault(word, len(self.vocab)) for word in re.findall(r"\s*\S+|\s+$", text)]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        "Turn numbers back into text"
-        words = list(self.vocab)
-        return "".join(words[i] for i in ids)
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
-        "Answer each row from the script"
-        return [_scripted(self, row, self.text(row, copy)) for row, copy in zip(rows, copy_index(rows))]
+@patch
+def decode(self: ScriptedPolicy, ids: Sequence[int]) -> str:
+    "Turn numbers back into text"
+    words = list(self.vocab)
+    return "".join(words[i] for i in ids)
 
-    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
-        "Give zeros: a script is certain of what it says"
-        return [[0.0] * max(map(len, completion_ids)) for _ in completion_ids]
+# %% ../nbs/14_rollout.ipynb #generate
+@patch
+async def generate(self: ScriptedPolicy, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
+    "Answer each row from the script"
+    return [_scripted(self, row, self.text(row, copy)) for row, copy in zip(rows, copy_index(rows))]
+
+
+@patch
+def token_logps(self: ScriptedPolicy, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
+    "Give zeros: a script is certain of what it says"
+    return [[0.0] * max(map(len, completion_ids)) for _ in completion_ids]
 
 # %% ../nbs/14_rollout.ipynb #_scripted
 def _scripted(policy, row, text):
@@ -207,7 +221,7 @@ class Rollout(Protocol):
     ) -> list[Trajectory]:    # one per row, in order
         ...
 
-
+# %% ../nbs/14_rollout.ipynb #single_turn
 def single_turn(
     reading: ParsePolicy = ParsePolicy(), # how completions are read; the rows say which start inside a thought
     sampling: Sampling | None = None,     # None = the policy's own
@@ -270,7 +284,7 @@ class Batch(NamedTuple):
     trajectories: Sequence[Trajectory] # B of them
     policy: Policy | None = None       # for methods that need log-probabilities
 
-
+# %% ../nbs/14_rollout.ipynb #Advantage
 class Advantage(Protocol):
     "Turns scores into a push"
 
@@ -294,7 +308,7 @@ class Memory(Protocol):
 
     def load(self, path: str | Path) -> None: ...
 
-
+# %% ../nbs/14_rollout.ipynb #Method
 class Method(NamedTuple):
     "A way to train"
     rollout: Rollout
@@ -332,7 +346,7 @@ def generated_tokens(
     "Count the tokens that the policy wrote"
     return sum(sum(t.mask) for t in trajectories if not t.turns or t.turns[0].role != "truth")
 
-
+# %% ../nbs/14_rollout.ipynb #at_step
 def at_step(
     trajectories: Sequence[Trajectory], # of one generation batch
     step: int,                          # the training step that generated it
@@ -360,32 +374,53 @@ class ModelPolicy:
             return fit_prompt(self.tokenizer, row["prompt"], self.max_prompt_tokens - len(written), thinking=row["thinking"]).ids + written
         except HumanLMError as e: raise RolloutError(f"Row {row['row_id']}: {e}") from e
 
-    def given(self, row: dict) -> Completion:
-        "Make the completion of a row that is not generated: its field `given`, as parts"
-        from humanlm.models import render_target
-        ids = render_target(self.tokenizer, row["given"], end=False)
-        return Completion(ids, parts_text(row["given"]), "stop", self.prompt_ids(row))
+# %% ../nbs/14_rollout.ipynb #generate-2
+@patch
+async def generate(self: ModelPolicy, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
+    "Complete each row; equal rows are rendered once"
+    from humanlm.models import generate
+    s, ids = sampling or Sampling(), {}
+    for row in rows:
+        if row["row_id"] not in ids: ids[row["row_id"]] = self.prompt_ids(row)
+    asked = ([ids[r["row_id"]] for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
+    ban = {"no_repeat_ngram": s.no_repeat_ngram, "visible_after": ["</think>" * bool(r["thinking"]) for r in rows]}
+    return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed, **ban)
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
-        "Complete each row; equal rows are rendered once"
-        from humanlm.models import generate
-        s, ids = sampling or Sampling(), {}
-        for row in rows:
-            if row["row_id"] not in ids: ids[row["row_id"]] = self.prompt_ids(row)
-        asked = ([ids[r["row_id"]] for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
-        ban = {"no_repeat_ngram": s.no_repeat_ngram, "visible_after": ["</think>" * bool(r["thinking"]) for r in rows]}
-        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed, **ban)
+# %% ../nbs/14_rollout.ipynb #given
+@patch
+def given(self: ModelPolicy, row: dict) -> Completion:
+    "Make the completion of a row that is not generated: its field `given`, as parts"
+    from humanlm.models import render_target
+    ids = render_target(self.tokenizer, row["given"], end=False)
+    return Completion(ids, parts_text(row["given"]), "stop", self.prompt_ids(row))
 
-    def token_logps(self, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
-        "Compute the log-probabilities of given completions"
-        import torch
-        from humanlm.models import token_logps
-        with torch.no_grad(): return token_logps(self.model, prompt_ids, completion_ids).logps
+
+@patch
+def token_logps(self: ModelPolicy, prompt_ids: Sequence[list[int]], completion_ids: Sequence[list[int]]) -> Any:  # [B, T]
+    "Compute the log-probabilities of given completions"
+    import torch
+    from humanlm.models import token_logps
+    with torch.no_grad(): return token_logps(self.model, prompt_ids, completion_ids).logps
+
+# %% ../nbs/14_rollout.ipynb #_levels_json
+def _levels_json(levels):
+    fields = {d.name: to_dict(d) for d in levels}
+    for name, own in fields.items():
+        own.pop("name")
+        own["system_prompt"] = own["system_prompt"] and f"prompts/{name}.txt"
+    return to_json(fields, indent=1)
 
 # %% ../nbs/14_rollout.ipynb #CONTRACT
 CONTRACT = "humanlm.json"
+_WHOLE = {"field_dropout": 0.0, "item_dropout": 0.0}
+_NOBODY = Example("nobody", "nowhere", "test", "nobody", "nothing", Persona("nobody", "nobody"), (), "")
 
 
+def _asked(hierarchy):
+    kept = ("stop", "max_tokens", "thinking")
+    return {row["level"]: {name: row[name] for name in kept} for row in make_rows([_NOBODY], hierarchy)}
+
+# %% ../nbs/14_rollout.ipynb #contract
 def contract(
     model: ModelConfig,          # template, number format, longest prompt
     hierarchy: HierarchyConfig,  # levels, prompts, thinking, caps
@@ -398,23 +433,9 @@ def contract(
     record = {
         "schema_version": 1, "name": name, "speaker": SPEAKER, "source": source,
         "model": {"template": model.template, "dtype": model.dtype, "max_prompt_tokens": model.max_prompt_tokens},
-        "hierarchy": own, "rollout": to_dict(rollout),
-        "asked": {row["level"]: {name: row[name] for name in ("stop", "max_tokens", "thinking")}
-                  for row in make_rows([_NOBODY], hierarchy)}}
+        "hierarchy": own, "rollout": to_dict(rollout), "asked": _asked(hierarchy)}
     prompts = {f"prompts/{d.name}.txt": d.system_prompt for d in levels if d.system_prompt}
     return {CONTRACT: to_json(record, indent=1), "hierarchy.json": _levels_json(levels), **prompts}
-
-
-_WHOLE = {"field_dropout": 0.0, "item_dropout": 0.0} # a trained model is shown whole personas
-_NOBODY = Example("nobody", "nowhere", "test", "nobody", "nothing", Persona("nobody", "nobody"), (), "")
-
-
-def _levels_json(levels):
-    fields = {d.name: to_dict(d) for d in levels}
-    for name, own in fields.items():
-        own.pop("name")
-        own["system_prompt"] = own["system_prompt"] and f"prompts/{name}.txt"
-    return to_json(fields, indent=1)
 
 # %% ../nbs/14_rollout.ipynb #read_contract
 def read_contract(
@@ -432,14 +453,38 @@ def read_contract(
     if own["hierarchy"].get("path"): own["hierarchy"]["path"] = str(file.parent / own["hierarchy"]["path"])
     return own
 
-
+# %% ../nbs/14_rollout.ipynb #_contract_folder
 def _contract_folder(model):
     if Path(model).is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)): return Path(model)
     from huggingface_hub import snapshot_download
     try:
         return Path(snapshot_download(str(model), allow_patterns=list(CONTRACT_FILES)))
     except (OSError, ValueError):
-        return Path(model) # what is wrong with the Hub or the name is said where the weights are loaded
+        return Path(model)
+
+# %% ../nbs/14_rollout.ipynb #run_settings
+def run_settings(
+    model: str | Path, # a run folder, a model's folder, or a model of the Hub
+) -> dict:             # group → settings; empty where nobody wrote them down
+    "Read the settings under which a model was trained: those of its run, and above them its own contract"
+    from humanlm.config import read_yaml
+    path = Path(model)
+    file = (path.parent.parent if path.parent.name == "models" else path) / "config.yaml"
+    return (read_yaml(file) if file.is_file() else {}) | read_contract(model)
+
+# %% ../nbs/14_rollout.ipynb #find_model
+def find_model(
+    model: str | Path, # a run folder, or anything else
+    settings: dict,    # of the run
+) -> str | Path:       # the folder of one of its models; anything else as it is
+    "Choose the model of a run"
+    folder = Path(model) / "models"
+    if not folder.is_dir(): return model
+    names = sorted(p.parent.name for p in folder.glob("*/config.json"))
+    if not names:
+        raise RolloutError(f"{model} holds no finished model. Let the run finish: repeat its command with --resume.")
+    methods = settings.get("run", {}).get("methods", [])
+    return folder / next(n for n in ["humanlm", *reversed(methods), "cold-start", *names] if n in names)
 
 # %% ../nbs/14_rollout.ipynb #PolicySetup
 class PolicySetup(NamedTuple):
@@ -449,7 +494,19 @@ class PolicySetup(NamedTuple):
     sampling: Sampling = RolloutConfig().eval_sampling(seed=0)
     source: str = "chat" # where conversations take place, unless somebody says otherwise
 
+# %% ../nbs/14_rollout.ipynb #how_to_ask
+def how_to_ask(
+    model: str | Path, # a run folder, a model folder, or a model of the Hub
+) -> tuple[str | Path, dict, PolicySetup]: # where its weights are, its template and sizes, and a setup without policy
+    "Find a model and read how it wants to be asked, without loading it"
+    place = find_model(model, run_settings(model))
+    settings = run_settings(place) or run_settings(model)
+    hierarchy, rollout = (from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
+                          for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig)))
+    setup = PolicySetup(None, hierarchy, rollout.eval_sampling(seed=0), settings.get("source", "chat"))
+    return place, settings.get("model", {}), setup
 
+# %% ../nbs/14_rollout.ipynb #load_policy
 def load_policy(
     model: Any, # a run folder, a model folder, a model of the Hub, a `Policy`, or (model, tokenizer)
     dtype: str | None = None, # number format of the weights; None = as the model says
@@ -463,46 +520,10 @@ def load_policy(
     return setup._replace(policy=ModelPolicy(*loaded, own.get("max_prompt_tokens", 1024)))
 
 
-def how_to_ask(
-    model: str | Path, # a run folder, a model folder, or a model of the Hub
-) -> tuple[str | Path, dict, PolicySetup]: # where its weights are, its template and sizes, and a setup without policy
-    "Find a model and read how it wants to be asked, without loading it"
-    place = find_model(model, run_settings(model))
-    settings = run_settings(place) or run_settings(model)
-    hierarchy, rollout = (from_dict(kind, settings.get(group, {}), f"{model}, settings of {group}")
-                          for group, kind in (("hierarchy", HierarchyConfig), ("rollout", RolloutConfig)))
-    setup = PolicySetup(None, hierarchy, rollout.eval_sampling(seed=0), settings.get("source", "chat"))
-    return place, settings.get("model", {}), setup
-
-
 def _checked(policy):
     if callable(getattr(policy, "generate", None)) and not hasattr(policy, "forward"): return policy
     kind = type(policy).__name__
     raise RolloutError(f"{kind} is no policy. Give a folder, a model name, a Policy, or (model, tokenizer).")
-
-# %% ../nbs/14_rollout.ipynb #run_settings
-def run_settings(
-    model: str | Path, # a run folder, a model's folder, or a model of the Hub
-) -> dict:             # group → settings; empty where nobody wrote them down
-    "Read the settings under which a model was trained: those of its run, and above them its own contract"
-    from humanlm.config import read_yaml
-    path = Path(model)
-    file = (path.parent.parent if path.parent.name == "models" else path) / "config.yaml"
-    return (read_yaml(file) if file.is_file() else {}) | read_contract(model)
-
-
-def find_model(
-    model: str | Path, # a run folder, or anything else
-    settings: dict,    # of the run
-) -> str | Path:       # the folder of one of its models; anything else as it is
-    "Choose the model of a run"
-    folder = Path(model) / "models"
-    if not folder.is_dir(): return model
-    names = sorted(p.parent.name for p in folder.glob("*/config.json"))
-    if not names:
-        raise RolloutError(f"{model} holds no finished model. Let the run finish: repeat its command with --resume.")
-    methods = settings.get("run", {}).get("methods", [])
-    return folder / next(n for n in ["humanlm", *reversed(methods), "cold-start", *names] if n in names)
 
 # %% ../nbs/14_rollout.ipynb #Said
 Said = str | Message | tuple[str, str]
@@ -518,7 +539,7 @@ def as_context(
     if any(m.content.strip() for m in messages): return messages
     raise RolloutError("There is nothing to reply to. Give a text, or a list of (name, text) pairs.")
 
-
+# %% ../nbs/14_rollout.ipynb #_message
 def _message(said, id, user_id):
     if isinstance(said, Message): return said
     if isinstance(said, str): return Message(id, content=said)
@@ -542,7 +563,7 @@ class Reply:
 
     def _repr_html_(self) -> str: return _reply_html(self)
 
-
+# %% ../nbs/14_rollout.ipynb #_reply_html
 def _reply_html(r):
     rows = [*r.states.items(), *([("thought", r.thought)] if r.thought else [])]
     cell = "<t{0} style='text-align:left'>{1}</t{0}>".format
@@ -576,15 +597,17 @@ class Simulator:
         "Answer as this person would"
         return run_sync(self.areply(context, states))
 
-    async def areply(self, context: Said | Sequence[Said], states: bool = True) -> Reply:
-        "Answer as this person would; to be awaited"
-        user = self.persona.user_id
-        said = as_context(context, user)
-        example = Example("simulated", self.source, "test", user, "simulated", self.persona, said, "")
-        rows = make_rows([example], self.hierarchy, None if states else ["response"])
-        rollout = single_turn(ParsePolicy(strict=self.hierarchy.strict), self.sampling)
-        said = by_level(rows, await rollout(rows, self.policy))
-        return _as_reply(said if states else {"response": said["response"]}, rows)
+# %% ../nbs/14_rollout.ipynb #areply
+@patch
+async def areply(self: Simulator, context: Said | Sequence[Said], states: bool = True) -> Reply:
+    "Answer as this person would; to be awaited"
+    user = self.persona.user_id
+    said = as_context(context, user)
+    example = Example("simulated", self.source, "test", user, "simulated", self.persona, said, "")
+    rows = make_rows([example], self.hierarchy, None if states else ["response"])
+    rollout = single_turn(ParsePolicy(strict=self.hierarchy.strict), self.sampling)
+    said = by_level(rows, await rollout(rows, self.policy))
+    return _as_reply(said if states else {"response": said["response"]}, rows)
 
 # %% ../nbs/14_rollout.ipynb #_as_persona
 def _as_persona(persona):
