@@ -80,7 +80,8 @@ FORMS = (
 
 # %% ../nbs/56_symbolic.ipynb #_NAME
 _NAME = r"[\w'’-]+"
-_WORD = r"(?!(?:in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|the|a|an|is|are|now|still|again)\b)[\w'’-]+"
+_LINK = "in|on|to|at|and|or|but|then|from|with|while|because|before|after|by|for|the|a|an|is|are|now|still|again|alone|too|first"
+_WORD = rf"(?!(?:{_LINK}|\w+ly|\w{{3,}}ed)\b)[\w'’-]+"  # nor how it was done: quickly, blindfolded
 _PART = rf"{_NAME}(?: {_WORD}){{0,3}}?"
 _PARTS = {"listener": _NAME, "place": _PART, "object": _PART, "container": _PART}
 
@@ -584,6 +585,7 @@ class Answer(NamedTuple):
     "What the story says, or why it does not say"
     text: str | None
     reason: str = ""  # why there is no answer
+    notes: tuple[str, ...] = ()  # where the story contradicts itself
 
 
 _QUIET = set("The A An It There This That These Those Outside Today".split())  # a capital that is not a name
@@ -679,7 +681,8 @@ def answer(
     faults = frozenset() if policy == "principled" else _faults(source, policy)
     text = _answer(world, asked, faults)
     chain = " and ".join(dict.fromkeys(asked.chain))
-    return Answer(text, "" if text else f"{chain or 'the story'} never saw where the {asked.object} is")
+    reason = "" if text else f"{chain or 'the story'} never saw where the {asked.object} is"
+    return Answer(text, reason, tuple(f"sentence {n + 1}: {why}" for n, why in world.conflicts))
 
 # %% ../nbs/56_symbolic.ipynb #_faults
 def _faults(source: Story | World, policy: str) -> frozenset[str]:
