@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from fastcore.basics import patch
 
+# %% ../nbs/86_talk.ipynb #from-humanlm-config-import
 from .config import command, cut_line, parse
 from humanlm.data import (
     ConfigError, Example, HumanLMError, Message, Persona, escape, from_dict, load_examples, persona_text, require, run_sync,
@@ -47,7 +48,7 @@ def typed(
     context = as_context(spoken(said), SPEAKER)
     return Example("typed", source, "test", SPEAKER, "typed", Persona(SPEAKER, persona.strip()), context, "")
 
-
+# %% ../nbs/86_talk.ipynb #spoken
 def spoken(said: str) -> list[tuple[str, str]]:  # name, text
     "Read who said what"
     pairs = []
@@ -105,7 +106,7 @@ def text(self: Told, level: str) -> str:
         return t.fields.get(level, "")
     return clean_reply("<think>" * (level in self.thinks) + t.text)
 
-
+# %% ../nbs/86_talk.ipynb #thought
 @patch
 def thought(self: Told, level: str) -> str:
     "The thought before a level; where it names states, each on a line of its own"
@@ -113,7 +114,7 @@ def thought(self: Told, level: str) -> str:
     written = t.text.rpartition("</think>")[0] or t.text * ("</think>" not in t.text)
     return re.sub(r"(?<=\S)(?=<[a-z]+>)", "\n", written.strip()) if level in self.thinks else ""
 
-
+# %% ../nbs/86_talk.ipynb #score
 @patch
 def score(self: Told, level: str) -> Score | None:
     "What the judge says about a level: a state for itself, the reply beside the real one"
@@ -143,13 +144,13 @@ def bubble(name: str, text: str, own: bool = False, colour: str = "#ececef") -> 
     side = "margin-left:18%;" if own else "margin-right:18%;"
     return tag("div", tag("b", escape(name or "somebody")), "<br>", escape(cut(text, 1500)), style=f"{_BOX}{side}background:{colour}")
 
-
+# %% ../nbs/86_talk.ipynb #talk_before
 def talk_before(example: Example) -> str:  # HTML, escaped
     "Draw the person and what was said before"
     who = tag("p", tag("b", "Persona"), "<br>", escape(cut(persona_text(example.persona), 1500)), style="white-space:pre-wrap")
     return who + conversation(example)
 
-
+# %% ../nbs/86_talk.ipynb #conversation
 def conversation(example: Example) -> str:  # HTML, escaped
     "Draw what was said before"
     return "".join(bubble(m.name, m.content, m.name == example.user_id) for m in example.context)
@@ -165,7 +166,7 @@ def state_row(told: Told, level: str) -> str:  # HTML, escaped
     name = tag("th", escape(level), style=_CELL + "white-space:nowrap;overflow-wrap:normal")
     return tag("tr", name, *(tag("td", cell, style=_CELL) for cell in cells))
 
-
+# %% ../nbs/86_talk.ipynb #states_table
 def states_table(told: Told) -> str:  # HTML, escaped
     "Draw the states level by level: what the model says, what is known, what the judge says"
     levels = [level for level in told.said if level != "response"]
@@ -195,14 +196,14 @@ def thought_box(told: Told, level: str) -> str:  # HTML, escaped
     words = tag("div", escape(cut(told.thought(level), 3000)), style=_BOX + "background:#fbf3d9")
     return tag("details", tag("summary", f"Thought before {escape(level)}"), words, open="open")
 
-
+# %% ../nbs/86_talk.ipynb #told_html
 def told_html(told: Told, before: str | None = None) -> str:  # HTML, escaped; before: what stands above, None = person and conversation
     "Draw everything that was said"
     above = talk_before(told.example) if before is None else before
     page = above + states_table(told) + "<br>" + "".join(thought_box(told, level) for level in told.said) + replies(told)
     return tag("div", page, style="max-width:690px;font:14px/1.45 sans-serif")
 
-
+# %% ../nbs/86_talk.ipynb #_repr_html_
 @patch
 def _repr_html_(self: Told) -> str:
     return told_html(self)
@@ -214,7 +215,7 @@ def lines_of(name: str, text: str, width: int = 100) -> str:
     body = [piece for line in plain.splitlines() or [""] for piece in textwrap.wrap(line, width - 16) or [""]]
     return f"{name[:15]:<16}" + f"\n{'':<16}".join(body)
 
-
+# %% ../nbs/86_talk.ipynb #level_lines
 def level_lines(told: Told, level: str) -> str:
     "Write one level, its thought before it"
     status = told.said[level].parse_status
@@ -233,7 +234,7 @@ def score_lines(told: Told) -> str:
         lines.append(lines_of(f"  {level}", " ".join(filter(None, (number, score.status * (score.status != "scored"), shorten(reason, 200))))))
     return "\n".join(lines[:1] + [f"judge           {told.judge}"] * bool(told.evaluation) + lines[1:])
 
-
+# %% ../nbs/86_talk.ipynb #before_lines
 def before_lines(example: Example) -> str:
     "Write the person and what was said before"
     return "\n".join([lines_of("persona", persona_text(example.persona)),
@@ -254,22 +255,26 @@ class Talk:
         self.setup = model if isinstance(model, PolicySetup) else load_policy(model)
         self.examples, self.judge = list(examples), judge
 
-    def follow(
-        self,
-        example: Example,
-        seed: int = 0,
-    ) -> Iterator[Told]:  # after each level, and after the judge
-        "Ask a person, and show how far it is"
-        told = Told(example, {})
-        for level, t, thinks in ask_levels(self.setup, example, seed):
-            told = told.add(level, t, thinks)
-            yield told
-        if self.judge and example.reply:
-            yield judged(told, self.judge)
+# %% ../nbs/86_talk.ipynb #follow
+@patch
+def follow(
+    self: Talk,
+    example: Example,
+    seed: int = 0,
+) -> Iterator[Told]:  # after each level, and after the judge
+    "Ask a person, and show how far it is"
+    told = Told(example, {})
+    for level, t, thinks in ask_levels(self.setup, example, seed):
+        told = told.add(level, t, thinks)
+        yield told
+    if self.judge and example.reply:
+        yield judged(told, self.judge)
 
-    def ask(self, example: Example, seed: int = 0) -> Told:
-        "Ask a person"
-        return list(self.follow(example, seed))[-1]
+
+@patch
+def ask(self: Talk, example: Example, seed: int = 0) -> Told:
+    "Ask a person"
+    return list(self.follow(example, seed))[-1]
 
 # %% ../nbs/86_talk.ipynb #went_on
 def went_on(
@@ -288,7 +293,7 @@ def title_of(number: int, example: Example) -> str:
     "Name an example in a menu"
     return f"{number}. {shorten(example.user_id, 20)} on: {shorten(example.context[-1].content, 60)}"
 
-
+# %% ../nbs/86_talk.ipynb #TalkWidget
 class TalkWidget:
     "Controls above a page; `box` is what a notebook shows"
 
@@ -300,27 +305,29 @@ class TalkWidget:
         self.reply.on_click(lambda button: self.run(self.continued))
         self.choose()
 
-    def draw(self) -> None:
-        "Lay the controls out"
-        import ipywidgets as w
-        people = [("somebody new", -1), *((title_of(i, e), i) for i, e in enumerate(self.talk.examples))]
-        first, wide = 0 if self.talk.examples else -1, dict(width="auto")
-        self.menu = w.Dropdown(options=people, value=first, description="who", layout=wide)
-        self.persona, self.said = (w.Textarea(description=name, layout=wide | dict(height="72px")) for name in ("persona", "said"))
-        self.answer = w.Button(description="Answer", button_style="primary", layout=dict(margin="2px 2px 2px 92px"))
-        self.seed = w.BoundedIntText(0, min=0, max=2**31, description="seed", layout=dict(width="200px"))
-        self.next = w.Text(description="you", placeholder="go on with the conversation", layout=dict(flex="1 1 auto"))
-        self.reply = w.Button(description="Say")
-        self.state, self.page = w.Label(), w.HTML()
-        lines = w.HBox([self.answer, self.seed, self.state]), self.page, w.HBox([self.next, self.reply])
-        self.box = w.VBox([self.menu, self.persona, self.said, *lines], layout=dict(max_width="690px"))
-
     def choose(self) -> None:
         "Fill the boxes with the person of the menu"
         if self.menu.value >= 0:
             example = self.talk.examples[self.menu.value]
             self.persona.value, self.said.value = persona_text(example.persona), said_text(example)
         self.page.value, self.told, self.reply.disabled = "", None, True
+
+# %% ../nbs/86_talk.ipynb #draw
+@patch
+def draw(self: TalkWidget) -> None:
+    "Lay the controls out"
+    import ipywidgets as w
+    people = [("somebody new", -1), *((title_of(i, e), i) for i, e in enumerate(self.talk.examples))]
+    first, wide = 0 if self.talk.examples else -1, dict(width="auto")
+    self.menu = w.Dropdown(options=people, value=first, description="who", layout=wide)
+    self.persona, self.said = (w.Textarea(description=name, layout=wide | dict(height="72px")) for name in ("persona", "said"))
+    self.answer = w.Button(description="Answer", button_style="primary", layout=dict(margin="2px 2px 2px 92px"))
+    self.seed = w.BoundedIntText(0, min=0, max=2**31, description="seed", layout=dict(width="200px"))
+    self.next = w.Text(description="you", placeholder="go on with the conversation", layout=dict(flex="1 1 auto"))
+    self.reply = w.Button(description="Say")
+    self.state, self.page = w.Label(), w.HTML()
+    lines = w.HBox([self.answer, self.seed, self.state]), self.page, w.HBox([self.next, self.reply])
+    self.box = w.VBox([self.menu, self.persona, self.said, *lines], layout=dict(max_width="690px"))
 
 # %% ../nbs/86_talk.ipynb #chosen
 @patch
@@ -356,7 +363,7 @@ def run(self: TalkWidget, example: Callable[[], Example]) -> None:
     finally:
         self.answer.disabled, self.reply.disabled = False, self.told is None
 
-
+# %% ../nbs/86_talk.ipynb #widget
 @patch
 def widget(self: Talk) -> Any:  # an ipywidgets box
     "Show the controls in a notebook"
@@ -386,7 +393,7 @@ class TalkConfig:
                 (self.persona is None or self.example is None, "give an example, or persona and said, not both"),
                 (self.show > 0, f"show must be above 0, got {self.show}"))
 
-
+# %% ../nbs/86_talk.ipynb #GROUPS
 GROUPS = {"model": ModelChoice, "talk": TalkConfig, "judge": JudgeConfig}
 ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
 
@@ -396,7 +403,7 @@ def run_examples(place: str | Path) -> list[Example]:
     run = run_folder(place)
     return load_examples(run / "examples.jsonl") if run and (run / "examples.jsonl").is_file() else []
 
-
+# %% ../nbs/86_talk.ipynb #run_judge
 def run_judge(
     place: str | Path,
     config: JudgeConfig | None = None,  # None: that of the run
@@ -434,14 +441,14 @@ def choose(talk: Talk, config: TalkConfig, read: Callable[[str], str]) -> Exampl
         raise ConfigError(f"There is no row {number}: give a number from 0 to {len(talk.examples) - 1}.")
     return None if number is None else talk.examples[number]
 
-
+# %% ../nbs/86_talk.ipynb #asked_number
 def asked_number(examples: Sequence[Example], show: int, read: Callable[[str], str]) -> int | None:  # None: no answer
     "List the first people and ask for the number of one"
     print("\n".join(title_of(i, e) for i, e in enumerate(examples[:show])))
     answer = read(f"who (0 to {len(examples) - 1})? ")
     return None if not answer else int(answer) if answer.isdecimal() else -1
 
-
+# %% ../nbs/86_talk.ipynb #read_line
 def read_line(question: str) -> str:
     "Ask for a line; empty at the end of the input"
     try:
