@@ -210,7 +210,7 @@ def _reddit_user(user_id, author):
     login = _login(user_id)
     return Known(login, _ids(_raw(login), _login(author)))
 
-
+# %% ../nbs/02_formats.ipynb #_reddit_root
 def _reddit_root(post_id, message, facts, notes): return post_id.removeprefix("t3_")
 
 # %% ../nbs/02_formats.ipynb #_handle
@@ -281,7 +281,7 @@ def youtube_content(message: dict, facts: dict, place: int = 0) -> str:
     said = f"Transcript: {spoken}" if spoken and isinstance(spoken, str) else ""
     return "\n\n".join(p for p in (title if not text.startswith(title) else "", text or about, said) if p)
 
-
+# %% ../nbs/02_formats.ipynb #_youtube_root
 def _youtube_root(post_id, message, facts, notes): return known_name(facts.get("id")) or post_id
 
 # %% ../nbs/02_formats.ipynb #_ARTICLE
@@ -294,7 +294,7 @@ def _writer(name): return known_name(name).lstrip("@")
 @lru_cache(maxsize=65536)
 def _medium_writer(role): return Known(role, _ids(_writer(role)))
 
-
+# %% ../nbs/02_formats.ipynb #medium_author
 def medium_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who wrote the article or a response"
     return _medium_writer(_role(message))
@@ -359,7 +359,7 @@ def amazon_author(message: dict, facts: dict, place: int = 0) -> Known:
     shop = f"Amazon store: {known_name(facts.get('store')) or _role(message) or 'unknown'}"
     return Known(shop, (shop,))
 
-
+# %% ../nbs/02_formats.ipynb #amazon_user
 def amazon_user(user_id: str, facts: dict) -> Known:
     "Who wrote the review"
     return Known(user_id, (user_id,))
@@ -385,7 +385,7 @@ def is_model(
     "Tell the model's side of a chat from the user's"
     return "gpt" in role.casefold() or role.casefold() == "assistant" or bool(facts.get("model"))
 
-
+# %% ../nbs/02_formats.ipynb #chat_author
 def chat_author(message: dict, facts: dict, place: int = 0) -> Known:
     "Who said it: a model, or the address of the user"
     role = _role(message)
@@ -508,14 +508,14 @@ def _needed(raw, field):
         raise RowFault("missing field", f"field {field!r} is missing. Found: {shorten(', '.join(map(str, raw)))}")
     return value
 
-
+# %% ../nbs/02_formats.ipynb #_text
 def _text(raw, field):
     text = _needed(raw, field)
     if not isinstance(text, str):
         raise RowFault("wrong type", f"field {field!r}: expected text, got {shorten(repr(text))}")
     return text
 
-
+# %% ../nbs/02_formats.ipynb #_user
 def _user(form, raw, facts):
     found = raw.get("user_id")
     user = form.user(known_name(found), facts)
@@ -540,7 +540,7 @@ def _time(draft):
         draft.notes[note] = "" if note == "time missing" else shorten(repr(found), 60)
     return utc_seconds(found)
 
-
+# %% ../nbs/02_formats.ipynb #_persona
 def _persona(raw, notes):
     persona = raw.get("persona")
     if isinstance(persona, str) and persona.lstrip()[:1] in ("{", '"'):
@@ -628,7 +628,7 @@ def _chat_name(draft, who, facts):
         draft.notes["several people in a chat"] = who.shown
     return "user", user
 
-
+# %% ../nbs/02_formats.ipynb #_name
 def _name(draft, who):
     same, user = same_person(who, draft.user), draft.user.shown
     if same in _NOTED:
@@ -655,7 +655,7 @@ def hide_user(
     "Replace mentions of the user"
     return _hidden(text, *_mentions(tuple(names)), human)
 
-
+# %% ../nbs/02_formats.ipynb #_hidden
 def _hidden(text, marks, mentions, human="HUMAN"):
     low = text.casefold()
     for mark in marks:

@@ -38,7 +38,7 @@ class Who(NamedTuple):
     name: str  # words in lower case, given name first; "" if there is none
     address: str  # in lower case; "" if there is none
 
-
+# %% ../nbs/01_mail.ipynb #_ADDRESS
 _ADDRESS = re.compile(r"[\w.!#$%&'*+=?^`{|}~-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,8}", re.I | re.A)
 
 # %% ../nbs/01_mail.ipynb #read_who
@@ -195,7 +195,7 @@ _DASHES = re.compile(r"\s*[-_]{3,}.{0,40}?(?:original message|forwarded by|forwa
 
 def _ends_dashed(line): return line.rstrip().endswith(("---", "__"))
 
-
+# %% ../nbs/01_mail.ipynb #_head_at
 def _head_at(lines, i, lotus):
     if not _DASHES.match(lines[i][:200]):
         return _block_at(lines, i, lotus)
@@ -205,7 +205,7 @@ def _head_at(lines, i, lotus):
     head = _block_at(lines, first, lotus)
     return head._replace(start=i) if head else Head(i, below)
 
-
+# %% ../nbs/01_mail.ipynb #_block_at
 def _block_at(lines, i, lotus):
     if i in lotus:
         return lotus[i]
@@ -235,7 +235,7 @@ class Part(NamedTuple):
     subject: str = ""
     to: str = ""
 
-
+# %% ../nbs/01_mail.ipynb #_BLANK
 _BLANK = re.compile(r"\n{3,}")
 
 
@@ -245,7 +245,7 @@ def _tidy(lines): return _BLANK.sub("\n\n", "\n".join(line.rstrip() for line in 
 MAX_DEPTH = 10
 "Most quotations inside a mail that are read; older ones are cut off and counted."
 
-
+# %% ../nbs/01_mail.ipynb #body_parts
 def body_parts(
     text: str,  # body of a mail
     depth: int = 0,  # of the quotation it is
@@ -318,14 +318,14 @@ class Mail(NamedTuple):
 # %% ../nbs/01_mail.ipynb #_HEADERS
 _HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "X-From", "X-Folder", "X-Origin")
 
-
+# %% ../nbs/01_mail.ipynb #_own_mail
 def _own_mail(head, body):
     who, known = read_who(head["From"]), read_who(head["X-From"])
     facts = {"message_id": head["Message-ID"], "x_folder": head["X-Folder"], "x_origin": head["X-Origin"]}
     time = parse_time(head["Date"])
     return Mail(who.address or who.name, time, head["Subject"], body, head["To"], who.name or known.name, facts)
 
-
+# %% ../nbs/01_mail.ipynb #_quoted_mail
 def _quoted_mail(part, zone, people, latest):
     who, time = read_who(part.sender), parse_time(part.date, zone)
     sender = who.address or address_of(who.name, people) or who.name
@@ -418,7 +418,7 @@ def letters(
     "Give a text without spaces, marks and case"
     return _LETTERS.sub("", text.casefold())
 
-
+# %% ../nbs/01_mail.ipynb #body_key
 def body_key(
     mail: Mail,
 ) -> str:
@@ -433,7 +433,7 @@ def _facts(mail):
 
 def _message(mail): return {"role": mail.sender, "content": mail.body, "metadata": _facts(mail)}
 
-
+# %% ../nbs/01_mail.ipynb #_row
 def _row(before, mail, facts):
     facts = {name: text for name, text in facts.items() if name != "message_id" or mail.facts}
     return {"prompt": [_message(m) for m in before], "completion": mail.body, "post_id": f"enron_{body_key(before[0])}",

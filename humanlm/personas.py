@@ -28,7 +28,7 @@ def _lists(text): return {"type": "array", "minItems": 1, "items": {"type": "str
 def _object(properties):
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
-
+# %% ../nbs/03_personas.ipynb #LISTS
 LISTS = {
     "interests": "8 to 12 phrases: what this person turns to again and again, each with words of theirs as proof",
     "values": "8 to 12 phrases: what this person thinks ought to matter, each with words of theirs as proof",
@@ -52,7 +52,7 @@ def check_persona(
     texts = {name: [" ".join(item.split()) for item in fields[name] if item.strip()] for name in LISTS}
     return {"demographics": {k: v.strip() or "NA" for k, v in fields["demographics"].items()}, **texts}
 
-
+# %% ../nbs/03_personas.ipynb #persona_items
 def persona_items(
     fields: Mapping[str, Any] | None,  # of a persona
 ) -> int:
@@ -68,7 +68,7 @@ class Said(NamedTuple):
     time: float | None = None  # UTC seconds
     facts: Mapping[str, Any] = {}
 
-
+# %% ../nbs/03_personas.ipynb #readable_time
 def readable_time(
     time: float | None,  # UTC seconds, or milliseconds
 ) -> str:
@@ -208,7 +208,7 @@ class Failure(NamedTuple):
     kind: str     # of `LLMError`
     message: str
 
-
+# %% ../nbs/03_personas.ipynb #Written
 class Written(NamedTuple):
     "Personas, and the people for whom there is none"
     personas: dict[str, dict]  # user → the five parts
@@ -281,7 +281,7 @@ def rule_corpus(
     for user, text in said: corpus.add(user, line_features(text))
     return corpus
 
-
+# %% ../nbs/03_personas.ipynb #rule_persona
 def rule_persona(
     user_id: str,
     said: Sequence[Said],  # oldest first

@@ -135,7 +135,7 @@ def count_fates(
     counts = np.bincount(fate[fate >= 0], minlength=len(MEANING))
     return {name: int(n) for name, n in zip(MEANING, counts) if n}
 
-
+# %% ../nbs/04_selection.ipynb #listed
 def listed(counts: Mapping[str, int]) -> str:
     "Say counts in a line"
     return ", ".join(f"{name} {n:,}" for name, n in counts.items()) or "none was read"
@@ -173,7 +173,7 @@ def _sift(sieve, records, time, rank, c, at_replies):
     sieve.keep("activity", lambda i: keep_active(records["user"][i], c.min_comments, c.max_comments))
     if c.max_rows: sieve.keep("preview", lambda i: _smallest(records["key"][i], c.max_rows, c.seed))
 
-
+# %% ../nbs/04_selection.ipynb #_smallest
 def _smallest(keys, n, seed):
     keep = np.zeros(len(keys), bool)
     keep[np.lexsort((keys, chance(keys, seed)))[:n]] = True
@@ -207,7 +207,7 @@ def index_of(
     r = records
     return Index(r["key"], r["user"], r["context"], r["time"], r["turn"].astype(np.int64), r["target"])
 
-
+# %% ../nbs/04_selection.ipynb #_split_options
 def _split_options(c):
     shared = {"val_frac": c.val_frac}
     if c.split == "user": return shared | {"unseen_frac": c.test_frac, "seen_frac": c.seen_frac, "seed": c.seed}
@@ -221,7 +221,7 @@ class Leak(NamedTuple):
     looked_at: int
     found: int
 
-
+# %% ../nbs/04_selection.ipynb #find_leaks
 def find_leaks(
     plan: Plan,
     known: bool = False,  # must tested people have training rows?
@@ -247,7 +247,7 @@ def _split_contexts(plan):
     contexts, counts = np.unique(pairs[0], return_counts=True)
     return Leak("root context in more than one split", len(contexts), int((counts > 1).sum()))
 
-
+# %% ../nbs/04_selection.ipynb #_strangers
 def _strangers(plan):
     tested, users = (plan.fate > TRAIN) & plan.out, plan.records["user"]
     found = tested & ~np.isin(users, users[plan.fate == TRAIN])
@@ -262,7 +262,7 @@ def _early_evidence(plan):
     late = int((plan.rank[used] >= limit).sum())
     yield Leak("evidence that is not earlier than the first predicted row of its author", len(used), late)
 
-
+# %% ../nbs/04_selection.ipynb #first_rows
 def first_rows(
     plan: Plan,
 ) -> tuple[np.ndarray, np.ndarray]:  # [U] users with a row in a split, sorted; [U] place of each one's first

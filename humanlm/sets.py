@@ -82,12 +82,14 @@ class Voices:
             if len(self.kept) > 4096: self.kept.popitem(last=False)
         return self.kept[key]
 
-    def _persona(self, entry, place, given):
-        if place >= 0 and self.people:
-            known = json.loads(self.people.read(place))
-            return Persona(**known | {"evidence_ids": tuple(known["evidence_ids"])})
-        if given.startswith("{"): return Persona(entry.user_id, "", json.loads(given))
-        return Persona(entry.user_id, given or self.fixed)
+# %% ../nbs/12_sets.ipynb #_persona
+@patch
+def _persona(self: Voices, entry, place, given):
+    if place >= 0 and self.people:
+        known = json.loads(self.people.read(place))
+        return Persona(**known | {"evidence_ids": tuple(known["evidence_ids"])})
+    if given.startswith("{"): return Persona(entry.user_id, "", json.loads(given))
+    return Persona(entry.user_id, given or self.fixed)
 
 # %% ../nbs/12_sets.ipynb #_nameless
 def _nameless(persona, entry):
@@ -112,7 +114,7 @@ class Shard(NamedTuple):
     @property
     def name(self) -> str: return f"{self.split}-{self.number:05d}"
 
-
+# %% ../nbs/12_sets.ipynb #shards-2
 def shards(
     plan: Plan,
     c: SetsConfig,
@@ -181,7 +183,7 @@ def new_note() -> dict[str, Any]:
     "What is noted while a file is written: rows, rows left out and their fates, ids of tests, what failed"
     return {"rows": 0, "out": [], "ids": [], "lost": []}
 
-
+# %% ../nbs/12_sets.ipynb #CHUNK
 CHUNK = 1_000  # rows of a row group
 
 
@@ -232,7 +234,7 @@ def _put(self: Writer, name, columns, shard, sinks, files):
         if not shard.number: _sample_file(self.folder / name / f"{shard.split}.sample.json", table)
     sinks[name].write_table(table)
 
-
+# %% ../nbs/12_sets.ipynb #_sample_file
 def _sample_file(path, table):
     atomic_write(path, json.dumps(table.slice(0, 10).to_pylist(), indent=1, ensure_ascii=False) + "\n")
 

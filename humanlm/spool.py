@@ -72,7 +72,7 @@ RECORD = np.dtype([
     ("key", "u8"), ("user", "u8"), ("context", "u8"), ("content", "u8"), ("whole", "u8"), ("time", "f8"), ("turn", "i4"),
     ("chars", "i4"), ("reply", "i4"), ("target", "?"), ("at", "?"), ("part", "i4"), ("offset", "i8"), ("length", "i4")])
 
-
+# %% ../nbs/03_spool.ipynb #pack
 def pack(entry: Entry) -> bytes:
     "Write an entry as bytes"
     return marshal.dumps(tuple(entry), 2)
@@ -95,6 +95,7 @@ def record(
     return (hash64(entry.id), name_hash(entry.user_id), name_hash(entry.context_id), hash_bytes(_said(entry)), hash_bytes(data), time,
             len(entry.context), chars, len(entry.reply), entry.target, entry.reply.lstrip()[:1] == "@", part, offset, len(data))
 
+# %% ../nbs/03_spool.ipynb #_said
 def _said(entry):
     enron = entry.source == "enron"
     before = entry.context[-1][0] if entry.context and not enron else ""
@@ -167,7 +168,7 @@ class Step(NamedTuple):
     number: int                # rows of the source read so far
     entries: tuple[Entry, ...]  # what the row gave; what it did not give was counted
 
-
+# %% ../nbs/03_spool.ipynb #Source
 Source = Callable[[int, Faults], Iterator[Step]]
 PART = 20_000  # rows of a part
 

@@ -79,7 +79,7 @@ LINES = {
 }
 "Why a line of a log is no entry of its own."
 
-
+# %% ../nbs/02_threads.ipynb #sample_threads
 def sample_threads() -> Path:
     "Give the path of the small invented channel that ships with the package"
     return Path(str(files("humanlm") / "fixtures" / "threads.jsonl"))
@@ -122,7 +122,7 @@ def _value(row, field, column, kinds, default=_NEEDED):
     problem = "is missing" if value is _NEEDED else f"holds {shorten(repr(value))}, which cannot be used"
     raise RowFault("unreadable line", f"field {field!r}: column {column!r} {problem}")
 
-
+# %% ../nbs/02_threads.ipynb #_ident
 def _ident(row, field, column):
     value = row.get(column)
     if type(value) is float and value.is_integer(): return int(value)
@@ -142,7 +142,7 @@ def _add(threads, line, place):
         raise RowFault("id given twice", f"field 'id': {line.message.id!r} was already given in {lines[line.number][0]}")
     lines[line.number] = place, line
 
-
+# %% ../nbs/02_threads.ipynb #_thread
 def _thread(name, lines, source):
     numbered = all(type(n) is int or n.isdecimal() for n in lines)  # a table holds digits, not numbers
     found = sorted(lines.items(), key=lambda pair: int(pair[0])) if numbered else lines.items()
@@ -150,7 +150,7 @@ def _thread(name, lines, source):
     post = next((line.post for _, line in lines.values() if line.post), None)
     return Thread(name, source, tuple(messages if post is None else _under(post, name, messages)))
 
-
+# %% ../nbs/02_threads.ipynb #_under
 def _under(post, name, messages):
     root = Message(f"{name}/(post)", "user", "", post)
     return [root] + [m if m.parents else replace(m, parents=(root.id,)) for m in messages]
@@ -177,7 +177,7 @@ def import_threads(
     if faults is not None and cols.time: _note_order(found, faults)
     return found
 
-
+# %% ../nbs/02_threads.ipynb #_note_time
 def _note_time(row, column, faults):
     value = row.values.get(column)
     if note := time_note(value): faults.add(note, shorten(repr(value), 60), row.place)
@@ -187,7 +187,7 @@ def _note_order(threads, faults):
     undated = [t.id for t in threads if all(m.time is None for m in t.messages)]
     if 0 < len(undated) < len(threads): faults.add("order of ids", f"{len(undated):,} of {len(threads):,} threads have no time, such as {undated[0]}")
 
-
+# %% ../nbs/02_threads.ipynb #_met
 def _met(faults):
     return f" Met: {', '.join(f'{kind} {n:,}' for kind, n in faults.counts.items())}." if faults and faults.counts else ""
 
@@ -253,7 +253,7 @@ def reply_turns(
         turn.last, seen[m.id] = place, (place, turn)
     return turns, found
 
-
+# %% ../nbs/02_threads.ipynb #_links
 def _links(parents, known, ids):
     missing = sum(p not in ids for p in parents)
     return Counter(several=int(len(known) > 1), missing=missing, later=len(parents) - len(known) - missing)
@@ -413,7 +413,7 @@ def _size(words): return next(name for most, name in LENGTHS if words <= most)
 
 def _often(share): return "usually" if share > 0.5 else "often" if share > 0.2 else "sometimes"
 
-
+# %% ../nbs/02_threads.ipynb #marked_habits
 def marked_habits(
     lines: Sequence[Features],  # what one person wrote
     corpus: Corpus,  # what everyone wrote
@@ -561,7 +561,7 @@ class Imported(NamedTuple):
     examples: list[Example]
     report: ThreadReport
 
-
+# %% ../nbs/02_threads.ipynb #context_path
 def context_path(
     turn: Turn,  # a reply
     most: int = 8,  # most turns; the root and the latest ones stay
@@ -581,7 +581,7 @@ def _fate(turn, robots, writer, order):
     if not (turn.text and turn.parent.text): return "empty"
     return "reply" if writer.persona(turn.author, order) else "newcomer"
 
-
+# %% ../nbs/02_threads.ipynb #_example
 def _example(turn, source, persona, order, names, most):
     said = [replace(t.lines[0], content=t.text, parents=()) for t in context_path(turn, most)]
     context, reply = rename_speakers(said, turn.text, turn.author, names)
