@@ -435,6 +435,29 @@ def test_an_outage_during_the_repair_keeps_what_was_said():
     assert "key revoked" in next(s.reason for s in scores if s.status == "judge failed")
 
 
+OTHER = {  # a part of the question → (judge, request) with another one
+    "nothing": ({}, {}), "model": ({"model": "other"}, {}), "rubric": ({"rubric": "Mind irony."}, {}), "variant": ({"variant": "stricter"}, {}),
+    "temperature": ({"temperature": 0.7}, {}), "level": ({}, {"level": "goal"}), "definition": ({}, {"definition": "where they stand on trams"}),
+    "truth": ({}, {"truth": "favours it"}), "context": ({}, {"context": (replace(post, content="the council votes."),)}),
+    "candidates": ({}, {"candidates": {id: f"text {id}{id}" for id in "abcd"}})}
+
+
+@pytest.mark.parametrize("part", OTHER)
+def test_a_second_pass_over_a_batch_asks_nobody_unless_a_part_of_the_question_changed(part, tmp_path):
+    from humanlm.cache import DiskCache
+    def judge(model="one", **settings):
+        client = ScriptedClient(answering(lambda text: 0.5), name=f"scripted/{model}", cache=DiskCache(tmp_path))
+        return LLMJudge(client, **{"temperature": 0.0} | settings)
+    batch = [four, replace(four, truth="does not care")]
+    asked_in_passes = []
+    for settings, change in (({}, {}), OTHER[part]):
+        run_sync(score_groups(now := judge(**settings), [replace(r, **change) for r in batch[:1]] + batch[1:]))
+        asked_in_passes.append(len(now.client.requests))
+    assert asked_in_passes[0] == 2
+    everywhere = bool(OTHER[part][0])  # a setting of the judge changes all questions, a part of one request only that one
+    assert asked_in_passes[1] == (0 if part == "nothing" else 2 if everywhere else 1)
+
+
 def test_hits_of_a_cache_are_on_the_record():
     class Remembering:
         def __init__(self): self.known = {}
