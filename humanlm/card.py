@@ -32,9 +32,11 @@ def fault_table(
     what: str,            # head of the first column
     number: str = "rows",  # head of the second
 ) -> str:  # Markdown
-    "Show what was met, how often, and examples"
-    shown = [f"| {table_cell(line.what, 160)} | {line.times:,} | {some_cells([*line.examples][:3])} |" for line in lines]
-    return "\n".join([f"| {what} | {number} | for example |", "|---|---:|---|", *shown]) if shown else "None."
+    "Show what was met, how often, and examples if there are any"
+    rows = [(table_cell(line.what, 160), f"{line.times:,}", some_cells([*line.examples][:3])) for line in lines]
+    columns = 3 if any(row[2] for row in rows) else 2
+    shown = [(what, number, "for example"), ("---", "---:", "---"), *rows]
+    return "\n".join(f"| {' | '.join(row[:columns])} |" for row in shown) if rows else "None."
 
 # %% ../nbs/11_card.ipynb #HEAD
 HEAD = ("split", "replies", "people", "discussions", "~tokens per reply", "~tokens of context", "contexts cut")

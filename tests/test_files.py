@@ -7,7 +7,7 @@ import pytest
 import raw_rows
 from raw_rows import CALLED
 from humanlm.data import DataError
-from humanlm.files import Faults, FileRow, RowFault, hub_items, on_hub, read_rows
+from humanlm.files import Faults, RowFault, hub_items, on_hub, read_rows
 from humanlm.formats import map_row, mapped_rows
 from test_formats import names
 
