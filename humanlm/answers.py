@@ -17,17 +17,20 @@ import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+# %% ../nbs/61_answers.ipynb #from-functools-import-lru
+from functools import lru_cache
 from typing import Any, NamedTuple
-
 from fastcore.basics import patch
-
-from .benchmarks import Benchmark
 from .contexts import (
     NONE, Context, Step, decode, is_none, memories, perspective, simulations_text, split_mental, to_text)
 from .data import ConfigError, DataError, HumanLMError, check_name, require, shorten
+
+# %% ../nbs/61_answers.ipynb #from-humanlm-llm-import
 from .llm import ChatClient, ChatReply, ChatRequest, LLMError, chat
-from .questions import Extra, Item, Reading, fenced, fill, final_answer, plain
+from .exam import Benchmark, Extra
+from .questions import Item, Outcome, fenced, fill, plain, read_text
 from .social_world import futures
 from .symbolic import Question, baselines as place_baselines, read_question, read_story, to_context
 from .symbolic import answer as symbolic_answer, memory_answer
@@ -40,7 +43,7 @@ class Given(NamedTuple):
     notes: tuple[str, ...] = ()    # what went differently
     facts: Mapping[str, Any] = {}  # such as the history of a debate
 
-
+# %% ../nbs/61_answers.ipynb #AnswerConfig
 @dataclass
 class AnswerConfig:
     "How questions are put"
@@ -113,6 +116,7 @@ class Asker:
         config: AnswerConfig | None = None,
     ):
         self.client, self.benchmark, self.config = client, benchmark, config or AnswerConfig()
+        self._shown: dict[int, tuple[Context, Extra]] = {}  # contexts as they are shown, for the next question about the same text
 
     def request(
         self,
@@ -146,7 +150,7 @@ async def __call__(
         return self.cut(item, reply.text)
     return Given(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
 
-
+# %% ../nbs/61_answers.ipynb #cut
 @patch
 def cut(self: Asker, item: Item, text: str, notes: tuple[str, ...] = ()) -> Given:
     "Take the final answer out of free text"
@@ -183,7 +187,7 @@ def _step_lines(step: Step) -> list[str]:
         known += [f"  {name} {title}: {text}" for name, text in entries.items() if not is_none(text)]
     return [f"At time {step.timestep}:", *known]
 
-
+# %% ../nbs/61_answers.ipynb #shown
 def shown(
     context: Context,
     config: AnswerConfig,
@@ -192,6 +196,16 @@ def shown(
     context = trimmed(context, config.without)
     return Extra(sentences(context) if config.rendering == "text" else to_text(context, config.manual))
 
+# %% ../nbs/61_answers.ipynb #shown-2
+@patch
+def shown(self: Asker, context: Context) -> Extra:
+    "Write a context, once for several questions"
+    if id(context) not in self._shown:
+        for old in list(self._shown)[:-100]:
+            del self._shown[old]
+        self._shown[id(context)] = context, shown(context, self.config)
+    return self._shown[id(context)][1]
+
 # %% ../nbs/61_answers.ipynb #Way
 Way = Callable[[Asker, Item, Context | None], Awaitable[Given]]
 
@@ -199,24 +213,24 @@ Way = Callable[[Asker, Item, Context | None], Awaitable[Given]]
 def _noted(given: Given, note: str) -> Given:
     return given._replace(notes=(*given.notes, note))
 
-
+# %% ../nbs/61_answers.ipynb #vanilla
 async def vanilla(asker: Asker, item: Item, context: Context | None = None) -> Given:
     "Ask with the text alone"
     return await asker(item, asker.benchmark.prompt(item))
 
-
+# %% ../nbs/61_answers.ipynb #with_context
 async def with_context(asker: Asker, item: Item, context: Context | None) -> Given:
     "Ask with the text and its social context; without one, with the text alone"
     if context is None:
         return _noted(await vanilla(asker, item), "no context: asked with the text alone")
-    return await asker(item, asker.benchmark.prompt(item, shown(context, asker.config)))
+    return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
 
-
+# %% ../nbs/61_answers.ipynb #pure_context
 async def pure_context(asker: Asker, item: Item, context: Context | None) -> Given:
     "Ask with the social context alone; `DataError` if there is none"
     if context is None:
         raise DataError("there is no context to answer from.")
-    return await asker(item, asker.benchmark.prompt(item, shown(context, asker.config), "pure_context"))
+    return await asker(item, asker.benchmark.prompt(item, asker.shown(context), "pure_context"))
 
 # %% ../nbs/61_answers.ipynb #REMEMBER
 REMEMBER = """What you remember, in order:
@@ -228,7 +242,7 @@ Question: {question}{choices}
 AGENT = ("You are {name}. You know what you remember and nothing else. Think of the last moment in which you perceived what the "
          "question is about, and answer from that. Be as exact as your memory is.")
 
-
+# %% ../nbs/61_answers.ipynb #memory_prompt
 def memory_prompt(
     asker: Asker,
     item: Item,
@@ -263,7 +277,7 @@ async def _remembering(asker: Asker, item: Item, context: Context, chain: Sequen
     prompt, system = memory_prompt(asker, item, perspective(context, chain), chain[-1], question)
     return await asker(item, prompt, system)
 
-
+# %% ../nbs/61_answers.ipynb #simulate_memory
 async def simulate_memory(asker: Asker, item: Item, context: Context) -> Given:
     "Ask the last of the chain, in the second person, where it will look"
     chain = chain_of(item, context)
@@ -273,7 +287,7 @@ async def simulate_memory(asker: Asker, item: Item, context: Context) -> Given:
     question = f"Where will you look for the {asked.object}?" if isinstance(asked, Question) else item.question
     return await _remembering(asker, item, context, chain, question)
 
-
+# %% ../nbs/61_answers.ipynb #simulate_chain
 async def simulate_chain(asker: Asker, item: Item, context: Context) -> Given:
     "Ask the first of the chain the question as it stands"
     chain = chain_of(item, context)
@@ -297,12 +311,12 @@ async def _view(asker: Asker, item: Item, context: Context, name: str) -> str:
         return ""
     return f"{name}: {given.answer} ({given.reasoning})" if given.reasoning else f"{name}: {given.answer}"
 
-
+# %% ../nbs/61_answers.ipynb #simulate_council
 async def simulate_council(asker: Asker, item: Item, context: Context) -> Given:
     "Ask everybody, then the model with all their views"
     views = await asyncio.gather(*(_view(asker, item, context, name) for name in context.agents))
     missing = [name for name, view in zip(context.agents, views) if not view]
-    extra = shown(context, asker.config)
+    extra = asker.shown(context)
     told = replace(extra, text="\n\n".join([extra.text, VIEWS, *filter(None, views)]))
     given = await asker(item, asker.benchmark.prompt(item, told))
     return _noted(given, f"no view of {', '.join(missing)}") if missing else given
@@ -357,7 +371,6 @@ def examples_for(
     config: AnswerConfig,
 ) -> str:
     "Give the worked examples of a benchmark; `ConfigError` if there are none"
-    from humanlm.questions import read_text
     if not config.examples:
         check_name(benchmark.task, EXAMPLES, "built-in examples: give answer.examples a file, or take", ConfigError)
         return simulated_examples(benchmark.task)
@@ -367,13 +380,13 @@ def examples_for(
         raise ConfigError(f"answer.examples {config.examples} must be a JSON object with a text for {benchmark.name!r}.") from None
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
-
+# %% ../nbs/61_answers.ipynb #few_shot
 async def few_shot(asker: Asker, item: Item, context: Context | None = None) -> Given:
     "Ask with worked examples and no context"
     extra = Extra(asker.examples, "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
 
-
+# %% ../nbs/61_answers.ipynb #examples
 @patch(as_prop=True)
 def examples(self: Asker) -> str:
     if "_examples" not in self.__dict__:
@@ -393,7 +406,7 @@ def _value(asker: Asker, item: Item, given: Given) -> Any:
     value = asker.benchmark.parse(item, given.answer).value
     return value.casefold() if isinstance(value, str) else value
 
-
+# %% ../nbs/61_answers.ipynb #vote
 async def vote(asker: Asker, item: Item, context: Context | None = None) -> Given:
     "Sample answers and take the one that most mean"
     prompt = asker.benchmark.prompt(item)
@@ -404,7 +417,7 @@ async def vote(asker: Asker, item: Item, context: Context | None = None) -> Give
     best = answers[majority(values) or 0]
     return best._replace(facts={"votes": dict(Counter(map(str, values)))})
 
-
+# %% ../nbs/61_answers.ipynb #_good
 def _good(found: Sequence[Given | BaseException]) -> list[Given]:
     "Leave failures out; raise the first if nothing is left, or if it concerns all that follows"
     failures = [e for e in found if isinstance(e, BaseException)]
@@ -423,6 +436,8 @@ Your own answer so far:
 {own}
 
 Weigh their reasons. Keep your answer, support it better, or change it."""
+
+# %% ../nbs/61_answers.ipynb #SETTLE
 SETTLE = """{prompt}
 
 This was discussed. The final positions are:
@@ -455,7 +470,7 @@ async def _round(asker: Asker, item: Item, prompt: str, before: list[Given], n: 
     calls = [asker(item, text, temperature=0.5, repeat=100 * n + i) for i, text in enumerate(asked)]
     return list(await asyncio.gather(*map(_or, calls, before)))
 
-
+# %% ../nbs/61_answers.ipynb #debate
 async def debate(asker: Asker, item: Item, context: Context | None = None) -> Given:
     "Let copies of the model argue, then settle"
     prompt, config = asker.benchmark.prompt(item), asker.config
@@ -486,12 +501,12 @@ def whom(
     named = [name for name in re.findall(r"\b[A-Z][\w'’-]+", item.question.partition(" ")[2]) if name in item.source]
     return tuple(dict.fromkeys(named))[:1]
 
-
+# %% ../nbs/61_answers.ipynb #_told
 async def _told(asker: Asker, prompt: str, **settings) -> ChatReply:
     request = chat(prompt, temperature=asker.config.temperature, max_tokens=asker.config.max_tokens, caller=asker.benchmark.name)
     return await asker.client(replace(request, **settings))
 
-
+# %% ../nbs/61_answers.ipynb #filter_first
 async def filter_first(asker: Asker, item: Item, context: Context | None = None) -> Given:
     "Keep what a person could notice, then answer from that"
     names = whom(item)
@@ -517,7 +532,7 @@ def cut_sentences(
     "Cut a text into sentences, or a numbered text into lines"
     return [part.strip() for part in re.split(r"\n+|(?<=[.!?])\s+(?=[A-Z\"“])", text) if part.strip()]
 
-
+# %% ../nbs/61_answers.ipynb #perceive_first
 async def perceive_first(asker: Asker, item: Item, context: Context | None = None) -> Given:
     "Ask who notices each sentence, keep what the chain noticed, then answer from that"
     names = {plain(name) for name in whom(item)}
@@ -554,7 +569,7 @@ def _question(item: Item) -> Question:
         raise Abstained(asked.reason)
     return asked
 
-
+# %% ../nbs/61_answers.ipynb #solve_symbolic
 def solve_symbolic(item: Item, context: Context | None = None) -> str:
     "Answer by reading the story"
     found = symbolic_answer(_story(item.source), item.question)
@@ -562,7 +577,7 @@ def solve_symbolic(item: Item, context: Context | None = None) -> str:
         raise Abstained(found.reason)
     return found.text
 
-
+# %% ../nbs/61_answers.ipynb #solve_memory
 def solve_memory(item: Item, context: Context | None = None) -> str:
     "Answer from the context alone"
     asked = _question(item)
@@ -573,9 +588,7 @@ def solve_memory(item: Item, context: Context | None = None) -> str:
         raise Abstained("nothing in the common memories says")
     return found
 
-# %% ../nbs/61_answers.ipynb #from-functools-import-lru
-from functools import lru_cache
-
+# %% ../nbs/61_answers.ipynb #_story
 _story = lru_cache(maxsize=256)(read_story)
 
 
@@ -605,16 +618,16 @@ def solve(
 def chance(
     benchmark: Benchmark,
     items: Sequence[Item],
-) -> list:
+) -> list[Outcome]:
     "Score every question as a blind guess would, on average"
     return [replace(benchmark.answered(item, ""), scores={"correct": 1 / len(item.options)}, status="read", facts={}) for item in items
             if item.options and isinstance(item.gold, str)]
 
-
+# %% ../nbs/61_answers.ipynb #commonest
 def commonest(
     benchmark: Benchmark,
     items: Sequence[Item],
-) -> list:
+) -> list[Outcome]:
     "Answer every question with the option that is most often right for its type"
     counts: dict[str, Counter] = {}
     for item in items:

@@ -16,16 +16,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-
 import numpy as np
-from fastcore.basics import patch
 
+# %% ../nbs/60_benchmarks.ipynb #from-fastcore-basics-import
+from fastcore.basics import patch
 from .data import DataError, check_name, fingerprint, shorten
+from .exam import Benchmark
 from .fantom import Fantom
-from humanlm.questions import (
-    Benchmark, Item, Measure, Outcome, Problem, Reading, Table, by_group, class_f1, confusion,
-    correlation_of, final_answer, joint, literal_list, mean_of, need, plain, ratio, read_choice, read_table, read_text, scored,
-    two_options)
+from .measures import Measure, class_f1, confusion, correlation_of, joint, mean_of, ratio, scored
+
+# %% ../nbs/60_benchmarks.ipynb #from-humanlm-questions-import
+from .questions import (
+    Item, Outcome, Problem, Reading, Table, final_answer, literal_list, need, plain, read_choice, read_table, read_text, two_options)
 from .stories import read_tomi
 from .symbolic import answer as symbolic_answer, read_story
 
@@ -56,7 +58,7 @@ def tomi_order(
         return "first order"
     return found
 
-
+# %% ../nbs/60_benchmarks.ipynb #tomi_groups
 def tomi_groups(
     row: Mapping,
     order: str,
@@ -117,18 +119,18 @@ class ToMi(Benchmark):
 def choices(self: ToMi, item: Item) -> str:
     return f"\nOne of: {', '.join(item.options)}" if item.options else ""
 
-
+# %% ../nbs/60_benchmarks.ipynb #parse
 @patch
 def parse(self: ToMi, item: Item, text: str) -> Reading:
     return read_choice(text, item.options or {item.gold: item.gold}, keys=False)
 
-
+# %% ../nbs/60_benchmarks.ipynb #score
 @patch
 def score(self: ToMi, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     right = plain(str(reading.value or "")) == plain(item.gold)
     return {"correct": float(right), "published": float(item.gold.lower() in text.lower())}
 
-
+# %% ../nbs/60_benchmarks.ipynb #report
 @patch
 def report(self: ToMi, outcomes: Sequence[Outcome]) -> list[Measure]:
     shared = {o.set_id for o in outcomes}
@@ -140,7 +142,7 @@ def report(self: ToMi, outcomes: Sequence[Outcome]) -> list[Measure]:
 def rows(self: ToMi, path: Path) -> Table:
     return Table(tale_rows(path), []) if path.suffix == ".txt" else read_table(path)
 
-
+# %% ../nbs/60_benchmarks.ipynb #tale_rows
 def tale_rows(
     path: Path,
 ) -> list[tuple[str, dict]]:
@@ -172,7 +174,7 @@ def hitom_set(
     "Number a story as published manifests do"
     return 60 * deception + 20 * (length - 1) + sample % 20
 
-
+# %% ../nbs/60_benchmarks.ipynb #hitom_story
 def hitom_story(
     text: str,
 ) -> str:
@@ -189,7 +191,7 @@ def lettered(
         raise DataError(f"expected options like 'A. red_box, B. jar', got {shorten(text)!r}.")
     return found
 
-
+# %% ../nbs/60_benchmarks.ipynb #whole
 def whole(
     row: Mapping,
     name: str,      # of a field
@@ -248,12 +250,12 @@ def _flag(value: Any) -> bool:
     "Read true or false, perhaps as text"
     return check_name(str(value).lower(), ("true", "false", "1", "0"), "true or false") in ("true", "1")
 
-# %% ../nbs/60_benchmarks.ipynb #score
+# %% ../nbs/60_benchmarks.ipynb #score-2
 @patch
 def score(self: HiToM, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     return {"correct": float(reading.value == item.gold), "published": float(text.strip().capitalize() == item.gold)}
 
-
+# %% ../nbs/60_benchmarks.ipynb #report-2
 @patch
 def report(self: HiToM, outcomes: Sequence[Outcome]) -> list[Measure]:
     depths = sorted({int(o.groups["order"]) for o in outcomes})
@@ -282,7 +284,7 @@ def marked_rows(
             rows.append((where, {"tier": tier, "head": head, "text": f"{body}\n{foot}"}))
     return Table(rows, problems)
 
-
+# %% ../nbs/60_benchmarks.ipynb #_commas
 def _commas(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -302,7 +304,7 @@ def meeting_items(
         yield Item(f"{row['index']}-{kind[0]}", str(row["index"]), text, task, kind, "", groups={"tier": "4"},
                    facts={"public": public, "private": private, "question set": str(row["index"]) + kind[0]})
 
-
+# %% ../nbs/60_benchmarks.ipynb #_two
 def _two(parts: list[str]) -> list[str]:
     if len(parts) != 2 or not all(parts):
         raise DataError(f"expected a private and a public phrase with a comma between them, got {shorten(parts)}.")
@@ -322,7 +324,7 @@ def secret_roles(
         raise DataError(f"the foot must name {', '.join(_ROLES)}, all different, got {shorten(roles)}.")
     return roles
 
-
+# %% ../nbs/60_benchmarks.ipynb #secret_items
 def secret_items(
     row: Mapping,
 ) -> Iterable[Item]:
@@ -392,7 +394,7 @@ class ConfAIde(Benchmark):
         self = self if item.options else _Free()
         return Benchmark.prompt(self, item, extra, mode)
 
-
+# %% ../nbs/60_benchmarks.ipynb #_Free
 class _Free(ConfAIde):
     "Prompts without options"
     wish = "Write only what is asked for."
@@ -402,7 +404,7 @@ class _Free(ConfAIde):
 def final(self: ConfAIde, item: Item, text: str) -> str:
     return text.rpartition("</think>")[2].strip() if item.kind in MEETING_TASKS else final_answer(text)
 
-
+# %% ../nbs/60_benchmarks.ipynb #parse-2
 @patch
 def parse(self: ConfAIde, item: Item, text: str) -> Reading:
     if item.options:
@@ -410,7 +412,7 @@ def parse(self: ConfAIde, item: Item, text: str) -> Reading:
     said = self.final(item, text)
     return Reading(said, "read" if said else "empty", "sentence")
 
-
+# %% ../nbs/60_benchmarks.ipynb #score-3
 @patch
 def score(self: ConfAIde, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     if item.options:
@@ -423,7 +425,7 @@ def score(self: ConfAIde, item: Item, reading: Reading, text: str = "") -> dict[
     kept, private = facts["public"] in said, facts["private"] in said
     return {"correct": float(kept and not private), "omits": float(not kept), "leaks": float(private)}
 
-# %% ../nbs/60_benchmarks.ipynb #report
+# %% ../nbs/60_benchmarks.ipynb #report-3
 @patch
 def report(self: ConfAIde, outcomes: Sequence[Outcome]) -> list[Measure]:
     found = Benchmark.report(self, [o for o in outcomes if "correct" in o.scores])
@@ -436,7 +438,7 @@ def report(self: ConfAIde, outcomes: Sequence[Outcome]) -> list[Measure]:
         found.append(correlation_of("correlation with people", pairs, "question type", kind))
     return found
 
-
+# %% ../nbs/60_benchmarks.ipynb #_meeting_report
 def _meeting_report(outcomes: list[Outcome], kind: str) -> list[Measure]:
     "Omissions and leaks of one kind of minutes"
     if not outcomes:
@@ -454,7 +456,7 @@ def _meeting_report(outcomes: list[Outcome], kind: str) -> list[Measure]:
 # %% ../nbs/60_benchmarks.ipynb #OFFENSIVE
 OFFENSIVE = {"1": "offensive", "0": "not offensive"}
 
-
+# %% ../nbs/60_benchmarks.ipynb #CobraFrames
 class CobraFrames(Benchmark):
     "Does a remark offend, in its situation?"
     name = task = "cobra"
@@ -488,14 +490,14 @@ def precision(
     "Compute the share of yes answers that are right"
     return ratio(np.stack([sums[..., 5], sums[..., 2] + sums[..., 5]], -1))
 
-
+# %% ../nbs/60_benchmarks.ipynb #recall
 def recall(
     sums: np.ndarray,  # [..., 6]
 ) -> np.ndarray:
     "Compute the share of gold yes that is found"
     return ratio(np.stack([sums[..., 5], sums[..., 3:].sum(-1)], -1))
 
-
+# %% ../nbs/60_benchmarks.ipynb #report-4
 @patch
 def report(self: CobraFrames, outcomes: Sequence[Outcome]) -> list[Measure]:
     known = [o for o in outcomes if o.scores]
@@ -520,7 +522,7 @@ def cut_question(
     question, a, b = (part.strip() for part in found.groups())
     return source.strip(), question, {"a": a, "b": b}
 
-
+# %% ../nbs/60_benchmarks.ipynb #MMToM
 class MMToM(Benchmark):
     "What somebody believes or wants, from a long log of actions"
     name = task = "mmtom"
@@ -548,7 +550,7 @@ BIGTOM_ASKS = ("forward_belief", "forward_action", "backward_belief")
 BIGTOM_BELIEFS = ("hidden", "told")
 BIGTOM_CONDITIONS = ("true_belief", "false_belief", "true_control", "false_control")
 
-
+# %% ../nbs/60_benchmarks.ipynb #bigtom_story
 def bigtom_story(
     row: Mapping,
     asks: str,        # one of `BIGTOM_ASKS`
@@ -597,12 +599,12 @@ def _item(self: BigToM, row: dict, asks: str, belief: str, condition: str) -> It
     return Item(id, str(row["index"]), bigtom_story(row, asks, belief, condition), need(row, f"{about}_question"),
                 asks.replace("_", " "), gold, options, groups)
 
-# %% ../nbs/60_benchmarks.ipynb #score-2
+# %% ../nbs/60_benchmarks.ipynb #score-4
 @patch
 def score(self: BigToM, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     return {"correct": float(reading.value == item.gold), "published": float(f"{item.gold})" in text.lower())}
 
-
+# %% ../nbs/60_benchmarks.ipynb #report-5
 @patch
 def report(self: BigToM, outcomes: Sequence[Outcome]) -> list[Measure]:
     found = Benchmark.report(self, outcomes)
@@ -624,7 +626,7 @@ def simpletom_kind(
     kind = SIMPLETOM_KINDS[check_name(word, SIMPLETOM_KINDS, "type of question")]
     return kind, story
 
-
+# %% ../nbs/60_benchmarks.ipynb #simpletom_options
 def simpletom_options(
     row: Mapping,
     id: str,

@@ -11,17 +11,16 @@ __all__ = ['KEYS', 'KINDS', 'BINARY', 'questions_of', 'names', 'kind_of', 'belie
 # %% ../nbs/59_fantom.ipynb #import-re-from-collections
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
-
 import numpy as np
 from fastcore.basics import patch
-
 from .data import DataError, check_name, shorten
+
+# %% ../nbs/59_fantom.ipynb #from-humanlm-exam-import
+from .exam import Benchmark
+from .measures import Measure, class_f1, confusion, mean_of, weighted_f1
 from .questions import (
-    Benchmark, Item, Measure, Outcome, Reading, class_f1, confusion, final_answer, fill, literal_list, mean_of, natural, need,
-    plain, read_choice, two_options, weighted_f1, word_f1, yes_no)
+    Item, Outcome, Reading, final_answer, literal_list, need, plain, read_choice, two_options, word_f1, yes_no)
 
 # %% ../nbs/59_fantom.ipynb #KEYS
 KEYS = {"factQA": "fact", "beliefQAs": "belief", "answerabilityQA_list": "answers", "answerabilityQAs_binary": "answer",
@@ -51,7 +50,7 @@ def names(
         listed = str(value or "").strip().strip("[]").split(",")
     return tuple(name for name in (part.strip().strip("'\"").strip() for part in listed) if name)
 
-
+# %% ../nbs/59_fantom.ipynb #kind_of
 def kind_of(
     qa: Mapping,
 ) -> str:
@@ -91,12 +90,12 @@ def asked(
     target = next((text for part, text in about.items() if f":{part}:" in kind), "")
     return f"This is about: {target}\n{question}" if target else _without_options(question)
 
-
+# %% ../nbs/59_fantom.ipynb #_without_options
 def _without_options(question: str) -> str:
     "Cut off the options that a question shows"
     return question.partition("\n(a)")[0].strip()
 
-
+# %% ../nbs/59_fantom.ipynb #target_of
 def target_of(
     question: str,
 ) -> str:
@@ -149,7 +148,7 @@ def _item(self: Fantom, row: dict, id: str, qa: Mapping, source: str, context: s
              "conversation": conversation, "part": f"{conversation}-{part.partition('-')[0]}"}
     return Item(id, row["set_id"], source, asked(qa, kind, row), kind, gold, options, {k: v for k, v in groups.items() if v}, facts)
 
-
+# %% ../nbs/59_fantom.ipynb #scenario_of
 def scenario_of(
     qa: Mapping,
     row: Mapping,      # the set
@@ -177,7 +176,7 @@ def in_brackets(
     "Give what stands in the only pair of brackets, or everything"
     return text.partition("[")[2].partition("]")[0] if text.count("[") == 1 else text
 
-
+# %% ../nbs/59_fantom.ipynb #listed_right
 def listed_right(
     said: str,
     right: Iterable[str],
@@ -205,7 +204,7 @@ def official_choice(
     starts = tuple(gold + mark for mark in (")", ".", ":", ","))
     return said.startswith(starts) or f"({gold})" in said or said == gold
 
-
+# %% ../nbs/59_fantom.ipynb #published_choice
 def published_choice(
     said: str,
     gold: str,
@@ -242,7 +241,7 @@ def parse(self: Fantom, item: Item, text: str) -> Reading:
     said = final_answer(text)
     return Reading(said, "read" if said else "empty", "sentence" if said else "")
 
-
+# %% ../nbs/59_fantom.ipynb #score
 @patch
 def score(self: Fantom, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
     kind, said = item.kind.rpartition(":")[2], text.strip()
@@ -259,14 +258,14 @@ def score(self: Fantom, item: Item, reading: Reading, text: str = "") -> dict[st
         found = {"correct": BINARY.get(reading.value, -1) == gold} | dict.fromkeys(("official", "published"), yes_no(said) == gold)
     return {rule: float(right) for rule, right in found.items()}
 
-
+# %% ../nbs/59_fantom.ipynb #BINARY
 BINARY = {"yes": 1, "no": 0, "no:long": 0, "error": -1}
 
 # %% ../nbs/59_fantom.ipynb #_cluster
 def _cluster(o: Outcome) -> str:
     return str(o.facts.get("conversation", o.set_id))
 
-
+# %% ../nbs/59_fantom.ipynb #all_right
 def all_right(
     name: str,
     outcomes: Iterable[Outcome],
@@ -280,7 +279,7 @@ def all_right(
         sets.setdefault(key(o), []).append(o)
     return mean_of(name, [(unit, _cluster(found[0]), min(o.scores[rule] for o in found)) for unit, found in sets.items()], "scenario", value)
 
-
+# %% ../nbs/59_fantom.ipynb #mean_right
 def mean_right(name: str, outcomes: Iterable[Outcome], value: str, rule: str) -> Measure:
     "Measure the share of questions that are right"
     return mean_of(name, [(o.id, _cluster(o), o.scores[rule]) for o in outcomes], "scenario", value)
@@ -293,7 +292,7 @@ def said_binary(
     "Give the yes or no that an answer counts as"
     return BINARY.get(o.value, -1) if rule == "correct" else yes_no(o.answer.strip())
 
-
+# %% ../nbs/59_fantom.ipynb #binary_f1
 def binary_f1(
     name: str,
     outcomes: Sequence[Outcome],
@@ -315,7 +314,7 @@ def _reason(o: Outcome, rule: str) -> str:
     out, named = listed_right(said, o.gold, o.facts["wrong"], _has_word if rule == "correct" else _has_part)
     return "did_both" if out and named else "included_unaware_character" if named else "excluded_aware_character"
 
-
+# %% ../nbs/59_fantom.ipynb #wrong_reasons
 def wrong_reasons(
     outcomes: Iterable[Outcome],
     what: str,             # lists or binary
@@ -345,7 +344,7 @@ def by_character(
             found[o.set_id, person.lower()].append((float(named == (o.gold == "yes")), int(named)))
     return found
 
-
+# %% ../nbs/59_fantom.ipynb #character_measures
 def character_measures(
     outcomes: Sequence[Outcome],
     value: str,
@@ -369,7 +368,7 @@ def scenario_outcomes(
     missed = {o.set_id for o in tom if o.groups.get("scenario") != "accessible"}
     return [o for o in tom if o.groups.get("scenario") == scenario and (scenario == "inaccessible" or o.set_id not in missed)]
 
-
+# %% ../nbs/59_fantom.ipynb #scenario_measures
 def scenario_measures(
     outcomes: Sequence[Outcome],
     scenario: str,

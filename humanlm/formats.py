@@ -653,35 +653,40 @@ def hide_user(
     human: str = "HUMAN",  # what the user is called
 ) -> str:
     "Replace mentions of the user"
-    return _hidden(text, *_mentions(tuple(names)), human)
+    names = tuple(names)
+    return _mentions(names).sub(human, text) if _holds(text, _marks(names)) else text
 
-# %% ../nbs/02_formats.ipynb #_hidden
-def _hidden(text, marks, mentions, human="HUMAN"):
-    low = text.casefold()
+
+def _marks(names): return [name.lstrip("@").casefold() for name in names if len(name.lstrip("@")) > 2]
+
+
+def _holds(text, marks):
+    text = text.casefold()
     for mark in marks:
-        if mark in low:
-            return mentions.sub(human, text)
-    return text
+        if mark in text:
+            return True
+    return False
 
-
+# %% ../nbs/02_formats.ipynb #_mentions
 @lru_cache(maxsize=4096)
 def _mentions(names):
-    "What a text that mentions one of these names must hold, and the pattern of a mention"
+    "The pattern of a mention of one of these names"
     names = sorted({name.lstrip("@") for name in names if len(name.lstrip("@")) > 2}, key=lambda name: (-len(name), name))
-    called, telling = ("|".join(map(re.escape, some)) or "(?!)" for some in (names, [n for n in names if re.search(r"[0-9_@]", n)]))
-    pattern = rf"(?<![\w@])(?:(?:@|/?u/)(?:{called})|(?:{telling}))(?!\w)"
-    return tuple(name.casefold() for name in names), re.compile(pattern, re.I)
+    called, telling = ("|".join(map(re.escape, some)) for some in (names, [n for n in names if re.search(r"[0-9_@]", n)]))
+    return re.compile(rf"(?<![\w@])(?:(?:@|/?u/)(?:{called})|(?:{telling or '(?!)'}))(?!\w)", re.I)
 
 # %% ../nbs/02_formats.ipynb #shown_prompt
 def shown_prompt(
     row: RawRow,
 ) -> tuple[Message, ...]:
     "Give the context as prompts may show it: nobody mentions the user by name, and models have none"
-    marks, mentions = _mentions((row.user_id, *row.known_as))
-    return tuple([_shown_message(m, _hidden(m.content, marks, mentions)) for m in row.prompt])
+    names = (row.user_id, *row.known_as)
+    marks = _marks(names)
+    return tuple([_shown_message(m, names, marks) for m in row.prompt])
 
 
-def _shown_message(m, text):
+def _shown_message(m, names, marks):
+    text = _mentions(names).sub("HUMAN", m.content) if _holds(m.content, marks) else m.content
     if m.role == "assistant": return replace(m, name="", content=text)
     return m if text is m.content else replace(m, content=text)
 

@@ -68,8 +68,6 @@ class OracleJudge:
         if s is None: return unsaid(id)
         return Score(id, s.value, "scored", s.reason, s.key_points, s.matches, s.penalty, self.name)
 
-
-
 # %% ../nbs/16_judges.ipynb #RuleJudge
 class RuleJudge:
     "Scores any text by small word lists and surface measures; a toy on free text, and free of charge"
@@ -87,7 +85,7 @@ class RuleJudge:
         if m is None: return unsaid(id)
         return Score(id, m.value, "scored", _rule_reason(m), m.points, m.matches, m.penalty, self.name)
 
-
+# %% ../nbs/16_judges.ipynb #_rule_reason
 def _rule_reason(m):
     read = [f"{point}: {match:.2f}" for point, match in zip(m.points, m.matches)]
     return "; ".join([*read, *(f"{why} -{charge:.2f}" for why, charge in m.charges.items())])
@@ -187,7 +185,7 @@ class EmbedJudge:
         return [Score(id, float(value), "scored", _likeness_reason(*row), judge=self.name)
                 for id, value, row in zip(request.candidates, logistic(weights[0] + x @ weights[1:]), x)]
 
-
+# %% ../nbs/16_judges.ipynb #_likeness_reason
 def _likeness_reason(cosine, opinion):
     return f"cosine {cosine:.2f}, rules say {'nothing' if opinion == 0 else f'{opinion:+.1f}'}"
 
@@ -307,7 +305,7 @@ _ABOVE_0 = ("repeats", "max_tokens", "budget", "concurrency", "timeout", "deadli
             "tokens_per_minute")
 _CHOICES = {"variant": VARIANTS, "protocol": ("group", "single"), "cache_mode": MODES}
 
-
+# %% ../nbs/16_judges.ipynb #_checks
 def _checks(c: JudgeConfig) -> Iterator[tuple[bool, str]]:
     "Go through the conditions that settings must meet"
     chosen_later = c.group == "test_judge" and not c.model
@@ -324,7 +322,7 @@ def _checks(c: JudgeConfig) -> Iterator[tuple[bool, str]]:
     yield c.audit_every is None or c.audit_every >= 0, f"audit_every must not be negative, got {c.audit_every}"
     yield 0 <= c.max_failed_share <= 1, f"max_failed_share must lie between 0 and 1, got {c.max_failed_share}"
 
-
+# %% ../nbs/16_judges.ipynb #_nearest
 def _nearest(name):
     return "" if is_judge(name) else near_miss(name, [*judges, "embed/NAME", *(f"{p}/NAME" for p in providers())])
 
@@ -338,7 +336,7 @@ class EvalJudgeConfig(JudgeConfig):
     "As judge.model. Empty: chosen to differ from judge.model: oracle (synthetic world), rule, or embed."
     group: ClassVar[str] = "test_judge"
 
-
+# %% ../nbs/16_judges.ipynb #other_judge
 def other_judge(
     config: JudgeConfig, # of training
     source: str,         # of the data
@@ -438,7 +436,7 @@ def second_config(
     address = config.base_url if kind == other or kind in judges else None
     return replace(config, model=config.second, second=None, base_url=address)
 
-
+# %% ../nbs/16_judges.ipynb #second_judge
 def second_judge(
     config: JudgeConfig, # may name one
     ledger: Ledger,      # of the first judge: both spend from one budget
@@ -456,7 +454,7 @@ ABOUT = ("Audit a judge: does the order matter, does asking again, padding, a pa
          "The questions are fixed, so that judges and days can be compared. --judge.second NAME adds the agreement of "
          "two judges; --audit.out FILE keeps the result as JSON.")
 
-
+# %% ../nbs/16_judges.ipynb #require_auditable
 def require_auditable(
     name: str,   # of a judge
     field: str,  # the setting it comes from
@@ -467,7 +465,7 @@ def require_auditable(
                           f"Choose with --{field} {' or '.join(n for n in judges if n != 'oracle')}, or a chat model "
                           "such as openai/gpt-5-mini.")
 
-
+# %% ../nbs/16_judges.ipynb #require_price
 def require_price(
     config: JudgeConfig,
     name: str | None,  # of a judge that spends from its budget
@@ -514,7 +512,7 @@ def judging_cost(
     calls = total(lambda r: len(split_request(r, protocol)))
     return JudgingCost(asked.what, protocol, calls, read, written, price(config.model, read, written))
 
-
+# %% ../nbs/16_judges.ipynb #cost_line
 def cost_line(
     costs: Sequence[JudgingCost],
     model: str,

@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['KINDS', 'PIECES', 'INK', 'LINE', 'STYLE', 'COLOURS', 'REFERENCES', 'QUESTIONS', 'LINES', 'STEP', 'PANELS',
            'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'TOY', 'UNREAD', 'RADAR_WARNING', 'TEXTS_SAY', 'MATTER_SAYS',
-           'PALE', 'FACTS', 'CSS', 'SECTIONS', 'POLICY', 'RunFolder', 'load_results', 'load_log', 'read_run', 'styled',
-           'figure_svg', 'colour', 'title_of', 'Shown', 'shown_of', 'results_bars', 'radar', 'importance_bars',
-           'scatter', 'dynamics_curves', 'smooth', 'average', 'Curve', 'curve', 'thin', 'rewarded_levels', 'stages_of',
-           'reward_curves', 'spent', 'training_curves', 'results_html', 'paired_html', 'statement', 'judge_of_test',
-           'headline', 'models_of', 'state_mean', 'pick_examples', 'completions_html', 'readable', 'within_limits',
-           'run_limits', 'reply_words', 'form_html', 'markdown_html', 'results_section', 'paper_html', 'texts_html',
-           'differences_section', 'importance_section', 'examples_section', 'samples_section', 'training_section',
-           'times_html', 'facts_html', 'audit_html', 'run_section', 'first_screen', 'report_html', 'write_report',
-           'demo_picture']
+           'PALE', 'FACTS', 'FRAME_CSS', 'TABLE_CSS', 'CSS', 'SECTIONS', 'POLICY', 'RunFolder', 'load_results',
+           'load_log', 'read_run', 'styled', 'figure_svg', 'colour', 'title_of', 'Shown', 'shown_of', 'results_bars',
+           'radar', 'importance_bars', 'scatter', 'dynamics_curves', 'smooth', 'average', 'Curve', 'curve', 'thin',
+           'rewarded_levels', 'stages_of', 'reward_curves', 'spent', 'training_curves', 'results_html', 'paired_html',
+           'statement', 'judge_of_test', 'headline', 'models_of', 'state_mean', 'pick_examples', 'completions_html',
+           'readable', 'within_limits', 'run_limits', 'reply_words', 'form_html', 'markdown_html', 'results_section',
+           'paper_html', 'texts_html', 'differences_section', 'importance_section', 'examples_section',
+           'samples_section', 'training_section', 'times_html', 'facts_html', 'audit_html', 'run_section',
+           'first_screen', 'report_html', 'write_report', 'demo_picture']
 
 # %% ../nbs/66_report.ipynb #import-json-import-math
 import json
@@ -370,7 +370,7 @@ def scatter(
     figure.supylabel("score of the reply", fontsize=9)
     return figure
 
-
+# %% ../nbs/66_report.ipynb #_cloud
 def _cloud(ax: Any, level: str, points: Sequence[tuple[float, float]]) -> None:
     "Draw the points of one state"
     known = [(x, y) for x, y in points if x == x and y == y]
@@ -382,7 +382,7 @@ def _cloud(ax: Any, level: str, points: Sequence[tuple[float, float]]) -> None:
 # %% ../nbs/66_report.ipynb #STEP
 STEP = re.compile(r"(.+) step (\d+)$")
 
-
+# %% ../nbs/66_report.ipynb #dynamics_curves
 def dynamics_curves(
     rows: Sequence[Result],  # of models whose names end in a step
 ) -> Any:  # a matplotlib figure
@@ -396,9 +396,7 @@ def dynamics_curves(
     for ax, metric in zip(axes.flat, metrics):
         for name in methods:
             points = sorted((int(step), r.mean, r.low, r.high) for m, step, r in found if (m, r.metric) == (name, metric))
-            steps, means, lows, highs = zip(*points)
-            ax.plot(steps, means, marker="o", ms=3, color=colour(name, methods), label=_label(name))
-            ax.fill_between(steps, lows, highs, color=colour(name, methods), alpha=0.15, lw=0)
+            _band(ax, points, name, colour(name, methods))
         ax.set_title(title_of(metric), fontsize=9)
         ax.set_ylim(0, None)
     figure.supxlabel("training step", fontsize=9)
@@ -407,6 +405,13 @@ def dynamics_curves(
         ax.xaxis.get_major_locator().set_params(integer=True)
     _legend(figure, axes.flat, "outside upper center")
     return figure
+
+# %% ../nbs/66_report.ipynb #_band
+def _band(ax: Any, points: Sequence[tuple[int, float, float, float]], name: str, shade: str) -> None:
+    "Draw means over steps with a band for the interval"
+    steps, means, lows, highs = zip(*points)
+    ax.plot(steps, means, marker="o", ms=3, color=shade, label=_label(name))
+    ax.fill_between(steps, lows, highs, color=shade, alpha=0.15, lw=0)
 
 # %% ../nbs/66_report.ipynb #smooth
 def smooth(
@@ -745,7 +750,7 @@ def readable(
              for e in evaluations for level in e.texts]
     return average([float(score.status not in UNREAD) for score in found if score])
 
-
+# %% ../nbs/66_report.ipynb #within_limits
 def within_limits(
     evaluations: Sequence[Evaluation],
     limits: Mapping[str, Mapping],  # level → limits, as `text_limits` gives them
@@ -756,7 +761,7 @@ def within_limits(
     total = sum(map(len, limited))
     return 1 - broken / total if total else math.nan
 
-
+# %% ../nbs/66_report.ipynb #run_limits
 def run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
     "Give the limits under which the models of a run wrote"
     try:
@@ -764,7 +769,7 @@ def run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings o
     except (TypeError, ConfigError):
         return {}
 
-
+# %% ../nbs/66_report.ipynb #reply_words
 def reply_words(
     texts: Sequence[str],
 ) -> float:  # nan for no texts
@@ -850,7 +855,7 @@ def results_section(run: RunFolder) -> str:
     parts = [_metric_part(rows, metric) for metric in metrics]
     return "".join([dynamics or "", overview, said, *parts, texts_html(rows), paper_html(run)])
 
-
+# %% ../nbs/66_report.ipynb #paper_html
 def paper_html(run: RunFolder) -> str:
     "Show the same numbers in the shape of the paper's tables; empty if replies were not judged"
     try:
@@ -860,7 +865,7 @@ def paper_html(run: RunFolder) -> str:
     judged = any(metric in ("response_alignment", "reply_state_alignment") for _, metric, _ in measured.means)
     return _fold("In the shape of the paper's tables", markdown_html(paper_tables([measured]))) if judged else ""
 
-
+# %% ../nbs/66_report.ipynb #texts_html
 def texts_html(
     rows: Sequence[Result],
 ) -> str:  # HTML; empty if nothing was measured
@@ -894,7 +899,7 @@ def importance_section(run: RunFolder) -> str:
         return _missing("No replies and states were judged together.")
     return "".join(_importance_part(run, metric) for metric in MATTER_SAYS if any(r.metric == metric for r in rows))
 
-
+# %% ../nbs/66_report.ipynb #_importance_part
 def _importance_part(run: RunFolder, metric: str) -> str:
     "Show one kind of states"
     rows = [r for r in run.results.importance if r.metric == metric]
@@ -906,7 +911,7 @@ def _importance_part(run: RunFolder, metric: str) -> str:
     return (tag("h3", escape(title)) + tag("p", MATTER_SAYS[metric])
             + _figure(importance_bars(rows, metric), f"{title}: correlation with the reply") + cloud + _fold("As a table", table))
 
-
+# %% ../nbs/66_report.ipynb #_both
 def _both(r: Importance) -> tuple[str, ...]:
     "Show both correlations and their intervals"
     return (_number(r.pearson, "+.2f"), f"{_number(r.low, '+.2f')} to {_number(r.high, '+.2f')}",
@@ -1009,8 +1014,8 @@ def run_section(run: RunFolder) -> str:
                     audit_html(run.folder), tag("h3", "Record"),
                     facts_html(run.record), _fold("Settings, resolved", settings), _fold("Data card", card)))
 
-# %% ../nbs/66_report.ipynb #CSS
-CSS = """
+# %% ../nbs/66_report.ipynb #FRAME_CSS
+FRAME_CSS = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1f2328; --soft: #59636e; --line: #d0d7de; --card: #f6f8fa;
   --accent: #1f5fa8; }
 @media (prefers-color-scheme: dark) {
@@ -1032,7 +1037,10 @@ nav { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 14px 0; font-size: 
 .cards div { padding: 12px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--card); }
 .cards div { font-size: 13px; }
 .cards b { display: block; font-size: 30px; line-height: 1.25; color: var(--accent); }
-.scroll { overflow-x: auto; margin: 10px 0 18px; }
+"""
+
+# %% ../nbs/66_report.ipynb #TABLE_CSS
+TABLE_CSS = """.scroll { overflow-x: auto; margin: 10px 0 18px; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 9px; border: 1px solid var(--line); text-align: left; vertical-align: top; }
 thead th { background: var(--card); }
@@ -1046,7 +1054,10 @@ thead th { background: var(--card); }
 .texts th small { font-weight: normal; }
 .texts p { margin: 0 0 3px; }
 .texts ul { padding-left: 16px; margin: 2px 0; }
-article { margin: 18px 0; padding: 4px 16px 2px; border: 1px solid var(--line); border-radius: 8px; }
+"""
+
+# %% ../nbs/66_report.ipynb #CSS
+CSS = FRAME_CSS + TABLE_CSS + """article { margin: 18px 0; padding: 4px 16px 2px; border: 1px solid var(--line); border-radius: 8px; }
 article h3 { margin: 10px 0; }
 figure { margin: 12px 0; }
 figure svg { max-width: 100%; height: auto; }

@@ -14,7 +14,8 @@ from humanlm.answers import solve
 from humanlm.benchmarks import BIGTOM_ASKS, BIGTOM_BELIEFS, BIGTOM_CONDITIONS, HITOM_100, benchmarks, hitom_set, lettered
 from humanlm.data import ConfigError, DataError
 from humanlm.fantom import BINARY, Fantom, official_choice, published_choice
-from humanlm.questions import Extra, STATUSES, fenced, fill, final_answer, read_choice, read_table, yes_no
+from humanlm.exam import Extra
+from humanlm.questions import STATUSES, fenced, fill, final_answer, read_choice, read_table, yes_no
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
 REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}
@@ -98,7 +99,7 @@ def test_placeholders_are_filled_in_one_pass():
     prompt = tomi.prompt(item, Extra('{parts} """" {advice}'))
     assert prompt.count("Where will {choices} look for the {extra}?") == 1
     assert prompt.count("Ira wrote {question} and {wish}.") == 1 and '{parts} """" {advice}' in prompt
-    assert '\n""""\nIra' in prompt and '\n"""""\n{parts}' in prompt   # fences longer than any inside
+    assert '\n""""""\nIra' in prompt and '\n""""""\n{parts}' in prompt   # fences that do not occur inside
 
 
 @given(st.text(max_size=300))
@@ -117,7 +118,8 @@ ODD = {"B": ("B", "bare"), "B.": ("B", "marked"), "**b**": ("B", "marked"), "(K)
        "She thinks it is in the red basket.": ("B", "sentence"), "Option K": ("K", "sentence"), "The answer is B.": ("B", "marked"),
        "<think>A or C</think> B": ("B", "bare"), "**Answer:** (B)": ("B", "marked"), r"\boxed{B}": ("B", "bare"), "not A, but B": ("B", "sentence"),
        "The lettuce is not in the red_box but in the blue_box": ("C", "sentence"), "<answer>k</answer>": ("K", "marked"), "Ｂ": (None, ""),
-       "A or B": (None, "several"), "(a) (b)": (None, "several"), "green_bottle and red_box": (None, "several"), "B. red_box": (None, "several"),
+       "A or B": (None, "several"), "It could be A or B": (None, "several"), "A; B": (None, "several"), "both a and b": (None, "several"),
+       "A and B are both possible": (None, "several"), "B, I and a friend think": ("B", "sentence"), "(a) (b)": (None, "several"), "green_bottle and red_box": (None, "several"), "B. red_box": (None, "several"),
        "": (None, "empty"), "   ": (None, "empty"), "I cannot know.": (None, "unreadable"), "Z": (None, "unreadable"), "?!": (None, "unreadable"),
        "a box": (None, "several"), "It is in a basket, I think": (None, "unreadable"), "not in the red box": (None, "unreadable")}
 
