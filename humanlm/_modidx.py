@@ -943,7 +943,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'humanlm.hierarchy._closers': ('hierarchy.html#_closers', 'humanlm/hierarchy.py'),
                                    'humanlm.hierarchy._config_checks': ('hierarchy.html#_config_checks', 'humanlm/hierarchy.py'),
                                    'humanlm.hierarchy._count_fault': ('hierarchy.html#_count_fault', 'humanlm/hierarchy.py'),
-                                   'humanlm.hierarchy._fixed': ('hierarchy.html#_fixed', 'humanlm/hierarchy.py'),
                                    'humanlm.hierarchy._flexible': ('hierarchy.html#_flexible', 'humanlm/hierarchy.py'),
                                    'humanlm.hierarchy._framed': ('hierarchy.html#_framed', 'humanlm/hierarchy.py'),
                                    'humanlm.hierarchy._load': ('hierarchy.html#_load', 'humanlm/hierarchy.py'),
