@@ -16,16 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-import numpy as np
 
-# %% ../nbs/60_benchmarks.ipynb #from-fastcore-basics-import
+import numpy as np
 from fastcore.basics import patch
+
 from .data import DataError, check_name, fingerprint, shorten
 from .exam import Benchmark
 from .fantom import Fantom
 from .measures import Measure, class_f1, confusion, correlation_of, joint, mean_of, ratio, scored
-
-# %% ../nbs/60_benchmarks.ipynb #from-humanlm-questions-import
 from .questions import (
     Item, Outcome, Problem, Reading, Table, final_answer, literal_list, need, plain, read_choice, read_table, read_text, two_options)
 from .stories import read_tomi

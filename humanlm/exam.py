@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from fastcore.basics import patch
-from .data import ConfigError, DataError, check_name, fingerprint
 
-# %% ../nbs/58_exam.ipynb #from-humanlm-measures-import
+from fastcore.basics import patch
+
+from .data import ConfigError, DataError, check_name, fingerprint
 from .measures import Measure, by_group, mean_of, scored
 from .questions import Item, Loaded, Outcome, Reading, Table, collect, fenced, fill, final_answer, outcome, read_choice, read_table
 

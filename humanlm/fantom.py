@@ -12,11 +12,11 @@ __all__ = ['KEYS', 'KINDS', 'BINARY', 'questions_of', 'names', 'kind_of', 'belie
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
 import numpy as np
 from fastcore.basics import patch
-from .data import DataError, check_name, shorten
 
-# %% ../nbs/59_fantom.ipynb #from-humanlm-exam-import
+from .data import DataError, check_name, shorten
 from .exam import Benchmark
 from .measures import Measure, class_f1, confusion, mean_of, weighted_f1
 from .questions import (

@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
 import numpy as np
 
-# %% ../nbs/57_measures.ipynb #from-humanlm-audit-import
 from .audit import Estimate, resample_counts
 from .questions import Outcome
 

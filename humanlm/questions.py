@@ -14,13 +14,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-# %% ../nbs/55_questions.ipynb #from-dataclasses-import-dataclass
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
 from fastcore.basics import patch
+
 from .data import ConfigError, DataError, check_name, fingerprint, near_miss, shorten, table_cell
 
 # %% ../nbs/55_questions.ipynb #Item
