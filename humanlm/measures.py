@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ratio', 'Measure', 'mean_of', 'confusion', 'class_f1', 'weighted_f1', 'pearson', 'correlation_of', 'scored',
-           'by_group', 'natural', 'joint', 'by_cluster', 'wilson', 'interval', 'Difference', 'mcnemar', 'shared',
-           'difference']
+           'by_group', 'natural', 'joint', 'by_cluster', 'wilson', 'interval', 'Difference', 'sign_flips', 'mcnemar',
+           'shared', 'exchange_p', 'difference']
 
 # %% ../nbs/57_measures.ipynb #import-math-import-re
 import math
@@ -203,6 +203,7 @@ class Difference(NamedTuple):
     group: str
     value: str
     n: int           # units that both runs have
+    stories: int     # clusters of these units
     before: float    # in the first run
     after: float     # in the second
     diff: float      # after - before
@@ -210,7 +211,22 @@ class Difference(NamedTuple):
     high: float
     lost: int        # right only before
     won: int         # right only after
-    p: float         # exact McNemar; nan if scores are not right or wrong
+    p: float         # two-sided, the runs exchanged in whole stories
+    mcnemar: float   # exact McNemar; nan if stories have several units, or scores are not right or wrong
+
+# %% ../nbs/57_measures.ipynb #sign_flips
+def sign_flips(
+    sums: Sequence[int],  # differences of whole stories
+) -> float:
+    "Compute the exact two-sided p of a total if each part could as well have the other sign"
+    chances = np.ones(1)
+    for size in (abs(int(s)) for s in sums if s):
+        wide = np.zeros(len(chances) + 2 * size)
+        wide[:len(chances)] += chances / 2
+        wide[2 * size:] += chances / 2
+        chances = wide
+    reach = len(chances) // 2
+    return min(1.0, float(chances[abs(np.arange(-reach, reach + 1)) >= abs(int(sum(sums)))].sum()))
 
 # %% ../nbs/57_measures.ipynb #mcnemar
 def mcnemar(
@@ -231,6 +247,28 @@ def shared(
     kept = [place[unit] for unit in units]
     return replace(measure, units=tuple(units), clusters=tuple(measure.clusters[i] for i in kept), parts=measure.parts[kept])
 
+# %% ../nbs/57_measures.ipynb #exchange_p
+def exchange_p(
+    before: np.ndarray,   # [C, k] sums of the parts per story
+    after: np.ndarray,    # [C, k]
+    of: Callable[[np.ndarray], np.ndarray] = ratio,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> float:  # nan if there is no difference to speak of
+    "Compute the two-sided p of a difference if the runs could as well be exchanged, story by story"
+    turned, gain = np.random.default_rng(seed).integers(0, 2, (resamples, len(before))), after - before
+    drawn = of(after.sum(0) - turned @ gain) - of(before.sum(0) + turned @ gain)
+    seen = float(abs(of(after.sum(0)) - of(before.sum(0))))
+    return math.nan if math.isnan(seen) else (1 + int((abs(drawn) >= seen - 1e-12).sum())) / (resamples + 1)
+
+# %% ../nbs/57_measures.ipynb #_p_by_story
+def _p_by_story(a: Measure, b: Measure, sums: tuple[np.ndarray, np.ndarray], resamples: int, seed: int) -> float:
+    "Take the exact way where scores are right or wrong"
+    before, after = sums
+    if a.of is ratio and np.equal(np.mod(np.concatenate([before, after]), 1), 0).all():
+        return sign_flips((after - before)[:, 0].astype(int).tolist())
+    return exchange_p(before, after, a.of, resamples, seed)
+
 # %% ../nbs/57_measures.ipynb #difference
 def difference(
     before: Measure,
@@ -245,17 +283,28 @@ def difference(
         return None
     a, b = shared(before, units), shared(after, units)
     names = sorted(set(a.clusters))
-    counts = resample_counts(len(names), resamples, seed)
-    drawn = b.of(counts @ by_cluster(b, names)) - a.of(counts @ by_cluster(a, names))
-    low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist() if len(names) > 1 and np.isfinite(drawn).any() else (math.nan, math.nan)
-    lost, won, p = _discordant(a, b)
-    return Difference(a.name, a.group, a.value, len(units), a.mean, b.mean, b.mean - a.mean, low, high, lost, won, p)
+    sums = by_cluster(a, names), by_cluster(b, names)
+    low, high = _bounds(a, sums, resamples, seed)
+    lost, won, coins = _discordant(a, b)
+    p = _p_by_story(a, b, sums, resamples, seed)
+    return Difference(a.name, a.group, a.value, len(units), len(names), a.mean, b.mean, b.mean - a.mean, low, high, lost, won, p, coins)
+
+# %% ../nbs/57_measures.ipynb #_bounds
+def _bounds(measure: Measure, sums: tuple[np.ndarray, np.ndarray], resamples: int, seed: int) -> tuple[float, float]:
+    "Compute the 95 % interval of a difference over stories; nan with fewer than two"
+    before, after = sums
+    counts = resample_counts(len(before), resamples, seed)
+    drawn = measure.of(counts @ after) - measure.of(counts @ before)
+    if len(before) < 2 or not np.isfinite(drawn).any():
+        return math.nan, math.nan
+    low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist()
+    return low, high
 
 # %% ../nbs/57_measures.ipynb #_discordant
 def _discordant(a: Measure, b: Measure) -> tuple[int, int, float]:
-    "Count what only one run has right"
+    "Count what only one run has right; McNemar's p where every story has one unit"
     x, y = a.parts[:, 0], b.parts[:, 0]
     if a.of is not ratio or not np.isin(np.concatenate([x, y]), [0.0, 1.0]).all():
         return 0, 0, math.nan
     lost, won = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
-    return lost, won, mcnemar(lost, won)
+    return lost, won, mcnemar(lost, won) if len(set(a.clusters)) == a.n else math.nan
