@@ -6,10 +6,11 @@
 __all__ = ['HINTS', 'TASKS', 'VERSION', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXAMPLES', 'CRITIC', 'VERDICT', 'parsers',
            'SETTINGS', 'PREDICT', 'STEP_SCHEMA', 'FUTURE', 'JUDGE', 'JUDGED', 'METHODS', 'Parsed', 'Parser', 'hint',
            'SymbolicParser', 'DialogueParser', 'form', 'worked_example', 'parse_prompt', 'read_record', 'LLMParser',
-           'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'with_actions', 'with_step',
-           'predict_step', 'future_prompt', 'futures', 'Simulation', 'simulation', 'Accuracy', 'downstream',
-           'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'Pair', 'read_pairs', 'grade', 'QualityReport',
-           'evaluate', 'evaluate_folders', 'to_csv', 'quality_figure', 'omniscient', 'forgetful']
+           'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'Unasked', 'ParsingCost',
+           'parsing_cost', 'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures', 'Simulation',
+           'simulation', 'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'Pair',
+           'read_pairs', 'grade', 'QualityReport', 'evaluate', 'evaluate_folders', 'to_csv', 'quality_figure',
+           'omniscient', 'forgetful']
 
 # %% ../nbs/60_social_world.ipynb #import-asyncio-import-csv
 import asyncio
@@ -36,7 +37,7 @@ from .contexts import (
     is_unread, memories, observation_scores, quality_means, quality_table, read_context, read_entries, repair, split_mental,
     structural_score, to_json, to_lists, to_published, turn_number, violations)
 from .data import DataError, atomic_write, check_name, fingerprint, shorten, table_cell
-from .llm import ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client
+from .llm import ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client, price
 from .presence import dialogue_context, read_dialogue
 from .questions import fenced, fill
 from .reader import read_answer
@@ -55,6 +56,9 @@ class Parsed:
 
     @property
     def status(self) -> str: return "parse failed" if self.context is None else "parsed"
+
+    @property
+    def contradictions(self) -> list[str]: return [note for note in self.notes if note.startswith("contradiction")]
 
 # %% ../nbs/60_social_world.ipynb #Parser
 class Parser(Protocol):
@@ -117,10 +121,10 @@ class SymbolicParser:
             context = to_context(story, **self.options)
         except DataError as e:
             return Parsed(None, f"parse failed: {e}")
-        return Parsed(context, notes=tuple(f"sentence {n + 1}: {reason}" for n, reason in story.world.conflicts))
+        return Parsed(context, notes=tuple(f"contradiction in sentence {n + 1}: {reason}" for n, reason in story.world.conflicts))
 
 # %% ../nbs/60_social_world.ipynb #VERSION
-VERSION = 1  # of everything that goes into a context's key
+VERSION = 2  # of everything that goes into a context's key
 
 # %% ../nbs/60_social_world.ipynb #_refusal
 def _refusal(story: Story) -> str:
@@ -463,7 +467,7 @@ SETTINGS = ("style", "example", "attempts", "critic", "rounds", *(field.name for
 def parser(
     name: str,  # a key of `parsers`, or provider/model
     folder: str | Path = "",  # of a store; empty keeps nothing
-    **options,  # `SETTINGS` of the parser; all others go to the client
+    **options,  # `SETTINGS` of the parser, or a finished `client`; all others go to the client
 ) -> Parser:
     "Make a parser by name"
     made = parsers[name](**options) if name in parsers else _model_parser(name, options)
@@ -475,7 +479,7 @@ def _model_parser(name: str, options: dict) -> LLMParser:
     if "/" not in name:
         check_name(name, [*parsers, "PROVIDER/MODEL"], "parser")
     provider, _, model = name.partition("/")
-    client = chat_client(name, **{key: value for key, value in options.items() if key not in SETTINGS})
+    client = options.pop("client", None) or chat_client(name, **{key: value for key, value in options.items() if key not in SETTINGS})
     own = {key: value for key, value in options.items() if key in SETTINGS}
     return LLMParser(client, **(trained_settings(model) if provider == "hf" else {}) | own)
 
@@ -492,6 +496,45 @@ def trained_settings(
     except (OSError, ValueError, TypeError) as e:
         raise DataError(f"{path} is not a JSON object ({shorten(e)}). Restore it or remove it.") from e
     return {check_name(key, SETTINGS, f"setting in {path.name}"): value for key, value in wanted.items()}
+
+# %% ../nbs/60_social_world.ipynb #Unasked
+class Unasked(NamedTuple):
+    "Stands for a chat model that will not be asked"
+    name: str  # provider/model
+
+
+class ParsingCost(NamedTuple):
+    "What it takes to have texts parsed, if nothing has to be asked twice"
+    stored: int  # texts whose contexts are there already
+    calls: int
+    read: int  # tokens, about
+    written: int  # tokens, about
+    dollars: float | None  # None = the price is unknown
+
+# %% ../nbs/60_social_world.ipynb #_asking
+def _asking(asked: LLMParser, text: str, task: str) -> list[tuple[str, int, int]]:  # who, characters read and written
+    "List the calls for one text"
+    request = asked.request(text, task)
+    example = worked_example(task)
+    growth = len(example.rpartition("Record:\n")[2]) / len(EXAMPLES["hitom" if TASKS.get(task) == "hitom" else "tomi"])
+    record = round(min(growth * len(text), 4 * request.max_tokens))
+    calls = [(asked.name, len(request.messages[0]["content"]) + len(json.dumps(request.schema or "")), record)]
+    return calls + ([(asked.critic.name, len(CRITIC) + len(hint(task)) + len(text) + record, 400)] if asked.critic else [])
+
+# %% ../nbs/60_social_world.ipynb #parsing_cost
+def parsing_cost(
+    parser: Parser,
+    texts: Iterable[str],
+    task: str = "",  # a key of `TASKS`, or empty
+) -> ParsingCost:
+    "Estimate what it takes to have texts parsed; rules ask nobody"
+    texts, store, inner = list(dict.fromkeys(texts)), getattr(parser, "store", None), getattr(parser, "parser", parser)
+    fresh = [text for text in texts if not (store and store.find(parser.key(text, task)))]
+    calls = [call for text in fresh for call in _asking(inner, text, task)] if isinstance(inner, LLMParser) else []
+    amounts = [(name, -(-read // 4), -(-written // 4)) for name, read, written in calls]
+    prices = [price(*amount) for amount in amounts]
+    return ParsingCost(len(texts) - len(fresh), len(calls), sum(read for _, read, _ in amounts), sum(written for *_, written in amounts),
+                       None if None in prices else math.fsum(prices))
 
 # %% ../nbs/60_social_world.ipynb #PREDICT
 PREDICT = """Below stands a record of who perceived and did what so far, moment by moment. Write the one step that comes next.
@@ -879,25 +922,41 @@ def _csv_line(quality: Quality, accuracy: Accuracy) -> dict:
     counts = {name: sum(map(len, each.values())) for name, each in found.items() if isinstance(each, dict)}
     return {"file_id": quality.file_id, "method": accuracy.method, "reason": shorten(accuracy.reason, 500)} | row | counts
 
+# %% ../nbs/60_social_world.ipynb #_MOST
+_MOST = 40  # records with their names
+
+
+def _marks(axes: Any, order: Sequence[tuple[Quality, Accuracy]]) -> None:
+    "Draw the marks of rated records; neither hides the other, and none is cut at the border"
+    rated = [(i, quality, accuracy) for i, (quality, accuracy) in enumerate(order)]
+    form = [(quality.structural_score, i - 0.16) for i, quality, _ in rated]
+    seen = [(accuracy.value, i + 0.16, accuracy.spread) for i, _, accuracy in rated if not math.isnan(accuracy.value)]
+    whole = {"clip_on": False, "zorder": 3}
+    if form:
+        axes.scatter(*zip(*form), facecolors="white", edgecolors="#555", label="form", **whole)
+    if seen:
+        values, places, spreads = zip(*seen)
+        axes.errorbar(values, places, xerr=[0 if math.isnan(spread) else spread for spread in spreads], fmt="o", color="#14559f",
+                      label="observations", **whole)
+
 # %% ../nbs/60_social_world.ipynb #quality_figure
 def quality_figure(
     report: QualityReport,
 ) -> Any:  # a matplotlib figure
-    "Draw form and observations of each record, best first; crosses were not rated"
+    "Draw form and observations of each record, best first; those without a rating last"
     import matplotlib.pyplot as plt
     order = sorted(report.rows, key=lambda row: (math.isnan(row[1].value), -row[1].value, row[0].file_id))
-    names = [shorten(quality.file_id, 24) for quality, _ in order] + [shorten(name, 24) for name, _ in report.problems]
-    figure, axes = plt.subplots(figsize=(6.4, 0.9 + 0.28 * min(len(names), 40)), layout="constrained")
-    places = range(len(order))
-    axes.scatter([quality.structural_score for quality, _ in order], places, facecolors="none", edgecolors="#777", label="form")
-    axes.errorbar([accuracy.value for _, accuracy in order], places, xerr=[[accuracy.spread for _, accuracy in order]] * 2, fmt="o",
-                  color="#14559f", label="observations")
-    missing = [i for i in range(len(names)) if i >= len(order) or math.isnan(order[i][1].value)]
-    axes.scatter([0] * len(missing), missing, marker="x", color="#b3261e", label="not rated")
-    axes.set(xlim=(-0.04, 1.04), xlabel="score", yticks=range(len(names)) if len(names) <= 40 else [])
-    axes.set_yticklabels(names if len(names) <= 40 else [])
-    axes.invert_yaxis()
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    without = [math.isnan(accuracy.value) for _, accuracy in order] + [True] * len(report.problems)
+    names = [*(quality.file_id for quality, _ in order), *(name for name, _ in report.problems)]
+    figure, axes = plt.subplots(figsize=(6.4, 1.1 + 0.34 * min(len(names), _MOST)), layout="constrained")
+    _marks(axes, order)
+    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="score (0 to 1)")
+    axes.set_yticks(range(len(names)), [shorten(name, 24) + " (not rated)" * none for name, none in zip(names, without)])
+    axes.tick_params(left=False, labelleft=len(names) <= _MOST)
+    axes.grid(axis="x", alpha=0.25)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    if order:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False)
     plt.close(figure)
     return figure
 

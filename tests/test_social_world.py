@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from humanlm.cache import DiskCache
-from humanlm.contexts import Context, memories, to_lists, to_published, violations
+from humanlm.contexts import Context, Quality, memories, to_lists, to_published, violations
 from humanlm.data import DataError
 from humanlm.llm import Limits, LLMError, ScriptedClient
 from humanlm.social_world import (
-    HINTS, JUDGE, PARSE, RULES, STYLES, TASKS, ContextStore, LLMParser, Pair, Parsed, StoredParser, SymbolicParser, evaluate,
-    evaluate_folders, exact_accuracy, forgetful, futures, omniscient, parse_prompt, parser, predict_step, quality_figure,
-    read_record, read_verdict, simulation, to_csv, with_actions, with_step, worked_example)
+    HINTS, JUDGE, PARSE, RULES, STYLES, TASKS, ContextStore, LLMParser, Pair, Parsed, ParsingCost,
+    QualityReport, StoredParser, SymbolicParser, Unasked, Accuracy, evaluate, evaluate_folders, exact_accuracy, forgetful, futures, omniscient, parse_prompt, parser,
+    parsing_cost, predict_step, quality_figure,    read_record, read_verdict, simulation, to_csv, with_actions, with_step, worked_example)
 from humanlm.stories import tomi_story
 from humanlm.symbolic import read_story, to_context
 
@@ -49,7 +49,7 @@ def test_the_exact_parser_refuses_and_names_the_sentence(text, why):
 
 def test_contradictions_are_noted():
     found = run(SymbolicParser()(STORY + "\nOda moved the plum to the crock."))
-    assert found.context and "sentence 6" in found.notes[0]
+    assert found.context and "contradiction in sentence 6" in found.notes[0] and found.contradictions == list(found.notes)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -135,6 +135,23 @@ def test_a_critic_that_fails_leaves_the_record():
     critic = ScriptedClient(lambda request: LLMError("auth", "down"))
     found = run(LLMParser(ScriptedClient([RECORD]), critic=critic)(STORY))
     assert found.context.steps == CONTEXT.steps and "not reviewed" in found.notes[-1]
+
+
+# ---- what it would take
+
+def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    asked = parser("openai/gpt-5-mini", tmp_path, client=Unasked("openai/gpt-5-mini"))
+    one, two = parsing_cost(asked, [STORY, STORY]), parsing_cost(asked, [STORY, STORY + "\n"])
+    assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
+    assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
+    asked.store.add(asked.key(STORY), Parsed(CONTEXT))
+    assert parsing_cost(asked, [STORY]) == ParsingCost(1, 0, 0, 0, 0.0)
+
+
+def test_a_price_that_nobody_knows_is_none_also_beside_a_known_one():
+    assert parsing_cost(LLMParser(Unasked("hf/x"), critic=Unasked("vllm/own")), [STORY]).dollars is None
+    assert parsing_cost(LLMParser(Unasked("hf/x")), [STORY]).dollars == 0
 
 
 # ---- keeping contexts
@@ -263,7 +280,18 @@ def test_csv_and_picture_show_every_file(tmp_path):
     report = run(evaluate_folders(made, wanted))
     rows = list(csv.DictReader(io.StringIO(to_csv(report))))
     assert [row["file_id"] for row in rows] == list("abcd") and rows[0]["reason"].startswith("the story is not in the grammar")
-    assert [label.get_text() for label in quality_figure(report).axes[0].get_yticklabels()] == ["b", "a", "c", "d"]
+    assert [label.get_text() for label in quality_figure(report).axes[0].get_yticklabels()] == [
+        name + " (not rated)" * (name != "b") for name in "bacd"]
+
+
+def test_the_picture_hides_no_mark_and_draws_none_that_is_missing():
+    rows = [(Quality(name, 1.0, value), Accuracy(value, "exact")) for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))]
+    axes = quality_figure(QualityReport(rows, [("lost", "missing")])).axes[0]
+    form, seen = axes.collections[0].get_offsets().tolist(), axes.lines[0].get_xydata().tolist()
+    assert [x for x, _ in form] == [1, 1, 1] and [x for x, _ in seen] == [1, 0]   # nan has no mark, least of all at 0
+    assert not {tuple(mark) for mark in form} & {tuple(mark) for mark in seen}    # equal scores lie beside each other
+    assert not any(artist.get_clip_on() for artist in (axes.collections[0], axes.lines[0]))
+    assert len(quality_figure(QualityReport([], [("lost", "missing")])).axes[0].get_yticklabels()) == 1
 
 
 def test_no_reference_folder(tmp_path):
