@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['HARMLESS', 'SWITCHES', 'SCALARS', 'ALONE', 'GRAMMAR', 'WAYS_ON', 'PACKAGES', 'RunConfig', 'SFTConfig', 'Settings',
-           'known_settings', 'guess_setting', 'read_yaml', 'Line', 'cut_line', 'find_run', 'parse', 'settings_yaml',
-           'save_config', 'command', 'run_state', 'read_record', 'open_run', 'require_same', 'alone', 'process_count',
-           'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
+           'known_settings', 'guess_setting', 'read_yaml', 'Line', 'cut_line', 'find_run', 'parse', 'Passed',
+           'settings_yaml', 'save_config', 'command', 'run_state', 'read_record', 'open_run', 'require_same', 'alone',
+           'process_count', 'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../nbs/01_config.ipynb #import-copy-import-itertools
 import copy
@@ -381,12 +381,20 @@ def _without_run(line, prog, runs):
     given = "" if runs else line.has("--resume", "--fresh")
     return [f"{given}: {prog} keeps no run, so there is nothing to resume or to start anew."] if given else []
 
+# %% ../nbs/01_config.ipynb #Passed
+class Passed(dict):
+    "Defaults of settings that are passed on, and what they are"
+
+    def __init__(self, about: str, **defaults: Any):
+        super().__init__(defaults)
+        self.about = about
+
 # %% ../nbs/01_config.ipynb #_add_group
 def _add_group(parser, name, kind):
     if is_dataclass(kind):
         parser.add_class_arguments(kind, name)
     else:
-        text = f"passed on as they are: --{name}.KEY VALUE"
+        text = getattr(kind, "about", "") or f"passed on as they are: --{name}.KEY VALUE"
         parser.add_argument(f"--{name}", type=dict[str, Any], default=_defaults(kind), metavar="...", help=text)
 
 
@@ -572,17 +580,32 @@ def command(
     @wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
         try:
-            return main(argv) or 0
-        except HumanLMError as e:
-            print("\n".join((f"error: {e}", *getattr(e, "__notes__", ()))), file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            print(f"stopped; {stopped}", file=sys.stderr)
-            return 130
-        except SystemExit as e:
-            return e.code if isinstance(e.code, int) else int(e.code is not None)
+            code = _exit_code(main, argv, stopped)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            return _unread()
 
     return run
+
+# %% ../nbs/01_config.ipynb #_exit_code
+def _exit_code(main, argv, stopped):
+    try:
+        return main(argv) or 0
+    except HumanLMError as e:
+        print("\n".join((f"error: {e}", *getattr(e, "__notes__", ()))), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"stopped; {stopped}", file=sys.stderr)
+        return 130
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else int(e.code is not None)
+
+# %% ../nbs/01_config.ipynb #_unread
+def _unread():
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return 141
 
 # %% ../nbs/01_config.ipynb #run_state
 def run_state(

@@ -257,9 +257,9 @@ def table_cell(
 def aligned(
     text: str,  # Markdown, perhaps with tables
 ) -> str:
-    "Pad the columns of tables, for reading without a renderer"
+    "Pad the columns of tables and undo escapes, for reading without a renderer"
     blocks = [block.split("\n") for block in text.split("\n\n")]
-    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else lines) for lines in blocks)
+    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else map(html.unescape, lines)) for lines in blocks)
 
 
 def _padded(lines):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.config import RunConfig, SFTConfig, known_settings, parse, save_config
+from humanlm.config import Passed, RunConfig, SFTConfig, known_settings, parse, save_config
 from humanlm.data import ConfigError, DataConfig
 
 settings.register_profile("calm", deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -146,3 +146,30 @@ def test_commands_without_a_run_have_no_switches_for_one(command, capsys):
     assert "--dry-run" in shown and "--resume" not in shown and "--fresh" not in shown
     assert main([*words, "--fresh"]) == 2
     assert "keeps no run, so there is nothing to resume" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_ends_a_command_quietly():
+    "As in `humanlm ... | head -1`: no traceback, and the exit code of SIGPIPE"
+    code = ("import sys\nfrom humanlm.config import command\n"
+            "@command\ndef main(argv=None):\n    for i in range(100_000): print(i)\n"
+            "sys.exit(main([]))")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"0\n"
+    process.stdout.close()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_pipe_that_closes_before_little_is_said_is_no_error_either():
+    code = "import sys, time\nfrom humanlm.config import command\n@command\ndef main(argv=None):\n    time.sleep(0.5)\n    print('late')\nsys.exit(main([]))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_help_says_what_may_be_passed_on(capsys):
+    groups = {"rows": Passed("what a reader is told: --rows.split all or published", split="all")}
+    with pytest.raises(SystemExit): parse(groups, ["--help"])
+    assert "--rows.split all or published" in " ".join(capsys.readouterr().out.split())
+    assert parse(groups, []).rows == {"split": "all"} and parse(groups, ["--rows.split=published"]).rows == {"split": "published"}
