@@ -82,10 +82,16 @@ def fill(
 ) -> list[dict]:
     "Put parts into the slots of a template; neighbouring texts become one part"
     parts = []
-    for text, slot, *_ in _pieces(template):
-        parts += _mark(text, levels)
+    for fixed, slot in _fixed(template, tuple(levels)):
+        parts += map(dict, fixed)
         if slot is not None: parts += slots[check_name(slot, slots, "slot of a prompt template", ConfigError)]
     return _merge(parts)
+
+
+@lru_cache(maxsize=256)
+def _fixed(template, levels):
+    "What a template holds for everybody: parts, each list with the slot behind it"
+    return [(_mark(text, levels), slot) for text, slot, *_ in _pieces(template)]
 
 
 def _pieces(template):

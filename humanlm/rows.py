@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .data import Example, Persona, quoted_share, shorten, to_dict
+from .data import Example, Persona, quoted_share, shorten, to_json
 from .hierarchy import HierarchyConfig, first_and_last, name_speakers, parts_text, prompt, speaker, target
 from .llm import ChatClient, ChatRequest, LLMError, chat, chat_all
 from .persona import format_persona
@@ -43,11 +43,14 @@ class Voice:
         return len(words & self.words) >= 0.2 * len(words) and quoted_share(reply, self.about) >= MOST_QUOTED
 
 # %% ../nbs/11_rows.ipynb #make_voice
-def make_voice(persona: Persona) -> Voice:
+def make_voice(
+    persona: Persona,
+    text: str = "",  # its JSON, where that is known
+) -> Voice:
     "Prepare a persona"
     about = format_persona(persona)
-    text, shown = (json.dumps(x, ensure_ascii=False) for x in (to_dict(persona), persona.fields or persona.text))
-    return Voice(persona, text, shown, about, frozenset(about.casefold().split()))
+    shown = json.dumps(persona.fields or persona.text, ensure_ascii=False)
+    return Voice(persona, text or to_json(persona), shown, about, frozenset(about.casefold().split()))
 
 # %% ../nbs/11_rows.ipynb #_ESCAPED
 _ESCAPED = bytes((*range(32), *b'"\\'))
