@@ -435,9 +435,10 @@ def yes_no(
 def word_f1(
     gold: str,
     said: str,
+    cased: bool = False,   # does case matter?
 ) -> float:
-    "Compare two texts by their words, without case"
-    a, b = gold.lower().split(), said.lower().split()
+    "Compare two texts by their words"
+    a, b = (text.split() if cased else text.lower().split() for text in (gold, said))
     shared = sum((Counter(a) & Counter(b)).values())
     return 2 * shared / (len(a) + len(b)) if shared else 0.0
 

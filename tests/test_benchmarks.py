@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import f1_score
 
-from humanlm.answers import solve
+from humanlm.answers import chance, commonest, solve
 from humanlm.benchmarks import BIGTOM_ASKS, BIGTOM_BELIEFS, BIGTOM_CONDITIONS, HITOM_100, benchmarks, hitom_set, lettered
-from humanlm.data import ConfigError, DataError
+from humanlm.data import ConfigError, DataError, HumanLMError
 from humanlm.fantom import BINARY, Fantom, official_choice, published_choice
 from humanlm.exam import Extra
 from humanlm.questions import STATUSES, fenced, fill, final_answer, read_choice, read_table, yes_no
@@ -335,6 +335,8 @@ def some_answer(item, draw):
     if kind == "multiple-choice":
         letter = item.gold if good else next(key for key in item.options if key != item.gold)
         return draw.choice(["{}", "({})", "{}.", "{}) so", "I say ({}).", "{}, yes", "**{}**"]).format(letter)
+    if kind.endswith("accessible"):
+        return draw.choice(["{}", "I think: {}", "Well. {}"]).format(item.gold if good else item.facts["wrong"])
     if kind == "list":
         who = item.gold if good else draw.choice([item.gold[1:], [*item.gold, "Ana", "Bo", "Cem", "Dora", "Ed"], ["Zoe"]])
         return draw.choice(["[{}]", "{}", "They are [{}]."]).format(", ".join(who))
@@ -349,7 +351,7 @@ def independent_report(pairs, scenario):
     rows = []
     for item, said in pairs:
         kind = item.kind
-        if kind == "fact": continue
+        if kind == "fact" or kind.endswith("accessible"): continue
         if kind.endswith("multiple-choice"): right = official_choice(said, item.gold)
         elif kind.endswith("list"):
             low = said.lower()
@@ -388,6 +390,102 @@ def test_fantom_agrees_with_an_independent_evaluator(seed, tmp_path):
             if name.endswith("class-0"):
                 if scenario == "inaccessible": assert found[scenario, name.replace("class-0", "binary-f1 (published rule)")] == pytest.approx(value)
             else: assert found[scenario, f"{name} (official rule)"] == pytest.approx(value), (scenario, name)
+
+
+def kept_vectors(texts):
+    "Vectors of length 1 by letters: an embedder that needs no model"
+    rows = [[text.lower().count(letter) + 1e-3 for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+    return [[x / sum(y * y for y in row) ** 0.5 for x in row] for row in rows]
+
+
+@pytest.mark.parametrize("similarity", ["words", "embedding/letters"])
+def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, monkeypatch):
+    "ALL* asks for the free answers too, the distance is their share, and word F1 is taken of the right ones"
+    import numpy as np
+    import humanlm.fantom as module
+    closer = {"words": module.by_words, "embedding/letters": lambda said, texts: module.by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
+    monkeypatch.setattr(module, "closeness", closer.__getitem__)
+    draw, fantom = random.Random(7), benchmarks["fantom"]
+    loaded = fantom.load(written(tmp_path, "s.json", json.dumps([fantom_set(n, draw) for n in range(30)])), similarity=similarity)
+    answered = [fantom.answered(item, some_answer(item, draw)) for item in loaded]
+    found = {(m.value, m.name): m for m in fantom.report(answered)}
+    free, rest = [], defaultdict(list)
+    for item, o in zip(loaded, answered):
+        if item.groups.get("scenario") != "inaccessible": continue
+        rest[item.set_id].append((o.kind == "tom:belief:inaccessible", o.scores["correct"]))
+        if o.kind == "tom:belief:inaccessible":
+            right, wrong = closer[similarity](o.answer, [item.gold, item.facts["wrong"]])
+            near = item.gold if right > wrong else item.facts["wrong"]
+            a, b = Counter(near.split()), Counter(o.answer.split())
+            free.append((right > wrong, 2 * sum((a & b).values()) / (sum(a.values()) + sum(b.values()))))
+    assert free and 0 < sum(good for good, _ in free) < len(free)
+    line = lambda name: found["inaccessible", f"{name} ({similarity})"]
+    assert (line("belief:distance").mean, line("belief:distance").n) == (pytest.approx(sum(g for g, _ in free) / len(free)), len(free))
+    assert line("belief_true_word-f1").mean == pytest.approx(sum(f for g, f in free if g) / sum(g for g, _ in free))
+    assert line("set:ALL*").mean == pytest.approx(sum(all(s for _, s in rows) for rows in rest.values()) / len(rest))
+    assert found["inaccessible", "set:ALL"].mean == pytest.approx(sum(all(s for f, s in rows if not f) for rows in rest.values()) / len(rest))
+    assert line("set:ALL*").mean < found["inaccessible", "set:ALL"].mean
+    official = f"belief:distance ({similarity}) (official rule)"
+    assert (("inaccessible", official) in found) == (similarity != "words")   # a rule of words is not the authors'
+    assert not any("distance" in name and "published" in name for _, name in found)
+
+
+def test_fantom_free_beliefs_by_a_real_model():
+    from humanlm.fantom import nearer
+    try: nearer("x", "y", "z", "embedding")
+    except HumanLMError as e: pytest.skip(str(e))
+    right, wrong = "Omar does not know what Lea planted.", "Omar believes that Lea planted leeks."
+    said = {"He has no idea which vegetable it was.": True, "Omar thinks they are leeks.": False, "": False}
+    assert {text: nearer(text, right, wrong, "embedding")[0] for text in said} == said
+    assert not nearer("He has no idea which vegetable it was.", right, wrong, "words")[0]
+
+
+def test_fantom_beliefs_are_asked_as_told(tmp_path):
+    path = written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(4)]))
+    kinds = {name: Counter(item.kind.rpartition(":")[2] for item in benchmarks["fantom"].load(path, **options))
+             for name, options in {"both": {}, "choice": {"beliefs": ["choice"]}, "free": {"beliefs": "free"}}.items()}
+    free = lambda found: found["accessible"] + found["inaccessible"]
+    assert [(found["multiple-choice"], free(found)) for found in kinds.values()] == [(8, 8), (8, 0), (0, 8)]
+    with pytest.raises(ConfigError, match="Unknown way to compare free answers 'word'"): benchmarks["fantom"].load(path, similarity="word")
+    with pytest.raises(HumanLMError): benchmarks["fantom"].load(path, similarity="embedding/no-such-folder-here")
+
+
+def test_fantom_reports_results_that_know_no_facts(tmp_path):
+    "Chance keeps no facts and answers choices alone: no line about sets"
+    loaded = benchmarks["fantom"].load(written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(n)) for n in range(8)])))
+    for baseline in (chance, commonest):
+        found = benchmarks["fantom"].report(baseline(benchmarks["fantom"], loaded.items))
+        assert found and not any(":ALL" in m.name for m in found)
+    assert {m.mean for m in benchmarks["fantom"].report(chance(benchmarks["fantom"], loaded.items))} == {0.5}
+
+
+def test_fantom_flat_rows_carry_their_fact_and_only_the_short_conversation(tmp_path):
+    row = {"set_id": "1-0-0", "context": "Lea: Hi.", "question": "Does Omar know this?", "question_type": "tom:info_accessibility:binary", "correct_answer": "no",
+           "fact_question": "What does Lea grow?", "fact_answer": "Leeks.", "missed_info_accessibility": "inaccessible"}
+    path = written(tmp_path, "flat.jsonl", json.dumps(row) + "\n" + json.dumps(row | {"correct_answer": "error"}) + "\n")
+    item, unlabelled = benchmarks["fantom"].load(path)
+    assert item.question == "This is about: What does Lea grow? Leeks.\nDoes Omar know this?" and item.facts["character"] == "Omar"
+    assert benchmarks["fantom"].answered(unlabelled, "hm").scores == {"official": 1.0, "published": 1.0}   # as published; ours has no score
+    with pytest.raises(DataError, match="no full_context"): benchmarks["fantom"].load(path, context="full")
+
+
+def test_fantom_parts_and_conversations(tmp_path):
+    "One wrong answer costs its set, its part and its conversation"
+    path = written(tmp_path, "s.json", json.dumps([fantom_set(n, random.Random(1)) for n in range(16)]))
+    for context in ("short", "full"):
+        loaded = benchmarks["fantom"].load(path, context=context)
+        perfect = [benchmarks["fantom"].answered(item, right_answer(item)) for item in loaded]
+        wrong = next(i for i, item in enumerate(loaded) if item.kind.endswith("binary") and item.groups["scenario"] == "inaccessible")
+        perfect[wrong] = benchmarks["fantom"].answered(loaded.items[wrong], "perhaps")
+        found = {m.name: (m.n - round(m.mean * m.n), m.n) for m in benchmarks["fantom"].report(perfect) if m.value == "inaccessible" and ":ALL" in m.name}
+        sets = {item.set_id for item in loaded if item.groups.get("scenario") == "inaccessible"}
+        parts = {item.facts["part"] for item in loaded if item.set_id in sets}
+        assert found["set:ALL"] == (1, len(sets)) and found["part:ALL"] == found["part:ALL* (words)"] == (1, len(parts))
+        assert found.get("conversation:ALL") == ((1, len({p.partition("-")[0] for p in parts})) if context == "full" else None)
+
+
+def right_answer(item):
+    return ", ".join(item.gold) if isinstance(item.gold, list) else "no" if item.gold == "no:long" else item.gold
 
 
 def test_fantom_choices_by_three_rules():
