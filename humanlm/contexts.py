@@ -8,9 +8,9 @@ __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'ENTER', 'LEAVE', 'AWAY', 'G
            'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json',
            'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'sentence', 'decode',
            'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective', 'clauses',
-           'as_fact', 'facts', 'best_match', 'places', 'violations', 'repair', 'ObservationScores',
-           'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans', 'quality_means',
-           'quality_table']
+           'as_fact', 'facts', 'best_match', 'places', 'violations', 'count_violations', 'step_names', 'repair',
+           'ObservationScores', 'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans',
+           'quality_means', 'quality_table']
 
 # %% ../nbs/54_contexts.ipynb #import-json-import-math
 import json
@@ -199,9 +199,12 @@ class Violation(NamedTuple):
     message: str
     severity: str = "error"  # error | warning
 
-    def __str__(self) -> str:
-        where = "" if self.timestep is None else f", step {self.timestep}"
+    def told(self, steps: Sequence[str] = ()) -> str:  # names of the steps; none = counted from 0
+        number = self.timestep
+        where = "" if number is None else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
         return f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: {self.message}"
+
+    def __str__(self) -> str: return self.told()
 
 # %% ../nbs/54_contexts.ipynb #shape_faults
 def shape_faults(
@@ -855,6 +858,23 @@ def violations(
     empty = [] if context.steps else [Violation("empty", None, None, "there are no steps")]
     found = [*empty, *(v for check in CHECKS for v in check(context)), *decode_warnings(context)]
     return sorted(found, key=lambda v: v.severity != "error")
+
+# %% ../nbs/54_contexts.ipynb #count_violations
+def count_violations(
+    found: Sequence[Violation],
+) -> str:
+    "Count errors and warnings, in words"
+    counts = Counter(violation.severity for violation in found)
+    return ", ".join(f"{counts[kind]:,} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning"))
+
+# %% ../nbs/54_contexts.ipynb #step_names
+def step_names(
+    context: Context,
+) -> list[str]:
+    "Name the steps so that each can be told from the others"
+    times = [step.timestep.strip() for step in context.steps]
+    often = Counter(times)
+    return [time if time and often[time] == 1 else f"{time} (no. {i})".strip() for i, time in enumerate(times, 1)]
 
 # %% ../nbs/54_contexts.ipynb #repair
 def repair(

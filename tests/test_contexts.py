@@ -386,3 +386,21 @@ def test_hostile_sizes_take_little_time():
         started = time.process_time()
         violations(context), repair(context), context._repr_html_()
         assert time.process_time() - started < 5
+
+
+# ---- how violations are told
+
+def test_errors_and_warnings_are_counted_apart():
+    from humanlm.contexts import count_violations
+    from humanlm.presence import dialogue_context, read_dialogue
+    talk = violations(dialogue_context(read_dialogue("Ada: Hello.\nBo: Hello, Ada.")))
+    assert [v.code for v in talk] == ["I9"] and count_violations(talk) == "0 errors, 1 warning"   # nobody's thoughts are known
+    assert count_violations([]) == "0 errors, 0 warnings" and count_violations(violations({})) == "2 errors, 0 warnings"
+
+
+@pytest.mark.parametrize("times, named", [(["1", "2"], ["1", "2"]), (["x", "x"], ["x (no. 1)", "x (no. 2)"]), (["", " 2 "], ["(no. 1)", "2"]), ([], [])])
+def test_every_step_has_a_name_of_its_own(times, named):
+    from humanlm.contexts import step_names
+    record = make_context("A", [("", {}, {})] * len(times))
+    for step, time in zip(record.steps, times): step.timestep = time
+    assert step_names(record) == named

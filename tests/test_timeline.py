@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from humanlm.contexts import Context, make_context, to_lists, violations
+from humanlm.contexts import Context, make_context, step_names, to_lists, violations
 from humanlm.symbolic import read_story, to_context
 from humanlm.timeline import (
     TABS, Timeline, beliefs, comparison_html, load_text, objects, paired_steps, timeline_figure, timeline_page, view,
@@ -17,10 +17,10 @@ HOSTILE = [
     "<same_as_state />", "<mental_state>x", "</title><img src=x onerror=y>", "\x00\x1b[31m\u202eabc", "\ud800",
     "$x$ | `c`", "a: b\n\n- c", ":1", ""]
 VOID = {"br", "input", "meta"}
-TAGS = {"b", "body", "div", "details", "h1", "h2", "head", "html", "label", "li", "ol", "p", "pre", "section",
+TAGS = {"a", "b", "body", "div", "details", "h1", "h2", "head", "html", "label", "li", "nav", "p", "pre", "section",
     "small", "span", "style", "summary",
         "table", "td", "th", "title", "tr", "ul", *VOID}
-ATTRIBUTES = {"charset", "checked", "class", "content", "for", "id", "lang", "name", "style", "title", "type"}
+ATTRIBUTES = {"charset", "checked", "class", "content", "for", "href", "id", "lang", "name", "style", "title", "type"}
 
 GOLDEN = make_context(["Ida", "Per", "Moa"], [
     ("Ida and Per are in the barn.", {"Ida": "[SAME AS STATE]", "Per": "<same_as_state />"},
@@ -59,9 +59,9 @@ def read(page: str) -> Reader:
 
 # ---- the golden record
 
-def test_presence_and_written_out_texts_of_the_golden_record():
+def test_perceptions_and_written_out_texts_of_the_golden_record():
     shown = view(GOLDEN)
-    assert {name: [cell.present for cell in row] for name, row in shown.cells.items()} == {
+    assert {name: [cell.perceives for cell in row] for name, row in shown.cells.items()} == {
         "Ida": [True, True, True, True], "Per": [True, True, True, True], "Moa": [False, False, True, False]}
     assert [cell.saw for cell in shown.cells["Per"]] == [
         "Ida and Per are in the barn.", "Per hums. Ida hides the bell.", "Per leaves the barn", "Ida moves the bell"]
@@ -74,7 +74,7 @@ def test_presence_and_written_out_texts_of_the_golden_record():
 def test_the_page_holds_what_the_record_says():
     reader = read(timeline_page(GOLDEN, title="Bells", source="Ida hid a bell."))
     for text in ("Bells", "Ida hid a bell.", "Per hums. Ida hides the bell.", "She is up to something.",
-        "Moa is not present", "I10, step 3, Per"):
+        "Moa perceives nothing", "warning I10, step 3, Per", "0 errors, 1 warning."):
         assert text in reader.text
     assert "same_as" not in reader.text and reader.classes.count("flagged") == 1
     assert [reader.classes.count(f"by{i}") for i in range(3)] == [2, 2, 0]
@@ -91,7 +91,7 @@ def test_plain_data_for_another_viewer():
     data = json.loads(json.dumps(viewer_data(GOLDEN)))
     assert [agent["name"] for agent in data["agents"]] == GOLDEN.agents
     assert len({agent["colour"] for agent in data["agents"]}) == 3
-    assert data["steps"][2]["agents"][2] == {"present": True, "saw": "A man comes by.", "thinks": "", "does": ""}
+    assert data["steps"][2]["agents"][2] == {"perceives": True, "saw": "A man comes by.", "thinks": "", "does": ""}
     assert data["violations"][0]["code"] == "I10" and "comparison" not in data
     assert viewer_data(GOLDEN, GOLDEN)["comparison"]["f1"] == 1
 
@@ -103,6 +103,23 @@ def test_beliefs_follow_what_was_seen_together():
     assert len(found) == 1 + 3 + 6
     many = make_context([f"P{i}" for i in range(30)], [("The cup is in the box.", {"P0": "<same_as_state />"}, {})])
     assert len(beliefs(many)) == 31
+
+
+@pytest.mark.parametrize("times, named", [
+    (("1", "2", "3", "4"), ("1", "2", "3", "4")), (("0", "0", "", "dusk"), ("0 (no. 1)", "0 (no. 2)", "(no. 3)", "dusk"))])
+def test_violations_call_a_step_what_its_column_is_called(times, named):
+    record = GOLDEN.model_copy(deep=True)
+    for step, time in zip(record.steps, times): step.timestep = time
+    shown, page = view(record), timeline_page(record)
+    assert shown.timesteps == list(named)
+    heads = page.partition('class="grid"')[2].partition("</tr>")[0].replace("</th>", "").split("<th>")[2:]
+    assert heads == list(named) and f"I10, step {named[3]}, Per" in read(page).text
+
+
+def test_a_page_leads_back_and_its_words_do_not_claim_presence():
+    page = timeline_page(GOLDEN, title="bells-7", links={"all records": "/", "<next>": "/page/a?x='1'&y"})
+    assert "<title>bells-7</title>" in page and '<a href="/">all records</a>' in page
+    assert "&lt;next&gt;" in page and "present" not in read(page).text.lower()
 
 
 # ---- comparison
@@ -147,7 +164,7 @@ def test_everything_stays_text(text):
     make_context("AB", [("", {}, {})]).model_copy(update={"agents_names": ["C"]})])
 def test_broken_records_are_shown_with_their_violations(context):
     reader = read(timeline_page(context))
-    for found in violations(context): assert str(found) in reader.text
+    for found in violations(context): assert found.told(step_names(context)) in reader.text
     assert Timeline(context).widget().tabs.titles == TABS
     timeline_figure(context).canvas.draw()
 
@@ -181,6 +198,14 @@ def test_stories_and_every_shape_of_json_are_read(tmp_path):
                  json.dumps({"simulations": [dumped]})):
         assert load_text(text) == (exact, [])
     assert load_text(json.dumps({"simulations": [dumped] * 2})).notes == ["Showing the first of 2 simulations."]
+
+
+def test_a_story_that_contradicts_itself_is_shown_and_says_where():
+    found = load_text("Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\nOla moved the saw to the drum.")
+    assert found.context and [note.partition(":")[0] for note in found.notes] == ["Sentence 5 contradicts what was told before"]
+    controls = Timeline(GOLDEN).widget()
+    controls.load("Mia entered the shed.\nThe saw is in the crate.\nMia left the shed.\nMia moved the saw to the drum.")
+    assert "Sentence 4 contradicts" in controls.status.value and "could not" not in controls.status.value
 
 
 @pytest.mark.parametrize("text, note", [
@@ -217,10 +242,10 @@ def test_steps_memories_and_violations_in_their_tabs():
     assert [title.split(" · ")[0] for title in controls.steps.titles] == ["0", "1", "2", "3"]
     assert controls.steps.titles[3].endswith("⚠ 1")
     assert controls.steps.selected_index is None
-    assert "Moa is not present" in read(controls.steps.children[0].value).text
+    assert "Moa perceives nothing" in read(controls.steps.children[0].value).text
     controls.who.value = "Moa"
-    assert read(controls.memory.value).text.strip() == "A man comes by."
-    assert "I10" in controls.tabs.children[TABS.index("Presence")].value
+    assert read(controls.memory.value).text.strip() == "stepperceived2A man comes by."
+    assert "I10" in controls.tabs.children[TABS.index("Perception")].value
     assert "Nora" not in controls.tabs.children[TABS.index("Compare")].value
 
 
@@ -258,7 +283,7 @@ def test_a_browser_draws_the_page_and_its_chips_hide(tmp_path):
         "Count the pixels of each colour"
         (tmp_path / f"{name}.html").write_text(page, "utf-8")
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                   "--window-size=700,1200",
+                   "--window-size=700,2400",
                    f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / name}.png",
                    (tmp_path / f"{name}.html").as_uri()]
         subprocess.run(command, capture_output=True, timeout=300, check=True)
