@@ -8,32 +8,30 @@ __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'STOPS', 'simula
            'sentences', 'shown', 'vanilla', 'with_context', 'pure_context', 'memory_prompt', 'chain_of',
            'simulate_memory', 'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation',
            'simulated_examples', 'examples_for', 'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first',
-           'cut_sentences', 'perceive_first', 'needs_context', 'Abstained', 'solve_symbolic', 'solve_memory', 'solve',
-           'chance', 'commonest']
+           'cut_sentences', 'perceive_first', 'needs_context', 'Abstained', 'solve_symbolic', 'contradictions',
+           'solve_memory', 'solve', 'chance', 'commonest']
 
 # %% ../nbs/61_answers.ipynb #import-asyncio-import-json
 import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-# %% ../nbs/61_answers.ipynb #from-functools-import-lru
 from functools import lru_cache
 from typing import Any, NamedTuple
-from fastcore.basics import patch
-from .contexts import (
-    NONE, Context, Step, decode, is_none, memories, perspective, simulations_text, split_mental, to_text)
-from .data import ConfigError, DataError, HumanLMError, check_name, require, shorten
 
-# %% ../nbs/61_answers.ipynb #from-humanlm-llm-import
+from fastcore.basics import patch
+
+from .contexts import (
+    NONE, Context, Step, clauses, decode, is_none, memories, perspective, simulations_text, split_mental, to_text)
+from .data import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from .llm import ChatClient, ChatReply, ChatRequest, LLMError, chat
 from .exam import Benchmark, Extra
 from .questions import Item, Outcome, fenced, fill, plain, read_text
 from .social_world import futures
-from .symbolic import Question, baselines as place_baselines, read_question, read_story, to_context
-from .symbolic import answer as symbolic_answer, memory_answer
+from .symbolic import Event, Question, baselines as place_baselines, parse_sentence, read_question, read_story, to_context
+from .symbolic import Answer, answer as symbolic_answer, memory_answer
 
 # %% ../nbs/61_answers.ipynb #Given
 class Given(NamedTuple):
@@ -79,7 +77,7 @@ class AnswerConfig:
 # %% ../nbs/61_answers.ipynb #PARTS
 PARTS = ("state", "observations", "actions", "mental_state")
 
-
+# %% ../nbs/61_answers.ipynb #_answer_checks
 def _answer_checks(c: AnswerConfig):
     "Go through the conditions that settings must meet"
     for name, allowed in (("form", ("json", "text")), ("rendering", ("json", "text"))):
@@ -92,12 +90,14 @@ def _answer_checks(c: AnswerConfig):
 
 # %% ../nbs/61_answers.ipynb #_FIELDS
 _FIELDS = {"reasoning": "what speaks for which answer, step by step", "answer": "the answer and nothing else"}
+
+# %% ../nbs/61_answers.ipynb #HOW
 HOW = {("json", True): "Think it through first. Reply with a JSON object: \"reasoning\", then \"answer\".",
        ("json", False): "Reply with a JSON object that holds nothing but \"answer\".",
        ("text", True): "Think it through first. End with a line that begins with \"Answer:\" and holds the answer alone.",
        ("text", False): "Reply with the answer alone, without any explanation."}
 
-
+# %% ../nbs/61_answers.ipynb #answer_schema
 def answer_schema(
     reasoning: bool = True,
 ) -> dict:
@@ -118,17 +118,19 @@ class Asker:
         self.client, self.benchmark, self.config = client, benchmark, config or AnswerConfig()
         self._shown: dict[int, tuple[Context, Extra]] = {}  # contexts as they are shown, for the next question about the same text
 
-    def request(
-        self,
-        prompt: str,
-        system: str = "",
-        **settings,      # fields of `ChatRequest`
-    ) -> ChatRequest:
-        "Make the request of a question"
-        c = self.config
-        schema = answer_schema(c.reasoning) if c.form == "json" else None
-        usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
-        return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
+# %% ../nbs/61_answers.ipynb #request
+@patch
+def request(
+    self: Asker,
+    prompt: str,
+    system: str = "",
+    **settings,      # fields of `ChatRequest`
+) -> ChatRequest:
+    "Make the request of a question"
+    c = self.config
+    schema = answer_schema(c.reasoning) if c.form == "json" else None
+    usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
+    return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
 
 # %% ../nbs/61_answers.ipynb #__call__
 @patch
@@ -180,7 +182,7 @@ def sentences(
     "Write a context in lines of plain words"
     return "\n".join(line for step in decode(context).steps for line in _step_lines(step))
 
-
+# %% ../nbs/61_answers.ipynb #_step_lines
 def _step_lines(step: Step) -> list[str]:
     known = [] if is_none(step.state) else [f"  State: {step.state}"]
     for title, entries in (("perceives", step.observations), ("does", step.actions)):
@@ -209,7 +211,7 @@ def shown(self: Asker, context: Context) -> Extra:
 # %% ../nbs/61_answers.ipynb #Way
 Way = Callable[[Asker, Item, Context | None], Awaitable[Given]]
 
-
+# %% ../nbs/61_answers.ipynb #_noted
 def _noted(given: Given, note: str) -> Given:
     return given._replace(notes=(*given.notes, note))
 
@@ -239,6 +241,8 @@ REMEMBER = """What you remember, in order:
 Question: {question}{choices}
 
 {wish}"""
+
+# %% ../nbs/61_answers.ipynb #AGENT
 AGENT = ("You are {name}. You know what you remember and nothing else. Think of the last moment in which you perceived what the "
          "question is about, and answer from that. Be as exact as your memory is.")
 
@@ -298,7 +302,7 @@ async def simulate_chain(asker: Asker, item: Item, context: Context) -> Given:
 # %% ../nbs/61_answers.ipynb #VIEWS
 VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."
 
-
+# %% ../nbs/61_answers.ipynb #_view
 async def _view(asker: Asker, item: Item, context: Context, name: str) -> str:
     "Ask one person; empty if the model fails"
     prompt, system = memory_prompt(asker, item, context, name, item.question)
@@ -333,10 +337,12 @@ async def simulate_futures(asker: Asker, item: Item, context: Context | None = N
 # %% ../nbs/61_answers.ipynb #STOPS
 # kinds of failure after which asking on makes no sense
 STOPS = ("auth", "no credit", "missing key", "missing address", "unknown model", "unknown price", "over budget", "unavailable")
+
+# %% ../nbs/61_answers.ipynb #simulations
 simulations: dict[str, Callable[[Asker, Item, Context], Awaitable[Given]]] = {
     "memory": simulate_memory, "chain": simulate_chain, "council": simulate_council, "futures": simulate_futures}
 
-
+# %% ../nbs/61_answers.ipynb #simulation
 async def simulation(asker: Asker, item: Item, context: Context | None) -> Given:
     "Ask the people of the text, in the way that suits the benchmark"
     way = simulations.get(asker.benchmark.simulation)
@@ -356,7 +362,7 @@ EXAMPLES = {
                "Oda exited the greenhouse. Piet moved the trowel to the basin. Piet exited the greenhouse. Runa made no movements and "
                "stayed in the greenhouse for 1 minute. Runa exited the greenhouse.", "Where does Runa think Oda thinks the trowel is?"),)}
 
-
+# %% ../nbs/61_answers.ipynb #simulated_examples
 def simulated_examples(
     task: str,   # tomi or hitom
 ) -> str:
@@ -401,7 +407,7 @@ def majority(
     votes = Counter(value for value in readings if value is not None)
     return readings.index(max(votes, key=lambda value: (votes[value], -readings.index(value)))) if votes else None
 
-
+# %% ../nbs/61_answers.ipynb #_value
 def _value(asker: Asker, item: Item, given: Given) -> Any:
     value = asker.benchmark.parse(item, given.answer).value
     return value.casefold() if isinstance(value, str) else value
@@ -445,11 +451,11 @@ This was discussed. The final positions are:
 
 Say which answer the better reasons support."""
 
-
+# %% ../nbs/61_answers.ipynb #_position
 def _position(name: str, given: Given) -> str:
     return f"{name}: {given.answer or '(no answer)'}\nReasons: {given.reasoning or '(none)'}"
 
-
+# %% ../nbs/61_answers.ipynb #_positions
 def _positions(answers: Sequence[Given], but: int = -1) -> str:
     return fenced("\n\n".join(_position(f"Person {i + 1}", given) for i, given in enumerate(answers) if i != but))
 
@@ -463,7 +469,7 @@ async def _or(answer: Awaitable[Given], otherwise: Given) -> Given:
             raise
         return _noted(otherwise, f"a call failed ({e.kind})")
 
-
+# %% ../nbs/61_answers.ipynb #_round
 async def _round(asker: Asker, item: Item, prompt: str, before: list[Given], n: int) -> list[Given]:
     "Let everybody answer again, knowing what the others said"
     asked = [fill(DEBATE, prompt=prompt, others=_positions(before, i), own=fenced(_position("You", own))) for i, own in enumerate(before)]
@@ -490,7 +496,7 @@ KEEP = """{text}
 Copy, word for word and in order, the sentences that tell something {name} could notice or knows from before. Leave all
 others out. Give the sentences and nothing else."""
 
-
+# %% ../nbs/61_answers.ipynb #whom
 def whom(
     item: Item,
 ) -> tuple[str, ...]:  # outermost first; empty: nobody
@@ -521,11 +527,13 @@ async def filter_first(asker: Asker, item: Item, context: Context | None = None)
 SEEN = """{text}
 
 For every numbered sentence, name the people who notice what it tells while it happens."""
+
+# %% ../nbs/61_answers.ipynb #SEEN_SCHEMA
 SEEN_SCHEMA = {"type": "object", "additionalProperties": False, "required": ["sentences"], "properties": {"sentences": {
     "type": "array", "items": {"type": "object", "additionalProperties": False, "required": ["number", "noticed_by"], "properties": {
         "number": {"type": "integer"}, "noticed_by": {"type": "array", "items": {"type": "string"}}}}}}}
 
-
+# %% ../nbs/61_answers.ipynb #cut_sentences
 def cut_sentences(
     text: str,
 ) -> list[str]:
@@ -550,7 +558,7 @@ ways: dict[str, Way] = {
     "vanilla": vanilla, "context": with_context, "pure_context": pure_context, "simulation": simulation, "few_shot": few_shot,
     "vote": vote, "debate": debate, "filter": filter_first, "perception": perceive_first}
 
-
+# %% ../nbs/61_answers.ipynb #needs_context
 def needs_context(
     mode: str,             # a key of `ways`
     benchmark: Benchmark,
@@ -562,36 +570,60 @@ def needs_context(
 class Abstained(HumanLMError):
     "A solver that cannot know"
 
-
+# %% ../nbs/61_answers.ipynb #_question
 def _question(item: Item) -> Question:
     asked = read_question(item.question)
     if not isinstance(asked, Question):
         raise Abstained(asked.reason)
     return asked
 
+# %% ../nbs/61_answers.ipynb #_story
+_story = lru_cache(maxsize=256)(read_story)
+
+
+def _symbolic(item: Item, policy: str = "principled") -> Answer:
+    "Answer by reading the story, perhaps with the faults of published labels"
+    found = symbolic_answer(_story(item.source), item.question, policy)
+    if found.text is None:
+        raise Abstained(found.reason)
+    return found
+
 # %% ../nbs/61_answers.ipynb #solve_symbolic
 def solve_symbolic(item: Item, context: Context | None = None) -> str:
     "Answer by reading the story"
-    found = symbolic_answer(_story(item.source), item.question)
-    if found.text is None:
-        raise Abstained(found.reason)
-    return found.text
+    return _symbolic(item).text
+
+# %% ../nbs/61_answers.ipynb #contradictions
+def contradictions(
+    text: str,   # a story
+) -> tuple[str, ...]:
+    "Say where a story in the grammar contradicts itself"
+    story = _story(text)
+    return () if story.unknown else _contradicting(f"sentence {n + 1}: {why}" for n, why in story.world.conflicts)
+
+
+def _contradicting(notes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"contradiction in {note}" for note in notes)
 
 # %% ../nbs/61_answers.ipynb #solve_memory
 def solve_memory(item: Item, context: Context | None = None) -> str:
     "Answer from the context alone"
     asked = _question(item)
-    if context is None or not asked.chain:
-        raise Abstained("there is no context" if context is None else "the question is about nobody's thoughts")
-    found = memory_answer(context, asked.chain, asked.object)
+    if context is None:
+        raise Abstained("there is no context")
+    found = memory_answer(context, asked.chain, asked.object) if asked.chain else _stated(context, asked)
     if found is None:
-        raise Abstained("nothing in the common memories says")
+        raise Abstained("nothing in the common memories says" if asked.chain else "no state of the record says")
     return found
 
-# %% ../nbs/61_answers.ipynb #_story
-_story = lru_cache(maxsize=256)(read_story)
+# %% ../nbs/61_answers.ipynb #_stated
+def _stated(context: Context, asked: Question) -> str | None:
+    "Read where an object is, or was at first, from the states of a record"
+    events = (parse_sentence(clause) for step in decode(context).steps for clause in clauses(step.state))
+    places = [event.container for event in events if isinstance(event, Event) and event.object == asked.object]
+    return places[0 if asked.kind == "initial" else -1] if places else None
 
-
+# %% ../nbs/61_answers.ipynb #_place_solver
 def _place_solver(name: str) -> Callable[[Item, Context | None], str]:
     def solve(item: Item, context: Context | None = None) -> str:
         found = place_baselines[name](_story(item.source).world, _question(item))
@@ -600,7 +632,7 @@ def _place_solver(name: str) -> Callable[[Item, Context | None], str]:
         return found
     return solve
 
-
+# %% ../nbs/61_answers.ipynb #solvers
 solvers: dict[str, Callable[[Item, Context | None], str]] = {
     "symbolic": solve_symbolic, "memory": solve_memory, **{name: _place_solver(name) for name in place_baselines}}
 
@@ -609,10 +641,12 @@ def solve(
     name: str,                # a key of `solvers`
     item: Item,
     context: Context | None = None,
+    policy: str = "principled",  # or as_shipped, or a fault by its code; for symbolic
 ) -> Given:
     "Answer by a rule; `Abstained` if it cannot know"
-    text = solvers[name](item, context)
-    return Given(next((key for key, option in item.options.items() if plain(option) == plain(text)), text))
+    found = _symbolic(item, policy) if name == "symbolic" else Answer(solvers[name](item, context))
+    key = next((key for key, option in item.options.items() if plain(option) == plain(found.text)), found.text)
+    return Given(key, notes=_contradicting(found.notes))
 
 # %% ../nbs/61_answers.ipynb #chance
 def chance(

@@ -21,7 +21,7 @@ from server import serving
 
 import humanlm.answers
 import humanlm.llm
-from humanlm.answers import AnswerConfig, Asker, HOW, debate, few_shot, vote, ways
+from humanlm.answers import AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways
 from humanlm.benchmarks import benchmarks
 from humanlm.contexts import read_context
 from humanlm.llm import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
@@ -29,6 +29,7 @@ from humanlm.social_world import StoredParser, SymbolicParser
 from humanlm.stories import generate
 from humanlm.symbolic import memory_answer, read_question, to_context
 from humanlm.measures import difference, interval, mcnemar, mean_of, sign_flips
+from humanlm.questions import Item
 from humanlm.records import write_stories
 from humanlm.tom import Job, answer_all, main, read_outcomes
 
@@ -419,6 +420,27 @@ def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, caps
     path = tmp_path / "examples.json"
     path.write_text(json.dumps({"bigtom": 'A story with {question} inside. Answer: a'}))
     assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", "--tom.limit=3", f"--answer.examples={path}", out=tmp_path) == 0
+
+
+ODD = "Ira entered the barn. Tom entered the attic. The rope is in the crate. The crate is in the barn. Tom moved the rope to the sack."
+
+
+def test_reality_is_read_off_the_states_of_a_record():
+    "All questions about reality and the first place, over stories of both families, from the record alone"
+    asked = [(tale, question) for family in ("tomi", "hitom") for tale in generate(family, 20, 7) for question in tale.asked]
+    kinds = Counter()
+    for tale, question in asked:
+        item = Item("1", "1", tale.text, question.text, "", "")
+        if read_question(question.text).chain: continue
+        kinds[read_question(question.text).kind] += 1
+        assert solve("memory", item, to_context(tale.story)).answer == question.answer, (tale.text, question.text)
+    assert len(kinds) >= 2 and min(kinds.values()) >= 20
+
+
+def test_contradictions_are_told_with_the_answer():
+    item = Item("1", "1", ODD, "Where is the rope really?", "", "")
+    assert solve("symbolic", item).notes == contradictions(ODD) == ("contradiction in sentence 5: Tom was in the attic, the rope in the barn",)
+    assert contradictions(ODD.replace("Tom entered the attic", "Tom entered the barn")) == contradictions("Tom sang. " + ODD) == ()
 
 
 def test_parts_of_a_context_can_be_left_out(own):
