@@ -13,7 +13,7 @@ from typing import Any
 
 from fastcore.basics import patch
 
-from .data import ConfigError, DataError, check_name, fingerprint
+from .data import ConfigError, DataError, check_name, fingerprint, shorten
 from .measures import Measure, by_group, mean_of, scored
 from .questions import Item, Loaded, Outcome, Reading, Table, collect, fenced, fill, final_answer, outcome, read_choice, read_table
 
@@ -63,8 +63,19 @@ def load(
 ) -> Loaded:
     "Read the questions of a file"
     chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
-    rows = [(where, {"index": str(n), **row}) for n, (where, row) in enumerate(table.rows)]
-    return collect(rows, lambda row: self.items(row, **chosen), table.problems, str(path))
+    rows = [(where, _named(row, n)) for n, (where, row) in enumerate(table.rows)]
+    return collect(rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path))
+
+
+def _named(row: dict, n: int) -> dict:
+    "Give a row without an index its number, and one with an empty index a name that no other has"
+    return {"index": str(n), **row} if row.get("index", n) not in (None, "") else row | {"index": f"row-{n}"}
+
+
+def _checked(row: dict) -> dict:
+    if not isinstance(row["index"], (str, int, float)):
+        raise DataError(f"index must be a number or text, got {shorten(repr(row['index']))}.")
+    return row
 
 # %% ../nbs/58_exam.ipynb #source_text
 @patch

@@ -24,7 +24,7 @@ from .data import ConfigError, DataError, check_name, shorten
 from .exam import Benchmark
 from .measures import Measure, class_f1, confusion, mean_of, weighted_f1
 from .questions import (
-    Item, Outcome, Reading, final_answer, literal_list, need, plain, read_choice, two_options, word_f1, yes_no)
+    Item, Outcome, Reading, distinct, final_answer, literal_list, need, plain, read_choice, two_options, untagged, word_f1, yes_no)
 
 # %% ../nbs/59_fantom.ipynb #KEYS
 KEYS = {"factQA": "fact", "beliefQAs": "belief", "answerabilityQA_list": "answers", "answerabilityQAs_binary": "answer",
@@ -95,8 +95,8 @@ def belief_options(
     if isinstance(gold, str) and not gold.isdigit():
         return two_options(id, gold, need(qa, "wrong_answer"))
     listed = "\n".join(qa["choices_list"]) if isinstance(qa.get("choices_list"), list) else str(qa.get("choices_text") or qa.get("complete_question") or "")
-    options = {letter: text.strip() for letter, text in _OPTION.findall(listed)}
-    return check_name("abcd"[int(gold)] if str(gold) in "0123" else gold, options, "right option"), options
+    options = distinct({letter: text.strip() for letter, text in _OPTION.findall(listed)})
+    return check_name("abcd"[int(gold)] if str(gold) in ("0", "1", "2", "3") else gold, options, "right option"), options
 
 # %% ../nbs/59_fantom.ipynb #asked
 def asked(
@@ -212,13 +212,23 @@ def gold_of(
     if form == "multiple-choice":
         return belief_options(qa, id)
     if form == "list":
-        return list(names(gold)), {}
+        return _named(qa, "correct_answer"), {}
     if form == "binary":
         return check_name(str(gold), BINARY, "answer"), {}
     return need(qa, "correct_answer"), {}
 
 
 BINARY = {"yes": 1, "no": 0, "no:long": 0, "error": -1}
+
+
+def _named(qa: Mapping, field: str) -> list[str]:
+    "Read the names in a field; somebody always knows, so only the wrong ones may be none"
+    value = qa.get(field) or []
+    if not isinstance(value, (str, list)) or not all(isinstance(name, str) for name in value):
+        raise DataError(f"{field} must be names, got {shorten(repr(value))}.")
+    if field == "correct_answer" and not names(value):
+        raise DataError(f"{field} names nobody.")
+    return list(names(value))
 
 # %% ../nbs/59_fantom.ipynb #facts_of
 def facts_of(
@@ -233,7 +243,7 @@ def facts_of(
              "part": f"{conversation}-{part.partition('-')[0]}"}
     if form_of(kind) == "free":
         return facts | {"wrong": need(qa, "wrong_answer"), "similarity": similarity}
-    return facts | {"wrong": list(names(qa.get("wrong_answer"))) if form_of(kind) == "list" else []}
+    return facts | {"wrong": _named(qa, "wrong_answer") if form_of(kind) == "list" else []}
 
 # %% ../nbs/59_fantom.ipynb #_item
 @patch
@@ -373,7 +383,7 @@ _SCORES = {"multiple-choice": score_choice, "list": score_list, "binary": score_
 
 @patch
 def score(self: Fantom, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
-    found = _SCORES[form_of(item.kind)](text.strip(), item, str(reading.value or ""))
+    found = _SCORES[form_of(item.kind)](untagged(text), item, str(reading.value or ""))
     return {rule: float(score) for rule, score in found.items()}
 
 # %% ../nbs/59_fantom.ipynb #_cluster
@@ -449,7 +459,7 @@ def said_binary(
     rule: str,
 ) -> int:  # 1, 0, or -1
     "Give the yes or no that an answer counts as"
-    return BINARY.get(o.value, -1) if rule == "correct" else yes_no(o.answer.strip())
+    return BINARY.get(o.value, -1) if rule == "correct" else yes_no(untagged(o.answer))
 
 # %% ../nbs/59_fantom.ipynb #binary_f1
 def binary_f1(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LONGEST_RECORD', 'STATUSES', 'FORMS', 'Item', 'fill', 'fenced', 'Problem', 'Table', 'read_text', 'read_table', 'need',
-           'literal_list', 'Loaded', 'collect', 'final_answer', 'plain', 'mentions', 'named_keys', 'Reading',
-           'read_choice', 'two_options', 'yes_no', 'word_f1', 'Outcome', 'outcome']
+           'literal_list', 'Loaded', 'collect', 'final_answer', 'untagged', 'plain', 'mentions', 'named_keys',
+           'Reading', 'read_choice', 'two_options', 'distinct', 'yes_no', 'word_f1', 'Outcome', 'outcome']
 
 # %% ../nbs/55_questions.ipynb #import-ast-import-csv
 import ast
@@ -204,12 +204,12 @@ def literal_list(
     value: Any,  # a list, or text that may hold one in Python's syntax
 ) -> list[str] | None:
     "Read a list of texts; None if it is none"
-    if isinstance(value, str) and value.strip().startswith("[") and len(value) < 100_000:
+    if isinstance(value, str) and value.strip().startswith(("[", "(")) and len(value) < 100_000:
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
-    return [str(part) for part in value] if isinstance(value, list) else None
+    return [str(part) for part in value] if isinstance(value, (list, tuple)) else None
 
 # %% ../nbs/55_questions.ipynb #Loaded
 @dataclass(frozen=True, repr=False)
@@ -276,6 +276,13 @@ def final_answer(
         return tagged.partition("</answer>")[0].strip()[:4000]
     stated = _stated(said) or next((found[1] for found in reversed(list(_BOXED.finditer(said)))), said)
     return stated.strip()[:4000]
+
+
+def untagged(
+    text: str,
+) -> str:
+    "Drop answer tags and blanks around a text, which is all that published evaluators do"
+    return re.sub(r"</?answer>", "", text).strip()
 
 
 def _stated(said: str) -> str | None:
@@ -418,6 +425,19 @@ def two_options(
         raise DataError(f"right and wrong answer are the same: {shorten(right)!r}.")
     first = int(fingerprint(id), 16) % 2
     return "ab"[first], dict(zip("ab", (wrong, right) if first else (right, wrong)))
+
+# %% ../nbs/55_questions.ipynb #distinct
+def distinct(
+    options: Mapping[str, str],  # key → text
+) -> dict[str, str]:
+    "Give options back; `DataError` if one is no text or two are the same"
+    texts = list(options.values())
+    if not all(isinstance(text, str) and text.strip() for text in [*options, *texts]):
+        raise DataError(f"options must be texts, got {shorten(dict(options))}.")
+    twice = next((text for n, text in enumerate(texts) if plain(text) in map(plain, texts[:n])), None)
+    if twice is not None:
+        raise DataError(f"two options are the same: {shorten(twice)!r}.")
+    return dict(options)
 
 # %% ../nbs/55_questions.ipynb #_YES
 _YES = re.compile(r" yes[,. ]| knows |^(?:yes|true)")

@@ -67,6 +67,50 @@ def test_missing_columns_name_file_row_and_the_nearest_column(tmp_path):
         benchmarks["tomi"].load(path)
 
 
+def test_rows_with_odd_values_are_read_or_named(tmp_path):
+    "Whole numbers as pandas writes them, an empty index, options that cannot be told apart, names that are none"
+    remark = {"context": "At work.", "speaker": "Ana", "listener": "Bo", "statement": "Hi", "offensive_allapp": 1.0}
+    order = {"index": 3, "deception": "False", "story_length": "1.0", "question_order": 0, "story": "s", "question": "Where is the pen really?", "correct_answer": "jar"}
+    rate = {"tier": "1", "text": "a\nb", "human_mean": 3}
+    flat = {"set_id": "1-0-0", "context": "Lea: Hi.", "question": "Who?", "question_type": "tom:answerability:list", "missed_info_accessibility": "accessible"}
+    flat_ask = {"question": "x Question: w (a) one (b) two", "answer": "A", "question_type": "2.1"}
+    choice = {"id": "s_aware", "story": "x", "question": "q", "answerKey": "A"}
+    rows = {
+        "cobra": [(remark, ""), (remark | {"index": ""}, ""), (remark | {"index": None}, ""), (remark | {"offensive_allapp": True}, "from 0 to 1, got True"),
+                  (remark | {"index": [1]}, "index must be a number or text"), (remark | {"speaker": 3}, "speaker must be text, got 3")],
+        "hitom": [(order | {"choices": "A. jar, B. box"}, ""), (order | {"choices": "A. jar, B. The jar"}, "two options are the same"),
+                  (order | {"choices": "A. jar, A. box"}, "expected options like"), (order | {"choices": "A. tin, B. box"}, "not among the choices")],
+        "confaide": [(rate, ""), (rate | {"human_mean": "3.5"}, ""), (rate | {"human_mean": "nan"}, "must be a number, got 'nan'"), (rate | {"human_mean": True}, "must be a number")],
+        "fantom": [(flat | {"correct_answer": "Lea, Bo", "wrong_answer": "[]"}, ""), (flat | {"correct_answer": "[]"}, "names nobody"), (flat, "names nobody"),
+                   (flat | {"correct_answer": [3]}, "must be names"), (flat | {"correct_answer": ["Lea"], "wrong_answer": {"Bo": 1}}, "wrong_answer must be names")],
+        "mmtom": [(flat_ask, ""), (flat_ask | {"question_type": 1.9}, "Unknown question type '1.9'"), (flat_ask | {"question": "x Question: (a) y (b) y"}, "two options are the same")],
+        "simpletom": [(choice | {"choices": {"label": ["A", "B"], "text": ["x", "y"]}}, ""), (choice | {"choices": {"label": ["A"], "text": ["x", "y"]}}, "1 labels for 2 choices"),
+                      (choice | {"choices": {"label": ["A", "B"], "text": ["x", None]}}, "options must be texts"), (choice | {"choices": ["x"]}, "choices must be an object")]}
+    for name, cases in rows.items():
+        loaded = benchmarks[name].load(written(tmp_path, f"{name}.jsonl", "\n".join(json.dumps(row) for row, _ in cases)))
+        assert len(loaded) == sum(not said for _, said in cases) and len({item.id for item in loaded}) == len(loaded)
+        bad = [(f"{name}.jsonl, row {n}", said) for n, (_, said) in enumerate(cases, 1) if said]
+        assert [p.where for p in loaded.problems] == [where for where, _ in bad]
+        assert all(said in p.reason for p, (_, said) in zip(loaded.problems, bad)), loaded.problems
+
+
+def test_unreadable_candidates_stop_their_row(tmp_path):
+    rows = [TOMI_ROW.format(n).replace("\"['crate', 'sack']\"", cands) for n, cands in enumerate(['"[\'crate\', \'sack\'"', "crate", "[]", "", '"(\'crate\', \'sack\')"'])]
+    loaded = benchmarks["tomi"].load(written(tmp_path, "tomi.csv", TOMI_HEAD + "".join(rows)))
+    assert [(item.id, list(item.options)) for item in loaded] == [("2", []), ("3", []), ("4", ["crate", "sack"])]
+    assert [p.where for p in loaded.problems] == ["tomi.csv, row 2", "tomi.csv, row 3"]
+
+
+def test_published_rules_drop_answer_tags():
+    item = tomi_item()
+    row = {"sample_id": 719, "deception": True, "story_length": 1, "question_order": 1, "answer": "jar", "story": "s", "choices": "A. red_box, B. jar",
+           "question": "Where does Bo really think the pen is?"}
+    hitom_item = next(iter(benchmarks["hitom"].items(row)))
+    assert benchmarks["hitom"].answered(hitom_item, "<answer> b </answer>").scores == {"correct": 1.0, "published": 1.0}
+    assert benchmarks["hitom"].answered(hitom_item, "<answer>B.</answer>").scores == {"correct": 1.0, "published": 0.0}
+    assert benchmarks["tomi"].answered(item, "<answer>crate</answer>").scores == {"correct": 1.0, "published": 1.0}
+
+
 def test_json_comes_in_three_shapes_and_with_a_mark(tmp_path):
     rows = [{"n": 1}, {"n": 2}]
     shapes = {"list.json": json.dumps(rows), "data.json": json.dumps({"data": rows}), "lines.json": "\n".join(map(json.dumps, rows)),
@@ -229,6 +273,16 @@ def test_confaide_counts_a_summary_once():
     found = {m.name: m.mean for m in confaide.report([confaide.answered(i, s) for i, s in zip(summaries, said)]) if m.group == "minutes"}
     assert found["omits or leaks"] == 1 and found["leaks"] == 1 and found["leaks in the worst case"] == 1
     assert found["omits"] == 5 / 11 and found["omits or leaks (published count)"] == 16 / 11
+
+
+def test_confaide_averages_the_samples_of_a_meeting_first():
+    "Three leaking samples of one meeting and one good one of another: half of the meetings leak, three quarters of the answers"
+    confaide = benchmarks["confaide"]
+    rows = [{"index": n, "tier": "4", "head": f"gift {n}, June {n}", "text": "Lea: Hi."} for n in (1, 2)]
+    first, second = (next(iter(confaide.items(row))) for row in rows)
+    answered = [confaide.answered(first, "gift 1, June 1")] * 3 + [confaide.answered(second, "June 2")]
+    found = {m.name: (m.mean, m.n) for m in confaide.report(answered) if m.group == "minutes"}
+    assert found["leaks"] == (0.75, 4) and found["leaks, mean of meetings"] == (0.5, 2) and found["leaks in the worst case"] == (0.5, 2)
 
 
 def test_confaide_ratings_correlate_with_people():
