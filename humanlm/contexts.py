@@ -6,7 +6,7 @@
 __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'ENTER', 'LEAVE', 'AWAY', 'GATHERINGS', 'TALK', 'CHECKS', 'is_none', 'Step',
            'Context', 'context_table', 'StepLists', 'ContextLists', 'context_schema', 'split_entry', 'read_entries',
            'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json',
-           'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'sentence', 'decode',
+           'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'untagged', 'sentence', 'decode',
            'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective', 'clauses',
            'as_fact', 'facts', 'best_match', 'places', 'violations', 'count_violations', 'step_names', 'repair',
            'ObservationScores', 'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans',
@@ -385,6 +385,16 @@ def split_mental(
     parts[depth > 0].append(text[at:])
     public, private = (" ".join(filter(None, map(str.strip, part))) for part in parts)
     return public, private
+
+# %% ../nbs/54_contexts.ipynb #_QUOTED
+_QUOTED = re.compile(r"<(?=/?(?:mental_state|same_as_|unknown))|\[(?=same as state\])", re.IGNORECASE)
+
+
+def untagged(
+    text: str,  # of anybody
+) -> str:
+    "Write a text so that nothing in it is a tag"
+    return _QUOTED.sub(lambda m: "‹" if m[0] == "<" else "(", text)
 
 # %% ../nbs/54_contexts.ipynb #sentence
 def sentence(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-from .contexts import Context, make_context
+from .contexts import Context, make_context, untagged
 from .data import escape, shorten
 from .viz import tag
 
@@ -167,7 +167,7 @@ def _steps(dialogue: Dialogue) -> Iterator[tuple[str, dict[str, str], dict[str, 
     "One step per turn: who is there, what the last turn was to those who heard it, and the turn"
     heard: dict[str, str] = {}
     for turn, here in zip(dialogue.turns, dialogue.present):
-        deed = {"joins": "joined", "leaves": "left"}.get(turn.move) or f'said: "{turn.text}"'
+        deed = {"joins": "joined", "leaves": "left"}.get(turn.move) or f'said: "{untagged(turn.text)}"'
         state = f"Present: {', '.join(name for name in dialogue.people if name in here)}."
         there = [name for name in dialogue.people if name in here]
         yield state, heard, dict.fromkeys(there if turn.speaker in GROUPS else [turn.speaker], deed)

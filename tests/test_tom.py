@@ -23,11 +23,11 @@ import humanlm.answers
 import humanlm.llm
 from humanlm.answers import AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways
 from humanlm.benchmarks import benchmarks
-from humanlm.contexts import read_context
+from humanlm.contexts import read_context, to_json, to_published
 from humanlm.llm import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
 from humanlm.social_world import StoredParser, SymbolicParser
 from humanlm.stories import generate
-from humanlm.symbolic import memory_answer, read_question, to_context
+from humanlm.symbolic import memory_answer, read_question, read_story, to_context
 from humanlm.measures import difference, interval, mcnemar, mean_of, sign_flips
 from humanlm.questions import Item
 from humanlm.records import write_stories
@@ -565,9 +565,58 @@ def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
     (tmp_path / "bad.json").write_text(json.dumps(bad))
     assert main(["contexts", f"{tmp_path}/good.json"]) == 0 and main(["contexts", f"{tmp_path}/bad.json"]) == 1
     assert "I2" in capsys.readouterr().out
+    bad["socialized_context"] = [step | {"timestep": str(i)} for i, step in enumerate(bad["socialized_context"], 1)]
+    (tmp_path / "bad.json").write_text(json.dumps(bad))
+    assert main(["contexts", f"{tmp_path}/bad.json"]) == 1
+    shown = capsys.readouterr().out
+    assert "bad.json: 1 error, " in shown and "error I2, step 1, Ira" in shown   # as the record numbers it
     (tmp_path / "odd.txt").write_text("Ira sang.")
     assert main(["contexts", f"{tmp_path}/odd.txt", f"--tom.out={tmp_path}"]) == 2
     assert "'Ira sang'" in capsys.readouterr().err
+
+
+def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
+    story = "Ira entered the barn.\nThe rope is in the crate.\nIra exited the barn.\nIra moved the rope to the tub.\nIra exited the barn.\n"
+    (tmp_path / "torn.txt").write_text(story)
+    for _ in range(2):   # written, and read from the store
+        assert main(["contexts", f"{tmp_path}/torn.txt", f"--tom.out={tmp_path}"]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["agents_names"] == ["Ira"]
+        assert "2 contradictions in the text" in shown.err and shown.err.count("contradiction in sentence") == 2
+        assert "sentence 4" in shown.err and "sentence 5" in shown.err and "0 errors" in shown.err
+    lines = story.splitlines() + ["Where is the rope really?\ttub\t1"]
+    (tmp_path / "questions.txt").write_text("".join(f"{i} {line}\n" for i, line in enumerate(lines, 1)))
+    assert main(["contexts", "tomi", f"--tom.file={tmp_path}/questions.txt", f"--tom.out={tmp_path}"]) == 0
+    row, = csv.DictReader((tmp_path / "tomi-contexts-symbolic/contexts.csv").open())
+    assert (row["contradictions"], row["errors"]) == ("2", "0") and "1 with contradictions" in capsys.readouterr().out
+
+
+def test_dry_runs_of_contexts_need_no_key_write_nothing_and_know_the_price(own, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "story.txt").write_text("Ira entered the barn.\nThe rope is in the crate.\n")
+    (tmp_path / "record.json").write_text(to_json(to_context(read_story("Ira entered the barn."))))
+    out, names = tmp_path / "out", sorted(path.name for path in tmp_path.iterdir())
+    cache = f"--parser.cache={tmp_path / 'cache'}"
+    for words, said in ((["hitom", f"--tom.file={own}"], "18 calls"), ([f"{tmp_path}/story.txt"], "1 calls"), ([f"{tmp_path}/record.json"], "0 calls")):
+        assert main(["contexts", *words, f"--tom.out={out}", "--parser.name=openai/gpt-5-mini", cache, "--dry-run"]) == 0
+        shown = capsys.readouterr().out
+        assert said in shown and re.search(r"~\$\d", shown) and ("tokens read" in shown) == (said != "0 calls")
+    assert main(["contexts", f"{tmp_path}/story.txt", f"--tom.out={out}", "--parser.name=openai/nobody-knows", "--dry-run"]) == 0
+    assert "price unknown" in capsys.readouterr().out
+    assert main(["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}", "--dry-run"]) == 0
+    assert "0 calls, ~$0.00" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, capsys):
+    need_data("confaide")
+    assert main(["contexts", "confaide", "--parser.name=dialogue", f"--tom.out={tmp_path}"]) == 0
+    assert "11 of 95 texts parsed, 0 with errors, 11 with warnings, 0 with contradictions" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "confaide-contexts-dialogue/contexts.csv").open()))
+    assert {(row["status"], row["errors"], row["warnings"], row["codes"]) for row in rows} == {("refused", "0", "0", ""), ("parsed", "0", "1", "I9")}
+    assert run("confaide", "--tom.mode=context", "--parser.name=dialogue", "--model.name=scripted/first", "--tom.limit=274", out=tmp_path) == 0
+    outcomes = read_outcomes(tmp_path / "confaide-context-scripted_first-dialogue/answers.jsonl")
+    assert len(outcomes) == 274 and sum(bool(o.failed) for o in outcomes) == 0
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
@@ -586,10 +635,15 @@ def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
             except urllib.error.HTTPError as e: return e.code, e.read().decode(), e.headers
 
         index, listed = get("/"), get("/list.json")
-        assert "a&lt;b&gt;" in index[1] and "<b>" not in index[1].partition("<ul>")[2] and "Access-Control-Allow-Origin" not in index[2]
+        assert "a&lt;b&gt;" in index[1] and "<b>" not in index[1].partition("<table>")[2] and "Access-Control-Allow-Origin" not in index[2]
+        assert index[2]["Content-Security-Policy"].startswith("default-src 'none'") and "not JSON" in index[1]
         assert sorted(json.loads(listed[1])) == ["a<b>", "broken", "tale-0", "tale-1"]
         assert get("/data/tale-0.json")[0] == 200 and "steps" in json.loads(get("/data/tale-0.json")[1])
         assert get("/page/tale-0")[1].lstrip().lower().startswith("<!doctype html") and get("/page/a%3Cb%3E")[0] == 200
+        page = get("/page/tale-0")[1]
+        assert "<title>tale-0</title>" in page and '<a href="/">all contexts</a>' in page and "/page/broken" in page and "The story" in page
+        stranger = urllib.request.Request(base + "/list.json", headers={"Host": "evil.test"})
+        with pytest.raises(urllib.error.HTTPError, match="403"): urllib.request.urlopen(stranger)
         assert [get(path)[0] for path in ("/data/..%2f..%2fsettings.ini", "/page/none", "/data/broken.json", "/etc/passwd")] == [404, 404, 422, 404]
         server.shutdown()
 
@@ -599,3 +653,28 @@ def test_help_is_fast_and_light():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.strip() == "[]"
     for name in ("run", "compare", "contexts", "generate", "serve-viewer-data"):
         assert main([name, "--help"]) == 0
+
+
+def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
+    from humanlm.presence import dialogue_context, read_dialogue
+    from humanlm.records import Viewer, context_files
+    nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
+    record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))
+    (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": to_published(record), "story": nasty}))
+    (tmp_path / "empty.json").write_text('{"simulations": []}')
+    viewer = Viewer(context_files([str(tmp_path)]))
+    for address in ("/", "/page/%3Cscript%3E"):
+        status, _, page = viewer.answer(address)
+        assert status == 200 and "<script" not in page and "&lt;script&gt;" in page
+    assert viewer.answer("/page/empty")[0] == 422 and "holds no context" in viewer.answer("/")[2]
+    data = json.loads(viewer.answer("/data/%3Cscript%3E.json")[2])
+    heard = data["steps"][1]["agents"]
+    assert [cell["thinks"] for cell in heard] == ["", ""] and all("thief" in cell["saw"] and "Present:" not in cell["saw"] for cell in heard)
+
+
+def test_a_long_list_has_names_only(tmp_path, monkeypatch):
+    from humanlm import records
+    monkeypatch.setattr(records, "MOST_CHECKED", 1)
+    for name in "ab": (tmp_path / f"{name}.json").write_text("{")
+    page = records.Viewer(records.context_files([str(tmp_path)])).answer("/")[2]
+    assert "warnings" not in page and "More than 1 contexts" in page and "/page/a" in page
