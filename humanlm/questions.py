@@ -278,13 +278,6 @@ def final_answer(
     return stated.strip()[:4000]
 
 
-def untagged(
-    text: str,
-) -> str:
-    "Drop answer tags and blanks around a text, which is all that published evaluators do"
-    return re.sub(r"</?answer>", "", text).strip()
-
-
 def _stated(said: str) -> str | None:
     "Give what follows the last 'Answer:' or 'the answer is' of a line"
     for found in list(re.finditer("answer", said, re.I))[:-200:-1]:
@@ -296,6 +289,13 @@ _ANSWER = re.compile(r"[^\w\n]{0,9}(?:so |thus |hence |therefore,? |my |the |fin
                      r"(?: is\b ?:?|\s{0,3}[:=])[*_]{0,3}\s{0,5}(\S.*)", re.I)
 _BOXED = re.compile(r"\\boxed\{([^{}\n]{1,500})\}")
 
+# %% ../nbs/55_questions.ipynb #untagged
+def untagged(
+    text: str,
+) -> str:
+    "Drop answer tags and the blanks around a text"
+    return re.sub(r"</?answer>", "", text).strip()
+
 # %% ../nbs/55_questions.ipynb #plain
 @lru_cache(maxsize=4096)
 def plain(
@@ -305,7 +305,7 @@ def plain(
     spelled = re.sub(r"n['’]t\b", " not", text.lower().replace("_", " "))
     return " ".join(word for word in re.findall(r"[^\W_]+", spelled) if word not in ("a", "an", "the"))
 
-
+# %% ../nbs/55_questions.ipynb #_DENIED
 _DENIED = re.compile(r"(?:^| )(?:not|never|nor|without|rather than|instead of|no longer|other than)"
                      r"(?: (?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$")
 
