@@ -146,7 +146,66 @@ def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
     assert order("current place") == [63, 37, 23, 21, 19] and order("last agent") == [63, 63, 30, 26, 23]
     assert cell["chance", ""]["mean"] == pytest.approx(1 / 15)
     text = (tmp_path / "hitom-vanilla-symbolic/report.md").read_text()
-    assert "agrees with 96.5% of the labels" in text and "48 of them are among these 315" in text
+    assert "agrees with 304 of 315 labels (96.5%)" in text and "| 304 / 315 |" in text and "48 of them are among these 315" in text
+
+
+@pytest.mark.parametrize("policy, labels, half, right", [
+    ("principled", "as_shipped", "CoTP", "304 / 315"), ("principled", "as_shipped", "VP", "260 / 330"), ("as_shipped", "as_shipped", "VP", "330 / 330"),
+    ("F4", "as_shipped", "VP", "330 / 330"), ("principled", "principled", "VP", "330 / 330"), ("as_shipped", "as_shipped", "CoTP", "304 / 315")])
+def test_both_label_policies_are_counted_on_the_public_file(policy, labels, half, right, tmp_path, capsys):
+    need_data("hitom")
+    assert run("hitom", f"--model.policy={policy}", f"--rows.labels={labels}", f"--rows.prompting={half}", "--tom.name=x", out=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"^all +accuracy +{right} ", shown, re.M)
+    assert ("symbolic, known faults  330 / 330" in shown) == (half == "VP" and labels == "as_shipped")
+    line = json.loads((tmp_path / "x/results.json").read_text())["lines"][0]
+    assert f"{line['right']} / {line['n']}" == right
+
+
+def test_a_policy_is_part_of_what_answers_depend_on(own, tmp_path, capsys):
+    words = ("hitom", f"--tom.file={own}", "--tom.name=mine", "--tom.limit=5")
+    assert run(*words, "--model.policy=F4", out=tmp_path) == 0
+    assert run(*words, out=tmp_path) == 2
+    assert "policy: F4 in the run" in capsys.readouterr().err
+    assert run(*words, "--model.policy=F9", out=tmp_path) == run(*words, "--model.policy=F4", "--model.name=memory", out=tmp_path) == 2
+
+
+# ---- contradictions
+
+@pytest.fixture
+def odd_file(tmp_path):
+    "Two stories, the second of which contradicts itself"
+    row = {"prompting_type": "CoTP", "deception": False, "story_length": 1, "question_order": 0, "choices": "A. crate, B. sack", "answer": "sack"}
+    rows = [row | {"index": i, "set_id": name, "story": story, "question": question}
+            for i, (name, story, question) in enumerate((name, story, question) for name, story in (("fine", ODD.replace("attic", "barn")), ("odd", ODD))
+                                                        for question in ("Where is the rope really?", "Where does Tom think the rope is?"))]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("model, mode", [("symbolic", "vanilla"), ("memory", "context"), ("scripted/first", "vanilla"), ("scripted/first", "context")])
+def test_a_run_counts_and_lists_stories_that_contradict_themselves(model, mode, odd_file, tmp_path, capsys):
+    assert run("hitom", f"--tom.file={odd_file}", f"--model.name={model}", f"--tom.mode={mode}", "--tom.name=x", out=tmp_path) == 0
+    found, where = json.loads((tmp_path / "x/results.json").read_text()), "sentence 5: Tom was in the attic, the rope in the barn"
+    assert found["contradictory stories"] == {"odd": [where]} and found["counts"]["contradiction"] == {f"contradiction in {where}": 2}
+    for text in (capsys.readouterr().out, (tmp_path / "x/report.md").read_text()):
+        assert "1 of 2 stories contradict themselves" in text and f"- odd: {where}" in text
+
+
+# ---- runs that say nothing
+
+def test_a_run_without_a_single_answer_fails(own, tmp_path, capsys, monkeypatch):
+    base = ("hitom", f"--tom.file={own}", "--tom.limit=5", "--tom.max_failed_share=1")
+    monkeypatch.setitem(humanlm.llm.scripts, "broken", lambda request: LLMError("malformed", "nonsense"))
+    assert run(*base, "--model.name=scripted/broken", "--model.attempts=1", out=tmp_path) == 1
+    assert "no answer to any of 5 questions: 5 failed, 0 abstained. Most often: malformed: nonsense" in capsys.readouterr().err
+
+
+def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsys):
+    need_data("bigtom")
+    assert run("bigtom", "--model.name=symbolic", "--tom.limit=6", out=tmp_path) == 1
+    assert "no answer to any of 6 questions: 0 failed, 6 abstained" in capsys.readouterr().err
 
 
 # ---- resuming
@@ -538,6 +597,70 @@ def test_dry_runs_write_nothing(own, tmp_path, capsys):
                   ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={out}"]):
         assert main([*words, "--dry-run"]) == 0
     assert not out.exists() and "90 about 18 texts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode, model, calls, said", [
+    ("vanilla", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "openai/gpt-4.1", 90, "price unknown"), ("debate", "openai/gpt-5-mini", 900, "US$"),
+    ("vote", "anthropic/claude-haiku-4-5", 450, "US$"), ("context", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "scripted/first", 90, "US$ 0.00")])
+def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(mode, model, calls, said, own, tmp_path, capsys, monkeypatch):
+    for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"): monkeypatch.delenv(key, raising=False)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    assert run("hitom", f"--tom.file={own}", f"--model.name={model}", f"--tom.mode={mode}", "--dry-run", out=out) == 0
+    shown = capsys.readouterr().out
+    assert f"calls     ~{calls}, ~" in shown and f"at most {calls * 2048:,} written" in shown and said in shown
+    assert not out.exists()
+
+
+def test_a_dry_run_expects_what_a_run_then_asks(own, tmp_path, capsys):
+    for mode in ("vanilla", "context", "simulation", "filter", "few_shot"):
+        words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--tom.mode={mode}", f"--tom.name={mode}")
+        assert run(*words, "--dry-run", out=tmp_path) == 0
+        calls, read = (int(n.replace(",", "")) for n in re.search(r"~([\d,]+), ~([\d,]+) tokens", capsys.readouterr().out).groups())
+        assert run(*words, out=tmp_path) == 0
+        rows = json.loads((tmp_path / mode / "run.json").read_text())["ledger"]
+        assert sum(row["calls"] for row in rows) == calls and sum(row["tokens_in"] for row in rows) == pytest.approx(read, rel=0.05), mode
+        capsys.readouterr()
+
+
+def test_a_dry_comparison_writes_nothing(own, tmp_path, capsys):
+    for name in ("a", "b"): assert run("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--tom.name={name}", out=tmp_path) == 0
+    capsys.readouterr()
+    assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv", "--dry-run"]) == 0
+    assert "a → b: 90 questions in both" in capsys.readouterr().out and not (tmp_path / "c.csv").exists()
+
+
+def test_a_run_that_is_missing_is_told_with_near_misses(own, tmp_path, capsys):
+    assert run("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=plain", out=tmp_path) == 0
+    for wrong in ("plane", f"{tmp_path}/plane"):
+        assert main(["compare", "plain", wrong, f"--compare.out={tmp_path}"]) == 2
+        said_ = capsys.readouterr().err
+        assert f"No run {wrong}" in said_ and "run.json and answers.jsonl" in said_ and "Did you mean 'plain'?" in said_
+
+
+def test_the_console_shows_no_escapes(own, tmp_path, capsys):
+    humanlm.llm.scripts["quoting"] = lambda request: said("it's <b>B</b> & 'C'")
+    for name, model in (("a", "scripted/quoting"), ("b", "symbolic")):
+        assert run("hitom", f"--tom.file={own}", f"--model.name={model}", f"--tom.name={name}", out=tmp_path) == 0
+    assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.md"]) == 0
+    shown = capsys.readouterr().out
+    assert "it's <b>B</b> & 'C'" in shown and not re.search(r"&#?\w+;", shown)
+    assert "<b>" not in (tmp_path / "c.md").read_text() and "<b>" not in (tmp_path / "a/report.md").read_text()
+
+
+def test_help_lists_benchmarks_ways_policies_and_row_filters(capsys):
+    assert main(["run", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for word in (*benchmarks, *ways, "principled", "as_shipped", "F4", "--rows.KEY VALUE", "hitom: prompting (CoTP, VP, both)"): assert word in shown, word
+
+
+def test_a_run_whose_reader_leaves_ends_quietly(own, tmp_path):
+    command = [sys.executable, "-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", f"--tom.out={tmp_path}", "--tom.resamples=50"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.wait(120) == 141 and b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert len(read_outcomes(tmp_path / "hitom-vanilla-symbolic/answers.jsonl")) == 90
 
 
 def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
