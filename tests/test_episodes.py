@@ -10,9 +10,11 @@ import pytest
 from humanlm.contexts import make_context
 from humanlm.data import DataError
 from humanlm.episodes import (
-    DIMENSIONS, KINDS, Action, Buyer, ChatAgent, Foresight, JudgeEvaluator, Plan, Role, Scenario, Scripted, bargain, bargain_marks,
-    from_sotopia, from_trajectory, literal_world, make_agent, memory, overall, private_record, run_episode, run_episodes, seller,
-    to_sotopia, to_trajectory, world_model)
+    DIMENSIONS, EVERYBODY, KINDS, Action, Buyer, ChatAgent, Event, Foresight, JudgeEvaluator, Plan, Role, Scenario, Scripted, View,
+    bargain, bargain_marks,
+    from_agent_action, from_sotopia, from_trajectory, literal_world, make_agent, memory, observations, overall, private_record,
+    read_observation, run_episode, run_episodes, seller,
+    to_agent_action, to_sotopia, to_trajectory, world_model)
 from humanlm.llm import LLMError, ScriptedClient
 from humanlm.trajectory import load_trajectories, save_trajectories
 
@@ -213,3 +215,53 @@ def test_actions_need_an_argument(kind):
 def test_every_role_needs_an_agent():
     with pytest.raises(DataError, match="No agent for Bo"):
         run(run_episode(party(), {"Ada": Scripted()}))
+
+
+# ---- by their published names
+
+@pytest.mark.parametrize("kind, argument, said", [
+    ("none", "", "did nothing"), ("speak", 'A "word".', 'said: "A "word"."'), ("non-verbal communication", "nods", "[non-verbal communication] nods"),
+    ("action", "sits: down", "[action] sits: down"), ("leave", "", "left the conversation")])
+def test_actions_are_rendered_and_round_trip(kind, argument, said):
+    event = Event(3, "Ada", Action(kind, argument))
+    written = json.loads(json.dumps(to_agent_action(event)))
+    assert str(event.action) == said
+    assert written == {"agent_name": "Ada", "output_channel": EVERYBODY, "action_type": kind, "argument": argument}
+    assert from_agent_action(written, 3) == event
+
+
+def test_whispers_keep_their_listeners_and_thoughts_stay_private():
+    event = Event(0, "Ada", Action("speak", "Psst.", "SECRET", ("Bo", "Cy")))
+    written = to_agent_action(event)
+    assert written["output_channel"] == "Bo, Cy" and "SECRET" not in json.dumps(written)
+    assert from_agent_action(written).action.to == ("Bo", "Cy")
+
+
+@pytest.mark.parametrize("obj", [None, [], {}, {"agent_name": "A"}, {"agent_name": "A", "output_channel": "x", "action_type": "dance", "argument": "y"},
+    {"agent_name": "A", "output_channel": "", "action_type": "speak", "argument": ""}, {"agent_name": 1, "output_channel": "", "action_type": "none", "argument": ""},
+    {"agent_name": "A", "output_channel": "", "action_type": "none", "argument": "", "more": 1}])
+def test_what_is_no_action_is_refused(obj):
+    with pytest.raises(DataError): from_agent_action(obj)
+
+
+def test_memory_items_of_a_record_round_trip():
+    record = make_context(["Ada", "Bo"], [("Rain.", {"Ada": "<same_as_state />"}, {"Ada": "sings"}), ("none", {"Bo": "<same_as_last_action />"}, {})])
+    for step, name in zip(record.steps, ("step 4", "dusk")): step.timestep = name
+    found = observations(record)
+    assert [(item.last_turn, item.turn_number) for item in found["Ada"]] == [("Rain.", 4), ("Ada sings", 0)]
+    assert str(found["Bo"][0]) == "Ada sings\n" and found["Bo"][0].available_actions == KINDS
+    assert [read_observation(json.loads(json.dumps(item._asdict()))) for item in found["Ada"]] == found["Ada"]
+
+
+@pytest.mark.parametrize("change", [{"turn_number": "1"}, {"turn_number": True}, {"available_actions": ["fly"]}, {"available_actions": "none"},
+                                    {"last_turn": None}, {"more": 1}])
+def test_what_is_no_memory_item_is_refused(change):
+    item = {"agent_name": "Ada", "last_turn": "Rain.", "turn_number": 1, "available_actions": list(KINDS)}
+    with pytest.raises(DataError): read_observation(item | change)
+
+
+def test_nobody_is_asked_where_nothing_is_possible():
+    asked = []
+    view = View(party().roles[0], "A kitchen.", {"Bo": ""}, (), 0, 20, 0, ("none",))
+    action = run(Foresight(lambda *words: asked.append(words), lambda record: asked.append(record))(view))
+    assert action.kind == "none" and asked == []
