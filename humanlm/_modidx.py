@@ -1998,6 +1998,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'humanlm/records.py'),
                                  'humanlm.records._clients_of': ('records.html#_clients_of', 'humanlm/records.py'),
                                  'humanlm.records.address_of': ('records.html#address_of', 'humanlm/records.py'),
+                                 'humanlm.records.broken_page': ('records.html#broken_page', 'humanlm/records.py'),
                                  'humanlm.records.check_contexts': ('records.html#check_contexts', 'humanlm/records.py'),
                                  'humanlm.records.client_checks': ('records.html#client_checks', 'humanlm/records.py'),
                                  'humanlm.records.client_options': ('records.html#client_options', 'humanlm/records.py'),

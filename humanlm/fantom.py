@@ -188,7 +188,6 @@ class Fantom(Benchmark):
     advice = ("You follow a conversation. Nobody knows more than they heard in it: whoever has left hears nothing until they are "
               "back, and whoever joins later has not heard what was said before.")
 
-
     def items(self, row: dict, context: str = "short", split: str = "all", beliefs: Sequence[str] = ("choice", "free"),
               similarity: str = "words") -> Iterable[Item]:
         closeness(similarity)

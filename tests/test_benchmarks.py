@@ -1,4 +1,5 @@
 """Theory-of-Mind benchmarks: files with faults, answers in odd forms, and scores beside independent evaluators."""
+import asyncio
 import json
 import os
 import random
@@ -194,6 +195,32 @@ def test_long_answers_take_linear_time(unit):
 
 def test_the_last_answer_counts():
     assert [final_answer(t) for t in ("Answer: A\nAnswer: B", "answer = C", "My final answer is: **D**", "The answer is a box.\nNo more")] == ["B", "C", "**D**", "a box."]
+
+
+@pytest.mark.parametrize("name", ["hitom", "mmtom", "tomi", "fantom", "cobra", "simpletom", "bigtom"])
+def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
+    "A whole run: one right answer in odd form, both options, a full sentence that denies, an empty text, and no word of the kind"
+    from humanlm.answers import Asker, AnswerConfig
+    from humanlm.llm import ScriptedClient
+    from humanlm.tom import Job, answer_all, oddity_text
+    rows = {"tomi": {"story": "Ira sat.", "question": "Where is the rope really?", "cands": ["crate", "sack"], "correct_answer": "crate"},
+            "hitom": {"deception": False, "story_length": 1, "question_order": 0, "story": "s", "question": "Where is it?", "choices": "A. crate, B. sack", "correct_answer": "crate"},
+            "mmtom": {"question": "x Question: w (a) crate (b) sack", "answer": "a", "question_type": 1.1},
+            "cobra": {"context": "x", "speaker": "Ana", "listener": "Bo", "statement": "Hi", "offensive_allapp": 1},
+            "fantom": {"set_id": "1-0-0", "context": "Lea: Hi.", "question": "Does Omar know it?", "question_type": "tom:answerability:binary", "correct_answer": "yes"},
+            "simpletom": {"id": "s_aware", "story": "x", "question": "q", "choices": {"label": ["A", "B"], "text": ["crate", "sack"]}, "answerKey": "A"},
+            "bigtom": {"story": "a. b. c. d. e.", "belief_question": "q", "belief_answer_aware": "crate", "belief_answer_not_aware": "sack", "aware_of_event": "s"}}
+    options = {"bigtom": {"asks": "forward_belief", "beliefs": "hidden", "conditions": "true_belief"}}.get(name, {})
+    loaded = benchmarks[name].load(written(tmp_path, "x.jsonl", json.dumps(rows[name]) + "\n"), **options)
+    right, both = {"cobra": ("**1**.", "0 or 1"), "fantom": ("**Yes**.", "It is yes and no")}.get(name, ("**crate**.", "the crate or the sack"))
+    said = [right, both, "I would rather not say.", ""]
+    model = ScriptedClient([text or " " for text in said])
+    kept = []
+    asyncio.run(answer_all(Job(benchmarks[name], asker=Asker(model, benchmarks[name], AnswerConfig(form="text"))), list(loaded) * 4, kept.append, 1))
+    assert [o.scores["correct"] for o in kept] == [1, 0, 0, 0] and not any(o.failed for o in kept)
+    assert [o.status for o in kept] == ["read", "several", "unreadable", "empty"]
+    text = oddity_text(kept)
+    assert all(f"{status} " in text or f"{status}|" in text for status in ("several", "unreadable", "empty")) and both in text
 
 
 # ---- ToMi, Hi-ToM, MMToM-QA, CobraFrames
