@@ -8,8 +8,8 @@ __all__ = ['CONTEXTS', 'FAMILIES', 'GENERATE', 'MOST_CHECKED', 'HEADERS', 'HOSTS
            'file_name', 'write_csv', 'texts_of', 'parse_all', 'context_file', 'context_row', 'rows_table',
            'ContextsConfig', 'contexts_command', 'check_contexts', 'told_lines', 'parse_file', 'parsed_text',
            'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories', 'generate_command', 'context_files',
-           'first_context', 'story_of', 'Viewer', 'address_of', 'links_of', 'list_page', 'list_row', 'response',
-           'viewer_server', 'ViewerConfig', 'viewer_command']
+           'first_context', 'story_of', 'Viewer', 'broken_page', 'address_of', 'links_of', 'list_page', 'list_row',
+           'response', 'viewer_server', 'ViewerConfig', 'viewer_command']
 
 # %% ../nbs/61_records.ipynb #import-csv-import-json
 import csv
@@ -23,6 +23,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
+
+from fastcore.basics import patch
 
 from .benchmarks import benchmarks
 from .cache import MODES, DiskCache
@@ -76,7 +78,7 @@ class ClientConfig:
 # %% ../nbs/61_records.ipynb #_ABOVE_0
 _ABOVE_0 = ("concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "budget")
 
-
+# %% ../nbs/61_records.ipynb #client_checks
 def client_checks(
     c: ClientConfig,
 ) -> Iterable[tuple[bool, str]]:  # holds, what to say if not
@@ -293,7 +295,7 @@ class ContextsConfig:
 # %% ../nbs/61_records.ipynb #CONTEXTS
 CONTEXTS = "Write the social contexts of a benchmark's texts, or of a text file, without answering; check contexts in a JSON file."
 
-
+# %% ../nbs/61_records.ipynb #contexts_command
 def contexts_command(
     argv: Sequence[str],
 ) -> int:  # exit code
@@ -410,7 +412,7 @@ class StoriesConfig:
 # %% ../nbs/61_records.ipynb #FAMILIES
 FAMILIES = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}   # family → file of questions
 
-
+# %% ../nbs/61_records.ipynb #write_stories
 def write_stories(
     family: str,         # a key of `FAMILIES`
     n: int,
@@ -432,7 +434,7 @@ def write_stories(
 # %% ../nbs/61_records.ipynb #GENERATE
 GENERATE = "Make stories of our own with questions, answers and exact contexts, in the file format of a benchmark."
 
-
+# %% ../nbs/61_records.ipynb #generate_command
 def generate_command(
     argv: Sequence[str],
 ) -> int:  # exit code
@@ -476,12 +478,12 @@ def first_context(
         raise DataError(f"{path.name} holds no context.")
     return found[0]
 
-
+# %% ../nbs/61_records.ipynb #story_of
 def story_of(
     path: Path,  # a file of contexts
 ) -> str:  # "" = it does not say
     "Read the text that a context was made from"
-    told = json.loads(read_text(path))
+    told = json.loads(path.read_text("utf-8-sig"))
     return str(told.get("story") or told.get("text") or "") if isinstance(told, dict) else ""
 
 # %% ../nbs/61_records.ipynb #Viewer
@@ -507,16 +509,30 @@ class Viewer:
             return 404, "text/plain", "No such context."
         try:
             return self.shown(what, name)
-        except (HumanLMError, ValueError) as e:
-            return 422, "text/plain", str(e)
+        except HumanLMError as e:
+            return (422, "text/html", broken_page(name, str(e))) if what == "page" else (422, "text/plain", str(e))
 
-    def shown(self, what: str, name: str) -> tuple[int, str, str]:
-        "Give one context as data or as a page"
-        path, reference = self.files[name], self.references.get(name)
-        both = first_context(path), reference and first_context(reference)
-        if what == "data":
-            return 200, "application/json", to_json(viewer_data(*both))
-        return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
+# %% ../nbs/61_records.ipynb #shown
+@patch
+def shown(
+    self: Viewer,
+    what: str,    # data or page
+    name: str,
+) -> tuple[int, str, str]:  # status, kind of content, content
+    "Give one context as data or as a page"
+    path, reference = self.files[name], self.references.get(name)
+    both = first_context(path), reference and first_context(reference)
+    if what == "data":
+        return 200, "application/json", to_json(viewer_data(*both))
+    return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
+
+# %% ../nbs/61_records.ipynb #broken_page
+def broken_page(
+    name: str,
+    reason: str,
+) -> str:  # a whole HTML page
+    "Say why a context cannot be shown"
+    return html_page(name, tag("p", tag("a", "all contexts", href="/")), tag("h1", escape(name)), tag("p", escape(reason), class_="bad"))
 
 # %% ../nbs/61_records.ipynb #address_of
 def address_of(
@@ -526,7 +542,7 @@ def address_of(
     "Give the address of a context"
     return f"/{what}/{quote(name, safe='')}"
 
-
+# %% ../nbs/61_records.ipynb #links_of
 def links_of(
     name: str,
     names: Sequence[str],  # in order
@@ -539,13 +555,13 @@ def links_of(
 # %% ../nbs/61_records.ipynb #MOST_CHECKED
 MOST_CHECKED = 500   # files
 
-
+# %% ../nbs/61_records.ipynb #list_page
 def list_page(
     files: Mapping[str, Path],  # name → file
 ) -> str:  # a whole HTML page
     "List contexts with their size and their faults"
     checked = len(files) <= MOST_CHECKED
-    head = ["context", "data", *(["agents", "steps", "errors", "warnings"] if checked else [])]
+    head = ["context", "data", *(["agents", "steps", "errors", "warnings", ""] if checked else [])]
     rows = [tag("tr", *(tag("td", cell) for cell in list_row(name, path, checked))) for name, path in files.items()]
     table = tag("table", tag("tr", *(tag("th", word) for word in head)), *rows)
     note = "" if checked else pale(f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.")
@@ -564,16 +580,16 @@ def list_row(
     try:
         context = first_context(path)
     except HumanLMError as e:
-        return [escape(shorten(name, 80)), "", tag("span", escape(shorten(e, 120)), class_="bad")]
+        return [*links[:1], "", "", "", "", "", tag("span", escape(shorten(str(e).replace(str(path), path.name), 120)), class_="bad")]
     kinds = Counter(violation.severity for violation in violations(context))
     errors = tag("b", f"{kinds['error']:,}", class_="bad") if kinds["error"] else "0"
-    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}"]
+    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", ""]
 
 # %% ../nbs/61_records.ipynb #HEADERS
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 HOSTS = ("127.0.0.1", "localhost")
 
-
+# %% ../nbs/61_records.ipynb #response
 def response(
     viewer: Viewer,
     address: str,
@@ -622,7 +638,7 @@ class ViewerConfig:
     def __post_init__(self):
         require("viewer", (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"))
 
-
+# %% ../nbs/61_records.ipynb #SERVE
 SERVE = "Serve contexts as JSON, with a page that shows them, on this machine only."
 
 # %% ../nbs/61_records.ipynb #viewer_command

@@ -789,7 +789,7 @@ def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
     for address in ("/", "/page/%3Cscript%3E"):
         status, _, page = viewer.answer(address)
         assert status == 200 and "<script" not in page and "&lt;script&gt;" in page
-    assert viewer.answer("/page/empty")[0] == 422 and "holds no context" in viewer.answer("/")[2]
+    assert viewer.answer("/page/empty")[0] == 422 and "<a href=" in viewer.answer("/page/empty")[2] and "holds no context" in viewer.answer("/")[2]
     data = json.loads(viewer.answer("/data/%3Cscript%3E.json")[2])
     heard = data["steps"][1]["agents"]
     assert [cell["thinks"] for cell in heard] == ["", ""] and all("thief" in cell["saw"] and "Present:" not in cell["saw"] for cell in heard)
