@@ -544,7 +544,7 @@ def cut_question(
     "Cut one string into its parts"
     source, _, rest = text.rpartition("Question:")
     found = _STATEMENTS.fullmatch(rest.strip())
-    if not source.strip() or not found:
+    if not source.strip() or not found or not found[1].strip():
         raise DataError(f"expected '… Question: … (a) … (b) …', got {shorten(text)!r}.")
     question, a, b = (part.strip() for part in found.groups())
     return source.strip(), question, distinct({"a": a, "b": b})

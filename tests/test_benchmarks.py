@@ -84,7 +84,7 @@ def test_rows_with_odd_values_are_read_or_named(tmp_path):
         "confaide": [(rate, ""), (rate | {"human_mean": "3.5"}, ""), (rate | {"human_mean": "nan"}, "must be a number, got 'nan'"), (rate | {"human_mean": True}, "must be a number")],
         "fantom": [(flat | {"correct_answer": "Lea, Bo", "wrong_answer": "[]"}, ""), (flat | {"correct_answer": "[]"}, "names nobody"), (flat, "names nobody"),
                    (flat | {"correct_answer": [3]}, "must be names"), (flat | {"correct_answer": ["Lea"], "wrong_answer": {"Bo": 1}}, "wrong_answer must be names")],
-        "mmtom": [(flat_ask, ""), (flat_ask | {"question_type": 1.9}, "Unknown question type '1.9'"), (flat_ask | {"question": "x Question: (a) y (b) y"}, "two options are the same")],
+        "mmtom": [(flat_ask, ""), (flat_ask | {"question_type": 1.9}, "Unknown question type '1.9'"), (flat_ask | {"question": "x Question: w (a) y (b) y"}, "two options are the same"), (flat_ask | {"question": "x Question: (a) y (b) z"}, "expected")],
         "simpletom": [(choice | {"choices": {"label": ["A", "B"], "text": ["x", "y"]}}, ""), (choice | {"choices": {"label": ["A"], "text": ["x", "y"]}}, "1 labels for 2 choices"),
                       (choice | {"choices": {"label": ["A", "B"], "text": ["x", None]}}, "options must be texts"), (choice | {"choices": ["x"]}, "choices must be an object")]}
     for name, cases in rows.items():
