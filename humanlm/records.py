@@ -155,7 +155,8 @@ def parsing_plan(
 ) -> str:
     "Say what parsing would ask, and its price"
     found = parsing_cost(parser_of(config, out, ask=False), texts, task)
-    money = "price unknown (HUMANLM_PRICES can name a file of prices)" if found.dollars is None else f"~${found.dollars:,.2f}"
+    digits = 4 if found.dollars and found.dollars < 0.1 else 2
+    money = "price unknown (HUMANLM_PRICES can name a file of prices)" if found.dollars is None else f"~${found.dollars:,.{digits}f}"
     tokens = f", ~{found.read:,} tokens read, ~{found.written:,} written" if found.calls else ""
     again = "; more where an answer cannot be used" if found.calls else ""
     return f"{found.stored:,} of {len(set(texts)):,} texts are stored; by {config.name}: {found.calls:,} calls{tokens}, {money}{again}"
@@ -270,10 +271,10 @@ def rows_table(
     rows: Sequence[Mapping[str, Any]],  # as `context_row` gives them
 ) -> str:  # Markdown
     "Put rows together that differ only in name and size"
-    alike = Counter((row["status"], row["errors"] > 0, row["contradictions"] > 0, row["codes"], shorten(row["notes"], 90)) for row in rows)
-    lines = [f"| {n:,} | {status} | {'yes' if wrong else 'no'} | {'yes' if odd else 'no'} | {codes} | {table_cell(notes)} |"
-             for (status, wrong, odd, codes, notes), n in alike.most_common(20)]
-    return "\n".join(["| texts | status | errors | contradictions | codes | notes |", "|---|---|---|---|---|---|", *lines])
+    names = ("status", "errors", "warnings", "contradictions", "codes", "notes")
+    alike = Counter(tuple(shorten(str(row[name]), 90) for name in names) for row in rows)
+    lines = [f"| {n:,} | {' | '.join(map(table_cell, cells))} |" for cells, n in alike.most_common(20)]
+    return "\n".join([f"| texts | {' | '.join(names)} |", "|---" * 7 + "|", *lines])
 
 # %% ../nbs/61_records.ipynb #ContextsConfig
 @dataclass
