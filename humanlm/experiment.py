@@ -33,7 +33,7 @@ import numpy as np
 import humanlm.train
 from .audit import resample_counts
 from .config import (
-    Settings, Stages, command, open_run, parse, read_record, read_yaml, require_same, run_record, run_state,
+    Settings, Stages, alone, command, open_run, parse, read_record, read_yaml, require_same, run_record, run_state,
     save_config, save_record)
 from .data import (
     ConfigError, Example, HumanLMError, aligned, atomic_write, from_dict, load_examples, require, run_sync, shorten,
@@ -302,9 +302,10 @@ def work(
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     config = Path((sys.argv[1:] if argv is None else argv)[0])
     planned = _reread(config)
-    with _alone(planned.folder):
-        code = humanlm.train.main(["--config", str(config), "--resume"])
-        if code == 0:
+    _wait_for(planned.folder)
+    code = humanlm.train.main(["--config", str(config), "--resume"])
+    if code == 0:
+        with alone(planned.folder, wait=True):
             tell(planned)
     sys.exit(code)
 
@@ -322,24 +323,11 @@ def _reread(config):
     settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)], "humanlm.experiment"))
     return Planned("", settings.run.seed, settings)
 
-# %% ../nbs/88_experiment.ipynb #_alone
-class _alone:
+# %% ../nbs/88_experiment.ipynb #_wait_for
+def _wait_for(folder):
     "Wait until no other process works on a run: one that was left behind by a kill ends within a minute"
-
-    def __init__(self, folder: Path):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        self.path = folder.parent / f"{folder.name}.lock"
-
-    def __enter__(self):
-        self.file = self.path.open("a")
-        try:
-            import fcntl
-            fcntl.flock(self.file, fcntl.LOCK_EX)
-        except ImportError:  # not on Windows
-            pass
-
-    def __exit__(self, *_):
-        self.file.close()
+    with alone(folder, wait=True):
+        pass
 
 # %% ../nbs/88_experiment.ipynb #Worker
 @dataclass

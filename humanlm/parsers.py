@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 
 # %% ../nbs/87_parsers.ipynb #from-humanlm-import-version
 from . import __version__
-from .config import (
-    RunConfig, Settings, SFTConfig, Stages, command, open_run, parse, read_record, require_same, run_record, save_config, save_record)
+from humanlm.config import (
+    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, read_record, require_same, run_record, save_config,
+    save_record)
 from .contexts import (
     Context, clauses, context_schema, decode, is_none, make_context, observation_scores, read_context, split_mental,
     structural_score, to_lists, violations)
@@ -233,8 +234,10 @@ def write_set(
     chats = write_jsonl(Path(folder) / f"{name}.jsonl", ({"messages": row["prompt"] + row["completion"]} for row in rows))
     columns = {"prompt": [row["prompt"][0]["content"] for row in rows], "response": [row["completion"][0]["content"] for row in rows],
                "row_id": [row["row_id"] for row in rows]}
-    with atomic_path(Path(folder) / f"{name}.parquet") as path:
-        write_table(pa.table({key: pa.array(values, pa.string()) for key, values in columns.items()}), path, compression="zstd")
+    table = pa.table({key: pa.array(values, pa.string()) for key, values in columns.items()})
+    path = Path(folder) / f"{name}.parquet"
+    with atomic_path(path) as new:
+        write_table(table, new, compression="zstd")
     return [chats, path]
 
 # %% ../nbs/87_parsers.ipynb #FAMILIES
@@ -743,7 +746,11 @@ def evaluate_command(settings: Settings, argv: Sequence[str]) -> None:
 # %% ../nbs/87_parsers.ipynb #train_command
 def train_command(settings: Settings, argv: Sequence[str]) -> None:
     "Train and measure a parser"
-    folder = open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
+    with alone(Path(settings.run.out) / settings.run.name):
+        _train_in(open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh), settings, argv)
+
+
+def _train_in(folder, settings, argv):
     if (folder / "config.yaml").exists():
         require_same(folder, settings)
     save_config(folder / "config.yaml", settings)

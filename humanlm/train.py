@@ -18,7 +18,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,8 @@ from fastcore.basics import patch
 # %% ../nbs/80_train.ipynb #from-humanlm-audit-import
 from .audit import audit, audit_requests, audit_table, load_probes
 from .config import (
-    RunConfig, Settings, SFTConfig, Stages, command, open_run, parse, process_count, read_record, require_same, run_record,
-    run_state, save_config, save_record)
+    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, process_count, read_record, require_same,
+    run_record, run_state, save_config, save_record)
 from .data import (
     ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, require,
     run_sync, shorten, to_json, write_jsonl)
@@ -506,6 +506,11 @@ def start(
     "Open or continue the run's folder, run its stages, and show the result"
     settings = settle_judges(settings)
     folder = Path(settings.run.out) / settings.run.name
+    with alone(folder) if is_main_process() else nullcontext():
+        return _start_in(folder, settings)
+
+
+def _start_in(folder, settings):
     if is_main_process():
         open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
     wait_for_all()

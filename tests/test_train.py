@@ -16,6 +16,7 @@ import yaml
 
 import humanlm.eval
 import humanlm.train
+from humanlm.config import alone
 from humanlm.data import read_jsonl, to_json, write_jsonl
 from humanlm.judges import JudgeConfig, other_judge
 from humanlm.llm import prices
@@ -192,6 +193,14 @@ def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     said = {to_json(answers(folder, f"humanlm step {step}")) for step in steps}
     assert len(said) > len(steps) // 2, "other weights say other things"
     assert (folder / "dynamics.png").stat().st_size > 5000 and "<svg" in (folder / "dynamics.svg").read_text()
+
+
+def test_two_processes_never_work_on_one_run(config, whole, capsys):
+    before = files(whole)
+    with alone(whole):
+        assert resume(config, whole) == 2 and files(whole) == before
+    said = capsys.readouterr().err
+    assert f"{whole} is in use: process {os.getpid()}" in said and "--run.name" in said and "Traceback" not in said
 
 
 def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
@@ -502,7 +511,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     config = write(tmp_path, rows())
     (tmp_path / "taken").write_text("a file")
     assert train(config, "--run.out", str(tmp_path / "taken")) == 2
-    assert re.search(r"Cannot make .*taken/tiny: Not a directory. Choose another --run.out", capsys.readouterr().err)
+    assert re.search(r"Cannot make .*taken: File exists. Choose another --run.out", capsys.readouterr().err)
 
 
 def test_a_judge_that_cannot_be_reached_stops_the_run(config, copied, capsys, monkeypatch):
