@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['SYMBOLIC', 'FAULTY', 'COMPARED', 'MISMATCH', 'PAPER', 'PAPER_SETS', 'POLICIES', 'GROUPS', 'NEEDED', 'RUN', 'COMPARE',
            'COMMANDS', 'ABOUT', 'USAGE', 'read_outcomes', 'Answers', 'Job', 'answer_all', 'Line', 'lines_of',
-           'baseline_outcomes', 'share', 'small', 'result_table', 'counts', 'baseline_table', 'comparison_table',
-           'oddities', 'contradictory', 'contradiction_text', 'oddity_text', 'mismatches', 'frame', 'same_setting',
-           'published_text', 'TomConfig', 'ModelConfig', 'row_options', 'make_job', 'run_name', 'conditions', 'changed',
-           'TomRun', 'make_run', 'Progress', 'ceiling', 'run_once', 'Kept', 'load_run', 'find_folder', 'differences',
-           'flips', 'comparison_text', 'accuracy_figure', 'difference_figure', 'todo', 'Cost', 'rehearse', 'cost_text',
-           'plan', 'show_run', 'run_command', 'nothing_answered', 'CompareConfig', 'compare_runs', 'save_rows',
-           'compare_command', 'main']
+           'baseline_outcomes', 'share', 'small', 'result_table', 'where', 'counts', 'baseline_table',
+           'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text', 'mismatches', 'frame',
+           'same_setting', 'published_text', 'TomConfig', 'ModelConfig', 'row_options', 'make_job', 'run_name',
+           'conditions', 'changed', 'TomRun', 'make_run', 'Progress', 'ceiling', 'run_once', 'Kept', 'load_run',
+           'find_folder', 'differences', 'flips', 'comparison_text', 'accuracy_figure', 'difference_figure', 'todo',
+           'Cost', 'rehearse', 'cost_text', 'plan', 'show_run', 'run_command', 'nothing_answered', 'CompareConfig',
+           'compare_runs', 'save_rows', 'compare_command', 'main']
 
 # %% ../nbs/62_tom.ipynb #import-json-import-math
 import json
@@ -29,21 +29,23 @@ from typing import Any, ClassVar, NamedTuple
 from fastcore.basics import patch
 
 from . import __version__
-from .answers import (
-    STOPS, Abstained, AnswerConfig, Asker, Given, chance, commonest, contradictions, examples_for, needs_context, solve, solvers, ways)
+from humanlm.answers import (
+    STOPS, Abstained, AnswerConfig, Asker, Given, chance, commonest, contradictions, examples_for, needs_context, solve, solvers,
+    ways)
 from .benchmarks import HITOM_100, benchmarks
-from .config import Passed, Settings, Stages, alone, command, git_commit, open_run, parse, read_record, save_config, versions
+from .config import (
+    Passed, Settings, Stages, alone, command, git_commit, open_run, parse, read_record, save_config, versions)
 from .contexts import Context, make_context
 from .data import (
-    ConfigError, DataError, HumanLMError, aligned, atomic_write, check_name, fingerprint, near_miss, require, run_sync, shorten, table_cell,
-    to_dict, to_json)
+    ConfigError, DataError, HumanLMError, aligned, atomic_write, check_name, fingerprint, near_miss, require, run_sync, shorten,
+    table_cell, to_dict, to_json)
 from .exam import Benchmark
 from .llm import ChatRequest, Ledger, LLMError, ScriptedClient, client as make_client, price, side_by_side
 from .measures import Difference, Measure, difference, interval, ratio
 from .questions import Item, Loaded, Outcome, Reading, outcome
 from .records import (
-    CONTEXTS, GENERATE, SERVE, ClientConfig, ParserConfig, client_checks, client_options, contexts_command, folder_name, generate_command, load_items, one_of,
-    parser_of, parsing_plan, viewer_command, write_csv)
+    CONTEXTS, GENERATE, SERVE, ClientConfig, ParserConfig, client_checks, client_options, contexts_command, folder_name,
+    generate_command, load_items, one_of, parser_of, parsing_plan, viewer_command, write_csv)
 from .social_world import Parsed, Parser, parser as make_parser
 from .symbolic import known_faults
 
@@ -160,7 +162,8 @@ async def _safely(self: Job, item: Item) -> Outcome:
     try:
         return await self._answer(item)
     except Abstained as e:
-        return outcome(item, "", Reading(None, "abstained"), self.benchmark.score(item, Reading(None, "abstained")), notes=(str(e),))
+        nothing = Reading(None, "abstained")
+        return outcome(item, "", nothing, self.benchmark.score(item, nothing), notes=(str(e),))
     except LLMError as e:
         if e.kind in STOPS:
             raise
@@ -281,11 +284,14 @@ def result_table(
     lines: Sequence[Line],   # of one run
 ) -> str:  # Markdown
     "Show the measures of a run"
-    rows = [[table_cell(f"{x.group}: {x.value}" if x.group else "all", 60), table_cell(x.name, 40), counts(x), share(x.mean),
-             f"{share(x.low)} to {share(x.high)}"] for x in lines]
+    rows = [[where(x), table_cell(x.name, 40), counts(x), share(x.mean), f"{share(x.low)} to {share(x.high)}"] for x in lines]
     return _table(["", "measure", "right / n", "value", "95 % interval"], rows)
 
-# %% ../nbs/62_tom.ipynb #counts
+# %% ../nbs/62_tom.ipynb #where
+def where(found: Line | Difference) -> str:
+    return table_cell(f"{found.group}: {found.value}" if found.group else "all", 60)
+
+
 def counts(line: Line) -> str:
     return f"{'–' if line.right is None else line.right} / {line.n}"
 
@@ -309,12 +315,13 @@ def comparison_table(
     differences: Sequence[Difference],
 ) -> str:  # Markdown
     "Show two runs side by side"
-    rows = [[table_cell(f"{d.group}: {d.value}" if d.group else "all", 60), table_cell(d.name, 40), d.n, d.stories, share(d.before), share(d.after),
-             share(d.diff, "+"), f"{share(d.low, '+')} to {share(d.high, '+')}", d.won, d.lost, small(d.p), small(d.mcnemar)] for d in differences]
+    rows = [[where(d), table_cell(d.name, 40), d.n, d.stories, share(d.before), share(d.after), share(d.diff, "+"),
+             f"{share(d.low, '+')} to {share(d.high, '+')}", d.won, d.lost, small(d.p), small(d.mcnemar)] for d in differences]
     return _table(["", "measure", *COMPARED], rows)
 
 # %% ../nbs/62_tom.ipynb #COMPARED
-COMPARED = ("n", "stories", "before", "after", "difference", "95 % interval", "only after", "only before", "p by story", "McNemar p")
+COMPARED = ("n", "stories", "before", "after", "difference", "95 % interval", "only after", "only before", "p by story",
+            "McNemar p")
 
 # %% ../nbs/62_tom.ipynb #oddities
 def oddities(
@@ -352,7 +359,8 @@ def contradiction_text(
     found = contradictory(outcomes)
     if not found:
         return ""
-    head = f"{len(found)} of {len({o.set_id for o in outcomes})} stories contradict themselves; their answers follow the rules all the same:"
+    stories = len({o.set_id for o in outcomes})
+    head = f"{len(found)} of {stories} stories contradict themselves; their answers follow the rules all the same:"
     listed = [f"- {table_cell(name, 60)}: {table_cell('; '.join(notes), 200)}" for name, notes in list(found.items())[:most]]
     return "\n".join([head, "", *listed, *([f"- … and {len(found) - most} more"] if len(found) > most else [])])
 
@@ -366,7 +374,8 @@ def oddity_text(
     odd = [o for o in outcomes if o.failed or o.status != "read"]
     listed = [f"- {table_cell(o.id, 60)} ({table_cell(o.failed or o.status, 100)}): {table_cell(repr(o.answer), 160)}" for o in odd[:most]]
     more = [f"- … and {len(odd) - most} more"] if len(odd) > most else []
-    return "\n\n".join(filter(None, [_table(["", "what", "answers"], rows), "\n".join([*listed, *more]), contradiction_text(outcomes, most)]))
+    parts = [_table(["", "what", "answers"], rows), "\n".join([*listed, *more]), contradiction_text(outcomes, most)]
+    return "\n\n".join(filter(None, parts))
 
 # %% ../nbs/62_tom.ipynb #MISMATCH
 MISMATCH = ("id", "set_id", "kind", "question", "gold", "answer", "value", "status", "failed", "reasoning")
@@ -486,12 +495,14 @@ POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.i
 # %% ../nbs/62_tom.ipynb #row_options
 def row_options() -> str:
     "List what the readers of benchmarks can be told"
-    known = {name: [f"{key} ({', '.join(b.allowed.get(key) or [str(usual)])})" for key, usual in b.options.items()] for name, b in benchmarks.items()}
-    return ("what the benchmark's reader is told: --rows.KEY VALUE. " +
-            "; ".join(f"{name}: {', '.join(keys)}" for name, keys in known.items() if keys))
+    known = {name: ", ".join(f"{key} ({', '.join(b.allowed.get(key) or [str(usual)])})" for key, usual in b.options.items())
+             for name, b in benchmarks.items()}
+    told = "; ".join(f"{name}: {keys}" for name, keys in known.items() if keys)
+    return f"what the benchmark's reader is told: --rows.KEY VALUE. {told}"
 
 # %% ../nbs/62_tom.ipynb #GROUPS
-GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": ModelConfig, "parser": ParserConfig, "rows": Passed(row_options())}
+GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": ModelConfig, "parser": ParserConfig,
+                          "rows": Passed(row_options())}
 
 # %% ../nbs/62_tom.ipynb #make_job
 def make_job(
@@ -513,7 +524,8 @@ def make_job(
     else:
         client = None if rule else make_client(config.name, **client_options(config, ledger))
         parser = parser_of(settings.parser, settings.tom.out, ledger)
-    return Job(benchmark, mode, None if rule else Asker(client, benchmark, settings.answer), config.name if rule else "", parser, policy=config.policy)
+    asker = None if rule else Asker(client, benchmark, settings.answer)
+    return Job(benchmark, mode, asker, config.name if rule else "", parser, policy=config.policy)
 
 # %% ../nbs/62_tom.ipynb #_blank
 def _blank(request: ChatRequest) -> str:
@@ -570,8 +582,8 @@ def changed(
     now: Mapping,
 ) -> list[str]:
     "List the conditions that differ"
-    return [f"{name}: {shorten(before.get(name))} in the run, {shorten(now.get(name))} now" for name in dict.fromkeys([*before, *now])
-            if to_dict(now.get(name)) != before.get(name)]
+    differ = [name for name in dict.fromkeys([*before, *now]) if to_dict(now.get(name)) != before.get(name)]
+    return [f"{name}: {shorten(before.get(name))} in the run, {shorten(now.get(name))} now" for name in differ]
 
 # %% ../nbs/62_tom.ipynb #TomRun
 @dataclass
@@ -740,7 +752,8 @@ def load_run(
     "Read a run from its folder"
     place = find_folder(folder, out)
     record = read_record(place)
-    benchmark = benchmarks[check_name(record.get("benchmark"), benchmarks, f"benchmark in {place / 'run.json'}: give the folder of a run; a", ConfigError)]
+    what = f"benchmark in {place / 'run.json'}: give the folder of a run; a"
+    benchmark = benchmarks[check_name(record.get("benchmark"), benchmarks, what, ConfigError)]
     return Kept(place.name, benchmark, read_outcomes(place / "answers.jsonl"), record.get("conditions", {}))
 
 # %% ../nbs/62_tom.ipynb #NEEDED
@@ -816,7 +829,8 @@ def accuracy_figure(
     axes.set_xticks(range(len(values)), [_plain(value) for value in values])
     for k, run in enumerate(runs):
         own = {x.value: x for x in chosen if x.run == run}
-        _dots(axes, [(i + (k + 0.5) / len(runs) * 0.7 - 0.35, own[value]) for i, value in enumerate(values) if value in own], run)
+        aside = (k + 0.5) / len(runs) * 0.7 - 0.35
+        _dots(axes, [(i + aside, own[value]) for i, value in enumerate(values) if value in own], run)
     figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     return figure
 
@@ -832,7 +846,7 @@ def _axes(height: float, **options: Any) -> tuple[Any, Any]:
 def _dots(axes: Any, placed: Sequence[tuple[float, Line]], run: str) -> None:
     "Draw one run: a dot and an interval for each place"
     places, shown = zip(*placed)
-    reach = [[max(0.0, x.mean - x.low) for x in shown], [max(0.0, x.high - x.mean) for x in shown]]   # no bar where a bound is nan
+    reach = [[max(0.0, x.mean - x.low) for x in shown], [max(0.0, x.high - x.mean) for x in shown]]  # none where it is nan
     axes.errorbar(places, [x.mean for x in shown], yerr=reach, fmt="o", markersize=5, capsize=3, label=_plain(run))
 
 # %% ../nbs/62_tom.ipynb #_plain
@@ -845,12 +859,14 @@ def difference_figure(
     title: str = "",
 ) -> Any:  # a matplotlib figure
     "Draw the paired differences of two runs, with intervals"
-    figure, axes = _axes(0.9 + 0.34 * len(found), xlabel="difference of the share right, 95 % interval over stories", ylim=(len(found) - 0.5, -0.5))
+    label = "difference of the share right, 95 % interval over stories"
+    figure, axes = _axes(0.9 + 0.34 * len(found), xlabel=label, ylim=(len(found) - 0.5, -0.5))
     axes.axvline(0, color="black", linewidth=0.8)
     for y, d in enumerate(found):
         spread = [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
         axes.errorbar(d.diff, y, xerr=spread, fmt="o", color="#14559f", capsize=3)
-        axes.text(1.02, y, f"+{d.won} −{d.lost}, p {small(d.p)}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        said = f"+{d.won} −{d.lost}, p {small(d.p)}"
+        axes.text(1.02, y, said, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(found)), [_plain(f"{d.group} {d.value}".strip() or "all") for d in found])
     figure.suptitle(shorten(title, 100).replace("$", r"\$"), fontsize=9)
     return figure
@@ -1015,8 +1031,8 @@ def save_rows(
         atomic_write(path, text + "\n" if path.endswith(".md") else to_json([dict(zip(head, row)) for row in rows], indent=1))
 
 # %% ../nbs/62_tom.ipynb #COMPARE
-COMPARE = ("Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test where every "
-           "story has one question. The first is the one before.")
+COMPARE = ("Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test "
+           "where every story has one question. The first is the one before.")
 
 # %% ../nbs/62_tom.ipynb #compare_command
 def compare_command(
@@ -1029,7 +1045,8 @@ def compare_command(
     if s.dry_run:
         first, *others = [load_run(run, s.compare.out) for run in s.inputs]
         known = {o.id for o in first.outcomes}
-        print("\n".join(f"{first.name} → {other.name}: {len(known & {o.id for o in other.outcomes}):,} questions in both" for other in others))
+        for other in others:
+            print(f"{first.name} → {other.name}: {len(known & {o.id for o in other.outcomes}):,} questions in both")
         print(f"save: {s.compare.save or 'nowhere'}")
         return 0
     compare_runs(s.inputs, s.compare)
