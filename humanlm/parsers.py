@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 # %% ../nbs/87_parsers.ipynb #from-humanlm-import-version
 from . import __version__
+from .benchmarks import story_text
 from humanlm.config import (
     RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, read_record, require_same, run_record, save_config,
     save_record)
@@ -66,7 +67,7 @@ def fresh_pairs(
 ) -> Iterator[Pair]:
     "Make stories and their exact contexts"
     for i, made in enumerate(generate(kind, count, seed)):
-        text = "\n".join(made.sentences)
+        text = made.text if kind == "hitom" else story_text(made.sentences)
         yield Pair(text, to_context(read_story(text), **options), kind, f"{kind} {seed}:{i}")
 
 # %% ../nbs/87_parsers.ipynb #_FIELDS
@@ -195,7 +196,7 @@ def story_key(
     text: str,
 ) -> str:
     "Name a story by its sentences"
-    return fingerprint([sentence(line).strip() for line in text.splitlines() if line.strip()])
+    return fingerprint([sentence(line) for line in read_story(text).sentences])
 
 
 def split_pairs(

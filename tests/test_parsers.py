@@ -9,9 +9,10 @@ from contextlib import chdir
 
 import pytest
 
+from humanlm.benchmarks import benchmarks
 from humanlm.config import Stages, parse, read_record
 from humanlm.contexts import ContextLists, observation_scores, read_context, violations
-from humanlm.data import ConfigError, DataError, read_jsonl, run_sync
+from humanlm.data import ConfigError, DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.llm import ScriptedClient
 from humanlm.models import ModelConfig
 from humanlm.parsers import (
@@ -19,6 +20,8 @@ from humanlm.parsers import (
     exact, fault, fresh_pairs, grade, in_batches, knows_frames, lessons, main, make_sets, pieces, read_pair, read_pairs, record,
     report_table, run_stages, sift, split_pairs, story_key, summary, token_counter, written_form)
 from humanlm.social_world import LLMParser, Parsed, parse_prompt, parser
+from humanlm.stories import generate, hitom_rows, write_tomi
+from humanlm.symbolic import read_story
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
 TINY = ["--model.layers", "1", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "32"]
@@ -95,12 +98,29 @@ def test_threshold_decides():
     assert fault(PAIRS[2]._replace(context=thin), f1 - 0.01) == "" and "F1" in fault(PAIRS[2]._replace(context=thin), f1 + 0.01)
 
 
+@pytest.mark.parametrize("family", ["tomi", "hitom"])
+def test_a_model_learns_from_texts_as_its_benchmark_gives_them(family, tmp_path):
+    tales, path = list(generate(family, 6, 3)), tmp_path / {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family]
+    if family == "tomi":
+        write_tomi(path, tales)
+    else:
+        write_jsonl(path, (row for n, tale in enumerate(tales) for row in hitom_rows(tale, n)))
+    exam = benchmarks[family]
+    asked = dict.fromkeys(exam.source_text(item) for item in exam.load(path).items)
+    assert list(asked) == [pair.text for pair in fresh_pairs(family, 6, seed=3)]
+
+
+def test_a_story_has_one_key_in_running_text_and_in_lines():
+    lines = [f"{i} {line}" for i, line in enumerate(read_story(PAIRS[0].text).sentences, 1)]
+    assert story_key(PAIRS[0].text) == story_key("\n".join(lines)) != story_key("\n".join(lines[:-1]))
+
+
 # ---- the split (acceptance 12)
 
 @pytest.mark.parametrize("seed", range(5))
 def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed):
     asked_often = [pair._replace(text=f"{text}", name=f"{pair.name} {n}") for pair in PAIRS for n, text in
-                   enumerate((pair.text, "\n".join(f"{i} {line}" for i, line in enumerate(pair.text.splitlines(), 1))))]
+                   enumerate((pair.text, "\n".join(f"{i} {line}" for i, line in enumerate(read_story(pair.text).sentences, 1))))]
     train, held = split_pairs(asked_often, 0.2, seed)
     assert not stories(train) & stories(held) and len(stories(held)) == math.ceil(len(stories(PAIRS)) * 0.2)
     random.Random(seed).shuffle(asked_often)
