@@ -67,7 +67,7 @@ def sets_checks(
     ]
 
 # %% ../nbs/12_sets.ipynb #KEPT
-KEPT = 8192  # voices in memory, 15 kB each
+KEPT = 16384  # voices in memory, 15 kB each
 
 
 class Voices:
