@@ -171,6 +171,9 @@ def read_table(
 ) -> Table:
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
+    if path.is_dir():
+        inside = sorted(each.name for each in path.iterdir() if each.suffix.lower() in _READERS)
+        raise DataError(f"{path} is a folder. Give one of its files: {shorten(', '.join(inside) or 'it has none that can be read', 200)}.")
     read = _READERS[check_name(path.suffix.lower(), _READERS, "kind of file")]
     rows, problems = [], []
     for n, row in read(path, read_text(path)):
