@@ -251,8 +251,9 @@ def test_scripted_judge_agrees_with_the_rule_judge():
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("protocol", ["group", "single"])
 def test_scripted_judge_answers_every_variant_and_protocol(variant, protocol):
-    request = JudgeRequest("response", "Nah, that tram is silly.", {"own": "No, that tram is silly.", "bot": "I'm happy to help! That tram is silly, no?"})
-    own, bot = ask(make_judge(JudgeConfig("scripted/judge", variant, protocol)), request)
+    request = JudgeRequest("response", "Nah, that tram is silly.", {"own": "No, that tram is silly.", "bot": "I'm happy to help! That tram is silly, no?", "none": " "})
+    own, bot, none = ask(make_judge(JudgeConfig("scripted/judge", variant, protocol)), request)
+    assert (none.value, none.status) == (0.0, "empty")
     plain = {s.id: s.value for s in ask(RuleJudge(), request)}
     factor = {"humanlike": 0.5, "assistant": 0.0}.get(variant, 1.0)
     assert own.value == pytest.approx(plain["own"]) and bot.value == pytest.approx(factor * plain["bot"]) and plain["bot"] > 0

@@ -1,4 +1,5 @@
 "Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
+import re
 import os, subprocess, sys
 from pathlib import Path
 
@@ -193,4 +194,5 @@ def test_the_command_says_what_is_wrong(run, capsys, monkeypatch, more, said):
 
 def test_the_plan_loads_nothing(run, capsys):
     assert main(["--model.name", str(run), "--dry-run"]) == 0
-    assert "rows        3 held out" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(rf"^model +{re.escape(str(run))}/", said, re.M) and "rows        3 held out" in said
