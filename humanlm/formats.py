@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'formats', 'source_name', 'decode_prompt', 'Known', 'known_name', 'is_hash_of', 'Format',
-           'reddit_author', 'reddit_user', 'youtube_author', 'youtube_user', 'plain_text', 'youtube_content',
-           'medium_author', 'medium_user', 'medium_content', 'amazon_author', 'amazon_user', 'amazon_content',
-           'is_model', 'chat_author', 'chat_user', 'enron_author', 'enron_user', 'RawRow', 'map_row', 'same_person',
-           'sample_rows', 'hide_user', 'shown_prompt', 'find_fact', 'unfold_mail', 'Mapped', 'mapped_rows']
+           'reddit_author', 'reddit_user', 'likely_source', 'youtube_author', 'youtube_user', 'plain_text',
+           'youtube_content', 'medium_author', 'medium_user', 'medium_content', 'amazon_author', 'amazon_user',
+           'amazon_content', 'is_model', 'chat_author', 'chat_user', 'enron_author', 'enron_user', 'RawRow', 'map_row',
+           'same_person', 'sample_rows', 'hide_user', 'shown_prompt', 'find_fact', 'unfold_mail', 'Mapped',
+           'mapped_rows']
 
 # %% ../nbs/02_formats.ipynb #import-json-import-re
 import json
@@ -62,7 +63,7 @@ FAULTS = FILE_FAULTS | MAIL_FAULTS | {
     "empty reply": "the reply has no text",
     "removed reply": "the reply was removed from the site, only a mark is left",
     "unknown author": "nobody knows who wrote the reply (deleted accounts are not one person)",
-    "unknown kind of message": "a YouTube item that is neither a video nor a comment",
+    "unknown kind of message": "a YouTube item that does not say it is a video or a comment",
 }
 
 # %% ../nbs/02_formats.ipynb #NOTES
@@ -213,6 +214,26 @@ def _reddit_user(user_id, author):
 # %% ../nbs/02_formats.ipynb #_reddit_root
 def _reddit_root(post_id, message, facts, notes): return post_id.removeprefix("t3_")
 
+# %% ../nbs/02_formats.ipynb #_SIGNS
+# Source → facts about a first message that only this source has
+_SIGNS = {
+    "youtube": {"kind", "snippet", "transcript"},
+    "amazon": {"store", "categories", "features", "details", "price", "parent_asin"},
+    "reddit": {"author", "subreddit", "upvote_ratio", "num_comments"},
+    "medium": {"claps", "voters", "responses_count", "unique_slug", "tags"},
+    "wildchat": {"model", "language", "toxic", "redacted"},
+    "enron": {"from", "to", "subject", "x_folder", "x_origin"},
+}
+
+
+def likely_source(
+    facts: Mapping,  # about a message
+) -> str:  # "" nobody can tell
+    "Guess from its facts which source a message comes from"
+    shared = {source: len(signs & facts.keys()) for source, signs in _SIGNS.items()}
+    best = max(shared, key=shared.get)
+    return best if shared[best] else ""
+
 # %% ../nbs/02_formats.ipynb #_handle
 def _handle(name): return name and "@" + known_name(name).lstrip("@").casefold()
 
@@ -230,11 +251,11 @@ def _channel(snippet):
 # %% ../nbs/02_formats.ipynb #_is_video
 def _is_video(facts, place):
     kind = facts.get("kind")
-    if kind is None:
-        return place == 0
     if "#video" in str(kind) or "#comment" in str(kind):
-        return "#video" in kind
-    raise RowFault("unknown kind of message", f"message {place}: {shorten(repr(kind))}")
+        return "#video" in str(kind)
+    found, guess = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}", likely_source(facts)
+    other = "" if guess in ("", "youtube") else f"; it looks like {guess}, see build.source"
+    raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}{other}")
 
 # %% ../nbs/02_formats.ipynb #youtube_author
 def youtube_author(message: dict, facts: dict, place: int = 0) -> Known:

@@ -32,8 +32,9 @@ def rows_source(
 
     def steps(skip: int, faults: Faults) -> Iterator[Step]:
         options = {"unfold": unfold_mail} if source == "enron" else {}
+        post = {"kind": "youtube#video"} if source == "youtube" else {}
         rows = read_rows(path, faults, skip, splits, config, **options)
-        if columns: rows = (r._replace(values=flat_row(r.values, columns)) for r in rows)
+        if columns: rows = (r._replace(values=flat_row(r.values, columns, post)) for r in rows)
         for number, row in mapped_rows(source, rows, faults):
             yield Step(number, (row_entry(row, kept),) if row else ())
 
@@ -43,10 +44,11 @@ def rows_source(
 def flat_row(
     raw: Mapping,                # a comment per row
     columns: Mapping[str, str],  # text, user, thread, time and post → column
+    facts: Mapping = {},         # about the post
 ) -> dict:
     "Give a flat comment the published shape; without a text of its own, a post is known by its thread"
     found = {name: raw.get(column) for name, column in {"post": columns["thread"], **columns}.items()}
-    post = {"role": str(found["post"]), "content": str(found["post"])}
+    post = {"role": str(found["post"]), "content": str(found["post"]), "metadata": facts}
     return {"prompt": [post], "completion": found.get("text"), "post_id": found.get("thread"), "user_id": found.get("user"),
             "timestamp": found.get("time"), "metadata": {}}
 

@@ -119,6 +119,21 @@ def test_thread_comments_are_comments():
     assert names(row) == ["City News", "HUMAN"]
 
 
+@pytest.mark.parametrize("source, guess", [("reddit", "; it looks like reddit, see build.source"), ("amazon", "; it looks like amazon, see build.source"),
+                                           ("enron", "; it looks like enron, see build.source")])
+def test_rows_of_another_source_are_no_videos(source, guess):
+    "humanlm.md 2.10: an item that is neither a video nor a comment is an error; the message names row, field and likely source"
+    faults, raw = Faults(), ROWS[source]()
+    assert mapped("youtube", [raw] * 3, faults) == [] and faults.counts == {"unknown kind of message": 3}
+    [(said, place)] = faults.examples["unknown kind of message"].items()
+    assert said == f"post {raw['post_id']} by {raw['user_id']}: field 'prompt', message 0 has no kind{guess}" and place == "rows.jsonl, row 1"
+
+
+def test_a_comment_without_a_kind_is_a_fault_too():
+    cut = comment() | {"metadata": json.dumps({"snippet": {"authorDisplayName": "@kim-p"}})}
+    with pytest.raises(RowFault, match="message 1 has no kind$"): map_row("youtube", raw_rows.youtube(prompt=[video(), cut]))
+
+
 @pytest.mark.parametrize("source, own", [("reddit", "tea_and_scrubs"), ("youtube", "UCkim00000000000000000001"),
                                          ("medium", "9f3c1a2b4d5e"), ("enron", "ira.rook@enron.com")])
 @pytest.mark.parametrize("digest", [sha256, md5])
