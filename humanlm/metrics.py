@@ -332,13 +332,16 @@ def paired_table(
 ) -> str:  # markdown
     "Show differences: a line per metric and pair of models, marked where the interval leaves out zero"
 
+    shown = [p for p in pairs if p.level == level]
+    tested = any(_number(value) != "–" for p in shown for value in (p.p, p.effect))
+
     def line(p):
         clear = "yes" if (p.low or 0) > 0 or (p.high or 0) < 0 else "no"
         interval = f"{_number(p.low, '+')} to {_number(p.high, '+')}"
-        tested = [_probability(p.p), _number(p.effect, "+")]
-        return [f"{_name(p.a)} − {_name(p.b)}", _name(p.metric), p.n, _number(p.diff, "+"), interval, clear, *tested]
-    head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", "Wilcoxon p", "effect"]
-    return _markdown(head, [line(p) for p in pairs if p.level == level])
+        test = [_probability(p.p), _number(p.effect, "+")] if tested else []
+        return [f"{_name(p.a)} − {_name(p.b)}", _name(p.metric), p.n, _number(p.diff, "+"), interval, clear, *test]
+    head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", *(["Wilcoxon p", "effect"] if tested else [])]
+    return _markdown(head, [line(p) for p in shown])
 
 # %% ../nbs/61_metrics.ipynb #importance_table
 def importance_table(
