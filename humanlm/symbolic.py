@@ -198,13 +198,25 @@ def read_story(
 
 def _parts(line: str) -> list[tuple[str, Event | Unknown]]:
     "Read a line that is not one sentence as several"
-    return [pair for part in _STOPS.split(plain(line)) for pair in _run_on(part)]
+    parts = _STOPS.split(plain(line))
+    bare = len(parts) == 1 and not line[0].isdigit() and line[-1] not in ".!?"
+    return [pair for part in parts for pair in _run_on(part, bare)]
+
+# %% ../nbs/56_symbolic.ipynb #_COMPLETE
+_COMPLETE = {"enter", "exit", "present", "located", "move", "stay"}  # what cannot go on with another sentence as its object
 
 
-def _run_on(text: str) -> list[tuple[str, Event | Unknown]]:
-    "Take sentences without periods apart, if all of the parts are sentences"
-    parts = [(part, parse_sentence(part)) for part in (text, *_STARTS.split(text))]
-    return parts[1:] if len(parts) > 2 and not any(isinstance(event, Unknown) for _, event in parts[1:]) else parts[:1]
+def _run_on(
+    text: str,
+    bare: bool,  # whether it has neither number nor period
+) -> list[tuple[str, Event | Unknown]]:
+    "Take sentences without periods apart, if they can be nothing else"
+    parts = [(part, parse_sentence(part)) for part in _STARTS.split(text)]
+    if len(parts) == 1 or any(event.kind == "unknown" for _, event in parts):
+        return [(text, parse_sentence(text))]
+    if bare and all(event.kind in _COMPLETE for _, event in parts):
+        return parts
+    return [(text, Unknown(plain(text), "it may be one sentence or several: give each a line of its own"))]
 
 # %% ../nbs/56_symbolic.ipynb #WAITING
 WAITING = "waiting_room"  # people wait there between the chapters of Hi-ToM; it holds nothing and shows nothing
@@ -233,9 +245,11 @@ class World:
         self,
         agents: Iterable[str] = (),  # everybody in the story, where it is known; a public claim reaches all of them
         announced: Mapping[str, str] | None = None,  # container → room, where a later sentence says so
+        places: Iterable[str] = (),  # the rooms, where they are known
     ):
         self.agents = dict.fromkeys(agents)    # in order of first mention
         self.announced = announced or {}
+        self.places = set(places)              # everything that somebody was in
         self.place: dict[str, str] = {}        # who → room
         self.rooms: dict[str, list[str]] = {}  # room → who is in it, in order of entrance; no empty rooms
         self.inside: dict[str, str] = {}       # object → container
@@ -293,7 +307,9 @@ def new_world(
             announced.setdefault(event.object, event.container)
         elif event.kind in ("located", "move"):
             holders.add(event.container)
-    return World((*story.agents, *extra), announced)
+    places = {event.place for event in story.events if event.kind != "unknown" and event.place}
+    rooms = {container: room for container, room in announced.items() if container != room or room in places}
+    return World((*story.agents, *extra), rooms, places)
 
 # %% ../nbs/56_symbolic.ipynb #_go
 @patch
@@ -328,6 +344,7 @@ def _conflict(self: World, reason: str):
 # %% ../nbs/56_symbolic.ipynb #_arrive
 def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
     "Put people into a room; all present see what lies there"
+    world.places.add(room)
     if room == WAITING:
         for name in names:
             world._go(name, room)
@@ -375,6 +392,25 @@ def _exit(world: World, event: Event) -> frozenset[str]:
 
 _rules |= {"enter": _enter, "present": _present, "exit": _exit}
 
+# %% ../nbs/56_symbolic.ipynb #_check_inside
+def _check_inside(world: World, obj: str, container: str, said: bool = False) -> None:
+    "Note what cannot be in what"
+    if obj == container:
+        world._conflict(f"the {obj} cannot be in itself")
+    elif obj in world.places:
+        world._conflict(f"the {obj} is a room and cannot be in the {container}")
+    elif not said and _holds(world, obj, container):
+        world._conflict(f"the {container} was in the {obj}")
+
+
+def _holds(world: World, outer: str, inner: str) -> bool:
+    "Whether one thing is in another, directly or in something that is"
+    for _ in range(100):  # a limit, for things that a story has put into each other
+        inner = world.inside.get(inner, "")
+        if inner in ("", outer):
+            break
+    return inner == outer
+
 # %% ../nbs/56_symbolic.ipynb #_located
 def _located(world: World, event: Event) -> frozenset[str]:
     "Rule for 'The X is in the Y'"
@@ -383,6 +419,8 @@ def _located(world: World, event: Event) -> frozenset[str]:
         return _place(world, x, y)
     if world.inside.get(x, y) != y:
         world._conflict(f"the {x} was in the {world.inside[x]}")
+    else:
+        _check_inside(world, x, y)
     world.inside[x] = y
     world.start.setdefault(x, y)
     world.holders.add(y)
@@ -402,9 +440,14 @@ def _busiest(world: World) -> str:
 # %% ../nbs/56_symbolic.ipynb #_place
 def _place(world: World, container: str, room: str) -> frozenset[str]:
     "Put a container into a room; if it was thought elsewhere, those in the room learn what is in it"
+    if container == room and room not in world.places:
+        _check_inside(world, container, room)
+        return NOBODY
     known, here = world.stands.get(container), world._here(room)
     if known and known != room:
         world._conflict(f"the {container} was in the {known}")
+    elif room not in world.places:
+        _check_inside(world, container, room)
     if known != room:
         world.stands[container] = room
         for obj in [obj for obj, held_in in world.inside.items() if held_in == container]:
@@ -436,6 +479,8 @@ def _check_move(world: World, mover: str, room: str, obj: str, target: str) -> N
         world._conflict(f"{mover} was in the {room}, the {obj} in the {lay}")
     elif stood != room:
         world._conflict(f"{mover} was in the {room}, the {target} in the {stood}")
+    else:
+        _check_inside(world, obj, target)
 
 # %% ../nbs/56_symbolic.ipynb #_stay
 def _stay(world: World, event: Event) -> frozenset[str]:
@@ -532,6 +577,7 @@ def told_chains(
 # %% ../nbs/56_symbolic.ipynb #_claim
 def _claim(world: World, event: Event) -> frozenset[str]:
     "Rule for a public claim"
+    _check_inside(world, event.object, event.container, said=True)
     told = world.told_chains(event.agents[0], world.agents)
     world._reveal(event.object, event.container, NOBODY, told=told)
     return frozenset(world.agents)
@@ -539,6 +585,7 @@ def _claim(world: World, event: Event) -> frozenset[str]:
 
 def _tell(world: World, event: Event) -> frozenset[str]:
     "Rule for a private word"
+    _check_inside(world, event.object, event.container, said=True)
     told = world.told_chains(event.agents[0], [event.listener])
     world._reveal(event.object, event.container, NOBODY, told=told)
     return frozenset((*event.agents, event.listener))
@@ -604,20 +651,33 @@ def _refusal(world: World, question: Question | Unknown) -> str:
     "Why the question cannot be answered, if so"
     if isinstance(question, Unknown):
         return f"the question {shorten(question.sentence)!r} is of no known form: {question.reason}"
+    missing = _missing(world, question)
+    gap = _gap(world, [question.object], all_count=bool(missing))
+    return f"{gap.removesuffix('.')}; {missing}" if gap and missing else gap or missing
+
+
+def _missing(world: World, question: Question) -> str:
+    "Say what of the question does not occur in what was understood"
     if question.object not in world.log:
-        return f"no {shorten(question.object)!r} in the story.{near_miss(question.object, world.log)}"
-    for name in question.chain:
-        if name not in world.agents:
-            return f"nobody called {shorten(name)!r} takes part.{near_miss(name, world.agents)}"
-    return _gap(world, [question.object])
+        others = near_miss(question.object, world.log) if world.log else ""
+        return f"no {shorten(question.object)!r} in {'the story' if not world.unknown else 'what was understood'}.{others}"
+    strangers = [name for name in question.chain if name not in world.agents]
+    return f"nobody called {shorten(strangers[0])!r} takes part.{near_miss(strangers[0], world.agents)}" if strangers else ""
 
 # %% ../nbs/56_symbolic.ipynb #_gap
-def _gap(world: World, objects: Iterable[str]) -> str:
-    "Name the first sentence that was not understood and may matter for the objects, if there is one"
-    for n, (sentence, reason) in world.unknown:
-        if _doubtful(sentence, world, objects):
-            return f"sentence {n + 1}, {shorten(sentence)!r}, may matter and is not understood: {reason}"
-    return ""
+def _gap(
+    world: World,
+    objects: Iterable[str],
+    all_count: bool = False,  # whether every sentence that was not understood may matter
+) -> str:
+    "Name the sentences that were not understood and may matter for the objects, with the reason for the first"
+    found = [(n, event) for n, event in world.unknown if all_count or _doubtful(event.sentence, world, objects)]
+    if not found:
+        return ""
+    (n, (sentence, reason)), *others = found
+    named = [f"{n + 1}, {shorten(event.sentence, 40)!r}" for n, event in others[:3]] + [f"{len(others) - 3} more"] * (len(others) > 3)
+    also = f" (and {'; '.join(named)})" if others else ""
+    return f"sentence {n + 1}, {shorten(sentence)!r}{also}, may matter and is not understood: {reason}"
 
 # %% ../nbs/56_symbolic.ipynb #Fault
 class Fault(NamedTuple):
