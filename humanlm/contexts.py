@@ -514,7 +514,8 @@ def _done(name: str, text: str, i: int, context: Context, warn: Callable[[Violat
     return _expand(text, lambda m: _refer(m, scene, name, set()))
 
 # %% ../nbs/54_contexts.ipynb #_MARKUP
-_MARKUP = re.compile(r"</?([A-Za-z_][\w-]{0,40})\s?/?>")
+_MARKUP = re.compile(r"</?[A-Za-z_][\w-]{0,40}(?:\s[^<>]{0,1000})?/?>")  # with attributes or without
+_KNOWN = re.compile(r"</?(?:mental_state|unknown)\s?/?>", re.IGNORECASE)
 
 # %% ../nbs/54_contexts.ipynb #_odd_tags
 def _odd_tags(context: Context) -> Iterator[Violation]:
@@ -522,13 +523,12 @@ def _odd_tags(context: Context) -> Iterator[Violation]:
     for i, step in enumerate(context.steps):
         for name, text in [(None, step.state), *step.observations.items(), *step.actions.items()]:
             for mark in sorted(_odd(text)) if "<" in text else ():
-                yield Violation("tag", i, name, f"{mark} is not a known tag, or has no partner", "warning")
+                yield Violation("tag", i, name, f"{shorten(mark, 60)} is not a known tag, or has no partner", "warning")
 
 
 def _odd(text: str) -> set[str]:
     "Give the tags of a text that nobody knows"
-    found = (m for m in _MARKUP.finditer(text) if m[1].lower() not in ("mental_state", "unknown"))
-    odd = {m[0] for m in found if not TAG.match(m[0])}
+    odd = {mark for mark in _MARKUP.findall(text) if not (TAG.match(mark) or _KNOWN.fullmatch(mark))}
     marks = [m[1] for m in MENTAL.finditer(text)]
     return odd | ({"<mental_state>"} if marks != ["", "/"] * (len(marks) // 2) else set())
 

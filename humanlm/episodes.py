@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'Agent', 'EVERYBODY', 'ACT', 'FORESEE', 'DIMENSIONS', 'APPRAISE', 'OFFER', 'agents', 'Action', 'Role',
-           'Scenario', 'Observation', 'observations', 'View', 'perceived', 'Event', 'Mark', 'to_agent_action',
-           'from_agent_action', 'read_observation', 'Episode', 'memory', 'run_episode', 'agent_name', 'Scripted',
-           'act_prompt', 'action_schema', 'read_action', 'ChatAgent', 'private_record', 'foreseen_text', 'Foresight',
-           'world_model', 'overall', 'transcript', 'appraisal_schema', 'appraisal_prompt', 'JudgeEvaluator',
-           'to_trajectory', 'from_trajectory', 'bargain', 'offers', 'seller', 'Buyer', 'literal_world', 'bargain_marks',
-           'Plan', 'make_agent', 'run_episodes', 'to_sotopia', 'read_sotopia_action', 'from_sotopia']
+           'Scenario', 'Observation', 'observations', 'View', 'perceived', 'Event', 'Mark', 'turn_words',
+           'to_agent_action', 'from_agent_action', 'read_observation', 'Episode', 'memory', 'run_episode', 'agent_name',
+           'Scripted', 'act_prompt', 'action_schema', 'read_action', 'ChatAgent', 'private_record', 'foreseen_text',
+           'Foresight', 'world_model', 'overall', 'transcript', 'appraisal_schema', 'appraisal_prompt',
+           'JudgeEvaluator', 'to_trajectory', 'from_trajectory', 'bargain', 'offers', 'seller', 'Buyer',
+           'literal_world', 'bargain_marks', 'Plan', 'make_agent', 'run_episodes', 'to_sotopia', 'read_sotopia_action',
+           'from_sotopia']
 
 # %% ../nbs/61_episodes.ipynb #import-asyncio-import-inspect
 import asyncio
@@ -110,7 +111,7 @@ class View:
     setting: str
     others: dict[str, str]  # name → what is known about them
     memory: tuple[Observation, ...]
-    turn: int
+    turn: int   # from 0
     turns: int  # at most
     seed: int   # of this agent in this turn
     available: tuple[str, ...] = KINDS
@@ -120,7 +121,7 @@ class View:
 
     def remembered(self) -> str:
         "Write the memory down, one turn per line"
-        return "\n".join(f"Turn {item.turn_number}: {item.last_turn}" for item in self.memory)
+        return "\n".join(f"{turn_words(item.turn_number)}: {item.last_turn}" for item in self.memory)
 
 
 Agent = Callable[[View], Action | Awaitable[Action]]
@@ -142,7 +143,7 @@ def perceived(
 # %% ../nbs/61_episodes.ipynb #Event
 class Event(NamedTuple):
     "One action in an episode"
-    turn: int
+    turn: int  # from 0
     agent: str
     action: Action
 
@@ -151,6 +152,13 @@ class Mark(NamedTuple):
     "A score of one agent in one dimension"
     value: float  # nan = not scored
     reason: str = ""
+
+# %% ../nbs/61_episodes.ipynb #turn_words
+def turn_words(
+    turn: int,  # from 0
+) -> str:
+    "Call a turn what people call it"
+    return f"Turn {turn + 1}"
 
 # %% ../nbs/61_episodes.ipynb #EVERYBODY
 EVERYBODY = "everybody"  # the channel of what is not whispered
@@ -283,7 +291,7 @@ async def _take_turn(episode: Episode, role: Role, agent: Agent, turns: int) -> 
     except (LLMError, DataError) as e:
         if isinstance(e, LLMError) and e.kind != "bad answer":
             raise
-        action, errors = Action(note="lost turn"), (*errors, f"turn {turn}, {role.name}: {shorten(e, 300)}")
+        action, errors = Action(note="lost turn"), (*errors, f"turn {turn + 1}, {role.name}: {shorten(e, 300)}")
     return replace(episode, events=(*episode.events, Event(turn, role.name, action)), errors=errors)
 
 # %% ../nbs/61_episodes.ipynb #_next_role
@@ -352,7 +360,7 @@ def act_prompt(
     known = "\n".join(f"{name}: {about}" for name, about in (view.others | {f"{view.name} (you)": view.role.about}).items() if about)
     return fill(ACT, name=view.name, others=", ".join(view.others), setting=view.setting, about=known, goal=view.role.goal,
                 secret=f"And a secret: {view.role.secret}" if view.role.secret else "", memory=fenced(view.remembered() or "Nothing yet."),
-                foreseen=foreseen, turn=view.turn, turns=view.turns, kinds=", ".join(view.available))
+                foreseen=foreseen, turn=view.turn + 1, turns=view.turns, kinds=", ".join(view.available))
 
 # %% ../nbs/61_episodes.ipynb #action_schema
 def action_schema(
@@ -491,7 +499,7 @@ def transcript(
     episode: Episode,
 ) -> str:
     "Tell what everybody could perceive, and the whispers"
-    return "\n".join(f"Turn {event.turn}: {event.agent} {event.action}" for event in episode.events if event.action.kind != "none")
+    return "\n".join(f"{turn_words(event.turn)}: {event.agent} {event.action}" for event in episode.events if event.action.kind != "none")
 
 # %% ../nbs/61_episodes.ipynb #APPRAISE
 APPRAISE = """The scene below was played. Appraise how {name} did, on the evidence of what was done and said alone. All that follows is

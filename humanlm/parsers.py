@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAMILIES', 'GROUPS', 'HEADINGS', 'FRAMES', 'MEASURED', 'COMMANDS', 'USAGE', 'Pair', 'fresh_pairs', 'read_pair',
            'Found', 'read_pairs', 'completion', 'exact', 'fault', 'Sifted', 'sift', 'all_seeing', 'story_key',
-           'split_pairs', 'record', 'write_set', 'ParserConfig', 'Sets', 'make_sets', 'BeliefQuestion',
+           'split_pairs', 'record', 'write_set', 'ParserConfig', 'token_limit', 'Sets', 'make_sets', 'BeliefQuestion',
            'belief_questions', 'Grade', 'written_form', 'grade', 'Report', 'examine', 'summary', 'report_table',
            'AllSeeing', 'FolderParser', 'named_parser', 'known_stories', 'pieces', 'build_model', 'knows_frames',
            'in_batches', 'lessons', 'Run', 'token_counter', 'write_sets', 'keep', 'untrained', 'train', 'measure',
@@ -71,7 +71,7 @@ def fresh_pairs(
         yield Pair(text, to_context(read_story(text), **options), kind, f"{kind} {seed}:{i}")
 
 # %% ../nbs/87_parsers.ipynb #_FIELDS
-_FIELDS = (("story", "question", "answer", "socialized_context"), ("text", "socialized_context"))
+_FIELDS = (("story", "socialized_context"), ("text", "socialized_context"))
 
 
 def read_pair(
@@ -254,7 +254,7 @@ def _parser_checks(c):
         (0 < c.held_out < 1, f"held_out must lie between 0 and 1, got {c.held_out}"),
         (0 <= c.min_f1 <= 1, f"min_f1 must lie from 0 to 1, got {c.min_f1}"),
         (c.beliefs in (0, 1, 2), f"beliefs must be 0, 1 or 2, got {c.beliefs}"),
-        (c.max_tokens >= 0 and c.indent >= 0, "max_tokens and indent must not be negative"),
+        ((c.max_tokens or 0) >= 0 and c.indent >= 0, "max_tokens and indent must not be negative"),
     )
 
 # %% ../nbs/87_parsers.ipynb #ParserConfig
@@ -278,8 +278,8 @@ class ParserConfig:
     """Spaces per level of the JSON that is learnt. 0: one line."""
     min_f1: float = 0.99
     """Least agreement of a context with the simulator, where the story is in its grammar."""
-    max_tokens: int = 1024
-    """Longest context, in tokens (four characters each for the tiny model). 0: any."""
+    max_tokens: int | None = None
+    """Longest context, in tokens (four characters each for the tiny model). 0: any. null: 1024 for fresh stories of tomi, else any."""
     held_out: float = 0.1
     """Share of the stories that is held out."""
     tested: int = 200
@@ -296,6 +296,14 @@ class ParserConfig:
 
 
 GROUPS = {"run": RunConfig, "parser": ParserConfig, "model": ModelConfig, "sft": SFTConfig}
+
+# %% ../nbs/87_parsers.ipynb #token_limit
+def token_limit(
+    c: ParserConfig,
+) -> int:  # 0: any length
+    "Give the length of a context that may not be passed"
+    usual = 1024 if (c.source, c.kind) == ("stories", "tomi") else 0
+    return usual if c.max_tokens is None else c.max_tokens
 
 # %% ../nbs/87_parsers.ipynb #Sets
 class Sets(NamedTuple):
@@ -323,12 +331,20 @@ def make_sets(
         found = Found(list(fresh_pairs(c.kind, c.stories, seed, beliefs=c.beliefs, compact_tags=c.compact_tags)), {})
     else:
         found = read_pairs(c.source)
-    sifted = sift(found.pairs, c.min_f1, c.max_tokens, length)
+    sifted = sift(found.pairs, c.min_f1, token_limit(c), length)
     train, held_out = split_pairs(sifted.kept, c.held_out, seed)
     if not (train and held_out):
-        why = next((why for _, why in sifted.dropped), "nothing was found")
-        raise DataError(f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs a story. First reason: {shorten(why)}")
+        raise DataError(f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs a story. {_first_reason(found, sifted, length)}")
     return Sets(train, held_out, sifted.dropped, found.errors)
+
+# %% ../nbs/87_parsers.ipynb #_first_reason
+def _first_reason(found: Found, sifted: Sifted, length: Callable[[str], int]) -> str:
+    "Say why the first pair was left out, and what helps"
+    reasons = [*(why for _, why in sifted.dropped), *(f"{name}: {why}" for name, why in found.errors.items()), "nothing was found"]
+    told = f"First reason: {shorten(reasons[0], 200)}"
+    if not any(why.startswith("too long") for _, why in sifted.dropped):
+        return told
+    return f"{told}. --parser.max_tokens {max(length(completion(pair.context)) for pair in found.pairs)} takes all, 0 any length."
 
 # %% ../nbs/87_parsers.ipynb #BeliefQuestion
 class BeliefQuestion(NamedTuple):
@@ -503,9 +519,13 @@ def known_stories(
     folder: str | Path,  # of result files
 ) -> list[Pair]:
     "The stories of a folder that the simulator can read, each once"
-    stories = {story_key(pair.text): pair for pair in read_pairs(folder).pairs if exact(pair.text)}
+    found = read_pairs(folder)
+    if not found.pairs:
+        name, why = next(iter(found.errors.items()), ("no file", "there is no *.json in it"))
+        raise DataError(f"{folder} holds no result file. First reason: {name}: {why}")
+    stories = {story_key(pair.text): pair for pair in found.pairs if exact(pair.text)}
     if not stories:
-        raise DataError(f"{folder} holds no story in the simulator's grammar, so there is nothing to compare with.")
+        raise DataError(f"{folder} holds no story in the simulator's grammar among {len(found.pairs):,}, so there is nothing to compare with.")
     return list(stories.values())
 
 # %% ../nbs/87_parsers.ipynb #FRAMES

@@ -7,9 +7,9 @@ __all__ = ['CONTEXTS', 'FAMILIES', 'GENERATE', 'MOST_CHECKED', 'HEADERS', 'HOSTS
            'client_options', 'ParserConfig', 'parser_of', 'parsing_plan', 'load_items', 'one_of', 'folder_name',
            'file_name', 'write_csv', 'texts_of', 'parse_all', 'context_file', 'context_row', 'rows_table',
            'ContextsConfig', 'contexts_command', 'check_contexts', 'told_lines', 'parse_file', 'parsed_text',
-           'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories', 'generate_command', 'context_files',
-           'first_context', 'story_of', 'Viewer', 'broken_page', 'address_of', 'links_of', 'list_page', 'list_row',
-           'response', 'viewer_server', 'ViewerConfig', 'viewer_command']
+           'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories', 'generate_command', 'natural',
+           'context_files', 'first_context', 'story_of', 'Viewer', 'broken_page', 'address_of', 'links_of', 'list_page',
+           'list_row', 'response', 'viewer_server', 'ViewerConfig', 'viewer_command']
 
 # %% ../nbs/61_records.ipynb #import-csv-import-json
 import csv
@@ -111,12 +111,12 @@ class ParserConfig(ClientConfig):
     "symbolic (stories in the grammar), dialogue (who is there to hear each turn), or a chat model."
     store: str = ""
     "Folder of contexts, shared by runs. Empty: contexts below the folder of runs."
-    style: str = "full"
-    "How a chat model is told the form: full, compact or bare."
-    example: bool = True
-    "Show it a worked example."
-    tries: int = 2
-    "Fresh starts after a record that cannot be used."
+    style: str | None = None
+    "How a chat model is told the form: full, compact or bare. null: as a trained parser wants, else full."
+    example: bool | None = None
+    "Show it a worked example. null: as a trained parser wants, else true."
+    tries: int | None = None
+    "How often a record is asked for until one can be used. null: as a trained parser wants, else 2."
     critic: str = ""
     "A chat model that looks records over. Empty: only the mechanical check."
 
@@ -134,10 +134,9 @@ def parser_of(
     store = config.store or str(Path(out) / "contexts")
     if config.name in config.rules:
         return make_parser(config.name, store)
-    usual = ParserConfig()
-    given = [name for name in ("style", "example", "tries") if getattr(config, name) != getattr(usual, name)]
-    own = {"attempts" if name == "tries" else name: getattr(config, name) for name in given}
-    return make_parser(config.name, store, **own, **_clients_of(config, ledger, ask))
+    own = {"style": config.style, "example": config.example, "attempts": config.tries}
+    given = {name: value for name, value in own.items() if value is not None}
+    return make_parser(config.name, store, **given, **_clients_of(config, ledger, ask))
 
 # %% ../nbs/61_records.ipynb #_clients_of
 def _clients_of(config: ParserConfig, ledger: Ledger | None, ask: bool) -> dict[str, Any]:
@@ -247,9 +246,10 @@ async def parse_all(
 def context_file(
     parsed: Parsed,
     item: Item,
+    answer: str = "",  # to the question, where somebody gave one
 ) -> str:
     "Write a context as published result files hold it"
-    row = {"socialized_context": to_published(parsed.context), "story": item.source, "question": item.question}
+    row = {"socialized_context": to_published(parsed.context), "story": item.source, "question": item.question, "answer": answer}
     return to_json(row, indent=1) + "\n"
 
 # %% ../nbs/61_records.ipynb #context_row
@@ -449,11 +449,19 @@ def generate_command(
     options = {"lengths": c.lengths, "tells": c.tells} if family == "hitom" else {}
     tales = write_stories(family, c.n, c.seed, path, c.balanced, **options)
     for i, tale in enumerate(tales):
-        item = Item(str(i), str(i), tale.text, tale.asked[0].text, "", "")
-        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", context_file(Parsed(to_context(tale.story)), item))
+        asked = tale.asked[0]
+        item = Item(str(i), str(i), tale.text, asked.text, "", "")
+        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", context_file(Parsed(to_context(tale.story)), item, asked.answer))
     print(f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
           f"ask: python -m humanlm.tom run {family} --tom.file {path}")
     return 0
+
+# %% ../nbs/61_records.ipynb #natural
+def natural(
+    name: str,
+) -> list[str | int]:  # for `sorted`
+    "Cut a name into texts and numbers"
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))]
 
 # %% ../nbs/61_records.ipynb #context_files
 def context_files(
@@ -463,7 +471,7 @@ def context_files(
     found: dict[str, Path] = {}
     for place in filter(Path.exists, map(Path, inputs)):
         inner = next((place / name for name in ("files", "contexts") if (place / name).is_dir()), place)
-        for path in sorted(inner.glob("*.json")) if place.is_dir() else [place]:
+        for path in sorted(inner.glob("*.json"), key=lambda path: natural(path.stem)) if place.is_dir() else [place]:
             found[path.stem] = path
     if not found:
         raise ConfigError(f"No .json file in {shorten(', '.join(map(str, inputs))) or 'nothing'}. Give files with contexts, or folders that hold some.")
@@ -562,7 +570,7 @@ def list_page(
 ) -> str:  # a whole HTML page
     "List contexts with their size and their faults"
     checked = len(files) <= MOST_CHECKED
-    head = ["context", "data", *(["agents", "steps", "errors", "warnings", ""] if checked else [])]
+    head = ["context", "data", *(["agents", "steps", "errors", "warnings", "what is wrong"] if checked else [])]
     rows = [tag("tr", *(tag("td", cell) for cell in list_row(name, path, checked))) for name, path in files.items()]
     table = tag("table", tag("tr", *(tag("th", word) for word in head)), *rows)
     note = "" if checked else pale(f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.")
@@ -582,9 +590,10 @@ def list_row(
         context = first_context(path)
     except HumanLMError as e:
         return [*links[:1], "", "", "", "", "", tag("span", escape(shorten(str(e).replace(str(path), path.name), 120)), class_="bad")]
-    kinds = Counter(violation.severity for violation in violations(context))
+    found = violations(context)
+    kinds, codes = Counter(violation.severity for violation in found), sorted({violation.code for violation in found}, key=natural)
     errors = tag("b", f"{kinds['error']:,}", class_="bad") if kinds["error"] else "0"
-    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", ""]
+    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", escape(", ".join(codes))]
 
 # %% ../nbs/61_records.ipynb #HEADERS
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}

@@ -28,6 +28,26 @@ def contexts(draw) -> Context:
     return make_context(names, draw(st.lists(step, max_size=4)))
 
 
+# ---- tags
+
+@pytest.mark.parametrize("text, named", [
+    ("a <img src=x onerror=alert(1)> b", ["<img src=x onerror=alert(1)>"]), ("<Vol level='2' />loud</Vol>", ["</Vol>", "<Vol level='2' />"]),
+    ("<mental_state kind='belief'>x</mental_state>", ["<mental_state kind='belief'>", "<mental_state>"]),
+    ("<same_as_state of='Ada' />", ["<same_as_state of='Ada' />"]), ("<input disabled>", ["<input disabled>"]), ("2 <3 and 4> 1, a < b > c", []),
+    ("<unknown /> <mental_state>x</mental_state> <same_as_state />", []), ("<br\n/>", ["<br /> is"])])
+def test_unknown_tags_are_named_with_their_attributes(text, named):
+    found = [w.message for w in decode_warnings(make_context(["A"], [("Rain.", {"A": text}, {})])) if "not a known tag" in w.message]
+    assert len(found) == len(named) and all(message.startswith(mark) for message, mark in zip(found, named))
+
+
+def test_long_tags_are_shortened_and_many_open_ones_cost_little():
+    long = decode_warnings(make_context(["A"], [("Rain.", {"A": f"<img src={'x' * 900}>"}, {})]))
+    assert len(long) == 1 and len(long[0].message) < 120
+    start = time.perf_counter()
+    decode_warnings(make_context(["A"], [("Rain.", {"A": "<a " * 100_000}, {})]))
+    assert time.perf_counter() - start < 2
+
+
 # ---- shapes
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ from humanlm.episodes import (
     bargain, bargain_marks,
     from_agent_action, from_sotopia, from_trajectory, literal_world, make_agent, memory, observations, overall, private_record,
     read_observation, run_episode, run_episodes, seller,
-    to_agent_action, to_sotopia, to_trajectory, world_model)
+    to_agent_action, to_sotopia, to_trajectory, transcript, world_model)
 from humanlm.llm import LLMError, ScriptedClient
 from humanlm.trajectory import load_trajectories, save_trajectories
 
@@ -109,6 +109,16 @@ def test_a_private_record_survives_names_that_begin_alike():
     run(run_episode(scenario, {"Ann": Scripted("Hi."), "Anna": seen}, max_turns=2))
     record = private_record(seen.views[0], Action("speak", "Me."))
     assert [step.actions for step in record.steps] == [{"Anna": "none", "Ann": 'said: "Hi."'}, {"Anna": 'said: "Me."', "Ann": "none"}]
+
+
+def test_what_agents_and_judges_read_counts_turns_from_1_and_records_count_from_0():
+    model = ScriptedClient(lambda request: say("Yes."))
+    episode = run(run_episode(party(), {"Ada": Scripted("Hi.", "You?"), "Bo": ChatAgent(model)}, max_turns=4))
+    first, last = (request.messages[-1]["content"] for request in model.requests)
+    assert "turn 2 of at most 4" in first and "turn 4 of at most 4" in last and "turn 0" not in first
+    assert 'Turn 1: Ada said: "Hi."' in first and 'Turn 3: Ada said: "You?"' in last and "Turn 0" not in last
+    assert transcript(episode).splitlines()[0].startswith("Turn 1: Ada") and transcript(episode).splitlines()[-1].startswith("Turn 4: Bo")
+    assert [item.turn_number for item in memory(episode, "Ada")] == [0, 1, 2, 3] and [event.turn for event in episode.events] == [0, 1, 2, 3]
 
 
 # ---- endings and lost turns

@@ -2,6 +2,7 @@
 import json
 import math
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from contextlib import chdir
 
 import pytest
 
+from humanlm import records
 from humanlm.benchmarks import benchmarks
 from humanlm.config import Stages, parse, read_record
 from humanlm.contexts import ContextLists, observation_scores, read_context, violations
@@ -22,6 +24,7 @@ from humanlm.parsers import (
 from humanlm.social_world import LLMParser, Parsed, parse_prompt, parser
 from humanlm.stories import generate, hitom_rows, write_tomi
 from humanlm.symbolic import read_story
+from humanlm.tom import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
 TINY = ["--model.layers", "1", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "32"]
@@ -56,6 +59,65 @@ def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
     found = read_pairs(tmp_path)
     assert not found.errors and [pair.text for pair in found.pairs] == [PAIRS[0].text, PAIRS[1].text]
     assert found.pairs[0].context.steps == PAIRS[0].context.steps and found.pairs[1].task == "tomi"
+
+
+@pytest.mark.parametrize("family", ["tomi", "hitom"])
+def test_what_tom_writes_feeds_the_parser_commands(family, tmp_path, capsys):
+    file = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}[family]
+    with chdir(tmp_path):
+        assert tom(["generate", family, "--stories.n=12"]) == 0
+        assert tom(["contexts", family, f"--tom.file=stories/{file}", "--tom.name=made"]) == 0
+        for folder in ("stories/contexts", "runs/made/files"):
+            found = read_pairs(folder)
+            assert len(found.pairs) == 12 and not found.errors
+            assert main(["data", "--parser.source", folder, "--parser.out", "sets"]) == 0
+            assert len(read_jsonl(tmp_path / "sets/train.jsonl")) + len(read_jsonl(tmp_path / "sets/val.jsonl")) == 12
+        assert main(["evaluate", "--parser.source", "runs/made", "--parser.names", "[symbolic,stories/contexts]", "--parser.results", "e.json"]) == 0
+    reports = json.loads((tmp_path / "e.json").read_text())["reports"]
+    assert [(found["stories"], found["means"]["f1"]["mean"], found["failures"]) for found in reports.values()] == [(12, 1, {})] * 2
+    made = json.loads((tmp_path / "stories/contexts/tale-0.json").read_text())
+    tale = next(generate(family, 1, 0))
+    assert (made["question"], made["answer"]) == (tale.asked[0].text, tale.asked[0].answer)
+    published = {json.loads(path.read_text())["answer"] for path in (tmp_path / "runs/made/files").glob("*.json")}
+    assert published == {""}  # nobody was asked
+
+
+def test_a_folder_without_results_is_not_blamed_on_the_grammar(tmp_path, capsys):
+    (tmp_path / "odd.json").write_text('{"story": "Ada entered the barn."}')
+    assert main(["evaluate", "--parser.source", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "odd.json" in told and "socialized_context" in told and "grammar" not in told
+    (tmp_path / "odd.json").write_text(json.dumps(result(PAIRS[0]) | {"story": "Ada told a long tale."}))
+    assert main(["evaluate", "--parser.source", str(tmp_path)]) == 2
+    assert "grammar among 1" in capsys.readouterr().err
+
+
+def test_both_families_work_without_further_settings(tmp_path, capsys):
+    with chdir(tmp_path):
+        for family in ("tomi", "hitom"):
+            more = ["--parser.kind", family, "--parser.stories", "20"]
+            assert main(["data", *more, "--parser.out", family]) == 0
+            assert json.loads((tmp_path / family / "counts.json").read_text())["learnt"] == 18
+            assert main(["evaluate", *more, "--parser.results", f"{family}.json"]) == 0
+            assert json.loads((tmp_path / f"{family}.json").read_text())["reports"]["symbolic"]["stories"] == 2
+        capsys.readouterr()
+        limited = ["data", "--parser.kind", "hitom", "--parser.stories", "20", "--parser.out", "x", "--parser.max_tokens"]
+        assert main([*limited, "100"]) == 2
+        told = capsys.readouterr().err
+        enough = int(re.search(r"--parser.max_tokens (\d+) takes all", told)[1])
+        assert main([*limited, str(enough)]) == 0 and "too long" not in capsys.readouterr().out
+        assert main([*limited, str(enough - 1)]) == 0 and "1 dropped, too long" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given, asked", [
+    ({}, ("bare", False, 1)), ({"style": "full"}, ("full", False, 1)), ({"example": True}, ("bare", True, 1)), ({"tries": 2}, ("bare", False, 2)),
+    ({"style": "bare", "example": False, "tries": 1}, ("bare", False, 1))])
+def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, asked):
+    (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
+    flags = [f"--parser.{name}={json.dumps(value) if name != 'style' else value}" for name, value in given.items()]
+    config = parse({"parser": records.ParserConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x").parser
+    made = records.parser_of(config, str(tmp_path), ask=False).parser
+    assert (made.style, made.example, made.attempts) == asked
 
 
 def test_a_missing_folder_is_named():

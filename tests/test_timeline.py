@@ -1,10 +1,11 @@
 "What a timeline shows is what the record says, as text, with its faults marked; its controls start anew with new data."
-import json, shutil, subprocess
+import json, re, shutil, subprocess
 from html.parser import HTMLParser
 
 import pytest
 
 from humanlm.contexts import Context, make_context, step_names, to_lists, violations
+from humanlm.records import Viewer, context_files
 from humanlm.symbolic import read_story, to_context
 from humanlm.timeline import (
     TABS, Timeline, beliefs, comparison_html, load_text, objects, paired_steps, timeline_figure, timeline_page, view,
@@ -294,3 +295,19 @@ def test_a_browser_draws_the_page_and_its_chips_hide(tmp_path):
     drawn, without_first = colours("all", page), colours("some", page.replace('id="agent0" checked', 'id="agent0"'))
     assert {blue, green, violet, red} <= drawn.keys(), "three agents and one frame"
     assert without_first[blue] < drawn[blue] and without_first[green] == drawn[green], "two faces and names less"
+
+
+def test_the_served_list_counts_as_people_do_and_names_every_column(tmp_path):
+    good = {"socialized_context": GOLDEN.model_dump(), "story": "A bell."}
+    for i in (10, 2, 1): (tmp_path / f"tale-{i}.json").write_text(json.dumps(good))
+    bad = GOLDEN.model_copy(deep=True)
+    bad.steps[1].observations.popitem()
+    (tmp_path / "tale-3.json").write_text(json.dumps(good | {"socialized_context": bad.model_dump()}))
+    (tmp_path / "tale-11.json").write_text("{")
+    viewer = Viewer(context_files([str(tmp_path)]))
+    page = viewer.answer("/")[2]
+    assert json.loads(viewer.answer("/list.json")[2]) == [f"tale-{i}" for i in (1, 2, 3, 10, 11)]
+    heads, *rows = ([re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd]\b.*?</t[hd]>", row)] for row in page.split("<tr")[1:])
+    assert all(heads) and {len(row) for row in (heads, *rows)} == {7} and [row[0] for row in rows] == [f"tale-{i}" for i in (1, 2, 3, 10, 11)]
+    assert {v.code for v in violations(bad)} == set(rows[2][-1].split(", ")) and "not JSON" in rows[4][-1]
+    assert '/page/tale-1"' in viewer.answer("/page/tale-2")[2] and "/page/tale-3" in viewer.answer("/page/tale-2")[2]

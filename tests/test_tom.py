@@ -675,7 +675,7 @@ def test_stories_are_generated_run_and_parsed(tmp_path, capsys):
         rows = list(csv.DictReader((tmp_path / f"{family}-contexts-symbolic/contexts.csv").open()))
         assert len(rows) == 6 and {row["status"] for row in rows} == {"parsed"}
         made, own_ = (json.loads(next(folder.glob("*.json")).read_text()) for folder in (tmp_path / f"{family}-contexts-symbolic/files", out / "contexts"))
-        assert made.keys() == own_.keys() == {"socialized_context", "story", "question"}
+        assert made.keys() == own_.keys() == {"socialized_context", "story", "question", "answer"}
 
 
 def test_one_text_is_parsed_and_contexts_are_checked(tmp_path, capsys):
