@@ -8,15 +8,17 @@ __all__ = ['HEAD', 'Line', 'fault_table', 'split_table', 'Account', 'card']
 # %% ../nbs/11_card.ipynb #from-collections-import-counter
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
 
 from .data import escape, table_cell
-from .files import Faults, some_cells
+from .files import Faults
 from .formats import FAULTS, NOTES
 from .personas import Failure
-from .selection import CODE, MEANING, Leak, Plan
+from .selection import CODE, MEANING, TRAIN, Leak, Plan
+from .spool import left_out
 from .threads import LINES
 
 # %% ../nbs/11_card.ipynb #Line
@@ -27,37 +29,45 @@ class Line(NamedTuple):
     examples: Iterable[str] = ()  # at most three are shown
 
 
+def _table_rows(line):
+    first, *more = [table_cell(text, 64) for text in [*line.examples][:3]] or [""]
+    return [(table_cell(line.what, 120), f"{line.times:,}", first), *(("", "", text) for text in more)]
+
+# %% ../nbs/11_card.ipynb #fault_table
 def fault_table(
     lines: Iterable[Line],
     what: str,            # head of the first column
     number: str = "rows",  # head of the second
 ) -> str:  # Markdown
     "Show what was met, how often, and examples if there are any"
-    rows = [(table_cell(line.what, 160), f"{line.times:,}", some_cells([*line.examples][:3])) for line in lines]
+    rows = [row for line in lines for row in _table_rows(line)]
     columns = 3 if any(row[2] for row in rows) else 2
     shown = [(what, number, "for example"), ("---", "---:", "---"), *rows]
     return "\n".join(f"| {' | '.join(row[:columns])} |" for row in shown) if rows else "None."
 
 # %% ../nbs/11_card.ipynb #HEAD
-HEAD = ("split", "replies", "people", "discussions", "~tokens per reply", "~tokens of context", "contexts cut")
+HEAD = ("split", "replies", "without persona", "people", "also in train", "discussions", "~tokens per reply", "~tokens of context",
+        "contexts cut")
 
 
 def split_table(
     plan: Plan,
-    rows: Mapping[str, int],  # split → rows that were written
+    notes: Mapping[str, Mapping],  # split → what was written: rows, and those without a persona
     most: int | None = None,  # most messages of a context that prompts show; None: all
 ) -> str:  # Markdown
     "Show sizes and typical lengths of splits"
     head = [f"| {' | '.join(HEAD)} |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
-    return "\n".join([*head, *(_split_line(plan, name, n, most) for name, n in rows.items())])
+    return "\n".join([*head, *(_split_line(plan, name, note, most) for name, note in notes.items())])
 
 # %% ../nbs/11_card.ipynb #_split_line
-def _split_line(plan, name, n, most):
+def _split_line(plan, name, note, most):
     mine = plan.records[plan.fate == CODE[name.removesuffix("_dropout")]]
-    people, talks = (len(np.unique(mine[column])) for column in ("user", "context"))
-    reply, context = (int(np.median(chars) / 4 + 0.5) if n else 0 for chars in (mine["reply"], mine["chars"] - mine["reply"]))
+    people, talks = (np.unique(mine[column]) for column in ("user", "context"))
+    trained = int(np.isin(people, plan.records["user"][plan.fate == TRAIN]).sum())
+    reply, context = (int(np.median(chars) / 4 + 0.5) if len(mine) else 0 for chars in (mine["reply"], mine["chars"] - mine["reply"]))
     cut = 0 if most is None else int((mine["turn"] > most).sum())
-    return f"| {' | '.join([name, *(f'{value:,}' for value in (n, people, talks, reply, context, cut))])} |"
+    cells = (note["rows"], note["undescribed"], len(people), trained, len(talks), reply, context, cut)
+    return f"| {' | '.join([name, *(f'{value:,}' for value in cells)])} |"
 
 # %% ../nbs/11_card.ipynb #Account
 class Account(NamedTuple):
@@ -79,17 +89,17 @@ class Account(NamedTuple):
 
     @property
     def read(self) -> int:
-        "Rows of the source: those with a fate, and those that were not read"
-        return len(self.plan.records) + sum(n for kind, n in self.faults.counts.items() if kind not in NOTES)
+        "Rows of the source: those with a fate, and those that were left out while reading"
+        return len(self.plan.records) + left_out(self.faults.counts)
 
 # %% ../nbs/11_card.ipynb #_fault_lines
 def _fault_lines(a):
     counts, examples = a.faults.counts, a.faults.examples
     for kind in sorted(counts.keys() - NOTES.keys()):
-        yield Line(f"not read: {kind}: {FAULTS.get(kind) or LINES.get(kind, '')}".rstrip(": "), counts[kind], examples.get(kind, ()))
+        yield Line(f"left out while reading: {kind}: {FAULTS.get(kind) or LINES.get(kind, '')}".rstrip(": "), counts[kind], examples.get(kind, ()))
     for name, n in a.plan.counts().items(): yield Line(f"{name}: {MEANING[name]}", n, a.examples.get(name, ()))
 
-
+# %% ../nbs/11_card.ipynb #_note_lines
 def _note_lines(a):
     for kind in sorted(a.faults.counts.keys() & NOTES.keys()):
         yield Line(f"{kind}: {NOTES[kind]}", a.faults.counts[kind], a.faults.examples.get(kind, ()))
@@ -102,7 +112,22 @@ def _failure_lines(a):
         yield Line(kind, n, sorted(text for k, text in found if k == kind))
 
 
+def _oddities(a):
+    table = fault_table(_note_lines(a), "what", "times")
+    return table if table == "None." else f"Counted over all rows above, also over those that were dropped.\n\n{table}"
+
+# %% ../nbs/11_card.ipynb #_leak_lines
 def _leak_lines(a): return [Line(f"{leak.what} (of {leak.looked_at:,})", leak.found) for leak in a.leaks]
+
+# %% ../nbs/11_card.ipynb #_counted
+def _counted(a):
+    left = a.read - len(a.plan.records)
+    return f"{a.read:,} rows were read: {left:,} left out while reading, {len(a.plan.records):,} sorted. This became of them:"
+
+# %% ../nbs/11_card.ipynb #_silent
+def _silent(a):
+    n = sum(note["undescribed"] for note in a.notes.values())
+    return f"Rows without a persona: {n:,}. Their prompts say that nothing is known about the person." if n else ""
 
 # %% ../nbs/11_card.ipynb #card
 def card(
@@ -110,10 +135,10 @@ def card(
 ) -> str:  # Markdown
     "Describe a build"
     parts = [
-        f"# {escape(a.title)}", escape(a.about), " ".join(escape(s) for s in a.sentences),
-        "## Splits", split_table(a.plan, a.rows, a.most),
-        "## Every row", f"{a.read:,} rows were read. This became of them:", fault_table(_fault_lines(a), "what became of it"),
-        "## Odd, but kept", fault_table(_note_lines(a), "what", "times"),
+        f"# {escape(a.title)}", escape(a.about), "\n".join(fill(escape(s), 180) for s in a.sentences),
+        "## Splits", split_table(a.plan, a.notes, a.most), _silent(a),
+        "## Every row", _counted(a), fault_table(_fault_lines(a), "what became of it"),
+        "## What was odd", _oddities(a),
         "## Leaks", fault_table(_leak_lines(a), "what must not happen", "found"),
         "## Failures", fault_table(_failure_lines(a), "what a model could not do", "times"), a.more,
     ]

@@ -67,9 +67,9 @@ FAULTS = FILE_FAULTS | MAIL_FAULTS | {
 }
 
 # %% ../nbs/02_formats.ipynb #NOTES
-# What is odd about a row that is kept
+# What is odd about a row that can be used
 NOTES = FILE_NOTES | MAIL_NOTES | TIME_NOTES | {
-    "persona of another shape": "the persona that came with the row lacks a part, has others, or is a list (then it is left out)",
+    "persona of another shape": "the one that came lacks a part, has others, or is a list (then left out)",
     "metadata unreadable": "the facts about a message are not a JSON object; its text is kept",
     "identity unknown": "which earlier messages are the user's own cannot be decided: none is called HUMAN",
     "matched by hash": "the user id is a hash, and it is the hash of an author's name or id",

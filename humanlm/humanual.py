@@ -40,7 +40,7 @@ from .rows import THOUGHT, THOUGHT_TOKENS
 from .selection import CODE, MEANING, Plan, SelectConfig, find_leaks, listed, select, select_checks
 from .sets import SetsConfig, Writer, sets_checks, write_all
 from .sources import rows_source, threads_source
-from .spool import Source, Spool, fill, total_faults
+from .spool import Source, Spool, fill, rows_read, total_faults
 from .threads import LINES
 
 # %% ../nbs/13_humanual.ipynb #INPUTS
@@ -158,7 +158,7 @@ def read_source(
 
     def read(n):
         if n and not saved.exists(): save_config(saved, s)
-        tell(f"read {n:,} rows")
+        tell(f"{rows_read(spool):,} rows read")
 
     fill(spool, source_of(s, lambda text: atomic_write(kept, text)), tell=read)
     if not any(note["read"] for note in spool.notes): raise DataError(f"{s.build.path}: there are no rows. Check the path.")
@@ -179,7 +179,10 @@ def select_from(
 def _met(faults):
     for kind, n in sorted(faults.counts.items()):
         meaning = FAULTS.get(kind) or NOTES.get(kind) or LINES.get(kind, "")
-        yield f"{kind}: {n:,} ({meaning})" + "".join(f", for example {some}" for some in [*faults.examples.get(kind, ())][:1])
+        yield f"{kind}: {n:,} ({meaning})" + "".join(f", for example {_placed(*some)}" for some in [*faults.examples.get(kind, {}).items()][:1])
+
+
+def _placed(detail, place): return f"{detail} ({place})" if place else detail
 
 # %% ../nbs/13_humanual.ipynb #_model
 def _model(name, folder, concurrency, budget, base_url=None):
@@ -247,8 +250,9 @@ def _sentences(s, plan):
     if c.compat_turns: yield "Chats are divided as published: training and test turns come from the same conversations."
     yield from _thought_sentences(c)
     if not np.isin(plan.fate, (TEST, SEEN)).any():
-        yield ("No row is left to test on: see below what became of them. Where there are few discussions, --build.split user_time "
-               "holds out the latest replies of each person; lower --build.min_comments and --persona.least keep more people.")
+        yield ("No row is left to test on: see below what became of them. --build.known_users false keeps tests of people who do not "
+               "train; --build.split user_time holds out the discussions with most people's latest replies; lower "
+               "--build.min_comments and --persona.least keep more people.")
 
 # %% ../nbs/13_humanual.ipynb #_thought_sentences
 def _thought_sentences(c):
@@ -310,6 +314,7 @@ def _record(s, account):
     final = np.sort(plan.records["whole"][plan.out])
     return {"schema_version": 1, "version": __version__, "input": Path(s.build.path).name,
             "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": account.rows,
+            "without_persona": {name: note["undescribed"] for name, note in account.notes.items()},
             "met": dict(sorted(account.faults.counts.items())), "fates": plan.counts(), "settings": settings}
 
 # %% ../nbs/13_humanual.ipynb #build
@@ -368,11 +373,12 @@ def _write(s, folder, spool, plan, people, thinker, tell):
 # %% ../nbs/13_humanual.ipynb #Forecast
 class Forecast(NamedTuple):
     "What a build will come to"
-    rows: int                # read for the forecast
+    rows: int                # of the source, read for the forecast
     share: float             # of the input that was read
     counts: dict[str, int]   # fates of these rows
     personas: Estimate | None
     thoughts: Estimate | None
+    left: int = 0            # rows left out while reading
 
     def lines(self) -> list[str]:
         "Say it"
@@ -380,7 +386,8 @@ class Forecast(NamedTuple):
         about = "" if self.share >= 1 else f" (~{self.share:.1%} of the input; the numbers below are of this part)"
         counts = ", ".join(f"{name} {n:,}" for name, n in self.counts.items())
         costs = (_cost_text("personas", self.personas), _cost_text("thoughts", self.thoughts))
-        return [f"rows        {self.rows:,} read{about}", f"fates       {counts}", *filter(None, costs)]
+        read = f"rows        {self.rows:,} read, {self.left:,} of them left out while reading{about}"
+        return [read, f"fates       {counts}", *filter(None, costs)]
 
 # %% ../nbs/13_humanual.ipynb #_cost_text
 def _cost_text(what, e):
@@ -400,9 +407,10 @@ def forecast(
         spool = Spool(Path(folder))
         fill(spool, _only(source_of(s), most))
         plan = settle(select_from(s, spool), None, c, replace(s.persona, least=0))
-        n, done = sum(note["rows"] for note in spool.notes), spool.notes[-1]["read"] < most
+        n, done = rows_read(spool), spool.notes[-1]["read"] < most
     share = 1.0 if done else _share_read(c, plan.records)
-    return Forecast(n, share, plan.counts(), _persona_cost(s.persona, plan, share), _thought_cost(c, plan, share))
+    return Forecast(n, share, plan.counts(), _persona_cost(s.persona, plan, share), _thought_cost(c, plan, share),
+                    n - len(plan.records))
 
 # %% ../nbs/13_humanual.ipynb #_only
 def _only(source, most):

@@ -112,7 +112,7 @@ FATES = {
     "train": "trains",
     "val": "chooses among settings",
     "test": "tests; in the user split: people never seen in training",
-    "test_seen": "tests people who are known from training",
+    "test_seen": "in the user split: tests people who were not held out",
     "unseen": "by a held-out person, in a discussion that trains: dropped",
     "turns": "conversation with too few or too many turns: dropped",
     "early turn": "early turn of a conversation that tests: context only",

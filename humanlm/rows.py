@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NAME', 'MOST_QUOTED', 'THOUGHT', 'THOUGHT_TOKENS', 'GIVEN_AWAY', 'Voice', 'make_voice', 'quoted', 'Talk', 'Made',
-           'make_row', 'messages', 'example_columns', 'rl_columns', 'extra_info', 'sft_columns', 'thought_request',
-           'rule_thought', 'check_thought', 'ask_thoughts']
+           'make_row', 'messages', 'is_described', 'example_columns', 'rl_columns', 'extra_info', 'sft_columns',
+           'thought_request', 'rule_thought', 'check_thought', 'ask_thoughts']
 
 # %% ../nbs/11_rows.ipynb #import-json-from-collections
 import json
@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .data import Example, Persona, quoted_share, shorten, to_json
-from .hierarchy import HierarchyConfig, first_and_last, name_speakers, parts_text, prompt, speaker, target
+from humanlm.hierarchy import (
+    UNKNOWN, HierarchyConfig, about_person, first_and_last, name_speakers, parts_text, prompt, speaker, target,
+)
 from .llm import ChatClient, ChatRequest, LLMError, chat, chat_all
 from .persona import format_persona
 from .spool import Entry, clean_text
@@ -119,6 +121,18 @@ def messages(
         text = parts_text(alone["content"])
         row.voice.systems[key] = Talk("system", text, "", quoted(text)), c  # c is kept, so no other config gets its id
     return [row.voice.systems[key][0], *first_and_last(row.talk, c.context_messages)]
+
+# %% ../nbs/11_rows.ipynb #is_described
+def is_described(
+    row: Made,
+    c: HierarchyConfig,
+) -> bool:
+    "Tell whether the prompts of a row say anything about its person"
+    key = (id(c), row.split)
+    if key not in row.voice.systems:
+        shown = c.shown(replace(row.example, context=()))
+        row.voice.systems[key] = bool(about_person(shown.persona)), c
+    return row.voice.systems[key][0]
 
 # %% ../nbs/11_rows.ipynb #_strings
 def _strings(values):
@@ -223,7 +237,8 @@ def thought_request(
 ) -> ChatRequest:
     "Ask for the thought before a reply"
     said = "\n".join(f"{m['name'] or m['role']}: {m['content']}" for m in name_speakers(example.context, example.user_id))
-    question = f"# The person (HUMAN)\n{about}\n\n# What they read\n{said}\n\n# What they answered\n{example.reply}"
+    who = about_person(about) or UNKNOWN
+    question = f"# The person (HUMAN)\n{who}\n\n# What they read\n{said}\n\n# What they answered\n{example.reply}"
     return chat(question, THOUGHT, temperature=0.7, max_tokens=THOUGHT_TOKENS, caller="thought")
 
 

@@ -46,7 +46,8 @@ class FilterConfig:
 class SelectConfig(FilterConfig):
     "Which rows are used, and where they go"
     split: str = "post"
-    """post, user, user_time or turn: what is held out."""
+    """What is held out, always whole discussions: the last ones to begin (post), those with most replies by people who never
+    train (user), those with most of everybody's latest replies (user_time); turn: chats, in them the last turns."""
     test_frac: float = 0.08
     """Share to test on; by user: share of the people held out."""
     seen_frac: float = 0.08

@@ -24,7 +24,9 @@ from .hierarchy import HierarchyConfig
 from .llm import ChatClient, LLMError
 from .people import People
 from .personas import STOPS, PersonaConfig, persona_items
-from .rows import Made, Voice, ask_thoughts, example_columns, make_row, make_voice, quoted, rl_columns, rule_thought, sft_columns
+from humanlm.rows import (
+    Made, Voice, ask_thoughts, example_columns, is_described, make_row, make_voice, quoted, rl_columns, rule_thought, sft_columns,
+)
 from .selection import Plan
 from .spool import Entry, Spool
 
@@ -185,8 +187,8 @@ def thoughts(self: Writer, rows: list[Made], lost: list[list[str]]) -> list[Made
 
 # %% ../nbs/12_sets.ipynb #new_note
 def new_note() -> dict[str, Any]:
-    "What is noted while a file is written: rows, rows left out and their fates, ids of tests, what failed"
-    return {"rows": 0, "out": [], "ids": [], "lost": []}
+    "What is noted while a file is written: rows, those that describe nobody, rows left out and their fates, ids of tests, what failed"
+    return {"rows": 0, "undescribed": 0, "out": [], "ids": [], "lost": []}
 
 # %% ../nbs/12_sets.ipynb #CHUNK
 CHUNK = 1_000  # rows of a row group
@@ -215,6 +217,8 @@ def _chunk(self: Writer, shard, chosen, note):
         if isinstance(made, str): note["out"].append([r, made])
         else: rows.append(made)
     if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = self.thoughts(rows, note["lost"])
+    hierarchy = self.lossy if shard.split.endswith("_dropout") else self.hierarchy
+    note["undescribed"] += sum(not is_described(r, hierarchy) for r in rows)
     note["rows"] += len(rows)
     note["ids"] += [r.entry.id for r in rows] if shard.split != "train" else []
     return rows

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .data import Message, Persona, Thread
 from .files import Faults, read_rows
 from .formats import formats, mapped_rows, source_name, unfold_mail
-from .spool import Entry, Source, Step, row_entry
+from .spool import Entry, Source, Step, left_out, row_entry
 from .threads import PersonaWriter, ThreadReport, automatic_accounts, import_threads, reply_turns, thread_examples
 
 # %% ../nbs/04_sources.ipynb #rows_source
@@ -114,8 +114,13 @@ def threads_source(
     def steps(skip: int, faults: Faults) -> Iterator[Step]:
         met = Faults() if skip else faults
         found = thread_entries(import_threads(path, columns, faults=met), max_context)
+        report(_log_report(found.report, left_out(met.counts)))
         for kind, m in found.left: met.add(kind, f"{m.id}: {m.content}")
-        report(found.report._repr_markdown_())
         for number, entry in enumerate(found.entries[skip:], skip + 1): yield Step(number, (entry,))
 
     return steps
+
+
+def _log_report(report, broken):
+    head = f"{report.lines + broken:,} rows: {broken:,} that are no line of a thread, and {report.lines:,} lines. Of the lines:"
+    return f"## The log\n\n{head}\n\n{report._repr_markdown_()}"

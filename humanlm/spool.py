@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RECORD', 'Source', 'PART', 'Entry', 'clean_text', 'row_entry', 'pack', 'unpack', 'record', 'hash_bytes', 'Spool',
-           'Step', 'fill', 'total_faults']
+           'Step', 'fill', 'total_faults', 'rows_read', 'left_out']
 
 # %% ../nbs/03_spool.ipynb #import-json-import-marshal
 import json
@@ -20,7 +20,7 @@ from fastcore.basics import patch
 
 from .data import Message, atomic_path, atomic_write, to_json
 from .files import Faults
-from .formats import RawRow, find_fact, shown_prompt
+from .formats import NOTES, RawRow, find_fact, shown_prompt
 from .mail import letters
 from .partition import hash64, name_hash
 
@@ -142,7 +142,7 @@ def add(
             records.append(record(entry, data := pack(entry), part, offset))
             offset += f.write(data)
     with atomic_path(path.with_suffix(".npy")) as new: np.save(new, np.array(records, RECORD))
-    atomic_write(path.with_suffix(".json"), to_json(note()))
+    atomic_write(path.with_suffix(".json"), to_json({"entries": len(records)} | note()))
     return len(records)
 
 # %% ../nbs/03_spool.ipynb #fetch
@@ -213,3 +213,17 @@ def total_faults(
 ) -> Faults:
     "Add up what was met while reading"
     return sum((Faults(note["counts"], note["examples"]) for note in spool.notes), Faults())
+
+
+def rows_read(
+    spool: Spool,
+) -> int:
+    "Count the rows of the source: those that became entries, and those that were left out"
+    return sum(note["entries"] + left_out(note["counts"]) for note in spool.notes)
+
+
+def left_out(
+    counts: Mapping[str, int],  # kind of fault or note → how often
+) -> int:
+    "Count rows that gave no entry; a note is about a row that did"
+    return sum(n for kind, n in counts.items() if kind not in NOTES)

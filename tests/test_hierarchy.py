@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.data import ConfigError, Example, Message, Persona
 from humanlm.hierarchy import (
-    PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, HierarchyConfig, ParsePolicy, RowIndex, check_training, clean_reply, level_index, make_rows,
+    PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, HierarchyConfig, ParsePolicy, RowIndex, check_training, clean_reply, level_index, make_rows,
     name_speakers, parse, parts_text, prompt, row_index, swap_persona, swap_system, target,
 )
 from humanlm.levels import (
@@ -43,7 +43,8 @@ def test_only_the_asked_tags_are_markup(persona, said, source, style, levels):
     assert markups(messages) == [*(PERSONA_MARKS if style == "full" else ()), *pairs]
     assert [m["content"] for m in messages[1:]] == list(said)
     system = parts_text(messages[0]["content"])
-    assert source in system and (persona if style == "full" else " ".join(persona.split())) in system
+    told = persona if persona.strip() else UNKNOWN
+    assert source in system and (told if style == "full" else " ".join(persona.split())) in system
 
 
 @settings(max_examples=100, deadline=None)
@@ -443,3 +444,17 @@ def test_dropout_is_a_setting(where, dropped):
 def test_a_command_lists_the_variants():
     out = subprocess.run([sys.executable, "-m", "humanlm.levels"], capture_output=True, text=True, check=True).stdout
     assert out == f"{variants()!r}\n" and all(name in out for name in VARIANTS)
+
+
+@pytest.mark.parametrize("variant", ["main", "response", "wildchat-stronger", "synthesis", "userlm"])
+def test_nobody_and_what_dropout_left_of_somebody_read_the_same(variant):
+    "humanlm.md 2.9, 4.6: a prompt with nothing to tell says so, whether nothing was known or everything was dropped"
+    full = {"demographics": {"location": "Leeds"}, "interests": ["tea"], "values": ["quiet"], "communication": ["dry"], "statistics": ["many"]}
+    config = HierarchyConfig(prompt="full", variant=variant, item_dropout=1.0, dropout_in="test")
+    def asked(persona, split): return parts_text(prompt(replace(make(), persona=persona, split=split), "response", config)[0]["content"])
+    nobody, dropped, whole = asked(Persona("ann"), "train"), asked(Persona("ann", "", full), "test"), asked(Persona("ann", "", full), "train")
+    assert nobody == dropped == asked(Persona("ann", "", {}), "train") and nobody.count(UNKNOWN) == 1
+    assert UNKNOWN not in whole and "Leeds" in whole
+    assert swap_persona([{"role": "system", "name": "", "content": whole}], "")[0]["content"] == nobody
+    short = replace(config, prompt="short", variant="main")
+    assert UNKNOWN not in parts_text(prompt(replace(make(), persona=Persona("ann")), "response", short)[0]["content"])

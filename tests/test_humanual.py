@@ -1,5 +1,5 @@
 "From raw rows to training sets: nothing leaks, nothing is lost without a count, and the same rows give the same bytes."
-import json, os, random, signal, subprocess, sys, time
+import itertools, json, os, random, signal, subprocess, sys, time
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import pytest
 import raw_rows
 from humanlm.config import parse
 from humanlm.data import DataConfig, DataError, ConfigError, check_leakage, load_examples, persona_text, prepare_examples, quoted_share, write_jsonl
-from humanlm.formats import NOTES
+from humanlm.formats import FAULTS, NOTES
+from humanlm.hierarchy import UNKNOWN
 from humanlm.humanual import GROUPS, build, forecast, main
 from humanlm.llm import LLMError, ScriptedClient
 from humanlm.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
@@ -18,6 +19,7 @@ from humanlm.rows import quoted
 from humanlm.selection import MEANING, settle_times
 from humanlm.sources import rows_source
 from humanlm.spool import Spool, fill
+from humanlm.threads import LINES
 from humanlm.times import TIME_NOTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -314,13 +316,106 @@ def test_every_bad_row_is_counted_in_the_card(tmp_path):
     lost = sum(n for kind, n in met.items() if kind not in NOTES)
     assert f"{lost + sum(fates.values())} rows were read" in built.card and lost + sum(fates.values()) == len(lines) - 1 + 1  # the blank line is no row
     for kind in (*met, *fates): assert kind in built.card
-    line = lambda kind: next(x for x in built.card.splitlines() if kind in x)
-    assert "post post_0 by [deleted]: field &#x27;user_id&#x27; holds" in line("unknown author:") and line("unknown author:").count("·") == 1
-    assert line("broken JSON").count("·") == 2 and "&#x27;{broken" in line("broken JSON") and "1600000000000" in line("time in milliseconds")
-    assert line("repeated id: ").count("reddit-") == 2 and ": in milliseconds" not in line("same content") and "undated" in line("undated: ")
+    def told(kind):
+        "The line of a kind and, below it, those of its other examples"
+        lines = built.card.splitlines()
+        at = next(i for i, x in enumerate(lines) if kind in x)
+        return [lines[at], *itertools.takewhile(lambda x: x.startswith("|  |  |"), lines[at + 1:])]
+    assert "post post_0 by [deleted]: field &#x27;user_id&#x27; holds" in told("unknown author:")[1] and len(told("unknown author:")) == 2
+    assert len(told("broken JSON")) == 3 and "&#x27;{broken" in str(told("broken JSON")) and "1600000000000" in told("time in milliseconds")[0]
+    assert str(told("repeated id: ")).count("reddit-") == 2 and ": in milliseconds" not in str(told("same content")) and "undated" in told("undated: ")[0]
     places = json.loads((built.folder / "run.json").read_text())["faults"]["examples"]["broken JSON"]
     assert len(places) == 3 and all(place.startswith("rows.jsonl, row ") for place in places.values())
     load_examples(built.folder / "examples")
+
+
+def damaged(tmp):
+    "A bad file: 206 rows, of which two are no JSON, one has an unknown author and two no text; five have no time; one has bad bytes"
+    good = forum(200)
+    times = [None, None, "", 0, "yesterday"]
+    for row, time in zip(good[50:], times): row["timestamp"] = time
+    good[60] |= {"completion": " "}
+    good[61] |= {"completion": ""}
+    good[62] |= {"user_id": "[deleted]"}
+    lines = [json.dumps(r).encode() for r in good] + [b"{broken", b"[1]", b"", b"  "]
+    lines += [json.dumps(good[0] | {"completion": f"caf\u00e9 {i}"}, ensure_ascii=False).encode("latin-1") for i in range(4)]
+    (tmp / "rows.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+
+def test_all_counts_of_a_bad_file_say_what_they_count_and_add_up(tmp_path):
+    damaged(tmp_path)
+    s, said = settings(tmp_path, None, min_comments=2), []
+    built, plan = build(s, said.append), forecast(s)
+    met, fates = outcome(built.folder)
+    left = sum(n for kind, n in met.items() if kind not in NOTES)
+    assert left == 5 and sum(fates.values()) == 201 and fates["undated"] == 5
+    assert "206 rows were read: 5 left out while reading, 201 sorted." in built.card
+    assert said[0] == "206 rows read" and plan.lines()[0] == "rows        206 read, 5 of them left out while reading"
+    assert (plan.rows, plan.left, sum(plan.counts.values())) == (206, 5, 201)
+    shown = [int(x.split("|")[2].replace(",", "")) for x in built.card.partition("## Every row")[2].partition("## What was odd")[0].splitlines()
+             if x.startswith("| ") and x.split("|")[2].strip().isdecimal()]
+    assert sum(shown) == 206
+    odd = built.card.partition("## What was odd")[2].partition("##")[0]
+    assert "also over those that were dropped" in odd and "| time missing: nobody knows when it was written | 4 |" in odd and "| time unreadable: " in odd
+    assert met["wrong encoding"] == 4 and "kept" not in odd
+
+
+def test_counts_of_a_bad_log_add_up(tmp_path):
+    lines = [{"log": "l", "msg": i, "user": f"u{i % 3}", "text": " ".join(WORDS[i % 7:i % 7 + 5]) + f" {i}", "replies_to": [i - 1] if i else []} for i in range(120)]
+    lines += [lines[5], lines[6] | {"msg": {"no": 1}}]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join([*map(json.dumps, lines), "{broken"]) + "\n")
+    columns = {"thread": "log", "id": "msg", "user": "user", "text": "text", "parents": "replies_to"}
+    said, flags = [], dict(source="threads", columns=columns, min_comments=1, known_users=False, split="turn", compat_turns=6)
+    built = build(settings(tmp_path, None, path=str(path), **flags, persona={"least": 0}), said.append)
+    met, fates = outcome(built.folder)
+    assert sum(fates.values()) + sum(n for kind, n in met.items() if kind not in NOTES) == 123 and said[0] == "123 rows read"
+    assert "123 rows were read: " in built.card and "123 rows: 3 that are no line of a thread, and 120 lines. Of the lines:" in built.card
+    assert "| lines | 120 |" in built.card
+
+
+def test_lines_of_a_card_can_be_read(tmp_path, capsys):
+    damaged(tmp_path)
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        for i in range(9): file.write(json.dumps(forum(1)[0] | {"post_id": f"p{i}" * 60, "user_id": "[deleted]"}) + "\n")
+    main(["build", "--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "out"), "--build.min_comments", "2"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 200
+    assert max(map(len, (tmp_path / "out" / "README.md").read_text().splitlines())) <= 200
+    lines = [f"left out while reading: {k}: {v}" for some in (FAULTS, LINES) for k, v in some.items()] + [f"{k}: {v}" for some in (NOTES, MEANING) for k, v in some.items()]
+    assert max(map(len, lines)) <= 120  # the table cuts what is longer
+
+
+@pytest.mark.parametrize("likely", ["reddit", "amazon"])
+def test_rows_of_another_source_stop_a_build_of_videos(tmp_path, likely):
+    rows = [getattr(raw_rows, likely)() | {"completion": f"reply {i}"} for i in range(9)]
+    with pytest.raises(DataError, match=f"(?s)There are no rows.*unknown kind of message: 9 .*field 'prompt', message 0 has no kind; it looks like {likely}, "
+                                        r"see build.source \(rows.jsonl, row 1\)"): build(settings(tmp_path, rows, source="youtube"))
+
+
+# ---- people of whom nothing is known
+
+def test_rows_without_a_persona_are_counted_and_their_prompts_say_so(tmp_path):
+    rows = forum(300) + [r | {"user_id": f"once_{i}", "completion": f"{r['completion']} once"} for i, r in enumerate(forum(300, seed=1)) if i % 3 == 0]
+    s = settings(tmp_path, rows, min_comments=1, known_users=False, dropout=0.6, sets=["rl", "sft", "thinking_sft"], persona={"least": 0})
+    built = build(s)
+    record, counted = json.loads((built.folder / "build.json").read_text())["without_persona"], {}
+    for split in ("train", "val", "test", "test_dropout"):
+        shown = [r["prompt"][0]["content"] for r in table(built.folder, f"rl/{split}")]
+        counted[split] = sum(UNKNOWN in text for text in shown)
+        assert not any("Persona|>\n\n<|" in text for text in shown) and len(shown) == built.rows[split]
+        line = next(x for x in built.card.splitlines() if x.startswith(f"| {split} |"))
+        assert line.split("|")[3].strip() == str(counted[split])
+    assert record == counted and counted["train"] > 50 and 0 < counted["test"] <= counted["test_dropout"] < built.rows["test"]
+    assert f"Rows without a persona: {sum(counted.values())}." in built.card
+    for e in load_examples(built.folder / "examples"): assert e.user_id.startswith("once_") == (not persona_text(e.persona))
+    asked = [r["prompt"][0]["content"] for r in table(built.folder, "sft/train")]
+    assert sum(UNKNOWN in text for text in asked) == counted["train"]
+
+
+def test_where_everybody_is_known_the_card_says_nothing_about_it(tmp_path):
+    built = build(settings(tmp_path, forum(150)))
+    assert "Rows without a persona" not in built.card and set(json.loads((built.folder / "build.json").read_text())["without_persona"].values()) == {0}
+    assert not any(UNKNOWN in r["prompt"][0]["content"] for r in table(built.folder, "rl/train"))
 
 
 def test_hostile_text_in_the_card_is_harmless(tmp_path):
@@ -707,10 +802,30 @@ def test_the_real_log(tmp_path):
 
 
 @needs_data
+def test_the_example_of_the_front_page_does_what_it_says(tmp_path):
+    "Comments under a few videos: the last video tests, nearly nobody who wrote there trains, most people are unknown"
+    import shlex
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    words = shlex.split(next(x for x in text.splitlines() if "--build.source youtube" in x))
+    places = {"comments.jsonl": str(DATA / "youtube_comments" / "comments.jsonl"), "data/videos": str(tmp_path / "out")}
+    assert main([places.get(word, word) for word in words[3:]]) == 0
+    examples = load_examples(tmp_path / "out" / "examples")
+    raw = [json.loads(x) for x in open(places["comments.jsonl"])]
+    began = {video: min(r["date"] for r in raw if r["video"] == video) for video in {r["video"] for r in raw}}
+    videos, people = ({split: {getattr(e, name) for e in examples if e.split == split} for split in ("train", "test")} for name in ("context_id", "user_id"))
+    assert videos == {"train": {"Psy", "Shakira"}, "test": {"KatyPerry"}} and max(began, key=began.get) == "KatyPerry"
+    assert len(people["test"]) > 300 and len(people["test"] & people["train"]) < 0.02 * len(people["test"])
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"| {len(people['test'])} | {len(people['test'] & people['train'])} | 1 |" in next(x for x in card.splitlines() if x.startswith("| test |"))
+    unknown = [e for e in examples if not persona_text(e.persona)]
+    assert f"Rows without a persona: {len(unknown)}." in card and len(unknown) > 0.9 * len(examples)
+
+
+@needs_data
 def test_real_comments_under_videos(tmp_path):
     columns = {"text": "text", "user": "author", "thread": "video", "time": "date"}
     path = DATA / "youtube_comments" / "comments.jsonl"
-    flags = dict(source="youtube", columns=columns, min_comments=1, known_users=False, split="user_time", test_frac=0.3, sets=["rl"])
+    flags = dict(source="youtube", columns=columns, min_comments=1, known_users=False, val_frac=0.0, test_frac=0.3, sets=["rl"])
     built = build(settings(tmp_path, None, path=str(path), **flags, persona={"least": 0}))
     met, fates = outcome(built.folder)
     examples = load_examples(built.folder / "examples")
