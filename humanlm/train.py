@@ -604,7 +604,7 @@ def _flat(settings):
 def _shared(flat):
     usual, first = _flat(parse(GROUPS, [])), flat[0]
     same = [key for key in first if all(key in own and own[key] == first[key] for own in flat) and (key not in usual or usual[key] != first[key])]
-    return "In all of them, and unlike the defaults: " + "; ".join(f"{key} {_cell(first[key])}" for key in same) + "."
+    return "\n".join(["In all of them, and unlike the defaults:", *(f"- {key} {_cell(first[key])}" for key in same)])
 
 # %% ../nbs/80_train.ipynb #_mode_cells
 def _mode_cells(settings):
