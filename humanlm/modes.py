@@ -121,10 +121,11 @@ def next_row(
     level: str,
 ) -> dict:
     "Ask for all levels in the prompt, but write one: the levels before it will stand there already"
-    d = config.load()[level]
-    thinking = config.thinks(config.load().names[-1])
-    return joint_row(example, config, level) | {
-        "levels": (level,), "max_tokens": token_cap(d, replace(config, thinking="off")) + config.thought_tokens * thinking}
+    d, silent = config.load()[level], replace(config, thinking="off")
+    row, thinking = joint_row(example, config, level), config.thinks(config.load().names[-1])
+    return row | {
+        "levels": (level,), "max_tokens": token_cap(d, silent) + config.thought_tokens * thinking,
+        "before": sum(token_cap(config.load()[other], silent) for other in row["levels"][:-1])}
 
 # %% ../nbs/19_modes.ipynb #Chain
 class Chain:

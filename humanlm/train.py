@@ -4,14 +4,17 @@
 
 # %% auto #0
 __all__ = ['GROUPS', 'SAVE_OPTIONS', 'is_main_process', 'wait_for_all', 'Run', 'updates', 'max_steps', 'method_args',
-           'prepare_torch', 'make_run', 'check_judge', 'check_judges', 'training_texts', 'base_model', 'keep_model',
-           'trained_part', 'cold_start_rows', 'train_rows', 'cold_start', 'train_replies', 'train_by_reward',
-           'train_method', 'models_of', 'reference_evaluations', 'kept_evaluations', 'evaluation_of', 'evaluate_all',
-           'cold_start_plan', 'method_plan', 'judge_plan', 'plan', 'wandb_run', 'audit_judge', 'record', 'run_stages',
-           'check_settings', 'check_processes', 'start', 'finish', 'table', 'print_trainer_options', 'main', 'compare']
+           'prepare_torch', 'make_run', 'check_judge', 'check_judges', 'models_of', 'training_texts', 'base_model',
+           'keep_model', 'trained_part', 'cold_start_rows', 'reply_lessons', 'asked_rows', 'tokens_needed', 'least',
+           'check_prompts', 'require_room', 'train_rows', 'cold_start', 'train_replies', 'train_by_reward',
+           'train_method', 'reference_evaluations', 'kept_evaluations', 'evaluation_of', 'evaluate_all',
+           'cold_start_plan', 'method_plan', 'prompt_plan', 'judge_plan', 'plan', 'wandb_run', 'audit_judge', 'record',
+           'run_stages', 'check_settings', 'check_processes', 'start', 'finish', 'table', 'print_trainer_options',
+           'main', 'compare']
 
-# %% ../nbs/80_train.ipynb #import-gc-import-math
+# %% ../nbs/80_train.ipynb #import-gc-import-itertools
 import gc
+import itertools
 import math
 import os
 import random
@@ -30,12 +33,12 @@ from .config import (
     RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, process_count, read_record, require_same,
     run_record, run_state, save_config, save_record)
 from .data import (
-    ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, require,
+    ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, persona_text, require,
     run_sync, shorten, to_json, write_jsonl)
 from .evaluate import (
     EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
     save_evaluations)
-from .hierarchy import HierarchyConfig, check_training, closing, opening
+from .hierarchy import HierarchyConfig, check_training, closing, make_rows, opening, parts_text
 from .levels import LEVELS
 from .job import (
     REFERENCES, Data, evaluate_model, judged, judges_record, judging_plan, keep_memory, load_data, quiet_libraries,
@@ -191,6 +194,11 @@ def check_judges(settings: Settings, data: Data) -> None:
     for config in (settings.judge, settings.test_judge):
         check_judge(config, data)
 
+# %% ../nbs/80_train.ipynb #models_of
+def models_of(settings: Settings) -> list[str]:
+    "Names of the models a run compares, from untrained to trained"
+    return ["base", "cold-start", *settings.run.methods]
+
 # %% ../nbs/80_train.ipynb #training_texts
 def training_texts(data: Data) -> list[str]:
     "What the tokenizer of a tiny model learns its pieces from: training rows only"
@@ -236,6 +244,70 @@ def cold_start_rows(run: Run) -> list[dict]:
     rng, count = random.Random(f"cold-start{s.run.seed}"), s.sft.reply_steps * s.sft.batch
     return reply_rows(data.split("train"), hierarchy, count, rng, rule_state, thought_from(hierarchy, rule_state))
 
+# %% ../nbs/80_train.ipynb #reply_lessons
+def reply_lessons(run: Run, name: str) -> list[dict]:
+    "Real replies to learn from (HumanLM, section 4: the SFT baselines)"
+    from humanlm.sft import reply_rows, thought_from
+    s = settings_of(run.settings, name)
+    rng, count = random.Random(f"sft{s.run.seed}"), s.sft.reply_steps * s.sft.batch
+    return reply_rows(run.data.split("train"), s.hierarchy, count, rng, None, thought_from(s.hierarchy, rule_state), 1.0)
+
+# %% ../nbs/80_train.ipynb #asked_rows
+def asked_rows(
+    settings: Settings,
+    name: str,  # one of `models_of`
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+) -> list[dict]:
+    "Make the rows that one model is asked: in training, and for evaluation"
+    config = hierarchy_of(settings, name)
+    return [*(training_rows(train, config, name) if name in MODES else ()), *make_rows(held_out, config)]
+
+# %% ../nbs/80_train.ipynb #tokens_needed
+def tokens_needed(
+    tokenizer,
+    row: dict,  # to be asked or learned
+) -> int:
+    "Count the tokens of a prompt with only its newest message, and of what stands or may stand written after it"
+    from humanlm.models import render, render_target
+    written = render_target(tokenizer, row["given"], end=False) if row.get("given") else []
+    return len(render(tokenizer, least(row["prompt"]), thinking=row["thinking"])) + len(written) + row.get("before", 0)
+
+
+def least(prompt: Sequence[dict]) -> list[dict]:
+    "Leave of a prompt what it never loses: the system message and the newest one"
+    return [*(m for m in prompt[:-1][:1] if m["role"] == "system"), *prompt[-1:]]
+
+# %% ../nbs/80_train.ipynb #check_prompts
+def check_prompts(
+    run: Run,
+    tokenizer,  # of the base model
+    lessons: Sequence[dict],  # of the cold start
+) -> None:
+    "Raise where prompts of a run cannot be made to fit, with the limit that would take them all"
+    s, train, held_out = run.settings, run.data.split("train"), run.data.split(run.settings.eval.split)
+    taught = [row for name in s.run.methods if MODES[name].supervised for row in reply_lessons(run, name)]
+    asked = (row for name in models_of(s) for row in asked_rows(s, name, train, held_out))
+    needs: dict[str, int] = {}
+    for row in itertools.chain(lessons, taught, asked):
+        needs[row["row_id"]] = max(needs.get(row["row_id"], 0), tokens_needed(tokenizer, row))
+    require_room(needs, s.model.max_prompt_tokens)
+
+
+def require_room(
+    needs: Mapping[str, int],  # row → tokens
+    limit: int,
+) -> None:
+    "Raise where a row needs more tokens than the limit"
+    long = [row for row, tokens in needs.items() if tokens > limit]
+    if not long:
+        return
+    worst = max(long, key=needs.get)
+    raise ConfigError(f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest message: the limit is {limit:,} "
+                      f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With --model.max_prompt_tokens {needs[worst]} "
+                      "all fit; begin anew with --fresh. To train without such rows, build the data with --build.max_prompt_tokens (an "
+                      "estimate, 4 characters a token), which leaves them out and counts them in the card.")
+
 # %% ../nbs/80_train.ipynb #train_rows
 def train_rows(
     run: Run,
@@ -262,21 +334,19 @@ def cold_start(run: Run) -> None:
     "Teach the base model the form of every answer, and keep it as `cold-start`"
     from humanlm.sft import faithful_rows
     model, tokenizer = base_model(run)
+    lessons = cold_start_rows(run)
+    check_prompts(run, tokenizer, lessons)
     model = trained_part(run, model)
     s, out = run.settings, run.folder / "checkpoints" / "cold-start"
-    train_rows(run, "cold-start", model, tokenizer, cold_start_rows(run), out)
+    train_rows(run, "cold-start", model, tokenizer, lessons, out)
     last = run.data.world and faithful_rows(run.data.world, cold_start_hierarchy(s), s.sft, s.run.seed, asks_together(s))
     train_rows(run, "cold-start, faithful", model, tokenizer, last, out / "faithful")
     keep_model(run, "cold-start", model, tokenizer)
 
 # %% ../nbs/80_train.ipynb #train_replies
 def train_replies(run: Run, name: str, model, tokenizer) -> None:
-    "Supervised training on real replies (HumanLM, section 4: the SFT baselines)"
-    from humanlm.sft import reply_rows, thought_from
-    s = settings_of(run.settings, name)
-    rng, count = random.Random(f"sft{s.run.seed}"), s.sft.reply_steps * s.sft.batch
-    rows = reply_rows(run.data.split("train"), s.hierarchy, count, rng, None, thought_from(s.hierarchy, rule_state), 1.0)
-    train_rows(run, name, model, tokenizer, rows, run.folder / "checkpoints" / name)
+    "Supervised training on real replies"
+    train_rows(run, name, model, tokenizer, reply_lessons(run, name), run.folder / "checkpoints" / name)
 
 # %% ../nbs/80_train.ipynb #train_by_reward
 def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
@@ -306,11 +376,6 @@ def train_method(
     model, tokenizer = run.load("cold-start")
     (train_replies if MODES[name].supervised else train_by_reward)(run, name, model, tokenizer)
     keep_model(run, name, model, tokenizer)
-
-# %% ../nbs/80_train.ipynb #models_of
-def models_of(settings: Settings) -> list[str]:
-    "Names of the models a run compares, from untrained to trained"
-    return ["base", "cold-start", *settings.run.methods]
 
 # %% ../nbs/80_train.ipynb #reference_evaluations
 def reference_evaluations(run: Run) -> dict[str, list[Evaluation]]:
@@ -371,6 +436,24 @@ def method_plan(s: Settings, name: str, steps: int, batch: int) -> str:
     step = f"{s.rollout.num_prompts} prompts x {s.rollout.group_size} completions = {batch} completions a step"
     return f"at most {steps} steps of {step}, {steps * batch:,} in all{budget}"
 
+# %% ../nbs/80_train.ipynb #prompt_plan
+def prompt_plan(
+    s: Settings,
+    train: Sequence[Example],
+    test: Sequence[Example],
+) -> str:
+    "Estimate the longest prompt from characters, and warn where it is likely too long"
+    per_token, limit = 2.3 if s.model.name == "tiny" else 4, s.model.max_prompt_tokens
+    rows = [row for name in models_of(s) for row in asked_rows(s, name, _longest(train), _longest(test))]
+    chars = max(sum(len(m["name"]) + len(parts_text(m["content"])) for m in least(row["prompt"])) for row in rows)
+    tokens = round(chars / per_token) + max(row.get("before", 0) for row in rows)
+    line = f"the longest needs ~{tokens:,} tokens ({chars:,} characters) of {limit:,}"
+    return line if tokens <= limit else f"{line}; WARNING: likely too long, raise model.max_prompt_tokens"
+
+
+def _longest(examples):
+    return sorted(examples, key=lambda e: len(persona_text(e.persona)) + sum(len(m.content) for m in e.context[-1:]))[-1:]
+
 # %% ../nbs/80_train.ipynb #judge_plan
 def judge_plan(s: Settings, train: Sequence[Example], test: Sequence[Example], steps: Mapping[str, int]) -> list[str]:
     "Questions to the judges, their tokens and their cost"
@@ -400,7 +483,8 @@ def plan(settings: Settings) -> str:
     roll, steps = s.rollout, {name: -(-max_steps(s, n) // updates(s)) for name, n in rows.items()}
     batch, lines = roll.num_prompts * roll.group_size, [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}"]
     lines += [f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split})",
-              f"levels              {', '.join(levels)}", f"cold start          {cold_start_plan(s)}"]
+              f"levels              {', '.join(levels)}", f"prompts             {prompt_plan(s, train, test)}",
+              f"cold start          {cold_start_plan(s)}"]
     lines += [f"{name:<19} {method_plan(s, name, steps.get(name, 0), batch)}" for name in s.run.methods]
     return "\n".join([*lines, *judge_plan(s, train, test, steps)])
 

@@ -492,11 +492,28 @@ def test_an_unknown_key_in_a_file_is_named_with_the_file(tmp_path, capsys):
     assert re.search(r"tiny.yaml: juge\S* does not exist.", error) and error.startswith("error: 2 problems")
 
 
-def test_a_prompt_that_does_not_fit_is_named_before_training(tmp_path, capsys):
-    assert train(write(tmp_path, rows()), "--model.max_prompt_tokens", "12") == 2
+def test_prompts_that_do_not_fit_are_counted_at_once_and_the_limit_named_is_enough(tmp_path, capsys):
+    "A long person and a long message that only evaluation asks about: one refusal for both, before anything is trained"
+    written = rows(persona={"user_id": "u3", "text": "lives in a long, long street " * 12})
+    written[38]["context"][0]["content"] = "Shall we? " * 40
+    config = write(tmp_path, written, data={"max_test": None})
+    quick = ["--sft.reply_steps", "2", "--trainer.max_steps", "1", "--eval.bootstrap", "10", "--run.methods", "[sft-think,prefix-chaining]"]
+    assert train(config, *quick, "--model.max_prompt_tokens", "90") == 2
     error = capsys.readouterr().err
-    assert re.search(r"Row e\d+:(stance|response): The prompt needs \d+ tokens .* limit is 12. Raise model.max_prompt_tokens, or shorten", error)
+    found = re.search(r"(\d+) of (\d+) prompts are too long .* limit is 90 tokens, and the longest \(e38:\w+\) needs (\d+)\. With --model.max_prompt_tokens \3 ", error)
+    assert found, error
+    assert found[1] == "4" and int(found[2]) > 70 and "--build.max_prompt_tokens" in error
     assert not (tmp_path / "runs" / "tiny" / "metrics.jsonl").exists()
+    assert train(config, *quick, "--model.max_prompt_tokens", str(int(found[3]) - 1), "--fresh") == 2
+    assert f"1 of {found[2]} prompts" in capsys.readouterr().err
+    assert train(config, *quick, "--model.max_prompt_tokens", found[3], "--fresh") == 0
+
+
+def test_the_plan_warns_where_prompts_will_not_fit(tmp_path, capsys):
+    config = write(tmp_path, rows(persona={"user_id": "u3", "text": "lives in a long, long street " * 40}), data={"max_test": None})
+    assert train(config, "--dry-run", "--model.max_prompt_tokens", "200") == 0
+    assert re.search(r"prompts +the longest needs ~\d+ tokens \(1,\d+ characters\) of 200; WARNING: likely too long", capsys.readouterr().out)
+    assert train(config, "--dry-run") == 0 and "WARNING: likely" not in capsys.readouterr().out
 
 
 def test_a_run_goes_on_with_its_own_settings_only(config, whole, capsys):
