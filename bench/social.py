@@ -1,10 +1,11 @@
 """The symbolic simulator: questions, contexts and stories per CPU second; agreement with the slow simulator; scores on Hi-ToM.
 
-    nice -n -5 python bench/social.py           # about 4 min: 10,000 stories of each family
-    nice -n -5 python bench/social.py --quick   # about 30 s: 1,000 stories
+    nice -n -5 python bench/social.py           # about 5 min: 10,000 stories of each family, 1,000 of each kind
+    nice -n -5 python bench/social.py --quick   # about 20 s (40 s on a busy machine): 1,000 and 100
 
 Targets: 20,000 questions/s on parsed stories, 5,000/s when each row is parsed; 5,000 (ToMi) and 1,000 (Hi-ToM) contexts/s; no disagreement
-with the slow simulator. "each row parsed" empties the cache of sentences before every row, so that nothing is read twice for free; "with cache"
+with the slow simulator. The second table has every belief of orders 1-4, memory-only answers and structural scores, by kind of story: each
+column counts what was compared and, after the slash, what disagreed. Talk is told to memories as well, so stories with it are listed too. "each row parsed" empties the cache of sentences before every row, so that nothing is read twice for free; "with cache"
 is the same rows as a run sees them; parsed stories have their world worked out, and each question is read once. The peer is the slow simulator of `57_stories`, which keeps every nested belief of every person in tables:
 the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
 """
@@ -17,8 +18,9 @@ from pathlib import Path
 
 from common import Clock, in_turns, median_ratio
 
-from humanlm.stories import Replay, class_shares, generate, slow_answer
-from humanlm.symbolic import answer, baselines, parse_sentence, read_question, read_story, to_context
+from humanlm.contexts import structural_score
+from humanlm.stories import TOMI_KINDS, Replay, class_shares, eager_beliefs, generate, slow_answer
+from humanlm.symbolic import answer, baselines, memory_answer, parse_sentence, read_question, read_story, to_context
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
@@ -75,6 +77,30 @@ def check(family, n, **options):
     return tales
 
 
+def agreement(n):
+    "Count what agrees in n stories of each kind: beliefs of orders 0-4, answers from memories alone, form of the contexts"
+    print(f"\n{'kind of story':44}{'stories':>8}{'order 0':>14}{'orders 1-4':>16}{'memories':>14}{'structure':>12}")
+    kinds = {f"tomi, {kind}": ("tomi", dict(kind=kind)) for kind in TOMI_KINDS}
+    kinds |= {f"hitom, length {k}, {'talk' if tell else 'no talk'}": ("hitom", dict(lengths=(k,), tells=(tell,), chain="random"))
+              for tell in (False, True) for k in (1, 2, 3)}
+    for name, (family, options) in kinds.items():
+        columns = [Counter() for _ in range(4)]
+        for tale in generate(family, n, seed=2026, **options):
+            for column, found in zip(columns, compared(tale)): column.update(found)
+        cells = [f"{column.total():,}/{column[False]}" for column in columns]
+        print(f"{name:44}{n:>8,}{cells[0]:>14}{cells[1]:>16}{cells[2]:>14}{cells[3]:>12}")
+
+
+def compared(tale):
+    "True or False for each comparison of one story, in four lists"
+    world, context, replay = tale.story.world, to_context(tale.story), Replay(tale.sentences, 0)
+    asked = [(read_question(a.text), a.answer) for a in tale.asked]
+    return ([world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing] for thing in world.log],
+            [world.belief(*key) == place for key, place in eager_beliefs(tale, 4).items()],
+            [memory_answer(context, q.chain, q.object) == place for q, place in asked if q.chain],
+            [structural_score(context) == 1])
+
+
 def scores(rows):
     "Right answers by half of the file, policy and order"
     print(f"\n{'Hi-ToM, public half':46}{'all':>10}{'order 0':>9}{'1':>6}{'2':>6}{'3':>6}{'4':>6}")
@@ -98,6 +124,7 @@ if __name__ == "__main__":
     tomi, hitom = check("tomi", n), check("hitom", n)
     check("tomi", n // 10, objects=2, visits=(2,))
     for chain in ("first", "repeat", "random"): check("hitom", n // 10, chain=chain, objects=3, lengths=(1, 2, 3, 4))
+    agreement(n // 10)
     print(f"\nshare of answers that are reality or the first place, by order: {class_shares(hitom[:1000])}\n")
     speed("ToMi (generated)", rows_of(tomi[:500]), rounds)
     speed("Hi-ToM (generated)", rows_of(hitom[:300]), rounds)

@@ -1749,6 +1749,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'humanlm.parsers.all_seeing': ('parsers.html#all_seeing', 'humanlm/parsers.py'),
                                  'humanlm.parsers.belief_questions': ('parsers.html#belief_questions', 'humanlm/parsers.py'),
                                  'humanlm.parsers.build_model': ('parsers.html#build_model', 'humanlm/parsers.py'),
+                                 'humanlm.parsers.check_room': ('parsers.html#check_room', 'humanlm/parsers.py'),
                                  'humanlm.parsers.completion': ('parsers.html#completion', 'humanlm/parsers.py'),
                                  'humanlm.parsers.data_command': ('parsers.html#data_command', 'humanlm/parsers.py'),
                                  'humanlm.parsers.evaluate_command': ('parsers.html#evaluate_command', 'humanlm/parsers.py'),
