@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from fastcore.basics import patch
@@ -257,7 +257,7 @@ def memory_prompt(
     "Ask somebody from their memory"
     memory = "\n".join(memories(context)[name]) or "(nothing)"
     benchmark = asker.benchmark
-    asked = fill(REMEMBER, memory=fenced(memory), question=question, choices=benchmark.choices(item), wish=benchmark.wish)
+    asked = fill(REMEMBER, memory=fenced(memory), question=question, choices=benchmark.choices(item), wish=benchmark.wished(item))
     return asked, fill(AGENT, name=name)
 
 # %% ../nbs/61_answers.ipynb #chain_of
@@ -303,12 +303,12 @@ async def simulate_chain(asker: Asker, item: Item, context: Context) -> Given:
 VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."
 
 # %% ../nbs/61_answers.ipynb #_view
-async def _view(asker: Asker, item: Item, context: Context, name: str) -> str:
+async def _view(asker: Asker, item: Item, context: Context, name: str, reference: bool) -> str:
     "Ask one person; empty if the model fails"
     prompt, system = memory_prompt(asker, item, context, name, item.question)
-    whole = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n{prompt}"
+    at_hand = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n" if reference else ""
     try:
-        given = await asker(item, whole, system)
+        given = await asker(item, at_hand + prompt, system)
     except LLMError as e:
         if e.kind in STOPS:
             raise
@@ -316,9 +316,16 @@ async def _view(asker: Asker, item: Item, context: Context, name: str) -> str:
     return f"{name}: {given.answer} ({given.reasoning})" if given.reasoning else f"{name}: {given.answer}"
 
 # %% ../nbs/61_answers.ipynb #simulate_council
-async def simulate_council(asker: Asker, item: Item, context: Context) -> Given:
+async def simulate_council(
+    asker: Asker,
+    item: Item,
+    context: Context,
+    reference: bool = True,   # whether people have the text at hand
+) -> Given:
     "Ask everybody, then the model with all their views"
-    views = await asyncio.gather(*(_view(asker, item, context, name) for name in context.agents))
+    if not context.agents:
+        return _noted(await with_context(asker, item, context), "simulation fell back to context: it names nobody to ask")
+    views = await asyncio.gather(*(_view(asker, item, context, name, reference) for name in context.agents))
     missing = [name for name, view in zip(context.agents, views) if not view]
     extra = asker.shown(context)
     told = replace(extra, text="\n\n".join([extra.text, VIEWS, *filter(None, views)]))
@@ -340,7 +347,8 @@ STOPS = ("auth", "no credit", "missing key", "missing address", "unknown model",
 
 # %% ../nbs/61_answers.ipynb #simulations
 simulations: dict[str, Callable[[Asker, Item, Context], Awaitable[Given]]] = {
-    "memory": simulate_memory, "chain": simulate_chain, "council": simulate_council, "futures": simulate_futures}
+    "memory": simulate_memory, "chain": simulate_chain, "council": simulate_council,
+    "witnesses": partial(simulate_council, reference=False), "futures": simulate_futures}
 
 # %% ../nbs/61_answers.ipynb #simulation
 async def simulation(asker: Asker, item: Item, context: Context | None) -> Given:

@@ -122,6 +122,12 @@ def choices(self: Benchmark, item: Item) -> str:
     "List the options of a question, one per line"
     return "".join(f"\n{key}. {option}" for key, option in item.options.items())
 
+# %% ../nbs/58_exam.ipynb #wished
+@patch
+def wished(self: Benchmark, item: Item) -> str:
+    "Say in which form the answer to a question is wanted"
+    return self.wish
+
 # %% ../nbs/58_exam.ipynb #prompt
 @patch
 def prompt(
@@ -132,7 +138,7 @@ def prompt(
 ) -> str:
     "Put a question"
     parts = parts_of(self.label, item.source, extra, mode == "pure_context")
-    return fill(PROMPT, advice=self.advice, parts=parts, question=item.question, choices=self.choices(item), wish=self.wish)
+    return fill(PROMPT, advice=self.advice, parts=parts, question=item.question, choices=self.choices(item), wish=self.wished(item))
 
 # %% ../nbs/58_exam.ipynb #final
 @patch
@@ -163,6 +169,15 @@ def answered(
     "Read and score an answer"
     reading = self.parse(item, text)
     return outcome(item, text, reading, self.score(item, reading, text), **more)
+
+# %% ../nbs/58_exam.ipynb #trivial
+@patch
+def trivial(
+    self: Benchmark,
+    items: Sequence[Item],
+) -> dict[str, dict[str, str]]:  # name of a baseline → id of a question → answer
+    "Give answers that need no thought, if the set has some of its own"
+    return {}
 
 # %% ../nbs/58_exam.ipynb #report
 @patch

@@ -266,13 +266,11 @@ def scenario_of(
     missed = names(qa.get("wrong_answer")) if kind.endswith("list") else kind.endswith("binary") and any(q.get("correct_answer") != "yes" for q in same)
     return "inaccessible" if context == "full" and missed else said
 
-# %% ../nbs/59_fantom.ipynb #prompt
+# %% ../nbs/59_fantom.ipynb #wished
 @patch
-def prompt(self: Fantom, item: Item, extra=None, mode: str = "vanilla") -> str:
-    "Put a question"
-    asking = type(self)()
-    asking.wish = self.wishes[form_of(item.kind)]
-    return Benchmark.prompt(asking, item, extra, mode)
+def wished(self: Fantom, item: Item) -> str:
+    "Say in which form the answer to a question is wanted"
+    return self.wishes[form_of(item.kind)]
 
 # %% ../nbs/59_fantom.ipynb #in_brackets
 def in_brackets(

@@ -213,6 +213,7 @@ class Difference(NamedTuple):
     won: int         # right only after
     p: float         # two-sided, the runs exchanged in whole stories
     mcnemar: float   # exact McNemar; nan if stories have several units, or scores are not right or wrong
+    contexts: int | None = None  # units for which a run that was to use social contexts did; None: neither was to
 
 # %% ../nbs/57_measures.ipynb #sign_flips
 def sign_flips(
