@@ -4,10 +4,11 @@
     nice -n -5 python bench/social.py --quick   # about 20 s (40 s on a busy machine): 1,000 and 100
 
 Targets: 20,000 questions/s on parsed stories, 5,000/s when each row is parsed; 5,000 (ToMi) and 1,000 (Hi-ToM) contexts/s; no disagreement
-with the slow simulator. The second table has every belief of orders 1-4, memory-only answers and structural scores, by kind of story: each
-column counts what was compared and, after the slash, what disagreed. Talk is told to memories as well, so stories with it are listed too. "each row parsed" empties the cache of sentences before every row, so that nothing is read twice for free; "with cache"
-is the same rows as a run sees them; parsed stories have their world worked out, and each question is read once. The peer is the slow simulator of `57_stories`, which keeps every nested belief of every person in tables:
-the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
+with the slow simulator. The second table has every belief of orders 0-4, answers from memories alone and structural scores, by kind of
+story: each column counts what was compared and, after the slash, what disagreed. "each row parsed" empties the cache of sentences before
+every row, so that nothing is read twice for free; "with cache" is the same rows as a run sees them; parsed stories have their world worked
+out, and each question is read once. The peer is the slow simulator of `57_stories`, which keeps every nested belief of every person in
+tables: the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
 """
 import argparse
 import json
