@@ -8,8 +8,8 @@ __all__ = ['FAMILIES', 'GROUPS', 'HEADINGS', 'FRAMES', 'MEASURED', 'COMMANDS', '
            'split_pairs', 'record', 'write_set', 'ParserConfig', 'token_limit', 'Sets', 'make_sets', 'BeliefQuestion',
            'belief_questions', 'Grade', 'written_form', 'grade', 'Report', 'examine', 'summary', 'report_table',
            'AllSeeing', 'FolderParser', 'named_parser', 'known_stories', 'pieces', 'build_model', 'knows_frames',
-           'in_batches', 'lessons', 'Run', 'token_counter', 'write_sets', 'keep', 'untrained', 'train', 'measure',
-           'run_stages', 'training_log', 'parameters', 'outcome', 'plan', 'data_command', 'evaluate_command',
+           'in_batches', 'check_room', 'lessons', 'Run', 'token_counter', 'write_sets', 'keep', 'untrained', 'train',
+           'measure', 'run_stages', 'training_log', 'parameters', 'outcome', 'plan', 'data_command', 'evaluate_command',
            'train_command', 'main', 'plot_learning']
 
 # %% ../nbs/87_parsers.ipynb #import-asyncio-import-json
@@ -572,12 +572,29 @@ def in_batches(
     batches = [order[i:i + size] for i in range(0, len(rows), size)]
     return [rows[i] for batch in rng.sample(batches[:-1], len(batches) - 1) + batches[-1:] for i in batch]
 
+# %% ../nbs/87_parsers.ipynb #check_room
+def check_room(
+    rows: Sequence[dict],  # from `record`
+    lengths: Sequence[int],  # of prompt and record, in tokens of the model
+    room: int,  # tokens that the model can take; 0 = any number
+    length: Callable[[str], int] = len,  # counts the tokens of a text as `sift` does
+) -> None:
+    "Refuse rows for which a model has no room"
+    long = [row for row, tokens in zip(rows, lengths, strict=True) if room and tokens > room]
+    if not long:
+        return
+    least = min(length(row["completion"][0]["content"]) for row in long)
+    raise DataError(f"{len(long):,} of {len(rows):,} stories with their contexts are longer than the {room:,} tokens that the model can take, "
+                    f"the longest has {max(lengths):,}. Leave them out with --parser.max_tokens {least - 1} --fresh, or take another model.")
+
 # %% ../nbs/87_parsers.ipynb #lessons
 def lessons(
     rows: Sequence[dict],  # from `record`
     tokenizer,
     size: int,  # of a batch
     seed: int = 0,
+    room: int = 0,  # tokens that the model can take; 0 = any number
+    length: Callable[[str], int] = len,  # counts the tokens of a text as `sift` does
 ) -> list[dict]:  # for `humanlm.sft.train_sft`
     "Make supervised rows in the order in which they are learnt"
     from humanlm.models import render, render_target
@@ -585,6 +602,7 @@ def lessons(
     target = pieces if knows_frames(tokenizer) else lambda text: [plain(text)]
     made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
     lengths = [len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"])) for row in made]
+    check_room(rows, lengths, room, length)
     return in_batches(made, lengths, size, seed)
 
 # %% ../nbs/87_parsers.ipynb #Run
@@ -656,7 +674,9 @@ def train(run: Run) -> None:
     model, tokenizer = load_model(run.model_folder("untrained"), s.model.template, s.model.dtype)
     model = add_adapter(model, s.model, run.model_folder("untrained"), s.run.seed)
     watch = (Progress("parser"), MetricsLog(run.folder / "metrics.jsonl", "parser"))
-    train_sft(model, tokenizer, lessons(run.rows(), tokenizer, s.sft.batch, s.run.seed), s.sft, out, s.run.seed, watch,
+    room = getattr(model.config, "max_position_embeddings", None) or 0
+    rows = lessons(run.rows(), tokenizer, s.sft.batch, s.run.seed, room, token_counter(s.model))
+    train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, watch,
               "wandb" if s.run.wandb else "none", s.model.max_prompt_tokens, {"save_total_limit": 1}, latest_checkpoint(out))
     keep(run, "trained", model.eval(), tokenizer)
 

@@ -307,6 +307,16 @@ def trained(tmp_path_factory):
     return folder, argv
 
 
+def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that_helps(tmp_path, capsys):
+    argv = ["train", "--run.name", "long", "--parser.kind", "hitom", "--parser.stories", "24", "--parser.tested", "1", "--sft.batch", "2", *TINY]
+    with chdir(tmp_path):
+        assert main(argv) == 2
+        told = capsys.readouterr().err
+        assert "than the 4,096 tokens" in told
+        limit = re.search(r"(--parser.max_tokens) (\d+) (--fresh)", told).groups()
+        assert main([*argv, *limit]) == 0
+
+
 def test_results_are_complete(trained):
     folder, argv = trained
     found = json.loads((folder / "r.json").read_text())
