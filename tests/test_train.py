@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,17 @@ import torch
 import yaml
 
 import humanlm.eval
+import humanlm.humanual
 import humanlm.train
+import raw_rows
 from humanlm.config import alone
-from humanlm.data import read_jsonl, to_json, write_jsonl
+from humanlm.data import Example, Message, Persona, read_jsonl, to_json, write_jsonl
+from humanlm.formats import map_row
 from humanlm.judges import JudgeConfig, other_judge
 from humanlm.llm import prices
 from humanlm.models import END, START, load_model
+from humanlm.rollout import ModelPolicy, RolloutError, load_policy
+from humanlm.talk import Talk
 from humanlm.trajectory import load_trajectories
 from server import serving
 
@@ -585,3 +591,70 @@ def test_hostile_threads_go_the_same_way(tmp_path):
     assert train(config) == 0
     page = (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
     assert "&lt;script&gt;" in page and not re.search(r"<script>alert|<img src=x|<u1>", page)
+
+
+# ---- real data
+
+COLUMNS = "{thread: log, id: msg, user: user, text: text, parents: replies_to, time: date}"
+needs_data = pytest.mark.skipif(not (DATA and Path(DATA).is_dir()), reason="set HUMANLM_DATA to a folder with real data")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    "Two real logs, built as the README says, and trained on under the config's own limit: a cold start and two steps"
+    folder, kept = tmp_path_factory.mktemp("real"), {"mediawiki.0", "rust.0"}
+    write_jsonl(folder / "irc.jsonl", [line for line in read_jsonl(Path(DATA) / "irc_threads" / "irc_dev.jsonl") if line["log"] in kept])
+    build = ["build", "--build.path", str(folder / "irc.jsonl"), "--build.source", "threads", "--build.out", str(folder / "built")]
+    assert humanlm.humanual.main([*build, "--build.min_comments", "2", "--build.known_users", "false", "--persona.least", "3", "--build.columns", COLUMNS]) == 0
+    shape = ["--model.hidden", "64", "--model.mlp", "128", "--model.vocab", "1000", "--hierarchy.levels", "[stance,response]", "--sft.batch", "4"]
+    run = ["--data.source", "examples", "--data.path", str(folder / "built"), "--run.out", str(folder), "--run.name", "run", "--run.methods", "[humanlm-hetero]"]
+    short = ["--sft.reply_steps", "30", "--trainer.max_steps", "2", "--rollout.num_prompts", "2", "--rollout.group_size", "4", "--data.max_test", "4",
+             "--test_judge.model", "rule", "--eval.bootstrap", "50"]
+    assert train(ROOT / "configs" / "humanlm-threads.yaml", *run, *shape, *short) == 0
+    return folder
+
+
+@needs_data
+def test_a_built_log_is_trained_on_and_evaluated(real, capsys, monkeypatch):
+    found = json.loads((real / "run" / "results.json").read_text())
+    assert {r["model"] for r in found["rows"]} == {"base", "cold-start", "humanlm-hetero"} and len(logged(real / "run", "humanlm-hetero")) == 2
+    kept = load_trajectories(real / "run" / "trajectories" / "humanlm-hetero")
+    assert len(kept) == 16 and all(t.row_id.startswith(("mediawiki.0/", "rust.0/")) and 100 < len(t.prompt_ids) <= 768 for t in kept)
+    write_jsonl(real / "thanks.jsonl", [{"example_id": row["id"], "response": "thanks"} for row in read_jsonl(real / "run" / "examples.jsonl")])
+    monkeypatch.chdir(real)
+    assert humanlm.eval.main(["run", "thanks.jsonl", "--run.name", "compared", "--run.out", str(real)]) == 0
+    compared = json.loads((real / "compared" / "results.json").read_text())
+    assert {"thanks", "humanlm-hetero"} <= {r["model"] for r in compared["rows"]} and any("thanks" in (p["a"], p["b"]) for p in compared["paired"])
+    assert {r["n"] for r in compared["rows"] if r["metric"] == "edit_similarity"} == {4}
+
+
+def openings():
+    "Three posts and three requests, the longest, the shortest and the most hostile, as their sources map them; the first post is made worse"
+    for source, file, field, hostile in (("reddit", "reddit_aita_posts/posts.jsonl", "post", "“"), ("wildchat", "wildchat_prompts/prompts.jsonl", "prompt", "robot:")):
+        raws = sorted(read_jsonl(Path(DATA) / file), key=lambda raw: len(raw[field]))
+        for i, raw in enumerate([raws[0] | {field: f"{raws[0][field]} {EVIL}"}, raws[-1], next(r for r in raws[1:-1] if hostile in r[field])]):
+            role = raw.get("poster", "f" * 64)
+            yield map_row(source, raw_rows.row([raw_rows.said(role, raw[field])], "Yes.", f"post{i}", role, {}))
+
+
+@needs_data
+def test_real_posts_and_requests_get_replies(real):
+    "A trained model answers each at every level: within its caps, up to its stop strings, and without a mark of the template"
+    setup = load_policy(real / "run" / "models" / "humanlm-hetero")
+    long = Example("long", "reddit", "test", "u", "c", Persona("u", "a tailor"), (Message("m", "user", "ann", "word " * 4000),), "")
+    with pytest.raises(RolloutError, match="limit is 768. Raise model.max_prompt_tokens"): Talk(setup).ask(long)
+    tokenizer, asked = setup.policy.tokenizer, json.loads((real / "run/models/humanlm-hetero/humanlm.json").read_text())["asked"]
+    talk = Talk(setup._replace(policy=ModelPolicy(setup.policy.model, tokenizer, 4000)))
+    marks, statuses = [tokenizer.convert_tokens_to_ids(mark) for mark in (START, END)], Counter()
+    for row in openings():
+        told = talk.ask(Example(row.row_id, row.source, "test", "tailor", row.context_id, Persona("tailor", "a tailor from Riga, short of time"), row.prompt, ""))
+        assert list(told.said) == ["stance", "response"] and told.thinks >= {"response"}
+        for level, t in told.said.items():
+            assert [t.prompt_ids.count(mark) for mark in marks] == [3, 2], "a system message, the post, an open turn"
+            assert 0 < len(t.completion_ids) <= asked[level]["max_tokens"] and not set(marks[:1]) & set(t.completion_ids)
+            assert all(stop not in t.text[:-len(stop)] for stop in asked[level]["stop"]), "nothing is written behind a stop string"
+            assert not re.search(r"</?(think|response|stance)>|<\|im_|</?name>", told.text(level))
+            statuses[t.parse_status] += 1
+        assert "</think>" not in told.thought("response")
+        assert all((t.parse_status == "ok") == bool(t.fields.get(level)) for level, t in told.said.items())
+    assert statuses.total() == 12 and set(statuses) <= {"ok", "missing", "unterminated", "empty"}, "so little training teaches the form to few, if any"
