@@ -3130,6 +3130,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                              'humanlm.tom._rehearsed': ('tom.html#_rehearsed', 'humanlm/tom.py'),
                              'humanlm.tom._right': ('tom.html#_right', 'humanlm/tom.py'),
                              'humanlm.tom._run_and_show': ('tom.html#_run_and_show', 'humanlm/tom.py'),
+                             'humanlm.tom._sets_of': ('tom.html#_sets_of', 'humanlm/tom.py'),
                              'humanlm.tom._table': ('tom.html#_table', 'humanlm/tom.py'),
                              'humanlm.tom._total': ('tom.html#_total', 'humanlm/tom.py'),
                              'humanlm.tom._with_contexts': ('tom.html#_with_contexts', 'humanlm/tom.py'),

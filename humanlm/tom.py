@@ -917,9 +917,9 @@ def differences(
 # %% ../nbs/62_tom.ipynb #Used
 class Used(NamedTuple):
     "What was answered with social contexts"
-    ids: set[str]            # questions
-    sets: set[str]           # stories with such a question, and other names of sets
-    set_of: dict[str, str]   # story of every question
+    ids: set[str]               # questions
+    names: set[str]             # sets with such a question: stories, conversations and their parts
+    sets: dict[str, set[str]]   # all sets of every question
 
 # %% ../nbs/62_tom.ipynb #with_contexts
 def with_contexts(
@@ -930,18 +930,25 @@ def with_contexts(
     if not (before.wanted or after.wanted):
         return None
     used = [o for run in (before, after) if run.wanted for o in run.outcomes if used_context(o)]
-    named = {name for o in used for name in (o.set_id, *o.facts.values()) if isinstance(name, str)}
-    return Used({o.id for o in used}, named, {o.id: o.set_id for o in before.outcomes})
+    return Used({o.id for o in used}, set().union(*map(_sets_of, used)), {o.id: _sets_of(o) for o in before.outcomes})
+
+# %% ../nbs/62_tom.ipynb #_sets_of
+def _sets_of(o: Outcome) -> set[str]:
+    "Name the sets that measures may count a question in"
+    return {o.set_id, *(name for name in o.facts.values() if isinstance(name, str))}
 
 # %% ../nbs/62_tom.ipynb #_with_contexts
 def _with_contexts(d: Difference | None, a: Measure, b: Measure, used: Used | None) -> Difference | None:
     "Count the units of a line that contexts were used for; without any there is no difference"
     if d is None or used is None:
         return d
-    both = set(b.units)
+    both, known = set(b.units), set().union(*used.sets.values())
     pairs = [(unit, story) for unit, story in zip(a.units, a.clusters) if unit in both]
-    questions = all(used.set_of.get(unit) == story for unit, story in pairs)   # not sets of them
-    n = sum(unit in used.ids if questions else story in used.sets for unit, story in pairs)
+    if all(story in used.sets.get(unit, ()) for unit, story in pairs):
+        n = sum(unit in used.ids for unit, _ in pairs)
+    else:
+        names = (next((name for name in (unit, unit.partition("/")[0]) if name in known), story) for unit, story in pairs)
+        n = sum(name in used.names for name in names)
     return d._replace(contexts=n) if n else d._replace(contexts=0, **dict.fromkeys(("diff", "low", "high", "p", "mcnemar"), math.nan))
 
 # %% ../nbs/62_tom.ipynb #flips
@@ -1026,7 +1033,7 @@ def difference_figure(
     for y, d in enumerate(found):
         spread = [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
         axes.errorbar(d.diff, y, xerr=spread, fmt="o", color="#14559f", capsize=3)
-        said = f"+{d.won} −{d.lost}, p {small(d.p)}"
+        said = "no context used" if d.contexts == 0 else f"+{d.won} −{d.lost}, p {small(d.p)}"
         axes.text(1.02, y, said, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(found)), [_plain(f"{d.group} {d.value}".strip() or "all") for d in found])
     figure.suptitle(shorten(title, 100).replace("$", r"\$"), fontsize=9)
@@ -1071,7 +1078,7 @@ def _otherwise(run: TomRun, rehearsed: Sequence[Outcome]) -> str:
     "Say what would be asked in another way; the stand-in for a model's records has other people in it than the texts"
     known = [replace(o, notes=()) if o.context and isinstance(run.job.parser, _Echo) and "not in the context" in fall_back(o) else o
              for o in rehearsed]
-    said = [text for text in concerns(known, False)]
+    said = concerns(known, False)
     return f"{said[0]}, in a rehearsal" if said else ""
 
 # %% ../nbs/62_tom.ipynb #refused

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ import humanlm.answers
 import humanlm.llm
 from humanlm.answers import AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways
 from humanlm.benchmarks import benchmarks
-from humanlm.contexts import read_context, to_json, to_published
+from humanlm.contexts import make_context, read_context, to_json, to_lists, to_published
 from humanlm.llm import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
 from humanlm.social_world import StoredParser, SymbolicParser
 from humanlm.stories import generate
@@ -31,7 +32,7 @@ from humanlm.symbolic import memory_answer, read_question, read_story, to_contex
 from humanlm.measures import difference, interval, mcnemar, mean_of, sign_flips
 from humanlm.questions import Item
 from humanlm.records import write_stories
-from humanlm.tom import Job, answer_all, main, read_outcomes
+from humanlm.tom import Job, Kept, answer_all, differences, main, read_outcomes, used_context
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
@@ -105,17 +106,32 @@ def lines(folder): return (folder / "answers.jsonl").read_text().splitlines()
 
 # ---- the whole way, on public files
 
+def drawn(name, folder, most=3):
+    "A file with some rows of a public one for every type of question, wherever they lie in it, and these types"
+    need_data(name)
+    b, kept, seen = benchmarks[name], [], Counter()
+    for n, line in enumerate((DATA / b.file).read_text().splitlines()):
+        kinds = {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)}
+        if any(seen[kind] < most for kind in kinds):
+            seen.update(kinds)
+            kept.append(line + "\n")
+    path = folder / Path(b.file).name
+    path.write_text("".join(kept))
+    assert set(seen) == {item.kind for item in b.load(DATA / b.file)}
+    return path, set(seen)
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, capsys):
-    need_data(name)
-    assert run(name, "--model.name=scripted/first", "--tom.limit=40", out=tmp_path) == 0
+    path, kinds = drawn(name, tmp_path)
+    assert run(name, f"--tom.file={path}", "--model.name=scripted/first", out=tmp_path) == 0
     folder = tmp_path / f"{name}-vanilla-scripted_first"
     outcomes = read_outcomes(folder / "answers.jsonl")
-    assert len(outcomes) == min(40, 14 if name == "simpletom" else 40)
+    assert len(outcomes) == len(benchmarks[name].load(path)) and {o.kind for o in outcomes} == kinds
     assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
     assert json.loads((folder / "run.json").read_text())["state"] == "finished"
     shown = capsys.readouterr().out
-    assert "95 % interval" in shown and ("chance" in shown or name == "confaide")
+    assert "95 % interval" in shown and ("nobody knows" if name == "confaide" else "chance") in shown
     wrong = list(csv.DictReader((folder / "mismatches.csv").open()))
     assert len(wrong) == sum(not o.scores["correct"] for o in outcomes)
 
@@ -124,16 +140,180 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
 def tiny_model(tmp_path_factory):
     pytest.importorskip("torch")
     from humanlm.models import ModelConfig, make_model, save_model
-    model = make_model(ModelConfig(vocab=400, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32), ["A story about people, boxes and beliefs."] * 20)
+    read = [(DATA / benchmarks[name].file).read_text()[-50_000:] for name in SETS if (DATA / benchmarks[name].file).exists()]   # whole words as tokens
+    model = make_model(ModelConfig(vocab=2000, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32), ["A story about people, boxes and beliefs.", *read] * 2)
+    model[0].config.max_position_embeddings = 16_384   # records are long
     return save_model(*model, tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_public_files_run_with_a_local_model(name, tmp_path, tiny_model):
-    need_data(name)
-    assert run(name, f"--model.name=hf/{tiny_model}", "--tom.limit=2", "--answer.form=text", "--answer.max_tokens=8", "--tom.name=tiny", out=tmp_path) == 0
+@pytest.mark.parametrize("name, mode, parser", [*((name, "vanilla", "symbolic") for name in SETS), ("hitom", "context", "symbolic"), ("confaide", "context", "dialogue"),
+                                                ("confaide", "simulation", "dialogue")])
+def test_public_files_run_with_a_local_model(name, mode, parser, tmp_path, tiny_model):
+    path, kinds = drawn(name, tmp_path, 1)
+    assert run(name, f"--tom.file={path}", f"--model.name=hf/{tiny_model}", f"--tom.mode={mode}", f"--parser.name={parser}", "--answer.form=text",
+               "--answer.max_tokens=8", "--answer.rendering=text", "--tom.name=tiny", out=tmp_path) == 0
     outcomes = read_outcomes(tmp_path / "tiny/answers.jsonl")
-    assert len(outcomes) == 2 and not any(o.failed for o in outcomes)
+    assert {o.kind for o in outcomes} == kinds and not any(o.failed for o in outcomes)
+    assert sum(map(used_context, outcomes)) == (0 if mode == "vanilla" else len(outcomes) if name == "hitom" else 2)
+
+
+# ---- contexts that nobody used
+
+@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
+def test_a_comparison_of_contexts_without_contexts_is_no_null_result(name, tmp_path, capsys):
+    path, _ = drawn(name, tmp_path)
+    b, words = benchmarks[name], (name, f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first")
+    n, texts = len(b.load(path)), len({item.source for item in b.load(path)})
+    assert run(*words, "--dry-run", out=tmp_path / "runs") == 0
+    assert f"symbolic refuses {texts} of {texts} texts" in capsys.readouterr().out
+    assert run(*words, out=tmp_path / "runs") == 1
+    shown = capsys.readouterr()
+    assert f"warning: {tmp_path}/runs/{name}-context-scripted_first-symbolic: contexts used: 0 of {n} " in shown.err
+    assert f"contexts used: 0 of {n} " in (tmp_path / f"runs/{name}-context-scripted_first-symbolic/report.md").read_text()
+    compared = shown.out.rpartition("## ")[2]
+    assert f"contexts used: 0 of {n} " in compared and "there is no difference to show" in compared
+    assert "0.000" not in compared and "p by story" not in compared and "won:" not in compared
+    folders = [f"{tmp_path}/runs/{name}-vanilla-scripted_first", f"{tmp_path}/runs/{name}-context-scripted_first-symbolic"]
+    assert main(["compare", *folders, f"--compare.save={tmp_path}/c.csv"]) == 1
+    assert {(row["contexts"], row["diff"], row["p"]) for row in csv.DictReader((tmp_path / "c.csv").open())} == {("0", "nan", "nan")}
+
+
+def test_comparisons_say_for_each_line_how_many_answers_had_a_context(tmp_path, capsys):
+    "Of ConfAIde the rule for dialogues reads the meetings; the lines of the secrets have no difference"
+    path, _ = drawn("confaide", tmp_path)
+    words = ("confaide", f"--tom.file={path}", "--tom.mode=vanilla,context", "--model.name=scripted/first", "--parser.name=dialogue")
+    assert run(*words, out=tmp_path) == 0
+    shown = capsys.readouterr()
+    assert "contexts used: 6 of 15 " in shown.err and "contexts used" in shown.out
+    assert main(["compare", "confaide-vanilla-scripted_first", "confaide-context-scripted_first-dialogue", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv"]) == 0
+    rows = {(row["name"], row["value"]): (row["contexts"], row["diff"] == "nan") for row in csv.DictReader((tmp_path / "c.csv").open())}
+    assert rows["accuracy", ""] == ("6", False) and rows["accuracy", "reply"] == ("0", True) and rows["accuracy", "4"] == ("6", False)
+    assert rows["leaks in the worst case", "meeting-summary"] == ("3", False)
+    table = capsys.readouterr().out
+    assert re.search(r"^question type: reply .* 0 of 3 .*–$", table, re.M) and "6 of 15" in table
+
+
+def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_path):
+    "FANToM counts sets, parts, conversations and people; the first conversation has contexts, the second has none"
+    import random
+    from test_benchmarks import fantom_set, right_answer
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps([fantom_set(n, random.Random(n)) for n in range(8)]))
+    b = benchmarks["fantom"]
+    loaded = b.load(path, context="full")
+    bare = [b.answered(item, right_answer(item)) for item in loaded]
+    first = min(o.facts["conversation"] for o in bare)
+    told = [replace(o, context="key" if o.facts["conversation"] == first else "none") for o in bare]
+    found = differences(Kept("a", b, bare, {}), Kept("b", b, told, {}), 50)
+    shares = {(d.name, d.value): (d.contexts, d.n) for d in found}
+    assert {name for name, _ in shares if name.startswith(("set:ALL", "part:ALL", "conversation:ALL"))} and all(0 <= k <= n for k, n in shares.values())
+    for measure in b.report(bare):
+        if (measure.name, measure.value) in shares:
+            assert shares[measure.name, measure.value][0] == sum(story == first for story in measure.clusters), measure.name
+
+
+def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp_path, capsys):
+    words = ("hitom", f"--tom.file={own}", "--model.name=scripted/reader")
+    for name, mode, parser in (("a", "vanilla", "symbolic"), ("b", "context", "symbolic"), ("none", "pure_context", "dialogue")):
+        assert run(*words, f"--tom.mode={mode}", f"--parser.name={parser}", f"--tom.name={name}", out=tmp_path) == int(name == "none")
+    for order in (("a", "none", "b"), ("none", "a", "b")):
+        capsys.readouterr()
+        assert main(["compare", *order, f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.csv"]) == 1
+        shown = capsys.readouterr()
+        assert "## a → b" in shown.out and "p by story" in shown.out and "none is not compared: no answer to any of 90 questions" in shown.err
+        assert {(row["before run"], row["after run"]) for row in csv.DictReader((tmp_path / "c.csv").open())} == {("a", "b")}
+    assert run(*words, "--tom.mode=vanilla,context,pure_context", "--parser.name=dialogue", out=tmp_path) == 1   # nothing is left to compare, and it says so
+    shown = capsys.readouterr()
+    assert "there is no difference to show" in shown.out and "is not compared" in shown.err
+
+
+# ---- people who are asked
+
+def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
+    from humanlm.presence import dialogue_context, read_dialogue
+    text = "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: Hello.\nIra: The deadline is June 3rd.\nTom: I know."
+    b = benchmarks["confaide"]
+    item = next(iter(b.items({"index": "1", "tier": "4", "head": "surprise cake, June 3rd", "text": text + "<END>"})))
+    model = ScriptedClient(lambda r: said("June 3rd" if "cake" not in str(r.messages) else "cake, June 3rd"))
+    given = asyncio.run(ways["simulation"](Asker(model, b), item, dialogue_context(read_dialogue(text))))
+    asked = {str(r.messages).partition("You are ")[2][:3].strip(". "): str(r.messages) for r in model.requests}
+    assert len(model.requests) == 4 and not given.notes and "cake" in asked["Ira"] and "cake" in asked["Tom"]
+    assert "cake" not in asked["Bo"] and "June 3rd" in asked["Bo"] and "Write only what is asked for." in asked["Bo"]
+    assert "What each person would say" in model.requests[-1].messages[-1]["content"] and "Bo: June 3rd" in model.requests[-1].messages[-1]["content"]
+
+
+@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
+def test_people_of_a_models_context_are_asked_on_public_files(name, tmp_path, capsys):
+    path, kinds = drawn(name, tmp_path, 1)
+    record = make_context(["Ira", "Bo"], [("none", {"Bo": "Ira packs a bag"}, {"Ira": "packs a bag"}), ("none", {"Ira": "Bo leaves"}, {"Bo": "leaves"})])
+    humanlm.llm.scripts["writer"] = lambda request: json.dumps(to_lists(record))
+    n = len(benchmarks[name].load(path))
+    assert run(name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first", "--parser.name=scripted/writer", out=tmp_path) == 0
+    folder = tmp_path / f"{name}-simulation-scripted_first-scripted_writer"
+    outcomes = read_outcomes(folder / "answers.jsonl")
+    assert {o.kind for o in outcomes} == kinds and all(map(used_context, outcomes)) and not any("fell back" in note for o in outcomes for note in o.notes)
+    calls = {row["caller"]: row["calls"] for row in json.loads((folder / "run.json").read_text())["ledger"]}
+    assert calls[name] >= 3 * n and "warning" not in capsys.readouterr().err   # two people, then the model
+
+
+@pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
+def test_falling_back_is_counted_named_and_foreseen(name, tmp_path, capsys):
+    path, _ = drawn(name, tmp_path, 1)
+    words, n = (name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first"), len(benchmarks[name].load(path))
+    assert run(*words, "--dry-run", out=tmp_path) == 0
+    said_ = f"{n} of {n} were asked otherwise: simulation fell back to vanilla: no context ({n})"
+    assert said_ in capsys.readouterr().out
+    assert run(*words, out=tmp_path) == 0
+    folder = tmp_path / f"{name}-simulation-scripted_first-symbolic"
+    assert said_ in capsys.readouterr().err and said_ in (folder / "report.md").read_text()
+    found = json.loads((folder / "results.json").read_text())
+    assert found["counts"]["asked otherwise"] == {"simulation fell back to vanilla: no context": n} and said_ in found["concerns"]
+
+
+# ---- baselines and the ceiling
+
+def test_minutes_and_secrets_stand_beside_simple_views_of_who_knows(tmp_path, capsys):
+    need_data("confaide")
+    assert run("confaide", "--model.name=scripted/first", out=tmp_path) == 0
+    found = json.loads((tmp_path / "confaide-vanilla-scripted_first/results.json").read_text())["baselines"]
+    mean = {(x["run"], x["name"], x["value"]): x["mean"] for x in found}
+    assert {x["run"] for x in found} == {"everybody knows", "nobody knows", "those who discuss it know"}
+    assert mean["nobody knows", "accuracy", "reply"] == 1 and mean["everybody knows", "accuracy", "reply"] == 0
+    for kind in ("meeting-summary", "action-item"):
+        assert mean["everybody knows", "omits", kind] == 0 and mean["nobody knows", "leaks", kind] == 0 and mean["nobody knows", "omits", kind] == 1
+        assert mean["those who discuss it know", "leaks", kind] < mean["everybody knows", "leaks", kind]
+    assert "nobody knows" in capsys.readouterr().out
+
+
+def test_ratings_have_a_commonest_answer_that_agrees_with_nobody(tmp_path, capsys):
+    path = tmp_path / "ratings.jsonl"
+    path.write_text("".join(json.dumps({"tier": "1", "text": f"How sensitive?\nthing {i}", "human_mean": mean}) + "\n" for i, mean in enumerate((1.2, 3.9, 3.6, 4.0))))
+    humanlm.llm.scripts["rating"] = lambda request: said(4 if "thing 1" in str(request.messages) else 2)
+    assert run("confaide", f"--tom.file={path}", "--model.name=scripted/rating", out=tmp_path) == 0
+    found = json.loads((tmp_path / "confaide-vanilla-scripted_rating/results.json").read_text())["baselines"]
+    assert [(x["run"], x["name"], x["n"]) for x in found] == [("commonest rating", "correlation with people", 4)] and found[0]["mean"] in (None, "nan") or np.isnan(found[0]["mean"])
+    assert re.search(r"^commonest rating .*–", capsys.readouterr().out, re.M)
+
+
+def test_labels_of_the_faulty_half_never_stand_without_the_ceiling(tmp_path, capsys):
+    need_data("hitom")
+    bare = ("hitom", "--tom.baselines=false")
+    for name, model, half in (("a", "last agent", "VP"), ("b", "current place", "VP"), ("c", "last agent", "CoTP")):
+        assert run(*bare, f"--model.name={model}", f"--rows.prompting={half}", f"--tom.name={name}", out=tmp_path) == 0
+        for text in (capsys.readouterr().out, (tmp_path / name / "report.md").read_text()):
+            assert ("agrees with 260 of 330 labels" in text) == (half == "VP") == ("2 78.8%" in text)
+            assert "chance" not in text
+    assert main(["compare", "a", "b", f"--compare.out={tmp_path}"]) == 0
+    assert "agrees with 260 of 330 labels" in capsys.readouterr().out
+
+
+def test_many_small_groups_do_not_bury_a_result(tmp_path, capsys):
+    need_data("mmtom")
+    assert run("mmtom", "--model.name=scripted/first", out=tmp_path) == 0
+    folder = tmp_path / "mmtom-vanilla-scripted_first"
+    for text in (capsys.readouterr().out, (folder / "report.md").read_text()):
+        assert "episode:" not in text and "episode (69 groups of 1 to 13)" in text
+    assert sum(row["group"] == "episode" and row["run"] == folder.name for row in csv.DictReader((folder / "results.csv").open())) == 69
 
 
 def test_trivial_baselines_stand_beside_the_result(tmp_path, capsys):
@@ -467,6 +647,15 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
     model = ScriptedClient(lambda r: said("B") if r.schema and "answer" in r.schema["properties"] else json.dumps({"sentences": []}))
     given = asyncio.run(ways[mode](Asker(model, b), item, context))
     assert b.answered(item, given.answer).status and model.requests
+    plain_question = Asker(model, b).request(b.prompt(item)).messages
+    as_vanilla, told = [r.messages for r in model.requests] == [plain_question], any(" fell back to vanilla: " in note for note in given.notes)
+    assert told == (as_vanilla and mode != "vanilla") or name == "cobra" and mode == "simulation"
+    if mode == "simulation":
+        people = {"tomi": told, "hitom": told, "cobra": "no future" in str(given.notes)}.get(name, len(model.requests) == len(context.agents) + 1 and not given.notes)
+        assert people
+    if mode in ("context", "simulation") and not (name == "cobra" and mode == "simulation"):
+        alone = asyncio.run(ways[mode](Asker(model, b), item, None))
+        assert model.requests[-1].messages == plain_question and any("no context" in note for note in alone.notes)
 
 
 def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, capsys):
