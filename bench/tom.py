@@ -3,7 +3,8 @@
     nice -n -5 python bench/tom.py           # about 2 minutes
     nice -n -5 python bench/tom.py --quick   # at most 40 s
 
-Hi-ToM-like questions of our own (five about each story) are answered by a server on loopback (tests/server.py) after 50 ms, 64 at once.
+Hi-ToM-like questions of our own (five about each story) are answered by a server on loopback (tests/server.py) after 50 ms, 64 at once,
+with two sentences of reasons and an answer, as a model would.
 A run makes the prompt, finds the context, which was written before (bench/social.py measures that), asks, reads and scores the
 answer, and keeps it on disk. The peers send the very same requests: `chat_all` with the same client, and `AsyncOpenAI` behind a semaphore. All take turns. "own
 ms" is the CPU time of this process per question beyond the peer's; the target is 2 ms beyond the client's.
@@ -30,6 +31,7 @@ from humanlm.records import write_stories
 from humanlm.tom import Answers, Job, answer_all
 
 CONCURRENCY, LATENCY = 64, 0.05
+SAYS = "Whoever left before the last move knows nothing of it. So the place of the first move is what counts here.\nAnswer: C"
 LIMITS = Limits(concurrency=CONCURRENCY, timeout=60.0)
 CONFIG = AnswerConfig(form="text", manual=False)
 hitom = benchmarks["hitom"]
@@ -115,7 +117,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write_stories("hitom", 100, 0, Path(folder) / "hitom.jsonl")
         items: list[Item] = list(hitom.load(Path(folder) / "hitom.jsonl"))
-    with tempfile.TemporaryDirectory() as store, serving(latency=LATENCY) as server:
+    with tempfile.TemporaryDirectory() as store, serving(latency=LATENCY, says=SAYS) as server:
         symbolic = StoredParser(SymbolicParser(), store)
         contexts = {text: asyncio.run(symbolic(text, "hitom")).context for text in {item.source for item in items}}
         with_model(server, items, contexts, store, *((3, 30) if quick else (12, math.inf)))

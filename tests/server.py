@@ -9,7 +9,8 @@
 It speaks enough of OpenAI's chat completions for the real SDKs: HTTP/1.1 with kept connections, on loopback. What goes
 wrong with a request depends on its content, on how often that content was sent before, and on the seed, never on timing, so
 that a failing run fails again. Questions that hold a judge's "candidates" get a judge's answer, in which each candidate has the
-number that its text states ("... 0.37 ..."; without one, a number that depends on the text): a score that reaches the wrong candidate is found. All else is echoed.
+number that its text states ("... 0.37 ..."; without one, a number that depends on the text): a score that reaches the wrong candidate is found. All else is echoed, or answered with
+one text that the settings give.
 
 The tests in test_llm.py script single replies from within their own process instead. This file, run as a command, is the server; it
 ends when its standard input does, which is when the process that started it ends in any way.
@@ -45,6 +46,7 @@ class Config:
     faults: dict = field(default_factory=dict)  # one of `FAULTS` → its probability; the sum is at most 1
     fault_attempts: int = 1_000_000  # content that was sent this often already is answered without a fault
     seed: int = 0          # of the faults
+    says: str = ""         # to what is no judge's question; empty: what it was told
     down: str = ""         # "503": that to everything; "refused": nobody listens
 
     def __post_init__(self):
@@ -89,11 +91,11 @@ def judge_answer(candidates, fault=""):
     return text[:len(text) * 3 // 5] if fault == "truncated answer" else text
 
 
-def answer(messages, fault=""):
+def answer(messages, fault="", says=""):
     "The text that the model would say"
     candidates = candidates_of(messages)
     if candidates: return judge_answer(candidates, fault)
-    said = str(messages[-1]["content"])
+    said = says or str(messages[-1]["content"])
     return said[:len(said) // 2] if fault in ANSWER_FAULTS else said
 
 
@@ -169,7 +171,7 @@ class Model:
         fault = choose(config.faults, config.seed, digest, attempt) if attempt < config.fault_attempts else ""
         if fault in NO_COMPLETION: return self.noted(fault, self.refusal(fault))
         asked = json.loads(body)
-        text = answer(asked["messages"], fault)
+        text = answer(asked["messages"], fault, self.config.says)
         finish = "length" if fault == "truncated answer" else "stop"
         data = json.dumps(completion(asked["model"], asked["messages"], text, finish)).encode()
         if fault in HTTP_FAULTS: return self.noted(fault, response(200, data[:len(data) // 2 if fault == "truncated body" else 0]))
