@@ -132,8 +132,8 @@ def _refusal(story: Story) -> str:
     if not story.unknown:
         return "parse failed: no sentence in which somebody does something."
     n, sentence, reason = story.unknown[0]
-    others = f" {len(story.unknown) - 1} more like it." if len(story.unknown) > 1 else ""
-    return f"parse failed: sentence {n}, {shorten(sentence)!r}: {reason}{others}"
+    others = f"; unread with it: {len(story.unknown) - 1:,} more" if len(story.unknown) > 1 else ""
+    return f"parse failed: sentence {n}, {shorten(sentence)!r}: {reason.rstrip('.')}{others}"
 
 # %% ../nbs/60_social_world.ipynb #DialogueParser
 class DialogueParser:
