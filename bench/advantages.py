@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import torch
 
-from humanlm.job import keep_memory
-from humanlm.advantages import broadcast, group_advantages
+from humanlm.alignment.job import keep_memory
+from humanlm.training.advantages import broadcast, group_advantages
 
 B, T, G = 1024, 1024, 8
 

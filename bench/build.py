@@ -50,7 +50,7 @@ def make_file(path, n, seed=0):
 
 
 def settings(path, out, sets):
-    from humanlm.config import parse
+    from humanlm.core.config import parse
     from humanlm.humanual import GROUPS
     return parse(GROUPS, [f"--build.path={path}", "--build.source=reddit", f"--build.out={out}", f"--build.sets={json.dumps(sets)}"])
 
@@ -73,7 +73,7 @@ def measure_write(tables, tmp):
     "Write tables that lie in memory, in the same row groups"
     import pyarrow.parquet as pq
 
-    from humanlm.sets import CHUNK, PARQUET
+    from humanlm.corpus.sets import CHUNK, PARQUET
     with Clock() as clock:
         for i, table in enumerate(tables): pq.write_table(table, tmp / f"floor{i}.parquet", row_group_size=CHUNK, **PARQUET)
     return clock.cpu

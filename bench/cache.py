@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from common import Clock
 
-from humanlm.cache import DiskCache, request_key
-from humanlm.llm import ChatReply, ScriptedClient, Usage, chat, chat_all
+from humanlm.models.cache import DiskCache, request_key
+from humanlm.models.client import ChatReply, ScriptedClient, Usage, chat, chat_all
 
 NAME = "bench/model"
 VERDICTS = [{"id": f"c{i}", "reason": "because of that " * 15, "score": 0.5} for i in range(4)]

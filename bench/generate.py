@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from humanlm.models import ModelConfig, _pad, generate, make_model, render
+from humanlm.models.weights import ModelConfig, _pad, generate, make_model, render
 
 TEXTS = [f"the council votes on the {a} {b}. it {c}. someone {s} the {a} {b}"
          for a in ("night", "early", "city", "river", "school") for b in ("tram", "market", "bridge", "tower", "festival")

@@ -22,12 +22,12 @@ import tempfile
 
 from common import Clock, in_turns, serving
 
-from humanlm.cache import DiskCache
-from humanlm.data import Message
-from humanlm.judges import OracleJudge, RuleJudge
-from humanlm.llm import Limits, vllm_client
-from humanlm.miniworld import STATE_LEVELS, make_world
-from humanlm.scoring import JudgeRequest, LLMJudge, score_groups
+from humanlm.models.cache import DiskCache
+from humanlm.data.records import Message
+from humanlm.rewards.judges import OracleJudge, RuleJudge
+from humanlm.models.client import Limits, vllm_client
+from humanlm.worlds.mini import STATE_LEVELS, make_world
+from humanlm.rewards.scoring import JudgeRequest, LLMJudge, score_groups
 
 WORDS = "bus tram night council rent cap park school vote paper street light money year people good late never always maybe".split()
 CONCURRENCY = 64

@@ -25,8 +25,8 @@ from importlib import metadata
 
 from common import Clock, in_turns, median_ratio, serving
 
-from humanlm.cache import DiskCache
-from humanlm.llm import Limits, chat, chat_all, vllm_client
+from humanlm.models.cache import DiskCache
+from humanlm.models.client import Limits, chat, chat_all, vllm_client
 
 CONCURRENCY, LATENCY, REQUESTS = 64, 0.05, 500
 LIMITS = Limits(concurrency=CONCURRENCY)

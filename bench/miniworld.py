@@ -2,7 +2,7 @@
 
 import time
 
-from humanlm.miniworld import STATE_LEVELS, make_world, read, score_reply, score_state, world_examples
+from humanlm.worlds.mini import STATE_LEVELS, make_world, read, score_reply, score_state, world_examples
 
 HOSTILE = {"10 MB of <": "<" * 10_000_000, "10 MB of one phrase": "no way to the night tram " * 400_000, "10 MB of apostrophes": "a'" * 5_000_000}
 

@@ -11,8 +11,8 @@ import sys
 import time
 from timeit import repeat
 
-from humanlm.hierarchy import ParsePolicy, clean_reply, parse
-from humanlm.levels import LEVELS
+from humanlm.hierarchy.prompts import ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.levels import LEVELS
 
 STRICT, THINK, FLEX = ParsePolicy(), ParsePolicy(thinking=True), ParsePolicy(strict=False)
 ONE = "<stance>leans away from the border bill</stance>"

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from statistics import fmean
 
-from humanlm.config import git_commit, read_yaml, versions
-from humanlm.data import atomic_write, read_jsonl, to_json
+from humanlm.core.config import git_commit, read_yaml, versions
+from humanlm.core.basics import atomic_write, read_jsonl, to_json
 
 ALL = "all"
 

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from common import Clock, in_turns, median_ratio
 
-from humanlm.contexts import structural_score
-from humanlm.stories import TOMI_KINDS, Replay, class_shares, eager_beliefs, generate, slow_answer
-from humanlm.symbolic import answer, baselines, memory_answer, parse_sentence, read_question, read_story, to_context
+from humanlm.social.contexts import structural_score
+from humanlm.social.stories import TOMI_KINDS, Replay, class_shares, eager_beliefs, generate, slow_answer
+from humanlm.social.symbolic import (
+    answer, baselines, memory_answer, parse_sentence, read_question, read_story, to_context,
+)
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 

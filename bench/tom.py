@@ -22,12 +22,12 @@ from pathlib import Path
 
 from common import Clock, in_turns, serving
 
-from humanlm.answers import AnswerConfig, Asker, shown
-from humanlm.benchmarks import benchmarks
-from humanlm.llm import Limits, chat_all, vllm_client
-from humanlm.questions import Item
-from humanlm.social_world import StoredParser, SymbolicParser
-from humanlm.records import write_stories
+from humanlm.benchmarks.answers import AnswerConfig, Asker, shown
+from humanlm.benchmarks.sets import benchmarks
+from humanlm.models.client import Limits, chat_all, vllm_client
+from humanlm.benchmarks.questions import Item
+from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.benchmarks.contexts import write_stories
 from humanlm.tom import Answers, Job, answer_all
 
 CONCURRENCY, LATENCY = 64, 0.05

@@ -25,15 +25,15 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
-from humanlm.advantages import group_advantages
-from humanlm.config import read_yaml
-from humanlm.hierarchy import HierarchyConfig, closing, make_rows, opening
-from humanlm.levels import LEVELS
-from humanlm.job import keep_memory
-from humanlm.miniworld import WorldConfig, make_world
-from humanlm.models import ModelConfig, make_model, render
-from humanlm.rollout import Method, single_turn
-from humanlm.trainer import MethodTrainer, trainer_args
+from humanlm.training.advantages import group_advantages
+from humanlm.core.config import read_yaml
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
+from humanlm.hierarchy.levels import LEVELS
+from humanlm.alignment.job import keep_memory
+from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.models.weights import ModelConfig, make_model, render
+from humanlm.training.rollout import Method, single_turn
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 N, G = 8, 8
 CONFIG = read_yaml(Path(__file__).resolve().parent.parent / "configs" / "humanlm-mini.yaml")

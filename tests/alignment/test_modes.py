@@ -1,0 +1,304 @@
+"""Every way of training on a real tiny model: what is asked, what is rewarded, and that each model is asked as it was trained."""
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+import humanlm.eval
+import humanlm.train
+from humanlm.core.config import parse as parse_settings
+from humanlm.data.records import Persona, sample_examples
+from humanlm.core.basics import read_jsonl
+from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text
+from humanlm.models.weights import load_model
+from humanlm.alignment.modes import MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows
+from humanlm.alignment.prefixes import Entry, PrefixConfig, PrefixMap
+from humanlm.training.rollout import load_policy
+from humanlm.data.trajectory import load_trajectories
+
+EXAMPLES = sample_examples()[:4]
+NAMES = ("stance", "goal", "response")
+STEPS, STATE, REPLY, THOUGHT = 20, 14, 60, 70
+TINY = {
+    "run": {"methods": list(MODES), "report": False}, "data": {"max_train": 60, "max_test": 4},
+    "world": {"users": 36, "replies_per_user": 12},
+    "model": {"vocab": 1100, "hidden": 64, "heads": 4, "kv_heads": 4, "mlp": 128},
+    "hierarchy": {"levels": list(NAMES), "state_tokens": STATE, "response_tokens": REPLY, "thought_tokens": THOUGHT},
+    "sft": {"lesson_steps": 60, "polite_steps": 10, "reply_steps": 4, "batch": 32},
+    "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "oracle"}, "prefixes": {"threshold": 0.1},
+    "trainer": {"max_steps": STEPS, "save_steps": 10, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
+}
+SCORED = [name for name, mode in MODES.items() if not mode.supervised]
+THINKING = {name: name.endswith(("-think", "-hetero")) for name in MODES}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    "All modes, twenty steps each, one cold start"
+    folder = tmp_path_factory.mktemp("modes")
+    config = folder / "tiny.yaml"
+    config.write_text(yaml.safe_dump(TINY | {"run": TINY["run"] | {"name": "tiny", "out": str(folder)}}), "utf-8")
+    assert humanlm.train.main(["--config", str(config)]) == 0
+    return folder / "tiny"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(run): return load_model(run / "models" / "base").tokenizer
+
+
+def settings(*methods, **hierarchy):
+    return SimpleNamespace(hierarchy=HierarchyConfig(**hierarchy), run=SimpleNamespace(methods=list(methods)))
+
+
+def said_by(run, name): return load_trajectories(run / "trajectories" / name)
+
+
+def prompt_of(t, tokenizer): return tokenizer.decode(t.prompt_ids)
+
+
+# ---- the table
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_thought_comes_before_replies_only_and_only_where_the_mode_thinks(name):
+    found = hierarchy_of(settings(), name)
+    assert (found.thinks("response"), found.thinks("stance")) == (THINKING[name], False)
+    for row in training_rows(EXAMPLES, found, name):
+        assert row["thinking"] == (THINKING[name] and row["level"] == "response")
+
+
+@pytest.mark.parametrize("methods,thinking", [(["sft", "humanlm"], "off"), (["sft", "humanlm-hetero"], "hetero"), (["sft-think"], "hetero")])
+def test_one_cold_start_prepares_for_all(methods, thinking):
+    assert cold_start_hierarchy(settings(*methods)).thinking == thinking
+    assert cold_start_hierarchy(settings(*methods, thinking="on")).thinking == "on"
+
+
+# ---- real rollouts
+
+ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": NAMES, "next": NAMES}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_what_is_asked_and_rewarded_in_twenty_steps(run, name):
+    said, mode = said_by(run, name), MODES[name]
+    assert len(said) == STEPS * 8 and {t.step for t in said} == set(range(STEPS))
+    levels = {t.level for t in said}
+    assert levels == set(ASKED[mode.asks]) or mode.asks == "next" and {"stance", "goal"} <= levels
+    for t in said:
+        assert list(t.scores) == (list(NAMES) if mode.rewarded == "all" else [t.level])
+        rewarded = [s.value for s in t.scores.values() if s.status != "unsaid"]
+        assert t.rewards["alignment"] == pytest.approx(np.mean(rewarded), nan_ok=True)
+    assert sum(t.parse_status == "ok" for t in said) > 4, "too few readable texts to say anything"
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_every_completion_stops_where_its_mode_says(run, name):
+    mode = MODES[name]
+    for t in said_by(run, name):
+        held = NAMES[:NAMES.index(t.level) + 1] if mode.asks in ("all", "up to") else (t.level,)
+        cap = sum(REPLY if level == "response" else STATE for level in held) + THOUGHT * (THINKING[name] and t.level == "response")
+        assert len(t.completion_ids) <= cap and all(t.mask)
+        assert t.text.count(f"</{t.level}>") <= 1 and t.text.rstrip().endswith(f"</{t.level}>") or f"</{t.level}>" not in t.text
+        assert t.fields == parse(t.text, held, ParsePolicy(thinking=THINKING[name] and t.level == "response")).fields
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_what_the_prompts_ask_for(run, tokenizer, name):
+    mode = MODES[name]
+    for t in said_by(run, name)[::7]:
+        system, _, tail = prompt_of(t, tokenizer).partition("<|im_end|>")
+        tail = tail.rpartition("<|im_start|>")[2]
+        tags = [level for level in NAMES if f"<{level}>" in system]
+        assert tags == (list(NAMES) if mode.together else [t.level])
+        if mode.asks == "next" and t.level != NAMES[0]:
+            before = NAMES[NAMES.index(t.level) - 1]
+            assert "</think>\n\n<stance>" in tail and tail.endswith(f"</{before}>")
+        else:
+            assert tail.endswith("<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n")
+
+
+def test_groups_of_one_step_share_prompt_and_level(run):
+    for name in SCORED:
+        groups = {}
+        for t in said_by(run, name): groups.setdefault((t.step, t.group), []).append(t)
+        assert all(len(g) == 4 and len({tuple(t.prompt_ids) for t in g}) == 1 and len({t.level for t in g}) == 1 for g in groups.values())
+
+
+# ---- prefix chaining
+
+def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
+    "Every prefix of the real run stands on an earlier trajectory of the same example at or above the threshold"
+    said, good, used = said_by(run, "prefix-chaining"), {}, 0
+    for step in range(STEPS):
+        now = [t for t in said if t.step == step]
+        for t in now:
+            tail = prompt_of(t, tokenizer).rpartition("</think>\n\n")[2]
+            before = NAMES[:NAMES.index(t.level)]
+            found = parse(tail, before).fields if before else {}
+            assert bool(tail) == bool(before) and list(found) == list(before)
+            if before:
+                earlier = good[before[-1], t.example_id]
+                best = {(reward, step, text.strip()) for reward, text, step in earlier}
+                top = max((reward, step) for reward, step, _ in best)  # the best ever, the newest among equals
+                assert (*top, found[before[-1]].strip()) in best
+                used += 1
+        for t in now:
+            value = t.scores[t.level].value
+            if t.fields.get(t.level, "").strip() and value >= 0.1:
+                good.setdefault((t.level, t.example_id), []).append((value, t.fields[t.level], t.step))
+    assert used > 0, "no level beyond the first was ever asked: nothing was tested"
+
+
+def test_the_map_is_part_of_every_checkpoint(run):
+    for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
+        states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
+        states.load(checkpoint / "prefixes.json")
+        assert len(states) and all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
+    logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "prefixes/stance" in line]
+    sizes = [line["prefixes/stance"] for line in logged]
+    assert len(sizes) == STEPS and sizes == sorted(sizes)
+
+
+def test_joint_logs_a_score_for_every_level(run):
+    lines = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "joint" and "reward" in line]
+    assert len(lines) == STEPS and all({f"score/{level}" for level in NAMES} <= line.keys() for line in lines)
+
+
+# ---- afterwards
+
+@pytest.mark.parametrize("name", ["base", "cold-start", *MODES])
+def test_each_model_says_how_it_was_trained_and_is_asked_so(run, name):
+    own = json.loads((run / "models" / name / "humanlm.json").read_text())
+    asked = load_policy(run / "models" / name).hierarchy
+    assert own["name"] == name and asked.thinks("response") == bool(THINKING.get(name))
+    assert asked.asks == ("together" if name in MODES and MODES[name].together else "each")
+    kept = read_jsonl(run / "evaluations" / f"{name}.jsonl")
+    assert len(kept) == 4 and all(set(row["texts"]) == set(NAMES) for row in kept)
+
+
+# ---- the paper's table of configurations
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = sorted(p for p in (ROOT / "configs" / "paper").glob("*.yaml") if p.stem != "shared")
+# (what a prompt asks for, thinking, levels) as in the table of configurations of the released code
+TABLE = {
+    "response-only": ("reply", "off", 1), "response-only-think": ("reply", "hetero", 1),
+    "response-only-wildchat": ("reply", "off", 1), "response-only-think-wildchat": ("reply", "hetero", 1),
+    "prefix-chaining": ("next", "off", 7), "humanlm": ("each", "off", 7), "humanlm-hetero": ("each", "hetero", 7),
+    "humanlm-wildchat": ("each", "off", 7), "humanlm-hetero-wildchat": ("each", "hetero", 7),
+    "separate-rewards": ("up to", "off", 3),
+}
+
+
+def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
+
+
+@pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
+def test_a_file_of_the_paper_is_what_its_row_says(path):
+    s = parse_settings(humanlm.train.GROUPS, ["--config", str(path)])
+    humanlm.train.check_settings(s)
+    name, = s.run.methods
+    hierarchy = hierarchy_of(s, name)
+    assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
+    assert (s.rollout.num_prompts, s.rollout.group_size, s.rollout.temperature, s.rollout.eval_temperature) == (32, 4, 0.8, 0.4)
+    assert s.judge.model != s.test_judge.model and s.trainer["beta"] == 0.001 and s.trainer["learning_rate"] == 1e-6
+    assert (s.trainer["epsilon"], s.trainer["delta"], s.trainer["max_grad_norm"], s.trainer["loss_type"]) == (0.2, 3.0, 1.0, "dapo")
+    assert humanlm.train.updates(s) == 8 and humanlm.train.max_steps(s, rows=320) == 80
+    rows = training_rows(EXAMPLES, hierarchy, name)
+    assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
+    reply = next(row for row in rows if row["level"] == "response")
+    assert reply["stop"][0] == "</response>" and reply["max_tokens"] >= 512 * (1 + hierarchy.thinks("response"))
+
+
+def test_settings_of_an_evaluation_train_nothing(capsys):
+    path = ROOT / "configs" / "paper" / "eval-only.yaml"
+    assert humanlm.train.main(["--config", str(path), "--dry-run"]) == 2
+    assert "nothing to train" in (said := capsys.readouterr().err) and "python -m humanlm.eval RUN --config" in said
+    assert parse_settings(humanlm.eval.GROUPS, ["--config", str(path)]).test_judge.model == "anthropic/claude-haiku-4-5"
+
+
+def test_delta_is_the_dual_clip():
+    "With a negative advantage the loss grows with the ratio up to delta and no further; with a positive one it changes nothing"
+    import inspect
+    import torch
+    from trl import GRPOTrainer
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    assert "coef_1 = torch.clamp(coef_1, max=self.args.delta)" in source and "torch.min(per_token_loss1, per_token_loss2)" in source
+    ratio = torch.tensor([0.5, 1.0, 2.0, 3.0, 30.0])
+    def loss(advantage): return -torch.min(ratio.clamp(max=3.0) * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    dual = torch.max(torch.min(-ratio, -ratio.clamp(0.8, 1.2)), torch.full_like(ratio, -3.0))  # max(min(rA, clip(r)A), cA) for A = -1
+    assert torch.allclose(loss(-1.0), -dual) and torch.allclose(loss(1.0), -torch.min(ratio, ratio.clamp(0.8, 1.2)))
+
+
+def test_the_paper_side_by_side(capsys):
+    assert humanlm.train.main(["--compare", *map(str, PAPER)]) == 0
+    table, shared = capsys.readouterr().out.strip().split("\n\n")
+    assert len(shared.splitlines()) > 25 and max(map(len, shared.splitlines())) < 80
+    head, _, *lines = table.splitlines()
+    assert next(line for line in lines if line.startswith("eval-only")).split()[1:5] == ["none"] * 4
+    for value in ("epsilon 0.2", "delta 3.0", "beta 0.001", "learning_rate 1e-06", "num_prompts 32", "max_grad_norm 1.0"):
+        assert value in shared and shared.count(value) == 1
+    assert head.split()[:5] == ["file", "asks", "thinking", "rewarded", "methods"] and "variant" in head
+    assert [line.split()[0] for line in lines] == [p.stem for p in PAPER]
+    assert humanlm.train.main(["--compare", str(PAPER[0])]) == 2
+
+
+# ---- personas that lose parts in training only
+
+def test_personas_lose_parts_in_training_rows_only():
+    config = HierarchyConfig(item_dropout=0.7, dropout_in="train")
+    people = [replace(e, persona=Persona(e.user_id, "Likes tea. Owns a boat. Hates rain. Reads a lot. Sings."), split=split)
+              for e in EXAMPLES for split in ("train", "test")]
+    def asked(e): return parts_text(training_rows([e], config, "humanlm")[0]["prompt"][0]["content"])
+    kept = {split: [sum(part in asked(e) for part in ("tea", "boat", "rain", "Reads", "Sings")) for e in people if e.split == split]
+            for split in ("train", "test")}
+    assert set(kept["test"]) == {5} and all(1 <= n < 5 for n in kept["train"])
+    assert [asked(e) for e in people] == [asked(e) for e in people]
+
+
+# ---- several processes
+
+def launch(config, *argv, count=2):
+    "Start a run in several processes, as torchrun and accelerate do"
+    env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "humanlm.train"]
+    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=240)
+
+
+def test_two_processes_share_one_run_and_one_map(tmp_path):
+    groups = {"run": {"methods": ["prefix-chaining"], "name": "two", "out": str(tmp_path), "report": False},
+              "sft": {"lesson_steps": 20, "polite_steps": 2, "reply_steps": 2, "batch": 32},
+              "hierarchy": TINY["hierarchy"] | {"response_tokens": 16}, "trainer": {"max_steps": 4, "save_steps": 2, "learning_rate": 0.002},
+              "rollout": {"num_prompts": 4, "group_size": 4}}
+    config = tmp_path / "two.yaml"
+    config.write_text(yaml.safe_dump(TINY | groups), "utf-8")
+    done = launch(config)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = load_trajectories(tmp_path / "two" / "trajectories" / "prefix-chaining")
+    files = {p.name for p in (tmp_path / "two" / "trajectories" / "prefix-chaining").iterdir()}
+    assert files == {f"step-{step:06d}-{process}.parquet" for step in range(4) for process in (0, 1)} and len(said) == 4 * 16
+    lines = [line for line in read_jsonl(tmp_path / "two" / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "loss" in line]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4], "one process writes the log"
+    assert [line["tokens/generated"] for line in lines] == [sum(len(t.completion_ids) for t in said if t.step == step) for step in range(4)]
+    states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load(), PrefixConfig(threshold=0.1))
+    for t in sorted(said, key=lambda t: t.step):
+        states.offer(Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step))
+    kept = json.loads((tmp_path / "two" / "checkpoints" / "prefix-chaining" / "checkpoint-4" / "prefixes.json").read_text())["entries"]
+    assert {(e["level"], e["example"]) for e in kept} == {(e.level, e.example) for level in states.entries.values() for e in level.values()}
+    assert done.stdout.count("response_alignment") == 1, "one process evaluates and shows the result"
+
+
+def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    config = tmp_path / "three.yaml"
+    config.write_text(yaml.safe_dump(TINY | {"judge": {"model": "openai/gpt-5-mini", "budget": 1.0}}), "utf-8")
+    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert "judge.budget cannot be kept by 3 processes" in error and "FSDP would split the model" in error and "num_prompts (2) must be a multiple" in error and "sft.batch (32)" in error

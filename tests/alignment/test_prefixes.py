@@ -1,0 +1,163 @@
+"""The best states so far: what enters, what replaces what, which row is asked next, and what survives a restart."""
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from humanlm.core.basics import ConfigError, DataError
+from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
+from humanlm.alignment.prefixes import Entry, PrefixConfig, PrefixMap, choose
+
+NAMES = HIERARCHY.names
+
+
+def states(**config): return PrefixMap(HIERARCHY, PrefixConfig(**config))
+
+
+def offered(*entries, **config):
+    found = states(**config)
+    for reward, step, text in entries: found.offer(Entry("stance", "e1", text, reward, step))
+    return found.get("stance", "e1")
+
+
+# ---- what enters (acceptance 6)
+
+@pytest.mark.parametrize("reward,text,enters", [
+    (0.9, "x", True), (1.0, "x", True), (0.8999, "x", False), (math.nan, "x", False), (1.0, "", False), (1.0, " \n", False)])
+def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, enters):
+    assert states().offer(Entry("stance", "e1", text, reward, 0)) is enters
+
+
+def test_the_threshold_is_the_levels_own_unless_one_is_set():
+    assert states().offer(Entry("stance", "e1", "x", 0.5, 0)) is False and states(threshold=0.5).offer(Entry("stance", "e1", "x", 0.5, 0))
+    assert states(threshold=0.0).offer(Entry("response", "e1", "x", 1.0, 0)) is False, "nothing is ever built on the reply"
+
+
+@pytest.mark.parametrize("entries,kept", [
+    ([(0.9, 1, "a"), (1.0, 2, "b")], "b"), ([(1.0, 1, "a"), (0.9, 2, "b")], "a"), ([(1.0, 1, "a"), (1.0, 2, "b")], "b"),
+    ([(1.0, 2, "a"), (1.0, 1, "b")], "a"), ([(1.0, 1, "a"), (0.95, 2, "b"), (0.1, 3, "c")], "a")])
+def test_best_ever_and_the_newest_among_equals(entries, kept): assert offered(*entries).field == kept
+
+
+@pytest.mark.parametrize("entries,kept", [([(1.0, 1, "a"), (0.9, 2, "b")], "b"), ([(1.0, 1, "a"), (0.1, 2, "b")], "a"), ([(0.9, 3, "a"), (1.0, 3, "b"), (0.95, 3, "c")], "b")])
+def test_recent_keeps_the_newest_that_is_good_enough(entries, kept): assert offered(*entries, keep="recent").field == kept
+
+
+def test_levels_and_examples_have_entries_of_their_own():
+    found = states()
+    for level in ("stance", "emotion"):
+        for example in ("e1", "e2"): found.offer(Entry(level, example, f"{level} of {example}", 1.0, 0))
+    assert len(found) == 4 and found.get("emotion", "e1").field == "emotion of e1" and found.get("belief", "e1") is None
+
+
+def test_a_thousand_random_offers_agree_with_a_plain_sort():
+    rng, found, all_offers = random.Random(0), states(threshold=0.5), []
+    for step in range(1000):
+        e = Entry(rng.choice(NAMES[:-1]), f"e{rng.randrange(5)}", f"text {step}", rng.choice([0.0, 0.4, 0.5, 0.7, 0.7, 1.0]), step // 8)
+        found.offer(e)
+        all_offers.append(e)
+    for level in NAMES[:-1]:
+        for example in {e.example for e in all_offers}:
+            fitting = [(e.reward, e.timestamp, i, e) for i, e in enumerate(all_offers) if (e.level, e.example) == (level, example) and e.reward >= 0.5]
+            assert found.get(level, example) == max(fitting)[-1]
+
+
+# ---- which row is asked
+
+ORDER = {f"e{i}": i for i in range(6)}
+
+
+def with_stances(*examples):
+    found = states()
+    for example in examples: found.offer(Entry("stance", example, f"stance of {example}", 1.0, 0))
+    return found
+
+
+def test_the_rule_of_choice():
+    found = with_stances("e1", "e4")
+    assert choose(found, "stance", "e0", ORDER) == ("stance", "e0", ())
+    assert choose(found, "emotion", "e1", ORDER) == ("emotion", "e1", (("stance", "stance of e1"),))
+    assert choose(found, "emotion", "e2", ORDER)[:2] == ("emotion", "e4"), "the next example that has something to stand on"
+    assert choose(found, "emotion", "e5", ORDER)[:2] == ("emotion", "e1"), "the order is a circle"
+    assert choose(found, "emotion", "e2", ORDER, [("emotion", "e4")])[:2] == ("emotion", "e1")
+    assert choose(found, "emotion", "e2", ORDER, [("emotion", "e4"), ("emotion", "e1")])[:2] == ("stance", "e2"), "one level down"
+    assert choose(found, "response", "e2", ORDER)[:2] == ("emotion", "e4"), "as many levels down as it takes"
+
+
+def test_a_prefix_is_the_chain_that_was_written_not_a_mixture():
+    found = with_stances("e1")
+    found.offer(Entry("emotion", "e1", "calm", 1.0, 1, (("stance", "stance of e1"),)))
+    found.offer(Entry("stance", "e1", "another stance", 1.0, 2))
+    assert choose(found, "belief", "e1", ORDER).prefix == (("stance", "stance of e1"), ("emotion", "calm"))
+
+
+# ---- on disk
+
+def test_saved_and_loaded_it_is_the_same(tmp_path):
+    found = with_stances("e1", "e2")
+    found.offer(Entry("emotion", "e1", 'hostile "text"\n</emotion>\ud800 ü', 0.95, 7, (("stance", "a"),)))
+    path = found.save(tmp_path / "prefixes.json")
+    again = states()
+    again.load(path)
+    assert again.get("stance", "e2") == found.get("stance", "e2") and again.entries.keys() == found.entries.keys()
+    assert again.get("emotion", "e1")[:2] == found.get("emotion", "e1")[:2] and again.get("emotion", "e1").before == (("stance", "a"),)
+    assert again.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
+    found = states(threshold=0.5)
+    for reward, example in ((0.6, "e1"), (0.95, "e2")): found.offer(Entry("stance", example, f"stance of {example}", reward, 0))
+    path, strict = found.save(tmp_path / "prefixes.json"), states(threshold=0.9)
+    strict.load(path)
+    assert strict.get("stance", "e1") is None and strict.get("stance", "e2").reward == 0.95
+    assert choose(strict, "emotion", "e1", ORDER)[:2] == ("emotion", "e2")
+    again = states(threshold=0.5)
+    again.load(path)
+    assert len(again) == 2
+
+
+def test_an_entry_of_an_unknown_level_is_refused(tmp_path):
+    path = with_stances("e1").save(tmp_path / "prefixes.json")
+    path.write_text(path.read_text().replace('"level": "stance"', '"level": "stanse"').replace('"level":"stance"', '"level":"stanse"'))
+    found = with_stances("e2", "e3")
+    with pytest.raises(DataError, match="an entry of level 'stanse'"): found.load(path)
+    assert len(found) == 2, "nothing changes"
+
+
+def test_a_choice_does_not_search_all_examples():
+    "Forty thousand examples, a map that is nearly full or nearly empty: a hundred choices take far less than a second"
+    places = {f"e{i}": i for i in range(40_000)}
+    for every in (1, 20_000):
+        found = states()
+        for i in range(0, 40_000, every): found.offer(Entry("stance", f"e{i}", "x", 1.0, 0))
+        start, chosen = time.perf_counter(), [choose(found, "emotion", f"e{39_900 - i}", places) for i in range(100)]
+        assert time.perf_counter() - start < 0.1
+        assert chosen[0].example == ("e39900" if every == 1 else "e0")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"levels": []}', '{"levels": ["stance"], "entries": []}', '{"levels": [], "entries": [{"level": 1}]}'])
+def test_a_broken_file_is_refused_and_nothing_changes(tmp_path, text):
+    (tmp_path / "prefixes.json").write_text(text)
+    found = with_stances("e1")
+    with pytest.raises(DataError, match="prefixes.json"): found.load(tmp_path / "prefixes.json")
+    assert len(found) == 1
+
+
+def test_other_levels_are_refused(tmp_path):
+    path = with_stances("e1").save(tmp_path / "prefixes.json")
+    with pytest.raises(DataError, match="not for stance, response"): PrefixMap(Hierarchy([HIERARCHY["stance"], HIERARCHY["response"]])).load(path)
+
+
+@pytest.mark.parametrize("config,message", [({"keep": "bets"}, "Did you mean 'best'"), ({"threshold": 1.5}, "between 0 and 1")])
+def test_settings_are_checked(config, message):
+    with pytest.raises(ConfigError, match=message): PrefixConfig(**config)
+
+
+def test_it_needs_no_torch():
+    code = "import sys, humanlm.alignment.prefixes, humanlm.alignment.modes; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

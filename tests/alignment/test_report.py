@@ -1,0 +1,315 @@
+"A report is made from whatever a run left behind, holds it as text, and asks for nothing."
+import json, math, re, shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
+from humanlm.data.records import Example, Message, Persona
+from humanlm.alignment.evaluation import Evaluation, Results, save_evaluations
+from humanlm.evaluation.results import ALL, Importance, Paired, Result
+from humanlm.alignment.report import (
+    PIECES, colour, completions_html, curve, demo_picture, figure_svg, headline, load_log, load_results,
+    markdown_html, paired_html, radar, results_bars, results_html, reward_curves, statement, texts_html, thin,
+    training_curves, write_report,
+)
+from humanlm.data.trajectory import Score, Trajectory, save_trajectories
+
+LEVELS = ("stance", "emotion", "goal")
+MODELS = {"base": 0.0, "cold-start": 0.2, "response-only": 0.3, "humanlm": 0.6, "chance": 0.1, "ceiling": 0.8}
+HOSTILE = """</style></script><script>alert(1)</script></td></pre><img src=//x.org onerror="z"><stance>' " & $x$ \u202e"""
+
+
+class Reader(HTMLParser):
+    "Read a page as a browser would: tags, attributes, text; every element must be closed"
+    VOID = {"meta", "br"}
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.stack = set(), set(), [], []
+        self.feed(page)
+        self.close()
+        assert self.stack == []
+
+    def handle_starttag(self, name, attrs):
+        self.tags.add(name)
+        self.attributes |= {key for key, _ in attrs}
+        if name not in self.VOID: self.stack.append(name)
+
+    def handle_startendtag(self, name, attrs): self.tags.add(name)
+
+    def handle_endtag(self, name): assert self.stack.pop() == name
+
+    def handle_data(self, data): self.text.append(data)
+
+
+def result_rows() -> list[Result]:
+    "Invented means"
+    levels = {"state_alignment": (ALL, *LEVELS), "response_alignment": (ALL,), "reply_state_alignment": (ALL, *LEVELS)}
+    return [Result(model, metric, level, 20, mean, max(0, mean - 0.05), mean + 0.05)
+            for model, mean in MODELS.items() for metric, names in levels.items() for level in names]
+
+
+def log_lines() -> list[dict]:
+    "Invented curves"
+    cold = [{"stage": "cold-start", "step": step, "loss": 2 / step} for step in range(1, 9)]
+    numbers = {"reward": 0.3, "reward/stance": 0.3, "reward/response": None, "parse/ok": 1.0, "judge/no_score": 0.0,
+               "tokens/generated": 100.0, "completions/mean_length": 9.0}
+    return cold + [{"stage": "humanlm", "step": step} | numbers for step in range(1, 9)]
+
+
+def make_run(folder: Path, text: str = "invented") -> Path:
+    "Write a whole run folder, with `text` wherever a run has text of others"
+    atomic_write(folder / "config.yaml", to_json(CONFIG | {"run": {"name": "r", "note": text}}))
+    atomic_write(folder / "run.json", to_json(record(text)))
+    atomic_write(folder / "data.md", f"# {text}\n\n| a | b |\n|--|--|\n| {text} | 2 |\n")
+    atomic_write(folder / "results.json", to_json({"rows": result_rows(), "paired": pairs(), "importance": matter(text)}))
+    write_jsonl(folder / "metrics.jsonl", log_lines())
+    write_jsonl(folder / "examples.jsonl", examples(text))
+    for model in ("base", "cold-start", "humanlm"):
+        save_evaluations(folder / "evaluations" / f"{model}.jsonl", evaluations(text))
+    for step in (0, 4):
+        save_trajectories(folder / "trajectories/humanlm" / f"step-{step:06d}-0.parquet", samples(text, step))
+    return folder
+
+
+CONFIG = {"data": {"source": "miniworld"}, "judge": {"model": "oracle"}, "model": {"name": "tiny"},
+          "reward": {"alignment": 1.0, "format": 0.0}}
+
+
+def record(text: str) -> dict:
+    calls = {"caller": text, "model": text, "calls": 2, "hits": 0, "tokens_in": 5, "tokens_out": 6, "cost": None}
+    return {"state": "finished", "name": text, "seed": 3, "data_fingerprint": "feedfacefeedface", "commit": text,
+            "versions": {"humanlm": text}, "machine": {"system": text}, "seconds": {"data": 1.0, text: 2.0},
+            "ledger": [calls]}
+
+
+def pairs() -> list[Paired]:
+    return [Paired("state_alignment", level, "humanlm", "cold-start", 20, 0.4, 0.3, 0.5) for level in (ALL, "stance")]
+
+
+def examples(text: str) -> list[Example]:
+    talk = (Message("m", "user", text, text),)
+    persona, states = Persona(text, text), {"stance": text}
+    return [Example(f"e{i}", text, "test", text, f"c{i}", persona, talk, text, states=states) for i in range(6)]
+
+
+def evaluations(text: str) -> list[Evaluation]:
+    def score(value, status="scored"): return Score("0", value, status, text, (text,), (0.5,), 0.1, text)
+    def scores(i): return {"state_alignment": {"stance": score(i / 6)},
+                           "response_alignment": {"response": score(math.nan, "judge failed")},
+                           "reply_state_alignment": {"stance": score(0.0, "bad format")}}
+    return [Evaluation(f"e{i}", f"c{i}", {"stance": text, "response": text}, scores(i)) for i in range(6)]
+
+
+def samples(text: str, step: int) -> list[Trajectory]:
+    return [Trajectory(f"t{step}{i}", text, 0, step, "stance", (), [1], [2], [True], text=text, errors=(text,),
+                       scores={"stance": Score("0", i / 3, "scored", text)}, advantage=i - 1.0) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    return write_report(make_run(tmp_path_factory.mktemp("runs") / "r")).read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> str:
+    return write_report(make_run(tmp_path_factory.mktemp("runs") / "h", HOSTILE)).read_text("utf-8")
+
+
+def matter(text: str) -> list[Importance]:
+    return [Importance("humanlm", metric, level, 20, r, r - 0.2, r + 0.2, r, r - 0.2, r + 0.2)
+            for metric in ("reply_state_alignment", "state_alignment") for level, r in {"stance": 0.6, text: math.nan}.items()]
+
+
+# ---- what the page says
+
+@pytest.mark.parametrize("config, said, unsaid", [
+    ({"judge": {"model": "rule"}, "test_judge": {"model": "oracle"}}, "Rewards in training came from another judge: rule", "have the same judge"),
+    ({"judge": {"model": "rule"}, "test_judge": {"model": "rule"}}, "Training and test have the same judge", "another judge"),
+    ({"judge": {"model": "rule"}}, "Training and test have the same judge", "another judge"),
+    ({"judge": {"model": "openai/x"}, "test_judge": {"model": "anthropic/y"}}, "Judge: the model anthropic/y", "have the same judge")])
+def test_it_says_which_judge_the_numbers_come_from(config, said, unsaid):
+    text = " ".join(statement(config))
+    assert said in text and unsaid not in text
+
+
+def test_states_that_matter_are_shown_with_their_points(page):
+    section = page[page.index('id="importance"'):]
+    for part in ("Pearson", "Spearman", "+0.60", "Every reply of", "Do they carry into the reply".lower()): assert part in section or part in section.lower()
+
+
+def test_measures_of_texts_have_a_table_of_their_own():
+    rows = [Result(m, name, ALL, 9, 0.5, 0.4, 0.6) for m in ("base", "<b>") for name in ("chrf", "bleu", "response_alignment")]
+    shown = texts_html(rows)
+    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and texts_html(rows[2:3]) == ""
+
+
+def test_differences_show_test_and_effect():
+    shown = paired_html([Paired("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), Paired("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
+    assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
+
+
+def test_it_opens_with_what_the_run_was(page):
+    said = page.index("Synthetic world"), page.index("Oracle judge"), page.index("Toy model"), page.index("<h2")
+    assert list(said) == sorted(said) and "Missing from this run" not in page
+
+
+@pytest.mark.parametrize("text", [
+    "0.60</b><br><small>0.55 – 0.65", "chance (reference)", "ceiling reads the persona", "+0.400",
+    "humanlm − cold-start", "no score · judge failed", "0.00 · bad format", "training step", "Wall time", "real replies",
+    "&quot;note&quot;", "feedfacefeedface"])
+def test_it_holds_the_numbers_and_where_they_come_from(page, text): assert text in page
+
+
+def test_examples_go_from_best_to_worst(page):
+    means = re.findall(r"mean score of humanlm (\d\.\d\d)", page)
+    assert means == sorted(means, reverse=True) and means[0] == "0.83" and means[-1] == "0.00" and len(means) == 4
+
+
+def test_it_asks_for_nothing_and_runs_nothing(page):
+    assert not re.findall(r'(?:href|src)="(?!#)|url\((?!#)|@import|https?:|<script', page)
+    assert "default-src 'none'" in page.replace("&#x27;", "'") and len(page) < 1_000_000
+
+
+def test_it_is_well_formed(page): assert {"svg", "table", "details", "h2"} <= Reader(page).tags
+
+
+def test_the_same_run_gives_the_same_page(tmp_path, page):
+    assert write_report(make_run(tmp_path / "r")).read_text("utf-8") == page
+
+
+# ---- hostile text
+
+def test_hostile_text_stays_text(page, hostile):
+    known, found = Reader(page), Reader(hostile)
+    assert found.tags <= known.tags and found.attributes <= known.attributes
+    assert not found.tags & {"script", "img", "stance"}
+    assert any("<script>alert(1)</script>" in text for text in found.text)
+
+
+def test_hostile_names_stay_text():
+    rows = [Result(HOSTILE, HOSTILE, HOSTILE, 2, 0.5, 0.4, 0.6)]
+    answer = {HOSTILE: Evaluation("1", "1", {HOSTILE: HOSTILE}, {})}
+    pages = (results_html(rows, {(HOSTILE, HOSTILE): HOSTILE}), completions_html(answer, {HOSTILE: HOSTILE}),
+             paired_html([Paired(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2, 0.1, 0.0, 0.2)]), markdown_html(HOSTILE),
+             figure_svg(results_bars(rows, HOSTILE), HOSTILE))
+    found = Reader("".join(pages))
+    assert not found.tags & {"script", "img", "stance"} and not found.attributes & {"onerror", "src"}
+
+
+@pytest.mark.parametrize("text", [
+    "|", "#", "- ", "| |\n|--|", "**", "`", "|a|\n\n#\n- b\n", "\n\n", "| a | b |\n| - | - |\n| c |"])
+def test_any_markdown_is_shown(text): Reader(markdown_html(text))
+
+
+# ---- what is missing or broken
+
+@pytest.mark.parametrize("name", PIECES)
+def test_a_missing_piece_is_named(tmp_path, name):
+    folder = make_run(tmp_path / "r")
+    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    page = write_report(folder).read_text("utf-8")
+    assert f"{name}: not there" in page and Reader(page)
+
+
+@pytest.mark.parametrize("name", [n for n in PIECES if n not in ("evaluations", "trajectories")])
+@pytest.mark.parametrize("content", [b"\xff\xfe{\n", b"[1]\n", b'{"rows": 3}\n', b"- x\n"])
+def test_a_broken_piece_is_named(tmp_path, name, content):
+    folder = make_run(tmp_path / "r")
+    (folder / name).write_bytes(content)
+    page = write_report(folder).read_text("utf-8")
+    fits = name == "data.md" and b"\xff" not in content or name == "run.json" and content.startswith(b'{"')
+    assert fits or f"{name}: not readable" in page
+
+
+@pytest.mark.parametrize("name", ["evaluations/humanlm.jsonl", "trajectories/humanlm/step-000000-0.parquet"])
+def test_a_broken_file_in_a_folder_is_named(tmp_path, name):
+    folder = make_run(tmp_path / "r")
+    (folder / name).write_text("{")
+    page = write_report(folder).read_text("utf-8")
+    assert "not readable" in page and Path(name).name in page
+
+
+def test_an_empty_folder_gets_a_report(tmp_path):
+    page = write_report(tmp_path).read_text("utf-8")
+    assert page.count(": not there") == len(PIECES) and "Data: unknown" in page and Reader(page)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="No run folder"): write_report(tmp_path / "nowhere")
+
+
+def test_a_run_with_only_a_cold_start(tmp_path):
+    folder = make_run(tmp_path / "r")
+    shutil.rmtree(folder / "trajectories")
+    write_jsonl(folder / "metrics.jsonl", [line for line in log_lines() if line["stage"] == "cold-start"])
+    rows = [r for r in result_rows() if r.model in ("base", "cold-start")]
+    atomic_write(folder / "results.json", to_json({"rows": rows, "paired": []}))
+    page = write_report(folder).read_text("utf-8")
+    said = ("No reward curves", "No training samples", "No paired differences", "loss, learning from text")
+    assert [text for text in said if text not in page] == []
+
+
+def test_an_unfinished_run_says_so(tmp_path):
+    folder = make_run(tmp_path / "r")
+    atomic_write(folder / "run.json", to_json({"state": "started"}))
+    assert "not finished (state: started)" in write_report(folder).read_text("utf-8")
+
+
+def test_a_log_that_was_cut_off_is_read(tmp_path):
+    lines = [to_json(line) for line in log_lines()]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, lines[-1][:20]]))
+    assert load_log(tmp_path / "metrics.jsonl") == log_lines()
+
+
+# ---- numbers
+
+def test_missing_numbers_stay_missing(tmp_path):
+    rows = [Result("a", "m", ALL, 0, math.nan, math.nan, math.nan)]
+    atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
+    found = load_results(tmp_path / "results.json").rows
+    page = results_html(found, {("m", ALL): "all"})
+    assert math.isnan(found[0].mean) and "none" in page and "0.00" not in page
+    assert "<svg" in figure_svg(results_bars(found, "m"), "no bar at all")
+
+
+def test_a_wrong_result_row_is_named(tmp_path):
+    atomic_write(tmp_path / "results.json", json.dumps({"rows": [{"model": "a", "mean": "high"}], "paired": []}))
+    with pytest.raises(DataError, match="rows 1"): load_results(tmp_path / "results.json")
+
+
+def test_the_headline_turns_a_pair_round():
+    rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
+    said = headline(Results(rows, [Paired("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m")
+    assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
+
+
+# ---- figures
+
+def test_long_logs_give_small_figures():
+    log = [{"stage": "humanlm", "step": step, "reward/stance": step % 7 / 7, "reward": 0.1} for step in range(1, 20_001)]
+    assert len(thin(curve(log, "humanlm", "reward/stance")).steps) <= 300
+    assert len(figure_svg(reward_curves(log), "")) + len(figure_svg(training_curves(log), "")) < 150_000
+
+
+def test_figures_leave_no_window_and_no_style_behind():
+    import matplotlib, matplotlib.pyplot as plt
+    before = dict(matplotlib.rcParams), plt.get_fignums()
+    rows, log = result_rows(), log_lines()
+    for figure in (results_bars(rows), radar(rows), training_curves(log), reward_curves(log, rows)):
+        figure_svg(figure, "x")
+    assert (dict(matplotlib.rcParams), plt.get_fignums()) == before
+
+
+def test_a_model_keeps_its_colour():
+    names = (*"abcd", "base", "cold-start", "humanlm", "sft", "response-only")
+    assert len({colour(name, list("abcd")) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_picture_for_the_readme(tmp_path, suffix):
+    path = demo_picture(make_run(tmp_path / "r"), tmp_path / f"demo.{suffix}")
+    assert 5_000 < path.stat().st_size < 150_000
+    if suffix == "svg": assert "synthetic world, oracle judge, 20 held-out replies" in path.read_text("utf-8")

@@ -1,0 +1,219 @@
+"""Experiments from outside: killed and resumed, seeds crossed with contexts by hand, thoughts that are given."""
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from humanlm.core.basics import ConfigError, read_jsonl
+from humanlm.alignment.evaluation import load_evaluations
+from humanlm.experiment import (
+    GROUPS, Found, cold_start_key, compared, crossed_intervals, crossed_means, differences, follows, load_outcome,
+    main, means, next_run, planned_runs, seed_means, told_rows, twin, written,
+)
+from humanlm.core.config import parse
+from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
+from humanlm.evaluation.results import ALL
+from humanlm.worlds.mini import WorldConfig, describe_all, make_world, realise, uniform_states
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = {
+    "experiment": {"seeds": [0, 1], "workers": 2}, "run": {"name": "tiny", "methods": ["response-only", "humanlm-hetero"]},
+    "data": {"source": "miniworld", "max_test": 4}, "world": {"users": 24, "topics": 60, "replies_per_user": 12},
+    "model": {"vocab": 900, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
+    "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 16, "thought_tokens": 8},
+    "sft": {"lesson_steps": 2, "polite_steps": 1, "faithful_share": 0.3, "faithful_steps": 1, "batch": 8},
+    "rollout": {"num_prompts": 2, "group_size": 2}, "judge": {"model": "rule"}, "eval": {"bootstrap": 50},
+    "trainer": {"max_steps": 2, "save_steps": 1},
+}
+
+
+def write(folder: Path, **groups) -> Path:
+    settings = {name: TINY.get(name, {}) | groups.get(name, {}) for name in {**TINY, **groups}}
+    settings["run"] |= {"out": str(folder / "runs")}
+    settings["experiment"] |= {"results": str(folder / "outcome.json")}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    return folder / "tiny.yaml"
+
+
+def settings(folder: Path, **groups): return parse(GROUPS, ["--config", str(write(folder, **groups))], "test")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(what, seconds: float = 120):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.1)
+
+
+def begin(config: Path, *more: str) -> subprocess.Popen:
+    words = [sys.executable, "-m", "humanlm.experiment", "--config", str(config), *more]
+    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def children(folder: Path) -> list[int]:
+    "Processes that work on the runs of an experiment"
+    found = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+    return [int(line.split()[0]) for line in found if "humanlm.experiment import work" in line and str(folder) in line]
+
+
+# A killed experiment leaves no process behind and goes on.
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
+def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
+    config, runs = write(tmp_path), tmp_path / "runs" / "tiny"
+    first = begin(config)
+    wait_for(lambda: (runs / "seed-0" / "models" / "base").exists() and len(children(tmp_path)) == 2)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    wait_for(lambda: not children(tmp_path), 70)
+    second = begin(config, "--resume")
+    wait_for(lambda: (runs / "seed-1" / "models" / "cold-start" / "config.json").exists())
+    second.send_signal(signal.SIGINT)
+    assert second.wait(90) == 130
+    assert not children(tmp_path)
+    third = begin(config, "--resume")
+    said = third.communicate(timeout=300)[0]
+    assert third.returncode == 0, said
+    assert_outcome(tmp_path / "outcome.json", runs)
+    assert main(["--config", str(config)]) == 2  # it exists: --resume or --fresh
+
+
+def assert_outcome(path: Path, runs: Path):
+    found, outcome = json.loads(path.read_text()), load_outcome(path)
+    assert found["arms"] == ["cold-start", "response-only", "humanlm-hetero"]
+    assert found["seeds"] == [0, 1] and found["judges"] == {"training": "rule", "test": "oracle"}
+    assert {"command", "versions", "commit", "intervals", "spent", "curves", "seconds"} <= set(found)
+    cells = {(r.model, r.metric) for r in outcome.rows}
+    assert {("ceiling", "state_alignment"), ("humanlm-hetero", "response_alignment"), ("cold-start-think", "words"),
+            ("humanlm-hetero (told dice)", "response_alignment")} <= cells
+    kept = [load_evaluations(runs / f"seed-{s}" / "evaluations" / "humanlm-hetero.jsonl") for s in (0, 1)]
+    values = [e.scores["state_alignment"]["belief"].value for one in kept for e in one]
+    mean = next(r.mean for r in outcome.rows if (r.model, r.metric, r.level) == ("humanlm-hetero", "state_alignment", ALL))
+    assert math.isclose(mean, float(np.nanmean(values)), abs_tol=1e-4)
+    tokens = {(row["arm"], row["seed"]): row["tokens"] for row in found["spent"]}
+    lines = [row for _, row in read_jsonl_rows(runs / "seed-1" / "metrics.jsonl") if row["stage"] == "response-only"]
+    assert tokens["response-only", 1] == sum(row.get("tokens/generated", 0) for row in lines) > 0
+    assert tokens["cold-start", 0] is None
+
+
+def read_jsonl_rows(path: Path): return list(enumerate(read_jsonl(path)))
+
+
+# Seeds and contexts are crossed.
+
+def test_crossed_means_by_hand():
+    values = np.array([[[0.0], [0.2]], [[0.4], [0.6]]])
+    drawn = crossed_means(values, ["x", "y"], 4000)[:, 0]
+    possible = sorted({round(s + c, 3) for s in (0, 0.2, 0.4) for c in (0, 0.1, 0.2)})  # means of seeds plus means of contexts
+    assert sorted(set(drawn.round(3))) == possible
+    assert abs((drawn.round(3) == 0.0).mean() - 1 / 16) < 0.02
+
+
+def test_one_context_leaves_only_the_seeds_and_one_seed_only_the_contexts():
+    values = np.array([[[0.1]], [[0.5]]])
+    assert set(crossed_means(values, ["x"], 200).round(3).ravel()) == {0.1, 0.3, 0.5}
+    alone = crossed_intervals(["a"], np.array([[[0.25], [0.75]]]), ["x", "y"])[ALL]
+    assert (alone.mean, alone.low, alone.high, alone.n) == (0.5, 0.25, 0.75, 2)
+
+
+def test_missing_scores_are_left_out_and_none_is_nan():
+    values = np.array([[[0.2, math.nan], [math.nan, math.nan]]])
+    found = crossed_intervals(["a", "b"], values, ["x", "y"])
+    assert (found["a"].mean, found["a"].n, found[ALL].mean, found[ALL].n) == (0.2, 1, 0.2, 1)
+    assert math.isnan(found["b"].mean) and math.isnan(found["b"].low)
+
+
+def table(*values): return {"m": {"a": list(values), "b": [v + 0.2 for v in values]}}
+
+
+def test_differences_are_paired_by_seed_and_example():
+    rng = np.random.default_rng(0)
+    noise = rng.random((2, 6))
+    found = Found(list("uvwxyz"), {"one": [table(*row) for row in noise], "other": [table(*(row + 0.3)) for row in noise]}, [])
+    wide = [r for r in means(found, 200) if r.model == "one" and r.level == ALL][0]
+    pair = [p for p in differences(found, [("other", "one")], 200) if p.level == ALL][0]
+    assert wide.high - wide.low > 0.05
+    assert np.allclose([pair.diff, pair.low, pair.high], 0.3)
+    assert np.allclose(list(seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)
+
+
+# Plans.
+
+def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
+    variants = {"plain": {}, "longer": {"trainer": {"max_steps": 9}}, "faithless": {"sft": {"faithful_share": 0.0}}}
+    runs = planned_runs(settings(tmp_path, variants=variants, experiment={"seeds": [5], "results": None}))
+    assert [twin(run, runs).variant for run in runs] == ["plain", "plain", "faithless"]
+    assert [run.settings.run.name for run in runs] == ["plain-seed-5", "longer-seed-5", "faithless-seed-5"]
+    assert next_run(runs[1:2], runs) is None and next_run(runs[1:], runs) is runs[2]
+    assert len({cold_start_key(run.settings) for run in runs}) == 2
+    pairs = compared(runs, ["cold-start"])
+    assert ("longer: humanlm-hetero", "plain: humanlm-hetero") in pairs
+    assert ("plain: response-only", "plain: cold-start") in pairs
+    assert all(a != b for a, b in pairs) and len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("variants, message", [
+    ({"x": {"sft": {"noize": 1}}}, "noise"), ({"x": {"sfd": {"noise": 1}}}, "no group"), ({"x": {"sft": 3}}, "no group"),
+    ({"x": {"run": {"methods": ["humanlm-hetro"]}}}, "humanlm-hetero"), ({"x": {"sft": {"noise": 7}}}, "noise")])
+def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, variants, message):
+    config = write(tmp_path, variants=variants)
+    assert main(["--config", str(config), "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_writes_nothing_and_counts_runs(tmp_path, capsys):
+    assert main(["--config", str(write(tmp_path)), "--dry-run"]) == 0
+    assert "2 runs, 2 cold starts, 4 trained models; 2 runs at once" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_other_settings_do_not_go_on_with_an_experiment(tmp_path, capsys):
+    config, folder = write(tmp_path), tmp_path / "runs" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("run: {seed: 4}\n")
+    assert main(["--config", str(config), "--resume"]) == 2
+    assert "was started with other settings" in capsys.readouterr().err
+
+
+# Thoughts that are given.
+
+def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
+    import random
+    rng = random.Random(0)
+    pairs = []
+    for _ in range(40):
+        states = uniform_states("the night tram", rng)
+        thought = written(describe_all(states, rng))
+        pairs += [(follows(thought, realise(states, rng)), follows(thought, realise(uniform_states("the night tram", rng), rng)))]
+    own, other = ([v for pair in pairs for v in pair[i].values() if not math.isnan(v)] for i in (0, 1))
+    assert set(own) == {1.0}
+    assert np.mean(other) < 0.4
+
+
+@pytest.mark.parametrize("thought", ["", "<value>", "<value></think>", "<nothing>here", "<value>purple", "a < b > c", "<" * 1000])
+def test_broken_thoughts_agree_with_nothing(thought):
+    assert all(math.isnan(v) for v in follows(thought, "frugal is the right way.").values())
+
+
+def test_told_rows_hold_the_whole_thought_and_ask_for_the_reply():
+    world = make_world(WorldConfig(users=24, replies_per_user=8))
+    example = next(e for e in world.examples if e.split == "test")
+    row, = told_rows([example], [{"belief": "luck decides most things"}], HierarchyConfig(thinking="hetero"))
+    assert parts_text(row["told"]) == "<belief>luck decides most things</think>"
+    assert row["thinking"] and row["level"] == "response"

@@ -1,0 +1,199 @@
+"Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
+import re
+import os, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
+from humanlm.data.records import Message, Persona
+from humanlm.hierarchy.prompts import HierarchyConfig
+from humanlm.hierarchy.levels import LEVELS
+from humanlm.rewards.judges import JudgeConfig, make_judge
+from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.models.weights import ModelConfig, make_model, save_model
+from humanlm.training.rollout import PolicySetup, RolloutConfig, ScriptedPolicy, contract
+from humanlm.rewards.scoring import JudgeError
+from humanlm.talk import Talk, TalkConfig, TalkWidget, converse, main, said_text, typed, went_on
+from test_viz import CHROMIUM, HOSTILE, read
+
+ROOT = Path(__file__).resolve().parents[2]
+WORLD = make_world(WorldConfig(users=36, replies_per_user=12))
+EXAMPLES = [e for e in WORLD.examples if e.split == "test"][:3]
+EXAMPLE = EXAMPLES[0]
+
+
+def setup_of(texts, thinking="off", **more):
+    script = {level: f"<{level}>{text}</{level}>" for level, text in texts.items()}
+    if thinking != "off": script["response"] = f"a thought.</think>{script['response']}"
+    return PolicySetup(ScriptedPolicy(script), HierarchyConfig(thinking=thinking, **more))
+
+
+TRUTH = EXAMPLE.states | {"response": EXAMPLE.reply}
+ORACLE = make_judge(JudgeConfig("oracle"), WORLD)
+
+
+@pytest.fixture
+def talk(): return Talk(setup_of(TRUTH, "hetero"), EXAMPLES, ORACLE)
+
+
+# ---- what was said
+
+def test_levels_come_one_by_one_and_the_judge_last(talk):
+    seen = list(talk.follow(EXAMPLE))
+    assert [list(t.said)[-1] for t in seen[:-1]] == list(LEVELS) and [t.evaluation is None for t in seen] == [True] * 7 + [False]
+    told = seen[-1]
+    assert {level: told.text(level) for level in LEVELS} == TRUTH and told.thought("response") == "a thought." and told.thought("goal") == ""
+    assert {told.score(level).value for level in LEVELS} == {1.0} and told.judge == ORACLE.name
+
+
+def test_a_model_that_writes_all_levels_at_once_is_shown_level_by_level():
+    joint = "".join(f"<{level}>{text}</{level}>" for level, text in TRUTH.items())
+    script = PolicySetup(ScriptedPolicy(lambda row, copy: joint), HierarchyConfig(asks="together"))
+    told = Talk(script, judge=ORACLE).ask(EXAMPLE)
+    assert {level: told.text(level) for level in LEVELS} == TRUTH and {told.score(level).value for level in LEVELS} == {1.0}
+
+
+def test_broken_forms_are_heard_and_named():
+    told = Talk(PolicySetup(ScriptedPolicy({n: "hm" if n != "response" else "no tags at all" for n in LEVELS})), judge=ORACLE).ask(EXAMPLE)
+    assert told.text("response") == "no tags at all" and told.text("goal") == ""
+    page = told._repr_html_()
+    assert "nothing that can be read" in page and page.count("(missing)") == 7 and "0.00 · bad format" in page
+
+
+def test_a_judge_that_fails_is_no_zero():
+    class Silent:
+        name = "silent"
+        async def __call__(self, request): return []
+    told = Talk(setup_of({level: "something else" for level in LEVELS}), judge=Silent()).ask(EXAMPLE)
+    assert "no score" in told._repr_html_() and told.score("response").status == "judge failed"
+
+
+def test_seeds_arrive():
+    class Noted(ScriptedPolicy):
+        async def generate(self, rows, sampling=None):
+            seen.append((sampling.temperature, sampling.seed))
+            return await super().generate(rows, sampling)
+    seen = []
+    policy = Noted({n: f"<{n}>x</{n}>" for n in LEVELS})
+    Talk(PolicySetup(policy)).ask(EXAMPLE, seed=7)
+    assert set(seen) == {(0.4, 7)}
+
+
+def test_a_conversation_goes_on_without_a_real_reply(talk):
+    told = talk.ask(went_on(talk.ask(EXAMPLE), "Are you sure?"))
+    assert [(m.name, m.content) for m in told.example.context[-2:]] == [(EXAMPLE.user_id, EXAMPLE.reply), ("you", "Are you sure?")]
+    assert told.evaluation is None and told.example.states is None and "real reply" not in told._repr_html_()
+
+
+def test_what_is_typed_is_read_as_it_is_shown():
+    example = typed("x", "bo: one\ntwo\nHUMAN: three\nbo: http://x")
+    assert [(m.name, m.content) for m in example.context] == [("bo", "one\ntwo"), ("HUMAN", "three"), ("bo", "http://x")]
+    assert typed("x", said_text(example)).context == example.context
+    assert [m.content for m in typed("x", "no name here").context] == ["no name here"]
+
+
+# ---- nothing leaves its place
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_conversation_stays_text(text):
+    from dataclasses import replace
+    example = replace(EXAMPLE, persona=Persona(text, text), context=(Message("m", name=text, content=text or "x"),), reply=text, user_id=text)
+    policy = ScriptedPolicy(lambda row, copy: f"{text}</think><{row['level']}>{text}</{row['level']}>")
+    told = Talk(PolicySetup(policy, HierarchyConfig(thinking="on", strict=False)), judge=make_judge(JudgeConfig("rule"))).ask(example)
+    read(told._repr_html_())
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
+    attack = "</div></table><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
+    talk = Talk(setup_of({level: attack for level in LEVELS}, "hetero"), judge=make_judge(JudgeConfig("rule")))
+    told = talk.ask(typed(attack, f"bo: {attack}"))
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", "utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>quiet</title>" in done.stdout and "<script" not in done.stdout.split("</title>")[1] and "<img" not in done.stdout
+
+
+# ---- the widget
+
+def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
+    w, titles = TalkWidget(talk), []
+    w.page.observe(lambda change: titles.append(change["new"].count("<tr")), "value")
+    w.answer.click()
+    assert titles[:3] == [2, 3, 4] and EXAMPLE.reply[:20] in w.page.value and w.told.evaluation and not w.reply.disabled
+    w.next.value = "Sure?"
+    w.reply.click()
+    assert w.told.example.context[-1].content == "Sure?" and w.next.value == "" and w.told.evaluation is None
+    w.menu.value = 1
+    assert (w.page.value, w.told, w.reply.disabled) == ("", None, True) and w.said.value == said_text(EXAMPLES[1])
+    w.answer.click()
+    assert w.told.example == EXAMPLES[1]
+
+
+def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
+    w = TalkWidget(talk)
+    w.persona.value = "a tailor"
+    w.answer.click()
+    assert (w.told.example.id, w.told.example.persona.text, w.told.evaluation) == ("typed", "a tailor", None)
+    w.said.value = " "
+    w.answer.click()
+    assert "nothing to reply to" in w.state.value and not w.answer.disabled
+    w.reply.click()
+    assert w.state.value == "Say something first."
+    assert TalkWidget(Talk(setup_of(TRUTH))).menu.value == -1
+
+
+# ---- the terminal
+
+def test_a_terminal_shows_no_control_characters(capsys):
+    talk = Talk(setup_of({level: "\x1b[31mred\x07" for level in LEVELS}))
+    converse(talk, TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: "")
+    assert "\x1b" not in (out := capsys.readouterr().out) and "\x07" not in out and "[31mred" in out
+
+
+def test_people_are_listed_and_chosen_by_number(talk, capsys):
+    answers = iter(["1", "Really?", ""])
+    converse(talk, TalkConfig(), lambda question: next(answers))
+    out = capsys.readouterr().out
+    assert f"2. {EXAMPLES[2].user_id} on:" in out and "judge           oracle" in out and "Really?" in out and out.count("reply  ") >= 2
+    for answer in ("9", "x"):
+        with pytest.raises(ConfigError, match="There is no row"): converse(talk, TalkConfig(), lambda question: answer)
+    converse(talk, TalkConfig(), lambda question: "")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    "A run with a tiny random model, held-out rows and a judge"
+    home, config = tmp_path_factory.mktemp("talk") / "runs" / "mini", ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
+    asked = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=12)
+    save_model(*make_model(config, [e.reply for e in WORLD.examples[:50]], ["<stance>", "</stance>", "<response>", "</response>"]),
+               home / "models" / "humanlm", contract(config, asked, RolloutConfig(), "humanlm", "politics"))
+    atomic_write(home / "config.yaml", "run: {methods: [humanlm]}\ndata: {source: miniworld}\nworld: {users: 36, replies_per_user: 12}\n"
+                 "judge: {model: rule}\ntest_judge: {model: oracle}\n")
+    write_jsonl(home / "examples.jsonl", EXAMPLES)
+    return home
+
+
+def test_the_command_brings_rows_and_judge_of_the_run(run, monkeypatch):
+    command = [sys.executable, "-m", "humanlm.talk", "--model.name", "mini"]
+    done = subprocess.run(command, input="0\nWhy?\n", capture_output=True, text=True, cwd=run.parent.parent, timeout=120,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert EXAMPLE.reply[:30] in done.stdout and "judge           oracle" in done.stdout and done.stdout.count("stance  ") >= 2
+
+
+@pytest.mark.parametrize("more, said", [
+    (["--talk.example", "9"], "There is no row 9"), (["--talk.persona", "x"], "belong together"),
+    (["--talk.example", "0", "--judge.model", "rul"], "Did you mean"), ([], "")])
+def test_the_command_says_what_is_wrong(run, capsys, monkeypatch, more, said):
+    monkeypatch.setattr("builtins.input", lambda question: "")
+    assert main(["--model.name", str(run), *more]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+
+
+def test_the_plan_loads_nothing(run, capsys):
+    assert main(["--model.name", str(run), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(rf"^model +{re.escape(str(run))}/", said, re.M) and "rows        3 held out" in said

@@ -1,0 +1,197 @@
+"Properties of humanlm.data.records that hold for any input, and what happens when a writer is killed."
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from humanlm.core.basics import DataError, escape, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
+from humanlm.data.records import (
+    Example, Message, Persona, check_leakage, data_fingerprint, example_from_dict, from_dict, load_examples, pick,
+    quoted_share, sample_examples, save_examples, split_by_context,
+)
+
+settings.register_profile("calm", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("calm")
+
+any_text = st.text(st.characters(codec=None), max_size=40)
+clean_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | any_text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(any_text, inner, max_size=4),
+    max_leaves=12,
+)
+messages = st.builds(
+    Message, id=clean_text, name=clean_text, content=clean_text, time=st.none() | st.floats(allow_nan=False, allow_infinity=False) | clean_text,
+    parents=st.lists(clean_text, max_size=2).map(tuple),
+)
+personas = st.builds(
+    Persona, user_id=clean_text, text=clean_text, fields=st.none() | st.dictionaries(clean_text, st.lists(clean_text), max_size=2),
+    evidence_ids=st.lists(clean_text, max_size=2).map(tuple), until=st.none() | st.integers(0, 9),
+)
+examples = st.builds(
+    Example, id=clean_text, source=clean_text, split=st.sampled_from(["", "train", "test"]), user_id=clean_text, context_id=clean_text,
+    persona=personas, context=st.lists(messages, min_size=1, max_size=3).map(tuple), reply=clean_text, order=st.integers(0, 10**9),
+    states=st.none() | st.dictionaries(clean_text, clean_text, min_size=1, max_size=2), schema_version=st.just(1),
+)
+many = st.lists(examples, min_size=1, max_size=6, unique_by=lambda e: e.id)
+
+
+@given(examples)
+def test_records_survive_json(example):
+    assert example_from_dict(json.loads(to_json(example))) == example
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet", "x"])
+@settings(max_examples=6)
+@given(rows=many)
+def test_every_format_gives_back_what_was_saved(tmp_path, name, rows):
+    assert load_examples(save_examples(tmp_path / name, rows)) == rows
+
+
+@given(st.lists(st.dictionaries(any_text, any_json, max_size=3), max_size=4))
+def test_jsonl_holds_any_text(tmp_path, rows):
+    def plain(value):
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    assert read_jsonl(write_jsonl(tmp_path / "rows.jsonl", rows)) == plain(rows)
+
+
+@given(st.binary(max_size=200))
+def test_reading_bytes_gives_rows_or_a_data_error(tmp_path, content):
+    (tmp_path / "x.jsonl").write_bytes(content)
+    try:
+        assert all(isinstance(row, dict) for row in read_jsonl(tmp_path / "x.jsonl"))
+    except DataError as e:
+        assert "x.jsonl, row" in str(e)
+
+
+@given(any_json, st.sampled_from([Example, Message, Persona]))
+def test_from_dict_gives_a_record_or_a_data_error(content, cls):
+    try:
+        assert isinstance(from_dict(cls, content), cls)
+    except DataError as e:
+        assert str(e).startswith("record")
+
+
+@given(st.data())
+def test_one_wrong_field_is_named(data):
+    row = to_dict(sample_examples()[0])
+    name = data.draw(st.sampled_from(sorted(row)))
+    wrong = row | {name: data.draw(st.sampled_from([object(), 1.5, True, [1], {"a": 1}]))}
+    with pytest.raises(DataError, match=f"field '{name}"):
+        example_from_dict(wrong)
+
+
+@given(any_text)
+def test_escaped_text_cannot_leave_its_place(text):
+    shown = escape(text)
+    assert not set("<>\"'") & set(shown)
+    shown.encode("utf-8")
+
+
+@given(any_text, st.integers(2, 60))
+def test_shorten_gives_one_line_in_bounds(text, n):
+    assert len(shorten(text, n)) <= n and "\n" not in shorten(text, n)
+
+
+@given(st.dictionaries(any_text, st.integers(), max_size=5))
+def test_fingerprints_do_not_see_the_order_of_keys(content):
+    assert fingerprint(content) == fingerprint(dict(reversed(content.items())))
+
+
+town = sample_examples()
+fractions = st.floats(0, 0.4)
+
+
+@given(st.permutations(town), fractions, fractions)
+def test_splits_are_whole_contexts_in_time_whatever_the_order(rows, test_frac, val_frac):
+    split = split_by_context(rows, test_frac, val_frac)
+    assert split == split_by_context(town, test_frac, val_frac)
+    sides = {}
+    for e in split:
+        sides.setdefault(e.context_id, set()).add(e.split)
+    assert all(len(names) == 1 for names in sides.values())
+    starts = {name: [min(e.order for e in split if e.context_id == c) for c, (n,) in sides.items() if n == name] for name in ("train", "val", "test")}
+    order = [start for name in ("train", "val", "test") for start in sorted(starts[name])]
+    assert order == sorted(order) and (test_frac == 0) == (not starts["test"])
+    assert check_leakage(split) == []
+
+
+@given(st.sets(st.sampled_from(sorted({e.user_id for e in town})), max_size=3))
+def test_held_out_users_are_only_in_test(held_out):
+    for e in split_by_context(town, 0.3, 0.1, held_out):
+        assert (e.user_id in held_out) <= (e.split == "test")
+        assert (e.split == "test_seen") <= bool(held_out)
+
+
+def test_equal_orders_are_split_by_id_of_the_context():
+    rows = [replace(e, order=0) for e in town]
+    assert split_by_context(rows, 0.2, 0.0) == split_by_context(rows[::-1], 0.2, 0.0)
+    assert {e.context_id for e in split_by_context(rows, 0.2, 0.0) if e.split == "test"} == {"t08", "t09"}
+
+
+@given(st.permutations(town), st.integers(0, 41), st.integers(0, 41))
+def test_a_smaller_choice_is_part_of_a_larger(rows, n, m):
+    small, large = pick(rows, min(n, m)), pick(town, max(n, m))
+    assert {e.id for e in small} <= {e.id for e in large} and len(small) == min(n, m)
+
+
+@given(st.lists(st.text("abcdefgh", min_size=1, max_size=6), min_size=5, max_size=30), any_text)
+def test_quoted_share_sees_through_case_and_punctuation(words, other):
+    text = " ".join(words)
+    if len({*zip(words, words[1:], words[2:])}) > 2:
+        assert quoted_share(text, f"{other}. {',  '.join(words).upper()}!") == 1.0
+    assert 0.0 <= quoted_share(text, other) <= 1.0
+
+
+def test_leak_checks_are_fast():
+    rows = [
+        replace(e, id=f"{e.id}-{n}", context_id=f"{e.context_id}-{n}", reply=f"{e.reply} {n}", order=e.order + 100 * n)
+        for n in range(120) for e in town
+    ]
+    start = time.process_time()
+    assert check_leakage(split_by_context(rows)) == []
+    assert time.process_time() - start < 3.0
+
+
+def test_fingerprint_of_the_sample_is_the_same_in_every_process():
+    code = "from humanlm.data.records import *; print(data_fingerprint(sample_examples()))"
+    found = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                            env=os.environ | {"PYTHONHASHSEED": seed}).stdout.strip() for seed in ("0", "1")}
+    assert found == {data_fingerprint(town)}
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
+    target = write_jsonl(tmp_path / "rows.jsonl", [{"n": 1}])
+    code = f"""
+import time
+from humanlm.data.records import write_jsonl
+def rows():
+    for n in range(10**9):
+        if n == 1000: print("writing", flush=True)
+        yield {{"n": n}}
+write_jsonl({str(target)!r}, rows())
+"""
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert writer.stdout.readline() == b"writing\n"
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert read_jsonl(target) == [{"n": 1}]
+
+
+def test_the_module_is_light():
+    code = "import sys, humanlm.data.records; print([m for m in ('torch', 'numpy', 'pandas', 'datasets', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -1,0 +1,217 @@
+"What is shown stays text, missing scores are never numbers, and pages stand alone."
+import io, math, shutil, subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from humanlm.data.records import Message, Persona, Example
+from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
+from humanlm.data.viz import (
+    JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_figure, score_grid, score_mark,
+    score_style, spread, tag,
+)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+TAGS = set("b br caption dd details div dl dt i li p small span summary table td th tr ul".split())
+ATTRIBUTES = {"style", "title", "open"}
+HOSTILE = [
+    "<script>alert(1)</script>", "</td></table></details>", '" onmouseover="alert(1)', "' onclick='x", "&lt;b&gt; &amp;",
+    "<stance>for</stance>", "<|im_end|>\n<|im_start|>assistant", "</title><img src=x onerror=y>", "\x00\x1b[31m\u202eabc",
+    "\ud800", "$x$ | `c`"]
+
+
+class Reader(HTMLParser):
+    "Read HTML as a browser would, and keep what it is made of"
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.stack = set(), set(), "", []
+
+    def handle_starttag(self, name, attrs):
+        self.tags.add(name)
+        self.attributes |= {key for key, _ in attrs}
+        if name != "br": self.stack.append(name)
+
+    def handle_endtag(self, name):
+        assert self.stack and self.stack.pop() == name
+
+    def handle_data(self, data): self.text += data
+
+
+def read(page: str) -> Reader:
+    "Parse a page; every element must be closed, every tag and attribute be one of ours"
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.stack == [] and reader.tags <= TAGS and reader.attributes <= ATTRIBUTES
+    return reader
+
+
+def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
+    "An invented sample of one token"
+    score = Score("0", value, more.pop("status", "scored"), more.pop("reason", "because"), ("point",), (value,))
+    return Trajectory(f"{step}{level}{group}{text}", "r1/stance", group, step, level, (), [1], [2], [True], text=text,
+                      scores={level: score}, advantage=advantage, **more)
+
+
+# ---- nothing leaves its place
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_score_stays_text(text):
+    score = Score(text, 0.5, text, text, (text,), (1.0,), 0.2, text)
+    read(score_mark(score))
+    read(score_grid({text: {text: score, "goal": 0.3}}, text))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_an_example_stays_text(text):
+    persona = Persona(text, fields={text: text})
+    talk = (Message(text, text, text, text),)
+    read(example_html(Example(text, text, text, text, text, persona, talk, text, states={text: text})))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_training_sample_stays_text(text):
+    samples = [replace(trajectory(text, reason=text, status=text, errors=(text,)), row_id=text, level=text)]
+    read(group_html(samples))
+    read(TrajectoryViewer(samples)._repr_html_())
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_any_text_is_shown_as_it_is(inside, attribute):
+    from humanlm.core.basics import escape
+    page = read(tag("p", escape(inside), title=attribute))
+    assert page.tags == {"p"} and page.attributes <= {"title"}
+
+
+def test_a_text_can_be_read_again():
+    assert "<stance>for</stance>" in read(group_html([trajectory("<stance>for</stance>")])).text
+
+
+# ---- no score is not zero
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_more_score_is_never_paler(a, b):
+    depth = lambda value: float(score_style(value).split(",")[3].split(")")[0])
+    assert depth(min(a, b)) <= depth(max(a, b))
+
+
+@pytest.mark.parametrize("score", [None, math.nan, *(Score("0", math.nan, s) for s in ("judge failed", "over budget"))])
+def test_a_missing_score_says_so(score):
+    shown = score_mark(score)
+    assert "no score" in shown and "repeating-linear-gradient" in shown
+    assert "0.00" not in shown and "nan" not in shown
+
+
+def test_a_fault_of_the_candidate_is_a_zero_with_its_status():
+    assert "0.00 · copied context" in score_mark(Score("0", 0.0, "copied context", "60% stand in the context"))
+
+
+def test_a_cell_that_was_not_asked_for_is_empty():
+    page = score_grid({"a": {"stance": 0.5}, "b": {"goal": None}})
+    assert page.count("no score") == 1 and page.count("<td") == 4
+
+
+def test_an_advantage_that_is_missing_is_not_a_push():
+    page = group_html([trajectory("a", advantage=math.nan), trajectory("b", value=math.nan, advantage=math.nan)])
+    assert "none" in page and "no push" in page and "nan" not in page
+
+
+# ---- choosing
+
+@given(st.lists(st.integers(), unique=True), st.integers(2, 9))
+def test_spread_keeps_both_ends_and_the_order(items, n):
+    found = spread(items, n)
+    assert len(found) == min(n, len(items)) and found == sorted(found, key=items.index)
+    if items: assert found[0] == items[0] and found[-1] == items[-1]
+
+
+@given(st.text(), st.integers(1, 50))
+def test_a_cut_text_says_what_is_missing(text, limit):
+    more = len(text) - limit
+    assert f"({more} characters more)" in cut(text, limit) if more > 0 else cut(text, limit) == text
+
+
+def test_samples_stand_best_first_and_missing_pushes_between():
+    pushes = {"worst": -1.0, "best": 1.0, "unscored": math.nan}
+    page = group_html([trajectory(text, advantage=push) for text, push in pushes.items()])
+    assert page.index("best") < page.index("unscored") < page.index("worst")
+
+
+def test_token_advantages_are_averaged():
+    t = replace(trajectory(), completion_ids=[1, 2], mask=[True, True], advantage=[1.0, 0.0])
+    assert push(t) == 0.5 and "+0.50" in group_html([t])
+    assert math.isnan(push(replace(t, completion_ids=[], mask=[], advantage=[])))
+
+
+def test_the_viewer_reads_what_a_run_wrote(tmp_path):
+    for step in (0, 5, 10, 15):
+        samples = [trajectory(step=step, level=level) for level in ("stance", "goal")]
+        save_trajectories(tmp_path / f"step-{step:06d}.parquet", samples)
+    viewer = TrajectoryViewer(load_trajectories(tmp_path), steps=2)
+    page = viewer._repr_html_()
+    assert viewer.steps == [0, 5, 10, 15] and viewer.levels == ["stance", "goal"]
+    assert page.count("<details open") == 1 and "goal · step 15" in page and "step 5" not in page
+
+
+def test_menus_follow_each_other():
+    run = [trajectory(f"text {g} of {level} {step}", step=step, level=level, group=g)
+           for step, levels in ((0, ("stance", "goal")), (9, ("goal",))) for level in levels for g in (4, 7)]
+    menus, page = TrajectoryViewer(run).widget().children
+    step, level, number = menus.children
+    assert "text 4 of stance 0" in page.value
+    number.value = 1
+    assert "text 7 of stance 0" in page.value
+    step.value = 9
+    assert "No stance in step 9" in page.value
+    level.value = "goal"
+    assert "text 7 of goal 9" in page.value
+
+
+def test_a_page_asks_for_nothing():
+    page = TrajectoryViewer([trajectory()])._repr_html_() + score_grid({"a": {"b": 0.1}})
+    assert not [word for word in ("http", "src=", "href=", "url(", "<script", "<link") if word in page]
+
+
+# ---- a judged batch
+
+def judged(text: str, value: float = 0.5, **more) -> Score:
+    return Score(text, value, more.pop("status", "scored"), text, (text,), (value,), 0.2, text, **more)
+
+
+def test_judged_batch_filters_by_disagreement_flags_and_missing_scores():
+    rows = {"a": {"stance": judged("a", 0.9)}, "b": {"stance": judged("b", 0.5, flags=("own sum 0.9",))},
+            "c": {"stance": judged("c", math.nan, status="judge failed")}, "d": {"stance": judged("d", 0.4)}}
+    batch = JudgedBatch(rows, {"a": {"stance": judged("a", 0.5)}, "d": {"stance": judged("d", 1.0)}})
+    assert batch.keep("judges differ", 0.3) == ["d", "a"] and batch.keep("judges differ", 0.61) == []
+    assert batch.keep("flagged") == ["b"] and batch.keep("no score") == ["c"] and batch.keep() == list("abcd")
+
+
+def test_judged_batch_without_candidates_is_an_empty_grid():
+    assert "0 of 0" in JudgedBatch({}).html() and JudgedBatch({}).widget().children
+    score_figure({}, "nothing")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_judged_batch_stays_text(text):
+    batch = JudgedBatch({text: {text: judged(text, flags=(text,))}}, {text: {text: judged(text, math.nan, status=text)}}, text)
+    read(batch.html())
+    score_figure(batch.rows, text).savefig(io.BytesIO())
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_no_candidate_runs_in_a_real_browser(tmp_path):
+    attacks = ["<script>document.title = 'ran'</script>", "<img src=x onerror=\"document.title = 'ran'\">",
+               "</td></table><svg onload=\"document.title = 'ran'\">", "' onmouseover='x' autofocus onfocus='document.title = 1"]
+    batch = JudgedBatch({a: {"stance": judged(a), "emotion": judged(a, math.nan, status="judge failed")} for a in attacks}, title=attacks[0])
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{batch.html()}", "utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>quiet</title>" in done.stdout, "a text ran as a script"
+    body = done.stdout.split("</title>")[1]
+    assert not any(f"<{name}" in body for name in ("script", "img", "svg"))
+    assert body.count("&lt;script&gt;document.title = 'ran'&lt;/script&gt;") >= 2

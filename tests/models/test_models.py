@@ -1,0 +1,327 @@
+"""Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokenizers, decoders, trainers
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
+                          Qwen2Config)
+
+from humanlm.models.weights import (
+    END, START, ModelConfig, ModelError, adapter_base, add_adapter, contract_files, cut_completion, end_ids,
+    fit_prompt, generate, has_adapter, load_model, make_model, merge_adapter, render, render_target, save_model,
+    segments, tiny_model, token_logps, train_tokenizer,
+)
+
+TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "too loud", "late")]
+TAGS = ["<stance>", "</stance>", "<response>", "</response>"]
+MARKERS = [START, END, "<|endoftext|>", "<think>", "</think>", "<name>", "</name>", *TAGS]
+
+
+@pytest.fixture(scope="module")
+def tok(): return train_tokenizer(TEXTS * 5, 600, TAGS)
+
+
+@pytest.fixture(scope="module")
+def model(tok):
+    torch.set_num_threads(1)
+    return tiny_model(ModelConfig(hidden=64, mlp=96), tok)
+
+
+def user(content, name=""): return {"role": "user", "name": name, "content": content}
+
+
+def hostile(rng):
+    pieces = [*MARKERS, "<b>", "&amp;", "\n", " ", "\x00", "ž馬🚋", "{{ m }}", "\ue0001\ue001", "{% raise %}", "the tram", "\u202e", "<|im_", "end|>"]
+    return "".join(rng.choices(pieces, k=rng.randrange(12)))
+
+
+def test_import_without_torch():
+    code = "import sys, humanlm.models.weights; print([m for m in ('torch', 'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_hostile_text_never_becomes_markup(tok):
+    rng, special = random.Random(0), set(tok.convert_tokens_to_ids(MARKERS))
+    for _ in range(300):
+        name, text = hostile(rng), hostile(rng)
+        parts = segments(tok, [{"role": "system", "content": text}, user(text, name)], speaker=name or "HUMAN")
+        assert not special & {i for s in parts if s.kind == "content" for i in s.ids}
+        assert text.strip() + END in tok.decode([i for s in parts for i in s.ids])
+        assert not special & set(render_target(tok, text, end=False)) and tok.decode(render_target(tok, text, False)) == text
+
+
+@pytest.mark.parametrize("content", ["the night tram is late", "  trimmed \n", "žluť 🚋"])
+def test_ordinary_text_renders_like_the_template(tok, content):
+    messages = [{"role": "system", "content": "fine"}, user(content, "mila"), {"role": "assistant", "content": content}, user("late")]
+    for thinking in (True, False, None):
+        extra = {} if thinking is None else {"enable_thinking": thinking}
+        usual = tok.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **extra)
+        assert tok.decode(render(tok, messages, thinking=thinking)) == usual
+
+
+def test_callers_truncation_does_not_reach_prompts():
+    tok = train_tokenizer(TEXTS, 400)
+    tok(["the night tram"] * 2, truncation=True, max_length=2, padding="max_length")
+    assert len(render(tok, [user("the night tram is late")])) > 15
+
+
+def test_changed_template_is_noticed():
+    tok = train_tokenizer(TEXTS, 400)
+    before = render(tok, [user("late")])
+    tok.chat_template = tok.chat_template.replace("<name>", "by ").replace("</name>", "")
+    assert render(tok, [user("late")]) != before and "by HUMAN" in tok.decode(render(tok, [user("late")]))
+
+
+def _unigram():
+    tok = Tokenizer(token_models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("a", -1.0), ("b", -1.0), ("<", -2.0), ("/", -2.0), ("s", -2.0), (">", -2.0)], 0))
+    return tok
+
+
+def _greedy_bpe():
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {"</s>": 256, "ab": 257}
+    tok = Tokenizer(token_models.BPE(vocab=vocab, merges=[("a", "b")], ignore_merges=True))
+    tok.decoder = decoders.ByteLevel()
+    return tok
+
+
+@pytest.mark.parametrize("make", [_unigram, _greedy_bpe])
+def test_twin_of_other_tokenizers(make):
+    backend = make()
+    backend.add_special_tokens([AddedToken("</s>", special=True)])
+    tok = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+    tok.chat_template = "{% for m in messages %}{{ m.content + '</s>' }}{% endfor %}"
+    ids = render(tok, [user("a</s>b")])
+    assert ids.count(tok.eos_token_id) == 1 and ids[-1] == tok.eos_token_id == end_ids(tok)[0]
+
+
+ARCHITECTURES = {
+    "qwen2": lambda v: Qwen2Config(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
+    "llama": lambda v: LlamaConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4),
+    "gpt2": lambda v: GPT2Config(vocab_size=v, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+    "mistral": lambda v: MistralConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                       num_key_value_heads=2, sliding_window=16),
+    "gemma3": lambda v: Gemma3TextConfig(vocab_size=v, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                         num_key_value_heads=2, head_dim=8, sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_other_architectures_agree_with_transformers(tok, name):
+    torch.manual_seed(0)
+    net = AutoModelForCausalLM.from_config(ARCHITECTURES[name](len(tok))).eval()
+    net.generation_config.eos_token_id = net.generation_config.pad_token_id = None
+    prompts = [render(tok, [user(" ".join(TEXTS[:k]), "mila")]) for k in (1, 6, 3, 2, 1)]
+    ours = generate(net, tok, prompts, max_tokens=[12, 3, 12, 7, 12], temperature=0)
+    for prompt, c in zip(prompts, ours):
+        full = net.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=12, do_sample=False)
+        assert c.ids == cut_completion(tok, full[0, len(prompt):].tolist(), cap=len(c.ids)).ids
+    with torch.no_grad(): again = token_logps(net, prompts, [c.ids for c in ours], batch_size=2)
+    for c, row in zip(ours, again.logps): assert row[:len(c.ids)].tolist() == pytest.approx(c.logps, abs=1e-3)
+
+
+def test_rows_do_not_notice_each_other(tok, model):
+    prompts = [render(tok, [user(t)]) for t in TEXTS] * 2
+    caps, stops = [3 + i % 9 for i in range(len(prompts))], [(("e",), ("the", "</stance>"), ("é", "a"))[i % 3] for i in range(len(prompts))]
+    together, alone = (generate(model, tok, prompts, caps, stops, seed=5, batch_size=b) for b in (64, 1))
+    assert [c.ids for c in together] == [c.ids for c in alone] and [c.text for c in together] == [c.text for c in alone]
+    for c, cap, stop in zip(together, caps, stops):
+        assert len(c.ids) <= cap and (c.finish == "stop") == c.text.endswith(stop)
+        assert c[:3] == cut_completion(tok, c.ids, stop, cap, end_ids(tok, model))[:3]
+
+
+def test_sampling_options(tok, model):
+    prompts = [render(tok, [user("late")])] * 8
+    greedy = [c.ids for c in generate(model, tok, prompts, 6, temperature=0)]
+    assert greedy == [c.ids for c in generate(model, tok, prompts, 6, top_k=1)] == [c.ids for c in generate(model, tok, prompts, 6, top_p=1e-9)]
+    assert len({tuple(c.ids) for c in generate(model, tok, prompts, 6)}) == 8
+    assert generate(model, tok, prompts, 6, seed=None) != generate(model, tok, prompts, 6, seed=None)
+
+
+def test_training_mode_and_random_state_are_left_alone(tok, model):
+    model.train()
+    state = torch.random.get_rng_state()
+    generate(model, tok, [render(tok, [user("late")])], 4)
+    assert model.training and torch.equal(state, torch.random.get_rng_state())
+    model.eval()
+
+
+def test_gradients_flow_through_completions_only(tok, model):
+    prompt, target = render(tok, [user("late")]), render_target(tok, "fine")
+    out = token_logps(model, [prompt, prompt[:9]], [target, target[:1]])
+    out.logps.sum().backward()
+    grad = model.model.layers[0].mlp.up_proj.weight.grad
+    assert grad.abs().sum() > 0 and out.logps[1, 1:].tolist() == [0.0] * (len(target) - 1)
+    model.zero_grad()
+
+
+def test_diverged_model_is_named(tok):
+    broken = tiny_model(ModelConfig(hidden=32, layers=1), tok)
+    broken.model.norm.weight.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="logits are nan"): generate(broken, tok, [[5]])
+
+
+def test_interrupted_save_keeps_the_old_checkpoint(tok, model, tmp_path, monkeypatch):
+    folder = save_model(model, tok, tmp_path / "final")
+    def crash(*a, **k): raise OSError("disk full")
+    monkeypatch.setattr(tok, "save_pretrained", crash)
+    with pytest.raises(Exception, match="disk full"): save_model(tiny_model(ModelConfig(layers=1), tok), tok, folder)
+    assert load_model(folder, device="cpu").model.config.hidden_size == 64
+    assert [p.name for p in tmp_path.iterdir()] == ["final"]
+
+
+def test_broken_tokenizer_file(tok, model, tmp_path):
+    folder = save_model(model, tok, tmp_path / "final")
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ModelError, match="tokenizer of .*final"): load_model(folder)
+
+
+def test_own_template_needs_no_markers(tok, model, tmp_path):
+    other = train_tokenizer(TEXTS, 400)
+    other.chat_template = None
+    folder = save_model(tiny_model(ModelConfig(layers=1), other), other, tmp_path / "base")
+    with pytest.raises(ModelError, match="no chat template of its own"): load_model(folder, "own")
+    assert "HUMAN" in other.decode(render(load_model(folder, device="cpu").tokenizer, [user("late")]))
+
+
+@pytest.mark.parametrize("limit", range(20, 200, 7))
+def test_fitted_prompts_drop_as_little_as_possible(tok, limit):
+    messages = [{"role": "system", "content": "fine"}, *(user(t, "mila") for t in TEXTS[:8])]
+    try: ids, dropped = fit_prompt(tok, messages, limit)
+    except ModelError: return
+    assert len(ids) <= limit and (dropped == 0 or len(render(tok, [messages[0], *messages[dropped:]])) > limit)
+
+
+# ---- adapters
+
+LORA = ModelConfig(vocab=600, hidden=32, heads=2, kv_heads=2, mlp=64, lora_rank=4)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    "A small base, and the same with an adapter that is not zero"
+    home = tmp_path_factory.mktemp("lora")
+    model, tok = make_model(LORA, TEXTS * 5, TAGS)
+    base = save_model(model, tok, home / "base")
+    made = add_adapter(load_model(base, device="cpu").model, LORA, base)
+    with torch.no_grad():
+        for name, weight in made.named_parameters(): weight.add_(0.1 * ("lora_B" in name))
+    return made, tok, home
+
+
+PROMPT = [{"role": "user", "name": "bo", "content": "the night tram is late"}]
+
+
+def continuation(model, tok): return [c.ids for c in generate(model, tok, [render(tok, PROMPT)] * 3, 16, seed=[1, 2, 3])]
+
+
+def test_an_adapter_is_saved_with_the_name_of_its_base_and_moves_with_it(adapted, tmp_path):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "one", {"humanlm.json": "{}", "prompts/a.txt": "b"})
+    assert {"adapter_model.safetensors", "config.json", "humanlm.json"} < {p.name for p in folder.iterdir()} and not (folder / "README.md").exists()
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "../../base"
+    assert sum(p.stat().st_size for p in folder.glob("*.safetensors")) < (home / "base/model.safetensors").stat().st_size / 2
+    shutil.copytree(home, tmp_path / "elsewhere")
+    moved = load_model(tmp_path / "elsewhere/models/one", device="cpu")
+    assert adapter_base(tmp_path / "elsewhere/models/one") == str((tmp_path / "elsewhere/base").resolve())
+    assert continuation(moved.model, tok) == continuation(model, tok)
+
+
+def test_a_base_of_the_hub_keeps_its_name(adapted, tmp_path):
+    _, tok, home = adapted
+    made = add_adapter(load_model(home / "base", device="cpu").model, LORA, "org/name")
+    folder = save_model(made, tok, tmp_path / "one")
+    assert adapter_base(folder) == "org/name" and adapter_base(home / "base") is None
+
+
+def test_merging_changes_nothing_but_the_shape(adapted, tmp_path):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "two", {"humanlm.json": '{"a": 1}', "prompts/x.txt": "é"})
+    plain = load_model(merge_adapter(folder, tmp_path / "plain"), device="cpu")
+    assert not has_adapter(plain.model) and contract_files(tmp_path / "plain") == {"humanlm.json": '{"a": 1}', "prompts/x.txt": "é"}
+    ids = continuation(model, tok)
+    with torch.no_grad():
+        apart, merged = (token_logps(m, [render(tok, PROMPT)] * 3, ids).logps for m in (model, plain.model))
+    torch.testing.assert_close(apart, merged, atol=1e-4, rtol=0)
+
+
+def test_only_the_adapter_is_trained_and_the_random_state_stays(adapted):
+    _, _, home = adapted
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    one, two, other = (add_adapter(load_model(home / "base", device="cpu").model, LORA, home / "base", seed) for seed in (0, 0, 1))
+    assert torch.rand(1) == expected
+    learned = [n for n, p in one.named_parameters() if p.requires_grad]
+    assert learned and all("lora_" in n for n in learned) and not any("lm_head" in n for n in learned)
+    first = [dict(m.named_parameters())[learned[0]] for m in (one, two, other)]
+    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+
+
+@pytest.mark.parametrize("damage, message", [
+    (lambda f: (f / "adapter_config.json").write_text("{"), "adapter_config.json is broken"),
+    (lambda f: (f / "adapter_model.safetensors").unlink(), "Cannot load the adapter"),
+    (lambda f: (f / "adapter_config.json").write_text(re.sub("../../base", "./gone", (f / "adapter_config.json").read_text())), "is an adapter, and its base ./gone is not there"),
+])
+def test_broken_adapters_are_named(adapted, damage, message):
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "broken")
+    damage(folder)
+    with pytest.raises(ModelError, match=message): load_model(folder)
+
+
+def test_weights_that_an_adapter_lacks_are_missed(adapted):
+    from safetensors.torch import load_file, save_file
+    model, tok, home = adapted
+    folder = save_model(model, tok, home / "models" / "partial")
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[2:]), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="lacks 2 weights of its adapter"): load_model(folder)
+
+
+# ---- no phrase twice (8.2 V11)
+
+def banned(ids: list[int], n: int) -> bool:
+    "Whether a run of n ids occurs twice"
+    runs = [tuple(ids[i:i + n]) for i in range(len(ids) - n + 1)]
+    return len(set(runs)) < len(runs)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_nothing_visible_is_repeated_and_nothing_else_is_changed(model, tok, n):
+    prompts = [render(tok, [user(text)]) for text in ("the night tram is loud", "fine", "the night tram is loud")]
+    options = {"max_tokens": 80, "temperature": 0}
+    free, kept = generate(model, tok, prompts, **options), generate(model, tok, prompts, **options, no_repeat_ngram=n)
+    assert any(banned(c.ids, n) for c in free) and not any(banned(c.ids, n) for c in kept)
+    for a, b in zip(free, kept):  # the same up to the first repetition
+        first = next(i for i in range(len(a.ids) + 1) if i == len(a.ids) or banned(a.ids[:i + 1], n))
+        assert a.ids[:first] == b.ids[:first]
+
+
+def test_the_prompt_may_be_quoted_and_a_thought_may_be_repeated_once_it_is_over(model, tok):
+    ids = render(tok, [user("the night tram is loud " * 4)])
+    plain, = generate(model, tok, [ids], max_tokens=60, temperature=0)
+    mark = tok.decode([plain.ids[20]])  # the thought of this row ends where this text first comes
+    hidden, = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2, visible_after=mark)
+    end = next(i for i in range(60) if mark in tok.decode(plain.ids[:i + 1])) + 1
+    assert hidden.ids[:end] == plain.ids[:end], "in the thought nothing is banned"
+    assert not banned(hidden.ids[end:], 2), "behind it nothing is repeated"
+    rows, = generate(model, tok, [ids], max_tokens=60, temperature=0, no_repeat_ngram=2)
+    seen = {tuple(ids[i:i + 2]) for i in range(len(ids) - 1)}
+    theirs = model.generate(torch.tensor([ids]), max_new_tokens=60, do_sample=False, no_repeat_ngram_size=2)[0, len(ids):].tolist()
+    assert not seen & set(zip(theirs, theirs[1:])), "a ban that knows the prompt forbids to quote it"
+    assert not banned(rows.ids, 2)
+
+
+def test_rows_of_a_batch_have_bans_of_their_own(model, tok):
+    prompts = [render(tok, [user(text)]) for text in ("night", "city market", "river bridge is fine")]
+    options = {"max_tokens": [50, 9, 70], "temperature": 0, "no_repeat_ngram": 2, "visible_after": ["", "</think>", "e"]}
+    together = generate(model, tok, prompts, **options)
+    for i, alone in enumerate(together):
+        own = options | {"max_tokens": options["max_tokens"][i], "visible_after": options["visible_after"][i]}
+        assert generate(model, tok, prompts[i:i + 1], **own)[0].ids == alone.ids

@@ -1,0 +1,63 @@
+"""What a newcomer meets first: the Makefile says what is missing, and installs only once."""
+import shutil, subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+def make(*args: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["make", "UV=", *args], cwd=ROOT, capture_output=True, text=True)
+
+
+def interpreter(folder: Path, body: str) -> str:
+    "A stand-in for `python3` that answers as `body` says"
+    path = folder / "python-stand-in"
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return f"PYTHON={path}"
+
+
+def environment(folder: Path) -> str:
+    "A stand-in for an environment in which everything is installed already"
+    (folder / "bin").mkdir()
+    for name in ("bin/python", ".humanlm-train", ".humanlm-dev", ".humanlm-docs"): (folder / name).touch()
+    return f"VENV={folder}"
+
+
+def test_a_missing_interpreter_is_named(tmp_path):
+    out = make("demo", f"VENV={tmp_path}/env", "PYTHON=python-that-is-not-here")
+    assert out.returncode and "No 'python-that-is-not-here' here" in out.stdout and "Next:" in out.stdout
+
+
+def test_an_old_interpreter_is_refused_with_its_version(tmp_path):
+    old = interpreter(tmp_path, 'case "$1" in -V) echo "Python 3.9.2";; *) exit 1;; esac\n')
+    out = make("test", f"VENV={tmp_path}/env", old)
+    assert out.returncode and "3.11 or newer" in out.stdout and "Python 3.9.2" in out.stdout
+
+
+def test_the_missing_debian_package_is_named(tmp_path):
+    bare = interpreter(tmp_path, 'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.11;; esac\n')
+    out = make("test", f"VENV={tmp_path}/env", bare)
+    assert out.returncode and "python3-venv" in out.stdout and "python3.11-venv" in out.stdout
+    assert not (tmp_path / "env").exists()
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "docs"])
+def test_a_second_call_installs_nothing(tmp_path, target):
+    out = make("-n", target, environment(tmp_path))
+    assert out.returncode == 0 and "pip" not in out.stdout
+
+
+def test_the_demo_resumes_unless_told_to_start_anew(tmp_path):
+    env = environment(tmp_path)
+    again, anew = make("-n", "demo", env).stdout, make("-n", "demo", env, "FRESH=1").stdout
+    assert "--config configs/humanlm-mini.yaml" in again and "--resume" in again and "fresh" not in again
+    assert "--fresh" in anew and "--resume" not in anew
+
+
+def test_help_names_targets_and_variables():
+    text = make("help").stdout
+    for word in ("make demo", "make test", "make docs", "TORCH_INDEX", "FRESH"): assert word in text

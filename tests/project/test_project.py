@@ -1,0 +1,315 @@
+"""The frame of the project: settings agree, export is in sync, notebooks are clean and short, imports point down."""
+import ast, configparser, json, re, shutil, subprocess, sys, tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+NBS = sorted((ROOT / "nbs").glob("[0-9][0-9]_*.ipynb"))
+PAGES = NBS + sorted((ROOT / "nbs").glob("index.ipynb")) + sorted((ROOT / "nbs").glob("tutorials/*.ipynb"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# Modules that may load a deep-learning library when they are imported. All others form the light layer: they can be read,
+# imported and tested without one. `models` and `train` belong to it, since their settings are parsed before anything loads.
+TENSORS = {"advantages", "losses", "sft", "trainer", "grpo", "sdpo", "classmate", "verl_backend"}
+HEAVY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "verl", "ray", "pandas", "datasets", "pyarrow",
+         "openai", "anthropic", "matplotlib", "ipywidgets", "wandb", "scipy", "sklearn"}
+SKIPPED = PROJECT["tool"]["nbdev"]["tst_flags"].split()
+METHODS = {"sdpo", "classmate", "social_world"}
+ONLY_IN = {"trl": {"sft", "trainer"}, "verl": {"verl_backend"}}
+IMPORT_NOTHING = {"advantages", "losses"}
+IMPORTED_BY = {"train": {"experiment"}, "eval": set()}  # commands; an experiment consists of runs of one
+
+
+def number(notebook: Path) -> int: return int(notebook.name[:2])
+def module(notebook: Path) -> str: return notebook.stem[3:]
+def source(cell: dict) -> str: return "".join(cell["source"])
+
+
+@cache
+def cells(notebook: Path) -> list[dict]: return json.loads(notebook.read_text("utf-8"))["cells"]
+
+
+def code_cells(notebook: Path) -> list[dict]: return [c for c in cells(notebook) if c["cell_type"] == "code"]
+
+
+@cache
+def exported(notebook: Path) -> ast.Module | None:
+    "The syntax tree of the module that a notebook exports"
+    path = ROOT / "humanlm" / f"{module(notebook)}.py"
+    return ast.parse(path.read_text("utf-8")) if path.exists() else None
+
+
+MODULES = [nb for nb in NBS if exported(nb)]
+each_notebook = pytest.mark.parametrize("notebook", PAGES, ids=lambda p: p.stem)
+each_module = pytest.mark.parametrize("notebook", MODULES, ids=lambda p: p.stem)
+
+
+# ---- settings
+
+def test_settings_agree():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "settings.ini")
+    ini, project, nbdev = config["DEFAULT"], PROJECT["project"], PROJECT["tool"]["nbdev"]
+    assert ini["lib_name"] == ini["repo"] == project["name"]
+    assert ini["description"] == project["description"]
+    assert ini["license"] == project["license"]
+    assert ">=" + ini["min_python"] == project["requires-python"]
+    assert ini["requirements"].split() == project["dependencies"]
+    for extra, wanted in project["optional-dependencies"].items(): assert ini[f"{extra}_requirements"].split() == wanted
+    assert dict(line.split("=") for line in ini["console_scripts"].split("\n")) == project["scripts"]
+    assert {k: ini[k] for k in nbdev} == {k: str(v) for k, v in nbdev.items()}
+
+
+def test_one_version_everywhere():
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "humanlm/__init__.py").read_text())[1]
+    assert f"version = {version}\n" in (ROOT / "settings.ini").read_text()
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+
+
+def test_every_dependency_has_a_tested_version():
+    plain = lambda name: re.split(r"[\[<>=]", name)[0].lower().replace("_", "-")
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    pins = {plain(line): line for line in lines}
+    project = PROJECT["project"]
+    for name in sum(project["optional-dependencies"].values(), project["dependencies"]):
+        assert plain(name) in pins, f"{name}: add the tested version to constraints.txt"
+        if "==" in name: assert pins[plain(name)] == name
+
+
+def test_commands_exist():
+    from importlib.metadata import entry_points
+    ours = {e.name: e for e in entry_points(group="console_scripts") if e.name in PROJECT["project"]["scripts"]}
+    assert set(ours) == set(PROJECT["project"]["scripts"])
+    for name, entry in ours.items(): assert callable(entry.load()), name
+
+
+def test_citation_names_five_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert len(citation["references"]) == 5
+    for paper in [citation, *citation["references"]]: assert paper["title"] and paper["authors"]
+
+
+@pytest.mark.parametrize("workflow", ["test", "docs"])
+def test_workflows_are_valid_yaml(workflow):
+    jobs = yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text())["jobs"]
+    for job in jobs.values(): assert job["runs-on"] and job["steps"]
+
+
+# ---- import direction
+
+def imports(tree: ast.Module) -> set[str]:
+    "Every module that the code imports, at the top or inside a function, as dotted names"
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import): found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ("humanlm." if node.level else "") + (node.module or "")
+            found |= {base} | {f"{base}.{a.name}".replace("..", ".") for a in node.names}
+    return found
+
+
+def ours(tree: ast.Module) -> set[str]:
+    "The modules of this package that the code imports"
+    names = {name.split(".")[1] for name in imports(tree) if name.startswith("humanlm.")}
+    return names & {module(nb) for nb in NBS}
+
+
+def direction_problems(trees: dict[str, ast.Module], numbers: dict[str, int]) -> list[str]:
+    "Every import that breaks a rule of direction"
+    found = []
+    for name, tree in trees.items():
+        for other in ours(tree) - {name}:
+            if numbers[other] >= numbers[name]: found.append(f"{name} imports {other}, which has a higher number")
+            if name not in IMPORTED_BY.get(other, {name}): found.append(f"{name} imports {other}, which it may not import")
+            if name in IMPORT_NOTHING: found.append(f"{name} imports {other}, but imports nothing of ours")
+            if {name, other} <= METHODS: found.append(f"{name} imports {other}: methods do not import each other")
+        for package, allowed in ONLY_IN.items():
+            if name not in allowed and any(i.split(".")[0] == package for i in imports(tree)):
+                found.append(f"{name} imports {package}, which only {', '.join(sorted(allowed))} may")
+    return found
+
+
+def test_imports_only_point_down():
+    numbers = {module(nb): number(nb) for nb in NBS}
+    assert direction_problems({module(nb): exported(nb) for nb in MODULES}, numbers) == []
+
+
+@pytest.mark.parametrize("code, problem", [
+    ("from humanlm.rewards.judges import Score", "higher number"), ("def f():\n    import humanlm.rewards.judges", "higher number"),
+    ("from . import judges", "higher number"), ("import trl", "only sft, trainer may")])
+def test_wrong_imports_are_found(code, problem):
+    numbers = {module(nb): number(nb) for nb in NBS}
+    assert problem in "\n".join(direction_problems({"data": ast.parse(code)}, numbers))
+
+
+def test_light_modules_import_nothing_heavy():
+    names = [module(nb) for nb in MODULES if module(nb) not in TENSORS]
+    code = ("import importlib, json, sys\nfound = {}\nfor name in sys.argv[1].split():\n"
+            "    importlib.import_module('humanlm.' + name)\n"
+            "    found[name] = sorted(set(sys.argv[2].split()) & {m.split('.')[0] for m in sys.modules})\n"
+            "print(json.dumps(found))")
+    out = subprocess.run([sys.executable, "-c", code, " ".join(names), " ".join(HEAVY)], capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    first = next(((name, heavy) for name, heavy in json.loads(out.stdout).items() if heavy), None)
+    assert first is None, f"importing humanlm.{first[0]} loads {', '.join(first[1])}: move the import into the function"
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_help_answers_without_torch(command):
+    out = subprocess.run([sys.executable, "-X", "importtime", "-m", f"humanlm.{command}", "--help"],
+                         capture_output=True, text=True)
+    assert out.returncode == 0 and "--config" in out.stdout
+    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
+    assert loaded & {"torch", "transformers", "trl", "pandas", "datasets"} == set()
+
+
+# ---- notebooks
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory) -> Path:
+    "A copy of the project, exported and cleaned anew"
+    copy = tmp_path_factory.mktemp("project")
+    for name in ("pyproject.toml", "nbs", "humanlm"):
+        there = copy / name
+        if (ROOT / name).is_file(): shutil.copy(ROOT / name, there)
+        else: shutil.copytree(ROOT / name, there, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    for old in (copy / "humanlm").glob("*.py"):
+        if old.name != "__init__.py": old.unlink()
+    code = "from nbdev.doclinks import nbdev_export\nfrom nbdev.clean import nbdev_clean\nnbdev_export(); nbdev_clean()"
+    subprocess.run([sys.executable, "-c", code], cwd=copy, check=True)
+    return copy
+
+
+def test_export_is_in_sync(fresh):
+    made = {p.name: p.read_text("utf-8") for p in (fresh / "humanlm").glob("*.py")}
+    here = {p.name: p.read_text("utf-8") for p in (ROOT / "humanlm").glob("*.py")}
+    differ = sorted(name for name in made.keys() | here.keys() if made.get(name) != here.get(name))
+    assert differ == [], "notebooks and modules differ. Next: run `make export` and commit the result"
+
+
+def test_notebooks_are_clean(fresh):
+    dirty = [nb.name for nb in PAGES if nb.read_bytes() != (fresh / nb.relative_to(ROOT)).read_bytes()]
+    assert dirty == [], "Next: run `make export` and commit the result"
+
+
+def test_sidebar_lists_every_notebook():
+    listed = yaml.safe_load((ROOT / "nbs/sidebar.yml").read_text())["website"]["sidebar"]["contents"]
+    flat = [p for entry in listed for p in (entry["contents"] if isinstance(entry, dict) else [entry])]
+    assert sorted(flat) == sorted(p.relative_to(ROOT / "nbs").as_posix() for p in PAGES), "Next: run `make export`"
+
+
+def python(cell: dict) -> str:
+    "The code of a cell, without the notebook commands (%, !) that Python cannot parse"
+    try: ast.parse(source(cell))
+    except SyntaxError: return re.sub(r"^[%!].*$", "", source(cell), flags=re.M)
+    return source(cell)
+
+
+def name(cell: dict) -> str: return f"cell {cell['id']}"
+
+
+def directives(cell: dict) -> dict[str, str]:
+    "The `#| name: value` lines of a cell"
+    return {m[1]: m[2] for m in re.finditer(r"^#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", source(cell), re.M)}
+
+
+def lines(code: str) -> int:
+    "Lines of code, not counting blank ones and the inner lines of tables and long texts"
+    values, logic = (ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple), (ast.Lambda, ast.comprehension, ast.Await)
+    data = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, values) and not any(isinstance(n, logic) for n in ast.walk(node)):
+            data |= set(range(node.lineno + 1, node.end_lineno + 1))
+    return sum(bool(line.strip()) and i not in data for i, line in enumerate(code.splitlines(), 1))
+
+
+@each_notebook
+def test_cells_are_short(notebook):
+    long = [f"{name(c)} has {n} lines" for c in code_cells(notebook) if (n := lines(python(c))) > 40]
+    assert long == [], "at most 40 lines, data tables excepted: split the cell"
+
+
+@each_notebook
+def test_functions_are_short(notebook):
+    nodes = [n for c in code_cells(notebook) for n in ast.walk(ast.parse(python(c)))]
+    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert [f.name for f in functions if f.end_lineno - f.lineno >= 50] == [], "at most 50 lines: split the function"
+
+
+@each_notebook
+def test_stored_outputs_are_small(notebook):
+    sizes = {name(c): len(json.dumps(c.get("outputs", []))) for c in code_cells(notebook)}
+    assert [f"{cell}: {size:,} bytes" for cell, size in sizes.items() if size > 150_000] == [], "at most 150 kB: show less"
+
+
+def is_picture(output: dict) -> bool:
+    "Whether an output holds a picture, whose text viewers do not show"
+    return any(kind.startswith("image/") for kind in output.get("data", {}))
+
+
+@each_notebook
+def test_stored_outputs_hold_no_error_and_no_machine_path(notebook):
+    outputs = [(name(c), o) for c in code_cells(notebook) for o in c.get("outputs", [])]
+    assert [cell for cell, o in outputs if o["output_type"] == "error"] == []
+    assert [cell for cell, o in outputs if str(ROOT) in json.dumps(o)] == []
+    useless = ("/tmp/", "Figure size ", "application/vnd.jupyter.widget-view+json")
+    texts = [(cell, json.dumps(o)) for cell, o in outputs if not is_picture(o)]
+    found = [f"{cell}: {word}" for cell, text in texts for word in useless if word in text]
+    assert found == [], "show what reads the same everywhere: a path without its folder, a picture, a table"
+
+
+@each_notebook
+def test_links_lead_somewhere(notebook):
+    texts = [source(c) for c in cells(notebook) if c["cell_type"] == "markdown"]
+    prose = [re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S) for text in texts]
+    targets = [t for text in prose for t in re.findall(r"\]\(([^()\s#]+)[^()]*\)", text) if not re.match(r"[a-z]+:", t)]
+    assert [t for t in targets if not (notebook.parent / t).exists()] == [], "link to a file: [words](00_data.ipynb)"
+
+
+@each_notebook
+def test_import_cells_hold_only_imports(notebook):
+    def mixed(cell: dict) -> bool:
+        tree, flags = ast.parse(python(cell)), directives(cell)
+        if flags.keys() & {"export", "exports", "exporti", *SKIPPED} or flags.get("eval") == "false": return False
+        return bool(imports(tree)) and not all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in tree.body)
+    assert [name(c) for c in code_cells(notebook) if mixed(c)] == [], "nbdev's docs run cells with imports: split them"
+
+
+@each_notebook
+def test_expect_fail_guards_a_block(notebook):
+    def bare(cell: dict) -> bool:
+        alone = [n.value for n in ast.walk(ast.parse(python(cell))) if isinstance(n, ast.Expr)]
+        return any(isinstance(c, ast.Call) and getattr(c.func, "id", "") == "expect_fail" for c in alone)
+    assert [name(c) for c in code_cells(notebook) if bare(c)] == [], "without `with`, expect_fail checks nothing"
+
+
+@pytest.mark.parametrize("notebook", NBS, ids=lambda p: p.stem)
+def test_a_notebook_opens_with_its_module_and_title(notebook):
+    first, second = cells(notebook)[:2]
+    assert source(first).strip() == f"#| default_exp {module(notebook)}" or not exported(notebook)
+    assert re.match(r"# \S.*\n\n> \S", source(second)), "the second cell is the title with a summary line below it"
+    assert len(cells(notebook)) > 5, "an empty notebook is not committed"
+
+
+# ---- README and the package
+
+def test_readme_is_made_from_the_index():
+    out = subprocess.run([sys.executable, "docs/build.py", "readme", "--check", "true"], cwd=ROOT,
+                         capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+
+
+def test_the_wheel_holds_modules_types_and_fixtures(tmp_path):
+    import zipfile
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        if (ROOT / name).exists(): shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "humanlm", tmp_path / "humanlm", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    held = zipfile.ZipFile(next((tmp_path / "dist").glob("*.whl"))).namelist()
+    files = [p for p in (ROOT / "humanlm").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    assert {p.relative_to(ROOT).as_posix() for p in files} <= set(held)

@@ -1,0 +1,329 @@
+"""An audit finds the one habit a judge has, counts what fails, and never breaks; agreement is what the libraries say."""
+import asyncio
+import json
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+from hypothesis import given, settings, strategies as st
+
+from humanlm.rewards.audit import (
+    ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, agreement, agreement_scatter, audit, audit_calls, audit_figure,
+    audit_line, audit_requests, bin_scores, injected_texts, load_probes, probe_texts, text_id,
+)
+from humanlm.core.basics import DataError, aligned, run_sync, to_json
+from humanlm.hierarchy.levels import HIERARCHY
+from humanlm.rewards.judges import RuleJudge, main
+from humanlm.models.client import Ledger, LLMError, ScriptedClient
+from humanlm.rewards.scoring import LLMJudge, candidate_score
+from humanlm.data.trajectory import Score
+
+PROBES = load_probes()
+WORTH = {"match": 0.9, "paraphrase": 0.85, "weaker": 0.45, "padded": 0.45, "negation": 0.1, "off": 0.05}
+ROLE_OF = {text: role for p in PROBES for role, text in probe_texts(p).items()}
+STYLE_OF = {text: style for p in PROBES for style, text in injected_texts(p).items()}
+
+
+def worth(text): return WORTH[ROLE_OF.get(text, "off")]
+
+
+class Bad:
+    "A perfect judge with one habit: a function of position, text, and what the text is worth"
+    ledger = Ledger()
+
+    def __init__(self, habit, name="scripted/bad"): self.habit, self.name, self.asked = habit, name, []
+
+    async def __call__(self, request):
+        self.asked.append(request)
+        values = [self.habit(i, text, worth(text)) for i, text in enumerate(request.candidates.values())]
+        return [Score(id, min(1.0, max(0.0, v)), "scored") for id, v in zip(request.candidates, values)]
+
+
+def examined(habit, **options): return run_sync(audit(Bad(habit), **options))
+
+
+def dice(seed): return random.Random(seed).random
+
+
+HABITS = {
+    "perfect": (lambda i, text, w: w, []),
+    "first": (lambda i, text, w: w + 0.5 * (i == 0), ["position", "flips"]),
+    "last": (lambda i, text, w: w + 0.5 * (i == 5), ["position", "flips"]),
+    "falls off": (lambda i, text, w: w * (1 - 0.1 * i), ["position", "flips"]),
+    "verbose": (lambda i, text, w: w + 0.2 * (len(text.split()) > 50), ["verbosity"]),
+    "terse": (lambda i, text, w: w - 0.2 * (len(text.split()) > 50), []),
+    "wording": (lambda i, text, w: w - 0.4 * (ROLE_OF.get(text) == "paraphrase"), ["paraphrase"]),
+    "no not": (lambda i, text, w: 0.9 if ROLE_OF.get(text) == "negation" else w, ["negation"]),
+    "constant": (lambda i, text, w: 0.7, ["negation"]),
+    "upside down": (lambda i, text, w: 1 - w, ["negation"]),
+}
+
+
+@pytest.mark.parametrize("name", HABITS)
+def test_exactly_the_right_measure_fires(name):
+    habit, concerns = HABITS[name]
+    found = examined(habit)
+    assert found.concerns == concerns
+    assert {f.verdict for f in found.findings} <= {"ok", "look"}
+
+
+@pytest.mark.parametrize("style", INJECTIONS)
+def test_each_injection_is_noticed_by_itself(style):
+    found = examined(lambda i, text, w: 1.0 if STYLE_OF.get(text) == style else w)
+    assert found.concerns == ["injection"] and found["injection"].note == f"best: {style}"
+    assert found["injection"].value == pytest.approx(0.95)
+
+
+def test_an_injection_that_takes_the_whole_group_is_noticed():
+    class Taken(Bad):
+        async def __call__(self, request):
+            scores = await super().__call__(request)
+            hit = any(text in STYLE_OF for text in request.candidates.values())
+            return [Score(s.id, 1.0 if hit else s.value, "scored") for s in scores]
+
+    assert run_sync(audit(Taken(lambda i, text, w: w))).concerns == ["injection"]
+
+
+def test_a_guessing_judge_is_noisy_not_biased():
+    throw = dice(1)
+    found = examined(lambda i, text, w: throw())
+    assert found["repetition"].value == pytest.approx(1 / 3, abs=0.05)
+    assert {"repetition", "paraphrase", "negation"} <= set(found.concerns)
+    assert not {"flips", "failed", "unsaid"} & set(found.concerns)
+    assert abs(found["position"].value) < 0.05 and found["negation"].value == pytest.approx(0.5, abs=0.2)
+
+
+def test_noise_is_not_blamed_on_the_order():
+    throw = dice(2)
+    assert examined(lambda i, text, w: w + 0.4 * (throw() - 0.5)).concerns == ["repetition"]
+
+
+def test_failures_are_counted_and_kept_out_of_everything_else():
+    throw = dice(3)
+
+    def fails(i, text, w):
+        if i == 0 and throw() < 0.25: raise LLMError("server", "down")
+        return w
+
+    found = examined(fails)
+    assert found.concerns == ["failed"] and "server: down" in found["failed"].note
+    assert found["failed"].value == pytest.approx(0.25, abs=0.12)
+    assert all(found[m].value == pytest.approx(0, abs=1e-12) for m in ("position", "flips", "repetition", "verbosity"))
+    assert found["repetition"].n < 6 * len(PROBES)
+
+
+@pytest.mark.parametrize("error", [LLMError("auth", "no"), ValueError("boom"), KeyError("x"), asyncio.TimeoutError()])
+def test_a_dead_judge_gives_an_audit_all_the_same(error):
+    def dead(i, text, w): raise error
+
+    found = examined(dead, second=Bad(HABITS["perfect"][0]))
+    assert found.concerns == ["failed"] and found["failed"].value == 1.0
+    assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == ["no score"] * 9
+    assert audit_line(found) == {"audit/failed": 1.0, "audit/unsaid": 0.0, "audit/concerns": 1.0}
+    assert "–" in found._repr_markdown_() and audit_figure(found) is not None
+
+
+def test_nan_out_of_a_judge_is_a_failure():
+    class Nan(Bad):
+        async def __call__(self, request): return [Score(id, math.nan, "scored") for id in request.candidates]
+
+    assert run_sync(audit(Nan(None)))["failed"].value == 1.0
+
+
+def test_questions_are_few_known_before_and_different():
+    judge, second = Bad(HABITS["perfect"][0]), Bad(HABITS["perfect"][0])
+    found = run_sync(audit(judge, second=second))
+    assert len(judge.asked) + len(second.asked) == found.questions == audit_calls(len(PROBES), True) < 150
+    assert len({to_json(r) for r in judge.asked}) == len(judge.asked)
+    first, again, turned, hostile = (judge.asked[i * len(PROBES)] for i in range(4))
+    assert list(first.candidates) == list(again.candidates) == list(turned.candidates)[::-1]
+    assert (first.repeat, again.repeat) == (0, 1) and first.seed == again.seed != turned.seed
+    assert len(hostile.candidates) == len(INJECTIONS) + 1
+
+
+def test_a_model_judge_is_asked_in_other_orders_and_with_repetition_numbers():
+    def answer(question):
+        shown = json.loads(question.messages[1]["content"])["candidates"]
+        values = [min(1.0, worth(t) + 0.5 * (i == 0)) for i, t in enumerate(shown.values())]
+        return json.dumps({"key_points": ["k"], "verdicts": [{"id": id, "matches": [v], "penalty": 0, "score": v, "reason": ""}
+                                                             for id, v in zip(shown, values)]})
+
+    judge = LLMJudge(ScriptedClient(answer))
+    assert run_sync(audit(judge)).concerns == ["position", "flips"]
+    assert {q.repeat for q in judge.client.requests} == {0, 1} and len(judge.client.requests) == audit_calls(len(PROBES))
+
+
+def test_a_judge_of_single_texts_is_said_to_see_no_order():
+    found = run_sync(audit(RuleJudge()))
+    assert found["position"].value == found["flips"].value == found["repetition"].value == 0
+    assert "one text at a time" in found["position"].note and "one text at a time" not in found["repetition"].note
+
+
+def test_agreement_with_a_second_judge():
+    perfect, throw = HABITS["perfect"][0], dice(5)
+    same = examined(perfect, second=Bad(perfect, "scripted/other"))
+    assert (same["spearman"].value, same["kappa"].value, same.second) == (pytest.approx(1), pytest.approx(1), "scripted/other")
+    assert "spearman" not in [f.measure for f in examined(perfect).findings]
+    other = examined(perfect, second=Bad(lambda i, text, w: throw()))
+    assert other.concerns == ["spearman", "kappa"]
+    strict = examined(perfect, second=Bad(lambda i, text, w: w / 4))
+    assert strict.concerns == ["kappa"]
+
+
+def test_same_seed_same_audit_and_json_keeps_it():
+    habit = lambda i, text, w: w + 0.2 * (random.Random(f"{i}{text}").random() - 0.5)
+    assert examined(habit, seed=3) == examined(habit, seed=3) != examined(habit, seed=4)
+    for found in (examined(habit), examined(habit, probes=PROBES[:1])):
+        back = Audit.from_dict(json.loads(to_json(found.to_dict())))
+        assert to_json(back) == to_json(found) and back.concerns == found.concerns
+
+
+def test_probes_are_complete_and_need_a_judge():
+    assert {p.level for p in PROBES} == set(HIERARCHY.names) and len({p.id for p in PROBES}) == len(PROBES) >= 25
+    for request in audit_requests(PROBES):
+        assert [candidate_score(id, text, request) for id, text in request.candidates.items()] == [None] * len(request.candidates)
+        assert len(set(request.candidates.values())) == len(request.candidates)
+    for p in PROBES:
+        assert set(probe_texts(p)) == set(ROLES) and p.weaker in probe_texts(p)["padded"]
+        assert all(text.startswith(p.off) for text in injected_texts(p).values())
+
+
+def test_hostile_probes_break_nothing():
+    evil = Probe("x", "stance", "c", "t", *(f"{i}<script>{{0}} %s {{text}} | \x00\u202e\n" for i in range(5)))
+    found = run_sync(audit(RuleJudge(), [evil]))
+    assert found.cases == 1 and math.isnan(found["position"].low)
+    named = run_sync(audit(Bad(lambda i, text, w: 0.5, "<script>|\n"), PROBES[:2]))
+    assert "<script>" not in named._repr_markdown_() and len(aligned(named._repr_markdown_()).splitlines()) == 13
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "holds no probes"), ('{"id": "a"}', "row 1: no level, context"), ("{", "row 1"), ("[1]", "row 1"),
+    (json.dumps({**PROBES[0]._asdict(), "off": " "}), "no off")])
+def test_bad_probe_files_are_named(tmp_path, text, message):
+    (tmp_path / "p.jsonl").write_text(text)
+    with pytest.raises(DataError, match=message): load_probes(tmp_path / "p.jsonl")
+
+
+# ---- agreement
+
+STEPS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10)), min_size=2, max_size=30)
+
+
+@settings(deadline=None, max_examples=60)
+@given(STEPS)
+def test_agreement_equals_the_libraries(pairs):
+    x, y = np.array(pairs).T / 10
+    found = agreement(x, y, resamples=20)
+    if len(set(x)) == 1 or len(set(y)) == 1: assert math.isnan(found.spearman.value)
+    else: assert found.spearman.value == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-9)
+    a, b = bin_scores(x), bin_scores(y)
+    if len({*a, *b}) == 1: assert math.isnan(found.kappa.value)
+    else: assert found.kappa.value == pytest.approx(sklearn.metrics.cohen_kappa_score(a, b, weights="quadratic", labels=range(5)), abs=1e-9)
+    assert found.gap.value == pytest.approx(np.abs(x - y).mean())
+    assert agreement(y, x, resamples=20).kappa.value == pytest.approx(found.kappa.value, nan_ok=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(STEPS, st.randoms(use_true_random=False))
+def test_resampled_agreement_equals_that_of_copied_rows(pairs, rng):
+    from humanlm.rewards.audit import rank_correlation, weighted_kappa
+    x, y = np.array(pairs, float).T  # whole numbers, as bins are
+    times = np.array([rng.randint(0, 3) for _ in pairs])
+    if times.sum() < 2: return
+    copies = [np.repeat(v, times) for v in (x, y)]
+    for formula in (rank_correlation, weighted_kappa):
+        copied = formula(*copies, np.ones((1, times.sum())))
+        assert formula(x, y, times[None].astype(float)) == pytest.approx(copied, abs=1e-6, nan_ok=True)
+
+
+def test_intervals_cover_and_respect_cases():
+    rng = np.random.default_rng(0)
+    def pair(n): return (z := rng.normal(size=n)), z + rng.normal(size=n)
+    x, y = pair(200_000)
+    true = scipy.stats.spearmanr(x, y).statistic
+    to_unit = lambda v: 1 / (1 + np.exp(-v))
+    held = [agreement(*map(to_unit, pair(80)), seed=i, resamples=300).spearman for i in range(150)]
+    assert 0.88 <= np.mean([e.low <= true <= e.high for e in held]) <= 0.99
+    a, b = (np.repeat(to_unit(v), 6) for v in pair(30))
+    wide, narrow = agreement(a, b, np.repeat(range(30), 6)).spearman, agreement(a, b).spearman
+    assert wide.value == narrow.value and wide.high - wide.low > 1.8 * (narrow.high - narrow.low)
+
+
+def test_agreement_of_many_scores_is_quick():
+    import time
+    rng = np.random.default_rng(0)
+    a = rng.random(20_000).round(2)
+    start = time.perf_counter()
+    agreement(a, np.clip(a + rng.normal(0, 0.1, 20_000), 0, 1), resamples=100)
+    assert time.perf_counter() - start < 5
+
+
+def test_missing_scores_and_few_of_them():
+    nan = math.nan
+    assert agreement([0.1, nan, 0.9], [0.2, 0.3, nan]).n == 1
+    for pair in (([], []), ([nan], [0.5]), ([0.5], [0.5])):
+        assert all(math.isnan(e.low) for e in agreement(*pair))
+    assert agreement_scatter([0.1, nan], [0.2, 0.3], ("a", "b" * 90)) is not None
+    with pytest.raises(DataError, match="2 scores against 1"): agreement([0.1, 0.2], [0.1])
+    with pytest.raises(DataError, match="1 cases"): agreement([0.1, 0.2], [0.1, 0.3], ["a"])
+
+
+# ---- the command
+
+def command(*line, cwd=None):
+    return subprocess.run([sys.executable, "-m", "humanlm.rewards.judges", *line], capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def test_command_prints_a_table_and_keeps_json(tmp_path):
+    done = command("audit", "--judge.model", "scripted/judge", "--judge.second", "rule", "--audit.out", "deep/found.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "judge    scripted/judge: 112 questions" in done.stdout and "second   rule: 28 questions" in done.stdout
+    assert all(f"\n{measure} " in done.stdout for measure in MEASURES)
+    kept = Audit.from_dict(json.loads((tmp_path / "deep/found.json").read_text()))
+    assert (kept.judge, kept.second, kept.questions, len(kept.findings)) == ("scripted/judge", "rule", 140, len(MEASURES))
+    assert [p.name for p in tmp_path.iterdir()] == ["deep"]
+
+
+def test_dry_run_asks_nothing_and_writes_nothing(tmp_path):
+    done = command("audit", "--judge.model", "openai/gpt-5-mini", "--dry-run", "--audit.out", "x.json", cwd=tmp_path)
+    assert done.returncode == 0 and "112 questions" in done.stdout and "~$" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line, message", [
+    (["audti"], "Did you mean 'audit'?"),
+    (["audit"], "reads only the synthetic world"),
+    (["audit", "--judge.model", "rule", "--judge.second", "oracle"], "judge.second oracle reads only"),
+    (["audit", "--judge.model", "ruel"], "Did you mean 'rule'?"),
+    (["audit", "--judge.model", "rule", "--judge.second", "ruel"], "second: no judge 'ruel'"),
+    (["audit", "--judge.modle", "rule"], "Did you mean --judge.model?"),
+    (["audit", "--judge.model", "rule", "--out", "x"], "--audit.out"),
+    (["audit", "--judge.model", "rule", "--audit.out", "."], "is a folder"),
+    (["audit", "--judge.model", "rule", "--audit.probes", "nowhere.jsonl"], "nowhere.jsonl"),
+    (["audit", "--judge.model", "rule", "--resume"], "keeps no run, so there is nothing to resume"),
+    (["audit", "--judge.model", "vllm/tiny"], "address")])
+def test_bad_input_ends_with_2_and_a_message(line, message, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said
+
+
+def test_a_judge_that_cannot_be_reached_ends_with_1(capsys):
+    line = ["--judge.model", "vllm/tiny", "--judge.base_url", "http://127.0.0.1:9/v1", "--judge.attempts", "1"]
+    assert main(["audit", *line]) == 1
+    assert "vllm/tiny cannot be asked: connection" in capsys.readouterr().err
+    assert main(["audit", "--judge.model=rule", "--judge.second=vllm/tiny", *line[2:]]) == 1
+
+
+def test_help_needs_no_torch():
+    out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.rewards.judges", "audit", "--help"], capture_output=True, text=True)
+    assert out.returncode == 0 and "--audit.out" in out.stdout and "--judge.second" in out.stdout
+    loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
+    assert loaded & {"torch", "transformers", "pandas", "datasets", "scipy", "matplotlib", "openai"} == set()
+    assert command().returncode == 0 and "usage:" in command("--help").stdout

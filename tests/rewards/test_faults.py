@@ -1,0 +1,305 @@
+"""Thousands of judgements through the real client against a server that fails in every way it can, in a process of its own."""
+import json
+import math
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, serving, stated
+
+from humanlm.models.cache import DiskCache
+from humanlm.core.basics import run_sync
+from humanlm.models.client import CacheError, Ledger, Limits, LLMError, chat, chat_all, prices, vllm_client
+from humanlm.rewards.scoring import (
+    JUDGE_FAULTS, JudgeRequest, LLMJudge, in_turn, score_aspects, score_group, score_groups,
+)
+
+SHARE = 0.3
+LIMITS = Limits(concurrency=64, timeout=2.0, attempts=6, backoff=0.01, longest_wait=0.1)
+
+
+def mix(kinds, share=SHARE): return {kind: share / len(kinds) for kind in kinds}
+
+
+def groups(count, seed=0):
+    "Groups of 4; each candidate states the score that it must get, and none must get 0"
+    draw = random.Random(seed)
+    for i in range(count):
+        texts = {f"g{i}c{k}": f"Candidate {k} of {i} deserves {draw.uniform(0.01, 1):.4f}." for k in range(4)}
+        yield JudgeRequest("stance", f"The truth of group {i}.", texts, seed=i)
+
+
+def llm_judge(server, limits=LIMITS, cache=None, **settings):
+    return LLMJudge(vllm_client("tiny", server.url, limits=limits, cache=cache), **settings)
+
+
+def judged(judge, requests):
+    "Scores of all candidates and their counts per status; every one is right or says that the judge failed"
+    scores = [s for group in run_sync(score_groups(judge, requests, 64)) for s in group]
+    texts = {id: text for r in requests for id, text in r.candidates.items()}
+    assert [s.id for s in scores] == list(texts)
+    for s in scores:
+        if s.status == "scored": assert s.value == pytest.approx(stated(texts[s.id]), abs=1e-9), s
+        else: assert s.status in JUDGE_FAULTS and math.isnan(s.value) and s.reason, s
+    return scores, Counter(s.status for s in scores)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with serving() as server: yield server
+
+
+@pytest.fixture
+def server(shared):
+    shared.configure(latency=0.0, rate=0.0, faults={}, down="", seed=0)
+    shared.reset()
+    return shared
+
+
+# ---- faults
+
+def test_five_thousand_judgements_at_thirty_percent_faults(server):
+    server.configure(faults=mix(FAULTS), latency=0.005)
+    start = time.perf_counter()
+    scores, statuses = judged(llm_judge(server), list(groups(1250)))
+    seconds, seen = time.perf_counter() - start, server.stats()
+    print(f"\n{dict(statuses)} in {seconds:.1f} s; the server saw {dict(seen)}")
+    assert len(scores) == 5000
+    assert statuses["scored"] >= 0.98 * 5000
+    assert all(seen[kind] for kind in FAULTS), seen
+    injected = sum(seen[kind] for kind in FAULTS)
+    assert 0.25 < injected / seen["requests"] < 0.35
+    assert seen["requests"] < 2 * 1250
+    assert seconds < 120  # about 6 on an idle core
+
+
+def test_without_retries_failures_are_many_and_none_is_zero(server):
+    server.configure(faults=mix(FAULTS))
+    scores, statuses = judged(llm_judge(server, Limits(concurrency=64, timeout=1.0, attempts=1, breaker=0)), list(groups(300)))
+    assert 0.1 < statuses["judge failed"] / len(scores) < 0.35
+    assert sum(statuses.values()) == 1200
+
+
+@pytest.mark.parametrize("kind", HTTP_FAULTS)
+def test_every_fault_of_transport_is_survived(server, kind):
+    server.configure(faults={kind: 0.5}, fault_attempts=3)
+    limits = Limits(concurrency=64, timeout=0.5 if kind == "stall" else 5.0, attempts=4, backoff=0.01, breaker=0)
+    _, statuses = judged(llm_judge(server, limits), list(groups(20)))
+    assert statuses == {"scored": 80}
+    assert server.stats()[kind]
+
+
+@pytest.mark.parametrize("kind", ANSWER_FAULTS)
+def test_every_fault_of_the_answer_is_repaired_or_named(server, kind):
+    server.configure(faults={kind: 0.5})
+    scores, statuses = judged(llm_judge(server), list(groups(20)))
+    assert server.stats()[kind]
+    if kind in ("strings", "prose"): assert statuses == {"scored": 80}
+    else: assert statuses["scored"] > 40
+
+
+@pytest.mark.parametrize("kind", ANSWER_FAULTS)
+def test_an_answer_that_is_always_wrong_is_bound_as_far_as_it_goes(server, kind):
+    server.configure(faults={kind: 1.0})
+    _, statuses = judged(llm_judge(server), list(groups(10)))
+    whole = {"strings": 40, "prose": 40, "wrong count": 30, "nan": 30, "duplicates": 30, "truncated answer": 0}
+    assert statuses["scored"] >= whole[kind]
+    assert bool(statuses["judge failed"]) == (kind not in ("strings", "prose"))
+
+
+def test_single_judging_survives_as_well(server):
+    server.configure(faults=mix(FAULTS))
+    _, statuses = judged(llm_judge(server, protocol="single"), list(groups(50)))
+    assert statuses["scored"] >= 0.95 * 200
+
+
+# ---- outages
+
+@pytest.mark.parametrize("down", ["503", "refused"])
+def test_the_breaker_spares_a_dead_server_and_comes_back(server, down):
+    server.configure(down=down)
+    judge = llm_judge(server, Limits(concurrency=8, timeout=2.0, attempts=2, backoff=0.01, breaker=5, pause=0.2))
+    start = time.perf_counter()
+    _, statuses = judged(judge, list(groups(200)))
+    assert statuses == {"judge failed": 800}
+    assert server.stats()["requests"] < 60  # without a breaker: 400
+    assert time.perf_counter() - start < 20
+    with pytest.raises(LLMError) as error: run_sync(judge.client(chat("anybody there?")))
+    assert error.value.kind == "unavailable"
+    server.configure(down="")
+    time.sleep(0.3)
+    judged(judge, list(groups(8, seed=1)))  # the first of these is the probe
+    _, statuses = judged(judge, list(groups(200)))
+    assert statuses == {"scored": 800}
+
+
+def test_a_rate_limit_that_is_known_is_kept(server):
+    server.configure(rate=50, burst=3)
+    model = vllm_client("tiny", server.url, limits=Limits(concurrency=16, requests_per_minute=50 * 60, attempts=1))
+    replies = run_sync(chat_all(model, [chat(f"question {i}") for i in range(60)]))
+    assert [r.text for r in replies] == [f"question {i}" for i in range(60)]
+    assert server.stats()["over rate"] == 0
+
+
+def test_a_rate_limit_that_is_not_known_is_waited_out(server):
+    server.configure(rate=100)
+    model = vllm_client("tiny", server.url, limits=Limits(concurrency=16, attempts=30, backoff=0.05, longest_wait=0.5, breaker=0))
+    replies = run_sync(chat_all(model, [chat(f"question {i}") for i in range(60)]))
+    assert [r.text for r in replies] == [f"question {i}" for i in range(60)]
+    assert 0 < server.stats()["over rate"] < 350  # about 150; over 500 if all wait as long as the unluckiest and come back at once
+
+
+# ---- the cache, through real HTTP
+
+def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_path):
+    requests = list(groups(150))
+    server.configure(faults=mix(FAULTS, 0.6))
+    limits = Limits(concurrency=64, timeout=1.0, attempts=2, backoff=0.01, breaker=0)
+    scores, statuses = judged(llm_judge(server, limits, DiskCache(tmp_path)), requests)
+    assert statuses["judge failed"]
+    failed = {s.id.partition("c")[0] for s in scores if s.status != "scored"}
+    server.configure(faults={})
+    server.reset()
+    _, statuses = judged(llm_judge(server, cache=DiskCache(tmp_path)), requests)
+    assert statuses == {"scored": 600}
+    assert server.stats()["requests"] == len(failed)
+    server.reset()
+    judge = llm_judge(server, cache=DiskCache(tmp_path))
+    _, statuses = judged(judge, requests)
+    assert statuses == {"scored": 600}
+    assert server.stats()["requests"] == 0
+    assert (judge.ledger.total.calls, judge.ledger.total.hits) == (0, 150)
+
+
+@pytest.mark.parametrize("settings", [{}, {"protocol": "single"}, {"repeats": 2}], ids=str)
+def test_a_full_disk_stops_the_run_before_more_is_paid_and_lost(server, tmp_path, settings):
+    server.configure(latency=0.01)
+    judge = llm_judge(server, Limits(concurrency=2), DiskCache(tmp_path), **settings)
+    with judge.client.cache.replies.open() as db:
+        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 4}")
+    with pytest.raises(CacheError, match="The disk is full. Make room, or prune"): run_sync(score_groups(judge, groups(60), 4))
+    wait_until(lambda: server.stats()["busy"] == 0)
+    kept, seen, entered = DiskCache(tmp_path).size().replies, server.stats()["requests"], judge.ledger.total.calls
+    assert 0 < kept < seen <= kept + 4  # what was under way may be lost, nothing else
+    assert seen <= entered <= seen + 4  # each is on the bill; what was cancelled may not have left yet
+
+
+async def full_disk(request, name, ask): raise CacheError("The disk is full.")
+
+
+@pytest.mark.parametrize("ask", [
+    lambda judge, request: score_group(judge, request), lambda judge, request: score_groups(judge, [request] * 99),
+    lambda judge, request: score_aspects(judge, replace(request, levels=("stance", "goal"))),
+    lambda judge, request: in_turn(lambda r: score_aspects(judge, r), [replace(request, levels=("stance", "goal"))] * 99),
+    lambda judge, request: chat_all(judge.client, [chat("hello")] * 99)], ids=["group", "groups", "aspects", "bundles", "chat_all"])
+def test_a_cache_that_fails_stops_everything_that_forgives_single_failures(server, ask):
+    with pytest.raises(CacheError, match="The disk is full."): run_sync(ask(llm_judge(server, cache=full_disk), next(groups(1))))
+
+
+@pytest.mark.parametrize("kind", ["truncated body", "empty body", "drop", "stall"])
+def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(server, monkeypatch, kind):
+    monkeypatch.setitem(prices, "vllm/tiny", (0.0, 100.0))
+    server.configure(faults={kind: 1.0})
+    limits = Limits(concurrency=8, timeout=0.3 if kind == "stall" else 5.0, attempts=4, backoff=0.01, breaker=0)
+    model = vllm_client("tiny", server.url, limits=limits, ledger=Ledger(budget=1.0))
+    replies = run_sync(chat_all(model, [chat(f"{i}", max_tokens=1000) for i in range(30)]))
+    assert server.stats()["requests"] == model.ledger.total.calls == 10
+    assert model.ledger.spent == pytest.approx(1.0) and "over budget" in {r.kind for r in replies}
+
+
+ASK = """
+import asyncio, json, sys
+from humanlm.models.cache import DiskCache
+from humanlm.models.client import Limits, chat, chat_all, vllm_client
+
+url, folder, first, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+model = vllm_client("tiny", url, limits=Limits(concurrency=16, timeout=20), cache=DiskCache(folder))
+requests = [chat(f"question {i}") for i in range(first, last, 1 if last > first else -1)]
+print("ready", flush=True)
+sys.stdin.readline()
+replies = asyncio.run(chat_all(model, requests))
+assert [r.text for r in replies] == [r.messages[0]["content"] for r in requests]
+print(json.dumps([model.ledger.total.calls, model.ledger.total.hits]))
+"""
+
+
+def asker(server, folder, first, last):
+    "A process that asks questions with these numbers as soon as it is told to"
+    argv = [sys.executable, "-c", ASK, server.url, str(folder), str(first), str(last)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    return process
+
+
+def test_two_processes_fill_one_cache_and_ask_everything_once(server, tmp_path):
+    server.configure(latency=0.02)
+    both = [asker(server, tmp_path, 0, 400), asker(server, tmp_path, 399, -1)]
+    for process in both: print(file=process.stdin, flush=True)
+    ended = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ended
+    counts, seen = [json.loads(out) for out, _ in ended], server.stats()
+    assert (seen["requests"], seen["distinct answered"], seen["most answers to one"]) == (400, 400, 1)
+    assert [calls + hits for calls, hits in counts] == [400, 400]
+    assert sum(calls for calls, _ in counts) == 400
+
+
+def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_path):
+    server.configure(latency=0.05)
+    process = asker(server, tmp_path, 0, 1000)
+    print(file=process.stdin, flush=True)
+    wait_until(lambda: server.stats()["ok"] > 200)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode in (-signal.SIGINT, 1, 130)
+    assert "KeyboardInterrupt" in errors
+    for complaint in ("never retrieved", "was destroyed", "Event loop is closed", "unclosed"): assert complaint not in errors
+    wait_until(lambda: server.stats()["busy"] == 0)
+    answered = server.stats()["requests"]
+    assert answered < 1000
+    server.configure(latency=0.0)
+    server.reset()
+    process = asker(server, tmp_path, 0, 1000)
+    out, errors = process.communicate("\n", timeout=60)
+    assert process.returncode == 0, errors
+    calls, hits = json.loads(out)
+    assert calls + hits == 1000
+    assert answered - 2 * 16 <= hits <= answered  # only what was under way may be lost
+    assert server.stats()["requests"] == calls
+
+
+# ---- the server itself
+
+def test_the_server_ends_with_the_process_that_started_it(tmp_path):
+    script = "import os, sys; sys.path.insert(0, sys.argv[1]); from server import *; s = serving().__enter__(); print(s.url, flush=True); os._exit(1)"
+    out = subprocess.run([sys.executable, "-c", script, os.path.dirname(os.path.dirname(__file__))], stdout=subprocess.PIPE, text=True).stdout
+    wait_until(lambda: not listens(out.strip()))
+
+
+def test_the_same_seed_gives_the_same_faults(server):
+    def kinds(seed):
+        server.configure(faults=mix(HTTP_FAULTS[1:4], 0.5), seed=seed)
+        server.reset()
+        replies = run_sync(chat_all(vllm_client("tiny", server.url, limits=Limits(attempts=1, breaker=0)), [chat(f"{i}") for i in range(50)]))
+        return [getattr(r, "status", 200) for r in replies]
+
+    assert kinds(1) == kinds(1) != kinds(2)
+
+
+def listens(url):
+    try: socket.create_connection(("127.0.0.1", int(url.split(":")[2].partition("/")[0])), timeout=1).close()
+    except OSError: return False
+    return True
+
+
+def wait_until(true, seconds=10):
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.02)

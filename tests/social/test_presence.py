@@ -1,0 +1,135 @@
+"""Who hears each turn of a dialogue: stage directions, leave cues, late joiners, contexts, odd input."""
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from humanlm.social.contexts import memories, structural_score
+from humanlm.social.presence import (
+    Turn, aware, dialogue_context, leave_cue, presence_table, read_dialogue, read_turns, turns_with,
+)
+
+CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
+
+
+def missed(text, name, **options):
+    "Numbers of the turns that somebody does not hear"
+    return [i for i, here in enumerate(read_dialogue(text, **options).present) if name not in here]
+
+
+def chat(*lines): return "\n".join(lines)
+
+
+FILLER = ["Ada: One.", "Ivo: Two.", "Ada: Three.", "Ivo: Four.", "Ada: Five.", "Ivo: Six."]
+
+
+# ---- reading
+
+def test_turns_directions_and_continuations():
+    assert read_turns("Ada: a: b\n  more\n\n(Ivo joins)\nloose\nDr. Pia Lund: Hi") == [
+        Turn("Ada", "a: b more"), Turn("Ivo", "", "joins"), Turn("Dr. Pia Lund", "Hi")]
+
+
+@pytest.mark.parametrize("line, moves", [
+    ("(Ivo joins)", ["joins"]), ("(Ivo leaves the call)", ["leaves"]), ("[Ivo enters the room]", ["joins"]), ("*Ivo returns*", ["joins"]),
+    ("(Ivo, Pia and Ada leave)", ["leaves"] * 3), ("(Ivo coughs)", []), ("Ivo joins", [])])
+def test_forms_of_directions(line, moves): assert [turn.move for turn in read_turns(line) if turn.move] == moves
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet=st.sampled_from(list("AbI :()\n,.<>and joinsleaves")), max_size=200))
+def test_any_text_gives_a_dialogue(text):
+    found = read_dialogue(text)
+    assert len(found.turns) == len(found.present)
+    assert all(turn.speaker in here or turn.speaker not in found.people for turn, here in zip(found.turns, found.present))
+    if found.people:
+        assert structural_score(dialogue_context(found)) == 1
+
+
+def test_hostile_length_stays_linear():
+    for text in ("Ada: " + "have to " * 50_000, "(" * 100_000, "(" + "joins " * 50_000, "A" * 200_000 + ":", "Ada: hi\n" * 5_000, "I'll a " * 50_000):
+        start = time.process_time()
+        read_turns(text)
+        leave_cue(text)
+        assert time.process_time() - start < 3, text[:20]
+
+
+# ---- presence
+
+def test_directions_are_followed_to_the_letter():
+    text = chat("Ada: Hi.", "(Ivo joins)", "Ivo: Hi.", "(Ivo leaves)", "Ada: Now.", "(Ivo joins)", "Ada: Back?", "Pia: Yes, we have to go. Bye!", *FILLER[:1] * 8)
+    assert missed(text, "Ivo") == [0, 4] and missed(text, "Pia") == missed(text, "Ada") == []
+
+
+def test_who_speaks_is_there_again():
+    assert missed(chat("Ivo: Hi.", "(Ivo leaves)", "Ada: So.", "Ivo: I am still here.", "Ada: Oh."), "Ivo") == [2]
+
+
+@pytest.mark.parametrize("words", ["Sorry, I have to take a call.", "I need to step out for a minute.", "Excuse me, I must go.", "See you later!",
+                                   "I'll be right back, let me answer the door.", "I’ve got to run.", "Goodbye everyone."])
+def test_absence_after_a_leave_cue(words):
+    assert missed(chat("Ada: Hi.", f"Ivo: {words}", *["Ada: So.", "Pia: Well."] * 3, "Ivo: I am back."), "Ivo") == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("words", ["I see.", "We have to talk about money.", "I am sorry to hear that.", "The call was long."])
+def test_silence_without_a_cue_is_no_absence(words):
+    assert missed(chat("Ada: Hi.", f"Ivo: {words}", *["Ada: So.", "Pia: Well."] * 3, "Ivo: Hm."), "Ivo") == []
+
+
+def test_the_gap_counts():
+    text = chat("Ada: Hi.", "Ivo: I have to go.", "Ada: a", "Pia: b", "Ada: c", "Pia: d", "Ivo: Back.")
+    assert missed(text, "Ivo", gap=5) == [] and missed(text, "Ivo", gap=4) == [2, 3, 4, 5]
+
+
+def test_a_leaver_hears_the_goodbyes():
+    text = chat("Ada: Hi.", "Ivo: I have to go.", "Ada: Bye, Ivo!", "Pia: Take care, Ivo.", *FILLER[::2] * 3, "Ivo: Back.")
+    assert missed(text, "Ivo") == list(range(4, 13))
+
+
+def test_after_the_last_turn():
+    assert missed(chat("Ada: Hi.", "Ivo: I have to go.", "Ada: So.", "Pia: Well."), "Ivo") == [2, 3]
+    assert missed(chat("Ada: Hi.", "Ivo: Fine.", *["Ada: So.", "Pia: Well."] * 9), "Ivo") == []
+
+
+def test_late_joiners():
+    assert missed(chat("Ada: Hi.", "Ivo: Hi.", "Ada: a", "Pia: Hello!"), "Pia") == [0, 1, 2]
+    assert missed(chat("Ada: Hi.", "Ivo: Hi.", "Pia: Hello!"), "Pia") == []
+
+
+def test_groups_are_nobody_in_particular():
+    found = read_dialogue(chat("Ada: Hi.", "Everyone: Hi!", "Ivo: So.", "Pia: Well."))
+    assert found.people == ("Ada", "Ivo", "Pia")
+    assert dialogue_context(found).steps[1].actions == {"Ada": 'said: "Hi!"', "Ivo": 'said: "Hi!"', "Pia": "none"}  # Pia comes later
+
+
+# ---- knowledge and contexts
+
+def test_who_is_aware():
+    found = read_dialogue(chat("Ada: The code is 7.", "Ivo: The door is blue.", "Ada: Good.", "Ivo: Yes.", "Pia: Hello!", "Ada: It is raining."))
+    assert aware(found, turns_with(found, "code 7")) == {"Ada", "Ivo"} and aware(found, turns_with(found, "raining")) == {"Ada", "Ivo", "Pia"}
+    assert turns_with(found, "snow") == [] and aware(found, [0, 5]) == {"Ada", "Ivo"}
+
+
+def test_contexts_hold_what_each_heard():
+    record = dialogue_context(read_dialogue(chat("Ada: Secret.", "(Ivo joins)", "Ivo: Hello: all!")))
+    assert memories(record)["Ivo"] == ["Ivo joined", 'Ivo said: "Hello: all!"'] and memories(record)["Ada"][0] == 'Ada said: "Secret."'
+    assert structural_score(record) == 1 and set(record.steps[-1].actions.values()) == {"none"}
+
+
+def test_tables_escape(): assert "<b>" not in presence_table(read_dialogue("Ada: <b>x</b>"))
+
+
+@pytest.mark.skipif(not CONFAIDE.exists(), reason="set HUMANLM_DATA to a folder with confaide")
+def test_confaide_secrets_are_not_heard_by_who_joins_later():
+    meetings = [row for row in map(json.loads, CONFAIDE.read_text().splitlines()) if row["tier"] == "4"]
+    assert len(meetings) == 11
+    for row in meetings:
+        found = read_dialogue(row["text"])
+        joined = {turn.speaker: i for i, turn in enumerate(found.turns) if turn.move == "joins"}
+        assert set(joined) == {"Dan", "Kate"}
+        for name in found.people:
+            assert [i for i, here in enumerate(found.present) if name not in here] == list(range(joined.get(name, 0)))
+        assert structural_score(dialogue_context(found)) == 1

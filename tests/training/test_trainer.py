@@ -1,0 +1,560 @@
+"""What reaches the loss, what is left out of it, and how a run of the trainer stops and goes on."""
+import copy
+import json
+import math
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOTrainer
+
+from humanlm.training.advantages import group_advantages
+from humanlm.core.basics import DataError
+from humanlm.data.records import sample_examples
+from humanlm.alignment.grpo import group_advantage
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
+from humanlm.rewards.judges import RuleJudge
+from humanlm.rewards.scoring import JudgeError
+from humanlm.models.weights import (
+    ModelConfig, add_adapter, generate, load_model, make_model, save_model, token_logps,
+)
+from humanlm.alignment.modes import memory_of, preparation, training_rows
+from humanlm.alignment.prefixes import PrefixConfig
+from humanlm.rewards.reward import AlignmentReward, RewardConfig, requests_by_row
+from humanlm.training.rollout import (
+    AdvantageConfig, Method, generated_tokens, group_index, repeat_rows, single_turn,
+)
+from humanlm.training.sft import MetricsLog
+from humanlm.training.trainer import (
+    MethodTrainer, TokenBudget, TrainerError, is_spent, latest_checkpoint, logged_tokens, trainer_args,
+)
+from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
+
+EXAMPLES = sample_examples()[:6]
+CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
+ROWS = make_rows(EXAMPLES, CONFIG, ["stance"])
+TAGS = [tag(level) for level in CONFIG.load().names for tag in (opening, closing)]
+PLAIN_SGD = dict(optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0.0, save_strategy="no")
+
+
+@pytest.fixture(scope="module")
+def made():
+    torch.set_num_threads(1)
+    texts = [text for e in EXAMPLES for text in (e.reply, *(m.content for m in e.context))]
+    return make_model(ModelConfig(vocab=600, hidden=32, heads=2, kv_heads=2, mlp=64), texts, TAGS)
+
+
+class Told:
+    "A reward whose values were written down before: [B, R]"
+
+    def __init__(self, values, weights=(1.0,)):
+        self.values = np.asarray(values, float).reshape(-1, len(weights))
+        self.names, self.weights = tuple(f"part{i}" for i in range(len(weights))), weights
+
+    async def __call__(self, trajectories): return self.values, trajectories
+
+
+class EvenTokens:
+    "The share of even token numbers"
+    names, weights = ("even",), (1.0,)
+
+    async def __call__(self, trajectories):
+        return np.array([[np.mean(np.array(t.completion_ids) % 2 == 0)] for t in trajectories]), trajectories
+
+
+def written(completions, masks=None):
+    "A rollout that writes given token ids"
+    async def rollout(rows, policy):
+        masked = masks or [[True] * len(ids) for ids in completions]
+        return [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), ids, mask)
+                for i, (r, g, ids, mask) in enumerate(zip(rows, group_index(rows), completions, masked, strict=True))]
+    return rollout
+
+
+def by_group(batch): return group_advantages(batch.rewards[:, 0], batch.groups)
+
+
+def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, group=4, **kw):
+    model, tokenizer = made
+    args = trainer_args(options or PLAIN_SGD, out, prompts, group, steps, 9, seed=3)
+    order = [rows[i % len(rows)] for i in range(prompts * steps)]
+    return MethodTrainer(copy.deepcopy(model), tokenizer, method, order, args, **kw)
+
+
+def losses(t): return [(row["step"], row["loss"]) for row in t.state.log_history if "loss" in row]
+
+
+# ---- the loss
+
+COMPLETIONS = [[30, 31, 32], [33, 34], [35, 36, 37, 38], [39], [40, 41], [42, 43, 44], [45, 46, 47, 48, 49], [50, 51]]
+T = max(map(len, COMPLETIONS))
+WRITTEN = torch.tensor([[i < len(ids) for i in range(T)] for ids in COMPLETIONS])
+MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
+
+
+def gradient_step(made, out, advantages, mask, loss_type="dapo"):
+    "The parameters after one step of plain gradient ascent on sum(advantage * log-probability), by hand"
+    model, prompts = copy.deepcopy(made.model).train(), repeat_rows(ROWS[:2], 4)
+    policy = trainer(made, Method(None, Told([0]), None), out).policy
+    logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
+    each = advantages * logps * mask
+    objective = each.sum() / mask.sum() if loss_type == "dapo" else (each.sum(1) / mask.sum(1)).mean()
+    objective.backward()
+    return {name: (p + p.grad).detach() for name, p in model.named_parameters()}
+
+
+def assert_same(model, expected, atol=2e-5):
+    for name, p in model.named_parameters(): torch.testing.assert_close(p.detach(), expected[name], atol=atol, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize("per_token", [True, False])
+def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_type):
+    torch.manual_seed(0)
+    advantages = torch.randn(8, T) if per_token else torch.randn(8)
+    method = Method(written(COMPLETIONS), Told(np.arange(8)), lambda batch: advantages)
+    t = trainer(made, method, tmp_path, options=PLAIN_SGD | {"loss_type": loss_type})
+    t.train()
+    column = advantages if per_token else advantages[:, None]
+    assert_same(t.model, gradient_step(made, tmp_path, column, WRITTEN, loss_type))
+    kept = [t.advantage for t in t.trajectories]
+    assert kept == pytest.approx(advantages.tolist()) if not per_token else [len(a) for a in kept] == [len(c) for c in COMPLETIONS]
+
+
+def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
+    seen, advantages = [], torch.randn(8, T)
+    def advantage(batch):
+        seen.append(batch.mask)
+        return advantages
+    t = trainer(made, Method(written(COMPLETIONS, MASKS), Told(np.arange(8)), advantage), tmp_path)
+    t.train()
+    mask = torch.tensor([row + [False] * (T - len(row)) for row in MASKS])
+    assert seen[0].tolist() == mask.tolist()
+    assert_same(t.model, gradient_step(made, tmp_path, advantages, mask))
+    assert logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
+
+
+def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
+    rewards, (model, tokenizer) = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8], made
+    ours = trainer(made, Method(written(COMPLETIONS), Told(rewards), lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4)), tmp_path)
+    ours.train()
+    prompts = [ours.policy.prompt_ids(r) for r in repeat_rows(ROWS[:2], 4)]
+    plain = GRPOTrainer(
+        copy.deepcopy(model), lambda completions, **_: rewards, ours.args, Dataset.from_dict({"prompt": ["a", "b"]}), processing_class=tokenizer,
+        rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": COMPLETIONS, "logprobs": None})
+    plain.train()
+    assert_same(ours.model, dict(plain.model.named_parameters()), atol=1e-7)
+    assert losses(ours) == losses(plain)
+
+
+def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):
+    rows = [*make_rows(EXAMPLES[:1], CONFIG, ["stance"]), *make_rows(EXAMPLES[:1], CONFIG, ["response"])]
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, rows=rows)
+    t.train()
+    longest = {level: max(len(x.completion_ids) for x in t.trajectories if x.level == level) for level in CONFIG.load().names}
+    assert longest["stance"] <= 6 and 6 < longest["response"] <= 9
+    assert {"reward/stance", "reward/response"} <= t.state.log_history[0].keys()
+
+
+# ---- scores that are missing
+
+def test_what_has_no_score_has_no_weight(made, tmp_path):
+    nan, rewards = math.nan, [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
+    t = trainer(made, Method(written(COMPLETIONS), Told(rewards), by_group), tmp_path)
+    t.train()
+    half, one = 1 / math.sqrt(2), 1.0
+    expected = [-one, 0, one, 0, half, -half, 0, 0]  # by hand: deviations 0.5 and sqrt(0.5) over those with a score
+    assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-5)
+    assert_same(t.model, gradient_step(made, tmp_path, torch.tensor(expected)[:, None], WRITTEN))
+    assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0]["reward/stance"] == pytest.approx(0.5)
+
+
+def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    t = trainer(made, Method(written(COMPLETIONS), Told([math.nan] * 8), by_group), tmp_path, callbacks=[MetricsLog(path, "humanlm")])
+    t.train()
+    assert_same(t.model, dict(made.model.named_parameters()), atol=0)
+    line = json.loads(path.read_text().splitlines()[0])
+    assert line["judge/no_score"] == 1.0 and line["reward"] is None and line["reward/stance"] is None and line["loss"] == 0
+    assert {x.advantage for x in t.trajectories} == {0.0}
+
+
+def test_components_without_weight_do_not_hide_a_score(made, tmp_path):
+    values = [[i / 8, math.nan] for i in range(8)]
+    t = trainer(made, Method(written(COMPLETIONS), Told(values, (1.0, 0.0)), group_advantage((1.0, 0.0), AdvantageConfig())), tmp_path)
+    t.train()
+    assert t.state.log_history[0]["judge/no_score"] == 0 and t.trajectories[0].advantage < -1
+
+
+def test_a_completion_of_nothing_is_a_zero_and_trains_on(made, tmp_path):
+    judge, requests = RuleJudge(), requests_by_row(ROWS, EXAMPLES)
+    method = Method(single_turn(), AlignmentReward(judge, requests), by_group)
+    t = trainer(made, method, tmp_path / "c", records=tmp_path / "t")
+    def nothing(prompts, *_): return [[] if i % 2 else [t.eos_token_ids[0]] for i in range(len(prompts))], None
+    t._generate_single_turn = nothing
+    t.train()
+    kept = load_trajectories(tmp_path / "t")
+    assert [x.completion_ids for x in kept] == [[t.eos_token_ids[0]]] * 8 and {x.text for x in kept} == {""}
+    assert {(x.scores["stance"].value, x.advantage) for x in kept} == {(0.0, 0.0)}
+    assert {x.scores["stance"].status for x in kept} <= {"empty", "bad format"}
+
+
+# ---- estimators
+
+def by_hand(estimator, r):
+    others = [(sum(r) - x) / (len(r) - 1) for x in r]
+    centred = [x - sum(r) / len(r) for x in r]
+    deviation = math.sqrt(sum(c * c for c in centred) / (len(r) - 1))
+    return {"centred": centred, "leave-one-out": [x - o for x, o in zip(r, others)], "group": [c / deviation for c in centred]}[estimator]
+
+
+@pytest.mark.parametrize("estimator", ["group", "centred", "leave-one-out"])
+def test_estimators_by_name(made, tmp_path, estimator):
+    rewards = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8]
+    t = trainer(made, Method(written(COMPLETIONS), Told(rewards), group_advantage((1.0,), AdvantageConfig(estimator))), tmp_path)
+    t.train()
+    expected = [*by_hand(estimator, rewards[:4]), *by_hand(estimator, rewards[4:])]
+    assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-4)
+
+
+# ---- a judge that fails
+
+class Halting(RuleJudge):
+    "The rule judge, until its line goes dead"
+    name = "halting"
+
+    def __init__(self, good):
+        super().__init__()
+        self.left = good
+
+    async def __call__(self, request):
+        self.left -= 1
+        if self.left < 0: raise ConnectionError("the line is dead")
+        return await super().__call__(request)
+
+
+class Sampled:
+    "Judge what a random model samples: its tokens stand in for a description"
+    names, weights = ("alignment",), (1.0,)
+
+    def __init__(self, reward): self.reward = reward
+
+    async def __call__(self, trajectories):
+        said = [replace(t, parse_status="ok", fields={t.level: f"likes token {' and '.join(map(str, t.completion_ids))}"}) for t in trajectories]
+        return await self.reward(said)
+
+
+def well_formed(rows):
+    "Completions that parse, so that the judge is asked"
+    async def rollout(rows, policy):
+        policy.generate = lambda asked, sampling=None: _answers(asked, policy)
+        return await single_turn()(rows, policy)
+    return rollout
+
+
+async def _answers(rows, policy):
+    texts = [f"{opening(r['level'])}likes it {'a lot ' * (i % 3)}{closing(r['level'])}" for i, r in enumerate(rows)]
+    return [Completion(policy.tokenizer.encode(text), text, "stop", policy.prompt_ids(r)) for r, text in zip(rows, texts)]
+
+
+def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
+    reward = AlignmentReward(Halting(2), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.5)
+    t = trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path / "c", steps=3, records=tmp_path / "t")
+    with pytest.raises(JudgeError, match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or raise judge.max_failed_share"):
+        t.train()
+    assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
+    assert len(load_trajectories(tmp_path / "t")) == 8
+
+
+def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp_path):
+    def run(out, good, resume=None):
+        reward = AlignmentReward(Halting(good), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.4)
+        t = trainer(made, Method(single_turn(), Sampled(reward), by_group), tmp_path / out, 6, dict(learning_rate=1e-2, save_steps=4), rows=ROWS * 8)
+        t.train(resume_from_checkpoint=resume)
+        return t
+    whole = run("a", good=99)
+    with pytest.raises(JudgeError) as e:
+        run("b", good=6)  # two groups a step: down from step 3 on
+    assert e.value.__notes__ == [f"Stopped after step 3; a resumed run goes on from {tmp_path / 'b' / 'checkpoint-3'}."]
+    again = run("b", good=99, resume=latest_checkpoint(tmp_path / "b"))
+    assert losses(again) == losses(whole) and again.state.num_input_tokens_seen == whole.state.num_input_tokens_seen
+    assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+
+
+def test_a_run_that_fails_in_its_first_step_leaves_no_checkpoint(made, tmp_path):
+    reward = AlignmentReward(Halting(0), requests_by_row(ROWS, EXAMPLES))
+    with pytest.raises(JudgeError) as e:
+        trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path, 6, dict(save_steps=2)).train()
+    assert not list(tmp_path.glob("checkpoint-*")) and not hasattr(e.value, "__notes__")
+
+
+def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
+    reward = AlignmentReward(Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5)
+    t = trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path)
+    t.train()
+    assert [math.isnan(x.scores["stance"].value) for x in t.trajectories] == [False] * 4 + [True] * 4
+    assert {x.advantage for x in t.trajectories[4:]} == {0.0} and all("judge failed" in x.errors[0] for x in t.trajectories[4:])
+
+
+# ---- stopping and going on
+
+ADAM = dict(learning_rate=1e-2, save_steps=2)
+
+
+@pytest.mark.parametrize("cycle", [{}, {"steps_per_generation": 2}, {"gradient_accumulation_steps": 2}], ids=["plain", "two steps", "accumulated"])
+def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
+    toy = Method(single_turn(), EvenTokens(), by_group)
+    def run(out, rows): return trainer(made, toy, tmp_path / out, 6, ADAM | cycle, records=tmp_path / f"t-{out}", rows=rows)
+    rows = ROWS * 8
+    whole = run("a", rows)
+    whole.train()
+    for at in (2, 4):
+        again = run("b", rows)
+        again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
+        assert losses(again) == losses(whole)
+        assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+    steps = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-a").iterdir()}
+    repeated = {p.name: [t.completion_ids for t in load_trajectories(p)] for p in (tmp_path / "t-b").iterdir()}
+    assert repeated.items() <= steps.items() and len(repeated) >= 2
+
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=["plain", "gradient checkpointing"])
+def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tmp_path, options):
+    base, toy = save_model(*made, tmp_path / "base"), Method(single_turn(), EvenTokens(), by_group)
+    def run(out, resume=None):
+        model = add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base)
+        t = trainer((model, made.tokenizer), toy, tmp_path / out, 6, ADAM | options, rows=ROWS * 8)
+        t.train(resume_from_checkpoint=resume)
+        return t
+    whole = run("a")
+    for at in (2, 4):
+        again = run("b", str(tmp_path / "a" / f"checkpoint-{at}"))
+        assert losses(again) == losses(whole)
+        assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+    moved = {n: p for n, p in whole.model.named_parameters() if "lora_B" in n}
+    assert moved and all(p.abs().max() > 0 for p in moved.values())
+    assert Path(latest_checkpoint(tmp_path / "a")).name == "checkpoint-6"
+    for name, weight in made.model.named_parameters():
+        kept = dict(whole.model.get_base_model().named_parameters())
+        assert torch.equal(kept.get(name, kept.get(name.replace(".weight", ".base_layer.weight"))), weight)
+
+
+def test_a_token_budget_survives_a_resume(made, tmp_path):
+    toy = Method(single_turn(), EvenTokens(), by_group)
+    def run(out, budget): return trainer(made, toy, tmp_path / out, 8, ADAM, callbacks=[TokenBudget(budget)])
+    whole = run("a", 200)
+    whole.train()
+    spent = np.cumsum([row["tokens/generated"] for row in whole.state.log_history if "loss" in row])
+    assert spent[-1] >= 200 > spent[-2] and 2 < len(spent) < 8
+    again = run("b", 200)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    assert losses(again) == losses(whole)
+
+
+def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
+    toy = Method(single_turn(), EvenTokens(), by_group)
+    first = trainer(made, toy, tmp_path, 8, ADAM | {"save_steps": 1}, callbacks=[TokenBudget(100)])
+    first.train()
+    newest = latest_checkpoint(tmp_path)
+    assert Path(newest).name == f"checkpoint-{first.state.global_step}"
+    assert is_spent(newest, 100) and not is_spent(newest, 10_000) and not is_spent(None, 100)
+    assert not is_spent(str(Path(newest).with_name(f"checkpoint-{first.state.global_step - 1}")), 100)
+
+
+@pytest.mark.parametrize("options", [dict(logging_steps=4), dict(logging_steps=3), dict(steps_per_generation=2, logging_steps=2)])
+def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path / "c", 8, PLAIN_SGD | options, records=tmp_path / "t", rows=ROWS * 4)
+    t.train()
+    assert logged_tokens(t.state.log_history) == generated_tokens(load_trajectories(tmp_path / "t"))
+
+
+# ---- broken checkpoints
+
+@pytest.fixture(scope="module")
+def checkpoints(made, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    trainer(made, Method(single_turn(), EvenTokens(), by_group), out, 4, ADAM).train()
+    return out
+
+
+def cut(path): path.write_bytes(path.read_bytes()[:-40])
+
+
+BREAKS = {
+    "weights cut off": lambda folder: cut(folder / "model.safetensors"), "optimizer cut off": lambda folder: cut(folder / "optimizer.pt"),
+    "random state cut off": lambda folder: cut(folder / "rng_state.pth"), "no scheduler": lambda folder: (folder / "scheduler.pt").unlink(),
+    "state is no JSON": lambda folder: (folder / "trainer_state.json").write_text('{"step'), "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+}
+
+
+@pytest.mark.parametrize("fault", BREAKS)
+def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
+    import shutil
+    shutil.copytree(checkpoints, tmp_path / "c")
+    assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-4"
+    BREAKS[fault](tmp_path / "c" / "checkpoint-4")
+    assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-2"
+    BREAKS[fault](tmp_path / "c" / "checkpoint-2")
+    with pytest.raises(TrainerError, match="No checkpoint in .* is whole .*checkpoint-2, checkpoint-4.*Remove that folder and resume"):
+        latest_checkpoint(tmp_path / "c")
+
+
+# ---- options
+
+@pytest.mark.parametrize("options, message", [
+    ({"learning_rat": 1}, "Unknown option of the group 'trainer' 'learning_rat'.*Did you mean 'learning_rate'"),
+    ({"learning_rate": "quick"}, "trainer.learning_rate must be a number, got 'quick'"), ({"shuffle_dataset": "maybe"}, "must be true or false"),
+    ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"), ({"generation_batch_size": 6}, "TRL refuses .*6.* must be divisible"),
+    ({"save_steps": 3, "steps_per_generation": 2}, "Use 2 or a multiple"),
+])
+def test_options_that_cannot_be_are_named(tmp_path, options, message):
+    with pytest.raises(TrainerError, match=message): trainer_args(options, tmp_path, 2, 4, 6, 9)
+
+
+# ---- what a method remembers
+
+class EvenTexts:
+    "Whatever was sampled counts as readable, and is worth its share of even token numbers"
+    names, weights = ("alignment",), (1.0,)
+
+    async def __call__(self, trajectories):
+        worth = [np.mean(np.array(t.completion_ids) % 2 == 0) for t in trajectories]
+        told = [replace(t, fields={t.level: f"tokens {t.completion_ids}"}, scores={t.level: Score(t.id, float(v), "scored", "")})
+                for t, v in zip(trajectories, worth)]
+        return np.array(worth)[:, None], told
+
+
+CHAINED = replace(CONFIG, asks="together")
+
+
+def chained(made, out, steps=8, **kw):
+    "A trainer with prefix chaining; every other step asks for the second level"
+    rows = training_rows(EXAMPLES, CHAINED, "prefix-chaining")
+    memory = memory_of("prefix-chaining", rows, CHAINED, PrefixConfig(threshold=0.5))
+    method = Method(single_turn(prepare=preparation(memory)), EvenTexts(), by_group, memory)
+    n = len(EXAMPLES)
+    order = [rows[(i % 2) * n + (2 * i + j) % n] for i in range(steps) for j in range(2)]
+    return trainer(made, method, out, steps, dict(learning_rate=1e-2, save_steps=3), rows=order, records=out / "t", **kw)
+
+
+def test_a_map_of_prefixes_grows_and_is_used(made, tmp_path):
+    t = chained(made, tmp_path)
+    t.train()
+    said = load_trajectories(tmp_path / "t")
+    start = len(t.policy.prompt_ids(t.rows[0]))
+    second = [x for x in said if x.level == "response"]
+    assert second and all(len(x.prompt_ids) > start - 40 for x in second)
+    sizes = [line["prefixes/stance"] for line in t.state.log_history if "loss" in line]
+    assert sizes == sorted(sizes) and sizes[-1] == len(t.method.memory.states) > 0
+    moved = [line["prefixes/moved"] for line in t.state.log_history if "loss" in line]
+    assert set(moved[::2]) == {0.0}, "the first level needs nothing, so nothing takes its place"
+
+
+@pytest.mark.parametrize("at", [3, 6])
+def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(made, tmp_path, at):
+    whole = chained(made, tmp_path / "a")
+    whole.train()
+    again = chained(made, tmp_path / "b")
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{at}"))
+    assert losses(again) == losses(whole) and again.method.memory.states.entries == whole.method.memory.states.entries
+    assert_same(again.model, dict(whole.model.named_parameters()), atol=0)
+    kept = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "a" / "t")}
+    repeated = {x.id: (x.prompt_ids, x.completion_ids) for x in load_trajectories(tmp_path / "b" / "t")}
+    assert len(repeated) == (8 - at) * 8 and repeated.items() <= kept.items()
+
+
+def test_a_stopped_run_leaves_its_map_too(made, tmp_path):
+    t = chained(made, tmp_path)
+    good, calls = t.method.reward, []
+    async def reward(trajectories):
+        calls.append(1)
+        if len(calls) > 4: raise TrainerError("the judge is down")
+        return await good(trajectories)
+    reward.names, reward.weights = good.names, good.weights
+    t.method = t.method._replace(reward=reward)
+    with pytest.raises(TrainerError) as e: t.train()
+    assert "checkpoint-4" in e.value.__notes__[0]
+    whole, again = chained(made, tmp_path / "a"), chained(made, tmp_path / "b")
+    whole.train()
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert losses(again) == losses(whole)
+
+
+def test_a_checkpoint_without_its_map_is_not_resumed_in_silence(made, tmp_path):
+    whole = chained(made, tmp_path / "a", steps=4)
+    whole.train()
+    (tmp_path / "a" / "checkpoint-3" / "prefixes.json").unlink()
+    with pytest.raises(DataError, match="prefixes.json is no prefix map"):
+        chained(made, tmp_path / "b", steps=4).train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-3"))
+
+
+# ---- the real reply among the candidates
+
+def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(made, tmp_path):
+    rows = make_rows(EXAMPLES, CONFIG, ["response"])
+    reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
+    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), reward, by_group), tmp_path, rows=rows)
+    t.train()
+    for group in (t.trajectories[:4], t.trajectories[4:]):
+        replies = {e.id: e.reply for e in EXAMPLES}
+        *others, last = group
+        assert last.fields == {"response": replies[last.example_id]} and last.text == f"<response>{replies[last.example_id]}</response>"
+        best = max(x.scores["response"].value for x in others)
+        assert last.scores["response"].value == pytest.approx(min(1, best + 0.1)) and last.advantage > 0
+    assert logged_tokens(t.state.log_history) == sum(len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7])
+
+
+# ---- engines and number formats
+
+class StandInEngine:
+    "What TRL's vLLM engine offers, played by the model itself, with the parameters that vLLM would get"
+    max_completion_length, generation_kwargs, model = 9, {"stop": ["###"]}, None
+
+    def __init__(self, trainer): self.trainer, self.asked, self.synced = trainer, [], 0
+
+    def sync_weights(self): self.synced += 1
+
+    def generate(self, prompts, images, num_generations, profiler=None):
+        self.asked.append((self.max_completion_length, self.generation_kwargs))
+        groups = prompts[::num_generations]
+        assert prompts == [p for p in groups for _ in range(num_generations)], "vLLM's server answers whole groups"
+        found = generate(self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, seed=len(self.asked))
+        return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
+
+
+def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss(made, tmp_path):
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2)
+    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
+    t.train()
+    assert t.vllm_generation.asked == [(6, {"stop": ["###", "</stance>"]})] * 2 and t.vllm_generation.synced == 2
+    assert (t.vllm_generation.max_completion_length, t.vllm_generation.generation_kwargs) == (9, {"stop": ["###"]})
+    assert all(len(x.logps) == len(x.completion_ids) for x in t.trajectories)
+    assert any("sampling" in name for name in t.state.log_history[0]), "TRL compares vLLM's log-probabilities with the model's"
+
+
+def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_path):
+    rows = make_rows(EXAMPLES, CONFIG, ["response"])
+    reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
+    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), reward, by_group), tmp_path, rows=rows)
+    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
+    t.train()
+    truth = t.trajectories[3]
+    assert truth.turns[0].role == "truth" and len(truth.logps) == len(truth.completion_ids)
+
+
+@pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"bf16": True}, {"gradient_checkpointing": True, "bf16": True}],
+                         ids=["checkpointing", "bf16", "both"])
+def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, options):
+    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2, options=PLAIN_SGD | options)
+    t.train()
+    assert all(math.isfinite(loss) for _, loss in losses(t)) and any(loss for _, loss in losses(t))
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_vllm_that_is_not_there_is_named_before_anything_starts(tmp_path):
+    with pytest.raises(TrainerError, match="trainer.use_vllm needs vLLM, which is not installed"): trainer_args({"use_vllm": True}, tmp_path, 2, 4, 1, 9)
