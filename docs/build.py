@@ -68,7 +68,7 @@ def relink(text: str, to: Target) -> str:
 def class_fields() -> dict[str, str]:
     "Class name -> its source down to the last annotated field, for the exported classes made of fields"
     found = {}
-    for path in (ROOT / "humanlm").glob("*.py"):
+    for path in (ROOT / "humanlm").rglob("*.py"):
         lines = path.read_text("utf-8").splitlines()
         for node in ast.parse("\n".join(lines)).body:
             fields = [n for n in node.body if isinstance(n, ast.AnnAssign)] if isinstance(node, ast.ClassDef) else []
@@ -144,10 +144,10 @@ def _front_matter(source: str) -> str:
 
 # ---- README
 
-def _repo_path(target: str) -> Path | None:
+def _repo_path(target: str, folder: str = "") -> Path | None:
     "The file of this repository that a link in a notebook means, if it is one"
     if re.match(r"[a-z]+:|#|/", target): return None
-    path = (NBS / target.split("#")[0]).resolve()
+    path = (NBS / folder / target.split("#")[0]).resolve()
     return path.relative_to(ROOT) if path.exists() and path.is_relative_to(ROOT) else None
 
 
@@ -180,18 +180,20 @@ def readme(check: bool = False) -> None:
 
 def page_name(notebook: str) -> str:
     "`00_data.ipynb` -> `data.md`, as nbdev names pages and links them"
-    return re.sub(r"^\d+[a-z0-9]*_", "", Path(notebook).name.lower()).removesuffix(".ipynb") + ".md"
+    path = Path(notebook)
+    return (path.parent / (re.sub(r"^\d+[a-z0-9]*_", "", path.name.lower()).removesuffix(".ipynb") + ".md")).as_posix()
 
 
-def site_link(target: str, repo_url: str) -> str | None:
+def site_link(target: str, repo_url: str, folder: str = "") -> str | None:
     "Where a notebook's link leads on the site (None: nowhere, keep the words only)"
     if m := re.fullmatch(r"/blob/[^/]+/(.*)", target): return f"{repo_url}/blob/main/{m[1]}" if repo_url else None
-    if m := re.fullmatch(r"/([\w/-]+)\.html(#.*)?", target): return f"{m[1]}.md{m[2] or ''}"
-    if (path := _repo_path(target)) is None: return target
+    near = lambda page: os.path.relpath(page, folder or ".")
+    if m := re.fullmatch(r"/([\w/-]+)\.html(#.*)?", target): return near(f"{m[1]}.md") + (m[2] or "")
+    if (path := _repo_path(target, folder)) is None: return target
     rest = target[len(target.split("#")[0]):]
-    if path.suffix == ".ipynb": return page_name(path.name) + rest
-    if path.parts[0] == "nbs": return "/".join(path.parts[1:]) + rest
-    if path.name in ("CHANGELOG.md", "CONTRIBUTING.md"): return path.name + rest
+    if path.suffix == ".ipynb": return near(page_name("/".join(path.parts[1:]))) + rest
+    if path.parts[0] == "nbs": return near("/".join(path.parts[1:])) + rest
+    if path.name in ("CHANGELOG.md", "CONTRIBUTING.md"): return near(path.name) + rest
     return f"{repo_url}/blob/main/{path.as_posix()}" if repo_url else None
 
 
@@ -211,15 +213,17 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
     pages, outputs = WORK / "pages", Outputs()
     shutil.rmtree(WORK, ignore_errors=True)
     (pages / "figures").mkdir(parents=True)
-    books = sorted(processed.glob("*.ipynb"))
+    books = sorted(processed.rglob("*.ipynb"))
     for book in books:
-        name, count = page_name(book.name), iter(range(10_000))
+        where = book.relative_to(processed)
+        name, folder, count = page_name(where.as_posix()), where.parent.as_posix().removeprefix("."), iter(range(10_000))
         def image(content: bytes, suffix: str) -> str:
-            path = Path("figures") / f"{Path(name).stem}-{next(count)}{suffix}"
+            path = Path("figures") / f"{name.removesuffix('.md').replace('/', '-')}-{next(count)}{suffix}"
             (pages / path).write_bytes(content)
-            return path.as_posix()
-        to = Target(lambda t: site_link(t, repo_url), image, outputs.put_html, " { .text .output }",
+            return os.path.relpath(path, folder or ".")
+        to = Target(lambda t, folder=folder: site_link(t, repo_url, folder), image, outputs.put_html, " { .text .output }",
                     ("text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"))
+        (pages / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / name).write_text(notebook_md(json.loads(book.read_text("utf-8")), to), "utf-8")
     if (NBS / "images").exists(): shutil.copytree(NBS / "images", pages / "images")
     for extra in ("CHANGELOG.md", "CONTRIBUTING.md"): shutil.copy(ROOT / extra, pages / extra)
@@ -229,13 +233,13 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
 
 
 def navigation(books: list[Path]) -> list[dict]:
-    "The sidebar: one group per tens digit, in the order of the data"
-    nav, names = {}, [b.name for b in books]
-    for name in names:
-        if m := re.match(r"(\d)\d", name): nav.setdefault(SECTIONS[int(m[1])], []).append(page_name(name))
-    home = [{"Home": "index.md"}] if "index.ipynb" in names else []
+    "The sidebar: doors and commands first, then one group per room"
+    nav, root = {}, ROOT / "_proc"
+    for book in books:
+        where = book.relative_to(root)
+        if re.match(r"\d\d_", where.name): nav.setdefault(where.parent.name.capitalize() or "Doors and commands", []).append(page_name(where.as_posix()))
     project = {"Project": [{"Changelog": "CHANGELOG.md"}, {"Contributing": "CONTRIBUTING.md"}]}
-    return [*home, *({k: v} for k, v in nav.items()), project]
+    return [{"Home": "index.md"}, *({k: v} for k, v in nav.items()), project]
 
 
 def mathml(m: re.Match) -> str:

@@ -25,30 +25,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import __version__
-from humanlm.config import (
+from humanlm.core.config import (
     RunConfig, Settings, Stages, command, cut_line, find_run, open_run, parse, read_record, run_record, save_config,
-    save_record)
-from humanlm.data import (
-    ConfigError, DataConfig, DataError, Example, aligned, atomic_path, atomic_write, check_name, data_fingerprint,
-    dataset_card, escape, fingerprint, from_dict, jsonl_rows, load_examples, near_miss, run_sync, shorten, to_json,
-    write_jsonl)
-from .evaluate import (
+    save_record,
+)
+from humanlm.core.basics import (
+    ConfigError, DataError, aligned, atomic_path, atomic_write, check_name, escape, fingerprint, jsonl_rows,
+    near_miss, run_sync, shorten, to_json, write_jsonl,
+)
+from .data.records import DataConfig, Example, data_fingerprint, dataset_card, from_dict, load_examples
+from humanlm.alignment.evaluation import (
     METRICS, EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions,
-    results, save_evaluations)
-from .hierarchy import THINKING, HierarchyConfig, make_rows
-from .llm import Ledger
-from .modes import settings_of
-from .job import (
-    REFERENCES, STATE_TEXT, evaluate_model, is_chat_model, judged, judges_record, judging_plan, keep_memory, load_data,
-    quiet_libraries, reference_texts, settle_judges, tables)
-from .judges import Asked, EvalJudgeConfig, JudgeConfig, RubricConfig, make_judge, same_judge_warning
-from .metrics import ALL, paired_table
-from .miniworld import World, WorldConfig, make_world
-from .models import ModelConfig
-from .published import paper_tables, read_measured
-from .report import dynamics_curves, radar, read_run, report_html, statement, title_of
-from .rollout import RolloutConfig, read_contract, run_settings
-from .scoring import Judge
+    results, save_evaluations,
+)
+from .hierarchy.prompts import THINKING, HierarchyConfig, make_rows
+from .models.client import Ledger
+from .alignment.modes import settings_of
+from humanlm.alignment.job import (
+    REFERENCES, STATE_TEXT, evaluate_model, is_chat_model, judged, judges_record, judging_plan, keep_memory,
+    load_data, quiet_libraries, reference_texts, settle_judges, tables,
+)
+from humanlm.rewards.judges import (
+    Asked, EvalJudgeConfig, JudgeConfig, RubricConfig, make_judge, same_judge_warning,
+)
+from .evaluation.results import ALL, paired_table
+from .worlds.mini import World, WorldConfig, make_world
+from .models.weights import ModelConfig
+from .alignment.published import paper_tables, read_measured
+from .alignment.report import dynamics_curves, radar, read_run, report_html, statement, title_of
+from .training.rollout import RolloutConfig, read_contract, run_settings
+from .rewards.scoring import Judge
 
 # %% ../nbs/90_eval.ipynb #GROUPS
 GROUPS: dict[str, type] = {

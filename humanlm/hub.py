@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import __version__
-from .config import command, find_run, parse, read_record
-from .data import ConfigError, atomic_path, atomic_write, check_name, require, shorten
-from .job import quiet_libraries, tables
-from .models import ModelError, adapter_base, contract_files, merge_adapter
-from .report import load_results, statement
-from .rollout import find_model, how_to_ask, run_settings
+from .core.config import command, find_run, parse, read_record
+from .core.basics import ConfigError, atomic_path, atomic_write, check_name, require, shorten
+from .alignment.job import quiet_libraries, tables
+from .models.weights import ModelError, adapter_base, contract_files, merge_adapter
+from .alignment.report import load_results, statement
+from .training.rollout import find_model, how_to_ask, run_settings
 
 # %% ../nbs/84_hub.ipynb #ModelChoice
 @dataclass(frozen=True)

@@ -31,31 +31,34 @@ from typing import Any, NamedTuple
 
 # %% ../nbs/87_parsers.ipynb #from-humanlm-import-version
 from . import __version__
-from .benchmarks import story_text
-from humanlm.config import (
-    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, read_record, require_same, run_record, save_config,
-    save_record)
-from .contexts import (
+from .benchmarks.sets import story_text
+from humanlm.core.config import (
+    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, read_record, require_same, run_record,
+    save_config, save_record,
+)
+from humanlm.social.contexts import (
     Context, clauses, context_schema, decode, is_none, make_context, observation_scores, read_context, split_mental,
-    structural_score, to_lists, violations)
-from .data import (
-    ConfigError, DataError, aligned, atomic_path, atomic_write, check_name, fingerprint, jsonl_rows, require, run_sync, shorten,
-    table_cell, to_json, write_jsonl)
-from .hierarchy import markup, plain
-from .job import keep_memory, quiet_libraries
-from .metrics import bootstrap_interval
-from .models import ModelConfig
-from .reader import read_answer
-from .social_world import STYLES, Parsed, Parser, parse_prompt, parser
-from .stories import generate
-from .symbolic import Question, memory_answer, plain as sentence, read_story, to_context
+    structural_score, to_lists, violations,
+)
+from humanlm.core.basics import (
+    ConfigError, DataError, aligned, atomic_path, atomic_write, check_name, fingerprint, jsonl_rows, require,
+    run_sync, shorten, table_cell, to_json, write_jsonl,
+)
+from .hierarchy.prompts import markup, plain
+from .alignment.job import keep_memory, quiet_libraries
+from .evaluation.results import bootstrap_interval
+from .models.weights import ModelConfig
+from .models.reader import read_answer
+from .social.parsing import STYLES, Parsed, Parser, parse_prompt, parser
+from .social.stories import generate
+from .social.symbolic import Question, memory_answer, plain as sentence, read_story, to_context
 
 # %% ../nbs/87_parsers.ipynb #Pair
 class Pair(NamedTuple):
     "A text and its context"
     text: str
     context: Context
-    task: str = ""  # a key of `humanlm.social_world.TASKS`
+    task: str = ""  # a key of `humanlm.social.parsing.TASKS`
     name: str = ""  # where it came from, for messages
 
 # %% ../nbs/87_parsers.ipynb #fresh_pairs
@@ -63,7 +66,7 @@ def fresh_pairs(
     kind: str,  # family of stories: tomi or hitom
     count: int,
     seed: int = 0,
-    **options: Any,  # as for `humanlm.symbolic.to_context`
+    **options: Any,  # as for `humanlm.social.symbolic.to_context`
 ) -> Iterator[Pair]:
     "Make stories and their exact contexts"
     for i, made in enumerate(generate(kind, count, seed)):
@@ -126,7 +129,7 @@ def completion(
 # %% ../nbs/87_parsers.ipynb #exact
 def exact(
     text: str,
-    **options: Any,  # as for `humanlm.symbolic.to_context`
+    **options: Any,  # as for `humanlm.social.symbolic.to_context`
 ) -> Context | None:  # None: the text is not in the grammar
     "Write the exact context of a story"
     story = read_story(text)
@@ -214,7 +217,7 @@ def split_pairs(
 # %% ../nbs/87_parsers.ipynb #record
 def record(
     pair: Pair,
-    style: str = "bare",  # of the prompt: one of `humanlm.social_world.STYLES`
+    style: str = "bare",  # of the prompt: one of `humanlm.social.parsing.STYLES`
     indent: int = 0,
 ) -> dict:
     "Make a training record: messages of prompt and completion"
@@ -550,7 +553,7 @@ def build_model(
     seed: int = 0,
 ):
     "Make or load the model that will be trained"
-    from humanlm.models import make_model
+    from humanlm.models.weights import make_model
     texts = [text for row in rows[:3000] for text in (row["prompt"][0]["content"], _FRAME.sub("\n", row["completion"][0]["content"]))]
     return make_model(config, texts, FRAMES, seed)
 
@@ -595,10 +598,10 @@ def lessons(
     seed: int = 0,
     room: int = 0,  # tokens that the model can take; 0 = any number
     length: Callable[[str], int] = len,  # counts the tokens of a text as `sift` does
-) -> list[dict]:  # for `humanlm.sft.train_sft`
+) -> list[dict]:  # for `humanlm.training.sft.train_sft`
     "Make supervised rows in the order in which they are learnt"
-    from humanlm.models import render, render_target
-    from humanlm.sft import sft_row
+    from humanlm.models.weights import render, render_target
+    from humanlm.training.sft import sft_row
     target = pieces if knows_frames(tokenizer) else lambda text: [plain(text)]
     made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
     lengths = [len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"])) for row in made]
@@ -627,7 +630,7 @@ def token_counter(
     "Give what counts the tokens of a text: the model's tokenizer, or four characters each where it is not yet made"
     if config.name == "tiny":
         return lambda text: -(-len(text) // 4)
-    from humanlm.models import load_tokenizer
+    from humanlm.models.weights import load_tokenizer
     tokenizer = load_tokenizer(config.name, config.template)
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -652,7 +655,7 @@ def keep(
     tokenizer,
 ) -> None:
     "Save a model with the way it wants to be asked"
-    from humanlm.models import render_target, save_model
+    from humanlm.models.weights import render_target, save_model
     longest = max((row["completion"][0]["content"] for row in run.rows()), key=len)
     cut = pieces(longest) if knows_frames(tokenizer) else longest
     asked = {"style": run.settings.parser.style, "example": False, "attempts": 1, "temperature": 0.0,
@@ -667,9 +670,9 @@ def untrained(run: Run) -> None:
 # %% ../nbs/87_parsers.ipynb #train
 def train(run: Run) -> None:
     "Train from the start, or from the newest checkpoint, and keep the model"
-    from humanlm.models import add_adapter, load_model
-    from humanlm.sft import MetricsLog, Progress, train_sft
-    from humanlm.trainer import latest_checkpoint
+    from humanlm.models.weights import add_adapter, load_model
+    from humanlm.training.sft import MetricsLog, Progress, train_sft
+    from humanlm.training.trainer import latest_checkpoint
     s, out = run.settings, run.folder / "checkpoints"
     model, tokenizer = load_model(run.model_folder("untrained"), s.model.template, s.model.dtype)
     model = add_adapter(model, s.model, run.model_folder("untrained"), s.run.seed)
@@ -742,7 +745,7 @@ def outcome(
     "Put everything into one record that is complete without the run's folder"
     s, model = run.settings, json.loads((run.model_folder("trained") / "parser.json").read_text())
     losses, trainer = training_log(run.folder)
-    note = "Stories are generated by `humanlm.stories`; held-out ones are new, their names and places are those of training."
+    note = "Stories are generated by `humanlm.social.stories`; held-out ones are new, their names and places are those of training."
     return {**run_record(s, stages=run.stages, state="finished"), "command": shlex.join(["python", "-m", "humanlm.parsers", *argv]),
             "note": note, "settings": s.to_dict(), "data": run.sets.counts(), "asked": model, "parameters": parameters(run.model_folder("trained")),
             "losses": losses, "trainer": trainer, "reports": reports, "story": run.sets.held_out[0].text}

@@ -37,16 +37,16 @@ from typing import Any, NamedTuple, Protocol
 from fastcore.basics import patch
 
 # %% ../nbs/85_serve.ipynb #from-humanlm-config-import
-from .config import command, parse
-from .data import (
-    ConfigError, Example, HumanLMError, Message, Persona, near_miss, require, run_sync, shorten, to_json)
-from .hierarchy import ParsePolicy, clean_reply, format_persona, make_rows
-from .hierarchy import parse as parse_completion
+from .core.config import command, parse
+from .core.basics import ConfigError, HumanLMError, near_miss, require, run_sync, shorten, to_json
+from .data.records import Example, Message, Persona
+from .hierarchy.prompts import ParsePolicy, clean_reply, format_persona, make_rows
+from .hierarchy.prompts import parse as parse_completion
 from .hub import ModelChoice
-from .llm import PerLoop
-from .local import Batches
-from .rollout import PolicySetup, Sampling, how_to_ask, load_policy
-from .trajectory import Completion
+from .models.client import PerLoop
+from .models.local import Batches
+from .training.rollout import PolicySetup, Sampling, how_to_ask, load_policy
+from .data.trajectory import Completion
 
 # %% ../nbs/85_serve.ipynb #ENGINES
 ENGINES = ("auto", "transformers", "vllm")
@@ -634,7 +634,7 @@ def vllm_command(
     more: Sequence[str] = (),  # further arguments
 ) -> list[str]:
     "Spell the command that starts vLLM for a model, or for an adapter on its base"
-    from humanlm.models import adapter_base
+    from humanlm.models.weights import adapter_base
     base, template = adapter_base(place), Path(place) / "chat_template.jinja"
     adapter = ["--enable-lora", "--lora-modules", f"{name}={place}"] if base else []
     rank = ["--max-lora-rank", str(vllm_rank(place))] if base else []
@@ -716,7 +716,7 @@ class VLLMEngine:
 @patch
 async def write(self: VLLMEngine, row: dict, sampling: Sampling) -> tuple[list[Completion], int]:
     "Write the answers to a row"
-    from humanlm.models import cut_completion, end_ids
+    from humanlm.models.weights import cut_completion, end_ids
     tokenizer, ids = self.policy.tokenizer, self.policy.prompt_ids(row)
     ends = list(end_ids(tokenizer))
     ours = {"top_k": sampling.top_k or -1, "stop_token_ids": ends, "include_stop_str_in_output": True, "skip_special_tokens": False,
@@ -736,8 +736,8 @@ def start_vllm(
     config: ServeConfig,
 ) -> VLLMEngine:
     "Start vLLM for a model and wait until it answers"
-    from humanlm.models import load_tokenizer
-    from humanlm.rollout import ModelPolicy
+    from humanlm.models.weights import load_tokenizer
+    from humanlm.training.rollout import ModelPolicy
     policy = ModelPolicy(None, load_tokenizer(place, own.get("template", "humanlm")), own.get("max_prompt_tokens", 1024))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -821,7 +821,7 @@ def main(
     if s.dry_run:
         print(plan(s.model, s.serve))
         return 0
-    from humanlm.job import quiet_libraries
+    from humanlm.alignment.job import quiet_libraries
     if choose_engine(s.serve) == "transformers":
         quiet_libraries()
     try:

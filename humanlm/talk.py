@@ -21,20 +21,21 @@ from typing import Any, NamedTuple
 from fastcore.basics import patch
 
 # %% ../nbs/86_talk.ipynb #from-humanlm-config-import
-from .config import command, cut_line, parse
-from humanlm.data import (
-    ConfigError, Example, HumanLMError, Message, Persona, escape, from_dict, load_examples, persona_text, require, run_sync,
-    shorten)
-from .evaluate import Evaluation, judge_texts
-from .hierarchy import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows
+from .core.config import command, cut_line, parse
+from .core.basics import ConfigError, HumanLMError, escape, require, run_sync, shorten
+from .data.records import Example, Message, Persona, from_dict, load_examples, persona_text
+from .alignment.evaluation import Evaluation, judge_texts
+from .hierarchy.prompts import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows
 from .hub import ModelChoice, run_folder
-from .job import quiet_libraries
-from .judges import EvalJudgeConfig, JudgeConfig, make_judge
-from .miniworld import WorldConfig, make_world
-from .rollout import PolicySetup, as_context, by_level, find_model, load_policy, run_settings, single_turn
-from .scoring import Judge
-from .trajectory import Score, Trajectory
-from .viz import cut, score_mark, tag
+from .alignment.job import quiet_libraries
+from .rewards.judges import EvalJudgeConfig, JudgeConfig, make_judge
+from .worlds.mini import WorldConfig, make_world
+from humanlm.training.rollout import (
+    PolicySetup, as_context, by_level, find_model, load_policy, run_settings, single_turn,
+)
+from .rewards.scoring import Judge
+from .data.trajectory import Score, Trajectory
+from .data.viz import cut, score_mark, tag
 
 # %% ../nbs/86_talk.ipynb #typed
 def typed(

@@ -28,34 +28,42 @@ from pathlib import Path
 from fastcore.basics import patch
 
 # %% ../nbs/80_train.ipynb #from-humanlm-audit-import
-from .audit import audit, audit_requests, audit_table, load_probes
-from .config import (
+from .rewards.audit import audit, audit_requests, audit_table, load_probes
+from humanlm.core.config import (
     RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, process_count, read_record, require_same,
-    run_record, run_state, save_config, save_record)
-from .data import (
-    ConfigError, DataConfig, Example, aligned, atomic_write, check_name, data_fingerprint, dataset_card, persona_text, require,
-    run_sync, shorten, to_json, write_jsonl)
-from .evaluate import (
+    run_record, run_state, save_config, save_record,
+)
+from humanlm.core.basics import (
+    ConfigError, aligned, atomic_write, check_name, require, run_sync, shorten, to_json, write_jsonl,
+)
+from .data.records import DataConfig, Example, data_fingerprint, dataset_card, persona_text
+from humanlm.alignment.evaluation import (
     EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
-    save_evaluations)
-from .hierarchy import HierarchyConfig, check_training, closing, make_rows, opening, parts_text
-from .levels import LEVELS
-from .job import (
+    save_evaluations,
+)
+from .hierarchy.prompts import HierarchyConfig, check_training, closing, make_rows, opening, parts_text
+from .hierarchy.levels import LEVELS
+from humanlm.alignment.job import (
     REFERENCES, Data, evaluate_model, judged, judges_record, judging_plan, keep_memory, load_data, quiet_libraries,
-    reference_texts, sample_requests, settle_judges, tables)
-from humanlm.judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, require_price, same_judge_warning, second_config,
-    second_judge)
-from .llm import Ledger
-from .miniworld import WorldConfig
-from .models import ModelConfig
-from .modes import MODES, asks_together, check_mode, check_truth, cold_start_hierarchy, hierarchy_of, row_count, settings_of, training_rows
-from .prefixes import PrefixConfig
-from .report import load_results, write_report
-from .rewards import RewardConfig
-from .rollout import AdvantageConfig, RolloutConfig, contract
-from .rules import rule_state
-from .scoring import Judge, JudgeError
+    reference_texts, sample_requests, settle_judges, tables,
+)
+from humanlm.rewards.judges import (
+    Asked, EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, require_price, same_judge_warning,
+    second_config, second_judge,
+)
+from .models.client import Ledger
+from .worlds.mini import WorldConfig
+from .models.weights import ModelConfig
+from humanlm.alignment.modes import (
+    MODES, asks_together, check_mode, check_truth, cold_start_hierarchy, hierarchy_of, row_count, settings_of,
+    training_rows,
+)
+from .alignment.prefixes import PrefixConfig
+from .alignment.report import load_results, write_report
+from .rewards.reward import RewardConfig
+from .training.rollout import AdvantageConfig, RolloutConfig, contract
+from .rewards.rules import rule_state
+from .rewards.scoring import Judge, JudgeError
 
 # %% ../nbs/80_train.ipynb #GROUPS
 GROUPS: dict[str, type] = {
@@ -112,14 +120,14 @@ def has_model(self: Run, name: str) -> bool:
 @patch
 def load(self: Run, name: str):
     "Load the weights of a model of the comparison"
-    from humanlm.models import load_model
+    from humanlm.models.weights import load_model
     return load_model(self.model_folder(name), self.settings.model.template, self.settings.model.dtype)
 
 # %% ../nbs/80_train.ipynb #watch
 @patch
 def watch(self: Run, stage: str) -> tuple:
     "A progress bar and a line in `metrics.jsonl` for every log of a stage"
-    from humanlm.sft import MetricsLog, Progress
+    from humanlm.training.sft import MetricsLog, Progress
     return (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage)) if is_main_process() else ()
 
 # %% ../nbs/80_train.ipynb #updates
@@ -140,7 +148,7 @@ def max_steps(settings: Settings, rows: int = 0) -> int:
 # %% ../nbs/80_train.ipynb #method_args
 def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str = "none", rows: int = 0):
     "TRL's options for one method"
-    from humanlm.trainer import trainer_args
+    from humanlm.training.trainer import trainer_args
     roll = settings.rollout
     options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
@@ -209,7 +217,7 @@ def training_texts(data: Data) -> list[str]:
 # %% ../nbs/80_train.ipynb #base_model
 def base_model(run: Run):
     "Build or load the base model, and keep it as `base`"
-    from humanlm.models import make_model
+    from humanlm.models.weights import make_model
     if run.has_model("base"):
         return run.load("base")
     tags = [tag for level in run.settings.hierarchy.load().names for tag in (opening(level), closing(level))]
@@ -220,7 +228,7 @@ def base_model(run: Run):
 # %% ../nbs/80_train.ipynb #keep_model
 def keep_model(run: Run, name: str, model, tokenizer) -> None:
     "Save a model of the comparison with its contract: the way it was trained, and so must be asked"
-    from humanlm.models import save_model
+    from humanlm.models.weights import save_model
     s, sources = run.settings, Counter(e.source for e in run.data.split("train"))
     asked = contract(s.model, hierarchy_of(s, name), s.rollout, name, sources.most_common(1)[0][0])
     if is_main_process():
@@ -230,14 +238,14 @@ def keep_model(run: Run, name: str, model, tokenizer) -> None:
 # %% ../nbs/80_train.ipynb #trained_part
 def trained_part(run: Run, model):
     "Put an adapter on the base model where `model.lora_rank` asks for one; it is what all methods train on"
-    from humanlm.models import add_adapter
+    from humanlm.models.weights import add_adapter
     name, folder = run.settings.model.name, run.model_folder("base")
     return add_adapter(model, run.settings.model, folder if name == "tiny" or Path(name).exists() else name, run.settings.run.seed)
 
 # %% ../nbs/80_train.ipynb #cold_start_rows
 def cold_start_rows(run: Run) -> list[dict]:
     "Lessons where states are known, replies with weak labels where they are not"
-    from humanlm.sft import reply_rows, thought_from, world_rows
+    from humanlm.training.sft import reply_rows, thought_from, world_rows
     s, data, hierarchy = run.settings, run.data, cold_start_hierarchy(run.settings)
     if data.world:
         return world_rows(data.world, hierarchy, s.sft, s.run.seed, asks_together(s))
@@ -247,7 +255,7 @@ def cold_start_rows(run: Run) -> list[dict]:
 # %% ../nbs/80_train.ipynb #reply_lessons
 def reply_lessons(run: Run, name: str) -> list[dict]:
     "Real replies to learn from (HumanLM, section 4: the SFT baselines)"
-    from humanlm.sft import reply_rows, thought_from
+    from humanlm.training.sft import reply_rows, thought_from
     s = settings_of(run.settings, name)
     rng, count = random.Random(f"sft{s.run.seed}"), s.sft.reply_steps * s.sft.batch
     return reply_rows(run.data.split("train"), s.hierarchy, count, rng, None, thought_from(s.hierarchy, rule_state), 1.0)
@@ -269,7 +277,7 @@ def tokens_needed(
     row: dict,  # to be asked or learned
 ) -> int:
     "Count the tokens of a prompt with only its newest message, and of what stands or may stand written after it"
-    from humanlm.models import render, render_target
+    from humanlm.models.weights import render, render_target
     written = render_target(tokenizer, row["given"], end=False) if row.get("given") else []
     return len(render(tokenizer, least(row["prompt"]), thinking=row["thinking"])) + len(written) + row.get("before", 0)
 
@@ -318,8 +326,8 @@ def train_rows(
     out: Path,  # where the checkpoints of this stage go
 ) -> None:
     "Train on supervised rows, from the newest checkpoint if there is one"
-    from humanlm.sft import train_sft
-    from humanlm.trainer import latest_checkpoint
+    from humanlm.training.sft import train_sft
+    from humanlm.training.trainer import latest_checkpoint
     s = run.settings
     save = {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
     if rows:
@@ -332,7 +340,7 @@ SAVE_OPTIONS = ("save_strategy", "save_steps", "save_total_limit")  # of TRL, th
 # %% ../nbs/80_train.ipynb #cold_start
 def cold_start(run: Run) -> None:
     "Teach the base model the form of every answer, and keep it as `cold-start`"
-    from humanlm.sft import faithful_rows
+    from humanlm.training.sft import faithful_rows
     model, tokenizer = base_model(run)
     lessons = cold_start_rows(run)
     check_prompts(run, tokenizer, lessons)
@@ -350,9 +358,9 @@ def train_replies(run: Run, name: str, model, tokenizer) -> None:
 
 # %% ../nbs/80_train.ipynb #train_by_reward
 def train_by_reward(run: Run, name: str, model, tokenizer) -> None:
-    "Reinforcement learning with one of the methods of `humanlm.grpo`, from the newest checkpoint if there is one"
-    from humanlm.grpo import methods, schedule
-    from humanlm.trainer import AuditLog, MethodTrainer, TokenBudget, is_spent, latest_checkpoint
+    "Reinforcement learning with one of the methods of `humanlm.alignment.grpo`, from the newest checkpoint if there is one"
+    from humanlm.alignment.grpo import methods, schedule
+    from humanlm.training.trainer import AuditLog, MethodTrainer, TokenBudget, is_spent, latest_checkpoint
     s, out, train = settings_of(run.settings, name), run.folder / "checkpoints" / name, run.data.split("train")
     rows = training_rows(train, s.hierarchy, name)
     args = method_args(s, out, max(row["max_tokens"] for row in rows), run.report_to, len(rows))
@@ -512,7 +520,7 @@ def audit_judge(run: Run) -> None:
     config, path = run.settings.judge, run.folder / "audits.jsonl"
     if config.audit_every is None or path.exists() or not is_main_process():
         return
-    from humanlm.trainer import keep_audit
+    from humanlm.training.trainer import keep_audit
     found = run_sync(audit(run.judge, second=run.second, concurrency=config.concurrency, insist=True))
     if (share := found["failed"].value) > config.max_failed_share:
         raise JudgeError("judge failed", f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
@@ -635,7 +643,7 @@ def table(folder: Path) -> str:
 # %% ../nbs/80_train.ipynb #print_trainer_options
 def print_trainer_options() -> int:
     "Print TRL's own options with their defaults"
-    from humanlm.trainer import GRPOConfig
+    from humanlm.training.trainer import GRPOConfig
     for name, field in GRPOConfig.__dataclass_fields__.items():
         print(f"--trainer.{name}  {shorten(field.metadata.get('help', ''), 100)}")
     return 0

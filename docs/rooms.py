@@ -1,0 +1,129 @@
+"""The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--check` says which imports break the law."""
+import ast
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the ground up: a room imports only rooms before it. Systems never import each other.
+ROOMS = "core data models worlds hierarchy rewards training corpus evaluation alignment social benchmarks".split()
+SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
+ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
+DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
+
+
+class Page(NamedTuple):
+    "A notebook that exports a module"
+    notebook: Path
+    module: str  # without the package: `data.records`, or `train` for a command
+
+    @property
+    def room(self) -> str: return self.module.partition(".")[0] if "." in self.module else "commands"
+
+    @property
+    def path(self) -> Path: return ROOT / "humanlm" / (self.module.replace(".", "/") + ".py")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        "Room, then number within the room; commands stand above all rooms"
+        number = int(self.notebook.name[:2])
+        if self.room == "commands": return len(ROOMS), number
+        door = self.notebook.parent.name != self.room
+        return ROOMS.index(self.room), DOOR * (number > 0) if door else number
+
+
+def cells(notebook: Path) -> list[dict]: return json.loads(notebook.read_text("utf-8"))["cells"]
+
+
+def pages(folder: Path = ROOT / "nbs") -> list[Page]:
+    "Every notebook that exports a module, in the order of the house"
+    found = []
+    for notebook in folder.rglob("[0-9][0-9]_*.ipynb"):
+        if ".ipynb_checkpoints" in notebook.parts: continue
+        if m := re.match(r"#\| default_exp (\S+)", "".join(cells(notebook)[0]["source"])): found.append(Page(notebook, m[1]))
+    return sorted(found, key=lambda page: (page.place, page.notebook.name))
+
+
+def imports(tree: ast.AST, module: str = "") -> set[str]:
+    "Every module or name that the code imports, at the top or inside a function, as dotted names"
+    found, package = set(), ["humanlm", *module.split(".")[:-1]]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import): found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            up = package[:len(package) - node.level + 1] if node.level else []
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            found |= {base} | {f"{base}.{a.name}" for a in node.names}
+    return found
+
+
+def law_problems(trees: dict[str, ast.AST], house: list[Page]) -> list[str]:
+    "Every import that breaks the law of rooms"
+    found, by_name = [], {page.module: page for page in house}
+    for name, tree in trees.items():
+        page, used = by_name[name], imports(tree, name)
+        for other in sorted({n.removeprefix("humanlm.") for n in used} & by_name.keys() - {name}):
+            there = by_name[other]
+            if {page.room, there.room} <= SYSTEMS and page.room != there.room:
+                found.append(f"{name} imports {other}: systems do not import each other")
+            elif there.room == "commands" and page.room == "commands": found.append(f"{name} imports {other}: commands do not import each other")
+            elif there.place >= page.place: found.append(f"{name} imports {other}, which stands higher")
+        for package, room in ONLY_IN.items():
+            if page.room != room and any(n.split(".")[0] == package for n in used):
+                found.append(f"{name} imports {package}, which only the room {room} may")
+    return found
+
+
+class Room(NamedTuple):
+    "What `python docs/rooms.py` counts of a room"
+    name: str
+    pages: int
+    imported: str  # rooms it imports, with the number of arrows from page to page
+    classes: int  # public ones
+    functions: int  # public ones
+    lines: int
+
+
+def survey(house: list[Page]) -> tuple[list[Room], dict[str, list[str]]]:
+    "Every room in numbers, and the names of classes that stand in more than one room"
+    by_name, rooms, classes = {p.module: p for p in house}, [], defaultdict(set)
+    for room in [*ROOMS, "commands"]:
+        arrows, count, own = Counter(), Counter(), [p for p in house if p.room == room]
+        for page in own:
+            tree = ast.parse(page.path.read_text("utf-8"))
+            used = {n.removeprefix("humanlm.") for n in imports(tree, page.module)} & by_name.keys() - {page.module}
+            arrows.update(by_name[n].room for n in used if by_name[n].room != room)
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef): classes[node.name].add(room)
+                if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name[0] != "_":
+                    count["classes" if isinstance(node, ast.ClassDef) else "functions"] += 1
+            count["lines"] += len(page.path.read_text("utf-8").splitlines())
+        told = ", ".join(f"{name} {arrows[name]}" for name in ROOMS if arrows[name])
+        rooms.append(Room(room, len(own), told or "–", count["classes"], count["functions"], count["lines"]))
+    return rooms, {name: sorted(where) for name, where in sorted(classes.items()) if len(where) > 1}
+
+
+def table(rooms: list[Room]) -> str:
+    "The survey as a Markdown table"
+    rows = [(r.name, r.pages, r.imported, r.classes, r.functions, f"{r.lines:,}") for r in rooms]
+    total = ("all", sum(r.pages for r in rooms), "", sum(r.classes for r in rooms), sum(r.functions for r in rooms), f"{sum(r.lines for r in rooms):,}")
+    head = ["room", "pages", "imports (arrows from page to page)", "public classes", "public functions", "exported lines"]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---", "--:", "---", "--:", "--:", "--:"], *rows, total])
+
+
+def main() -> int:
+    house = pages()
+    problems = law_problems({p.module: ast.parse(p.path.read_text("utf-8")) for p in house}, house)
+    if "--check" not in sys.argv:
+        rooms, twice = survey(house)
+        print(table(rooms))
+        print(f"\nClasses of one name in two rooms: {len(twice)}" + "".join(f"\n- {name}: {', '.join(where)}" for name, where in twice.items()))
+    print(f"\nImports that break the law: {len(problems)}" + "".join(f"\n- {p}" for p in problems))
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
