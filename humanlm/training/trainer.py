@@ -32,7 +32,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from ..rewards.audit import Audit, audit
-from ..core.config import process_count
+from ..core.runs import process_count
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from ..models.weights import cut_completion, token_logps
 from .rollout import Batch, Method, ModelPolicy, Sampling, at_step, generated_tokens
