@@ -16,7 +16,7 @@ from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, save_model, tiny_model, train_tokenizer
 from humanlm.training.rollout import (
-    ESTIMATORS, ModelPolicy, Reply, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, Simulator, as_context,
+    ESTIMATORS, Batch, ModelPolicy, Reply, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, Simulator, as_context,
     at_step, copy_index, find_model, generated_tokens, group_index, load_policy, repeat_rows, run_settings,
     single_turn,
 )
@@ -194,10 +194,10 @@ def test_each_form_is_read_and_limits_are_noted_but_change_nothing(examples, var
 
 
 def test_logs_say_how_often_a_limit_was_broken(examples):
-    from humanlm.training.trainer import batch_metrics
+    from humanlm.alignment.grpo import batch_metrics
     rows = make_rows(examples[:2], HierarchyConfig(levels=["goal"]))
     done = run_sync(single_turn()(rows, ScriptedPolicy(lambda row, copy: "<goal>" + "so " * (3 if row is rows[0] else 30) + "</goal>")))
-    found = batch_metrics(done, torch.ones(2, 1).numpy(), [1.0])
+    found = batch_metrics(Batch(torch.ones(2, 1).numpy(), None, None, done), [1.0])
     assert (found["text/too long"], found["text/no label"], found["parse/ok"]) == (0.5, 0.0, 1.0)
 
 
