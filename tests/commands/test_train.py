@@ -19,7 +19,7 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import raw_rows
-from humanlm.core.config import alone
+from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, to_json, write_jsonl
 from humanlm.data.formats import map_row

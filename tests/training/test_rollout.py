@@ -14,8 +14,8 @@ from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, tiny_model, train_tokenizer
 from humanlm.training.rollout import (
-    ESTIMATORS, ModelPolicy, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, at_step, copy_index, generated_tokens,
-    group_index, repeat_rows, single_turn,
+    ESTIMATORS, Batch, ModelPolicy, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, at_step, copy_index,
+    generated_tokens, group_index, repeat_rows, single_turn,
 )
 
 
@@ -109,10 +109,10 @@ def test_each_form_is_read_and_limits_are_noted_but_change_nothing(examples, var
 
 
 def test_logs_say_how_often_a_limit_was_broken(examples):
-    from humanlm.training.trainer import batch_metrics
+    from humanlm.alignment.grpo import batch_metrics
     rows = make_rows(examples[:2], HierarchyConfig(levels=["goal"]))
     done = run_sync(single_turn()(rows, ScriptedPolicy(lambda row, copy: "<goal>" + "so " * (3 if row is rows[0] else 30) + "</goal>")))
-    found = batch_metrics(done, torch.ones(2, 1).numpy(), [1.0])
+    found = batch_metrics(Batch(torch.ones(2, 1).numpy(), None, None, done), [1.0])
     assert (found["text/too long"], found["text/no label"], found["parse/ok"]) == (0.5, 0.0, 1.0)
 
 
