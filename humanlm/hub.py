@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import __version__
-from .core.config import command, parse, read_record
+from .core.config import command, parse
+from .core.runs import read_record
 from .core.basics import ConfigError, atomic_path, atomic_write, check_name, require, shorten
 from .alignment.job import quiet_libraries, tables
 from .models.weights import ModelError, adapter_base, contract_files, merge_adapter

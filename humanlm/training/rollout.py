@@ -275,6 +275,7 @@ class Batch(NamedTuple):
     mask: Any     # [B, T] bool, True = the policy wrote this token and may be trained on it
     trajectories: Sequence[Trajectory] # B of them
     policy: Policy | None = None       # for methods that need log-probabilities
+    rows: Sequence[dict] = ()          # the B rows that were asked, with all that a method put into them
 
 # %% ../../nbs/training/02_rollout.ipynb #Advantage
 class Advantage(Protocol):
@@ -304,9 +305,11 @@ class Memory(Protocol):
 class Method(NamedTuple):
     "A way to train"
     rollout: Rollout
-    reward: Reward
     advantage: Advantage
+    reward: Reward | None = None # None = nothing is scored
     memory: Memory | None = None # None = nothing is kept
+    loss: Callable[[Any, dict], Any] | None = None # (model, tensors [B, ...]) → what is added to the loss
+    metrics: Callable[[Batch], dict[str, float]] | None = None # of a batch with its advantages: name → number to log
 
 # %% ../../nbs/training/02_rollout.ipynb #ESTIMATORS
 ESTIMATORS = ("group", "centred", "leave-one-out")
