@@ -32,8 +32,9 @@ import numpy as np
 
 import humanlm.train
 from .rewards.audit import resample_counts
+from .core.commands import command
 from humanlm.core.config import (
-    Settings, Stages, alone, command, open_run, parse, read_record, read_yaml, require_same, run_record, run_state,
+    Settings, Stages, alone, open_run, parse, read_record, read_yaml, require_same, run_record, run_state,
     save_config, save_record,
 )
 from humanlm.core.basics import (
@@ -324,7 +325,7 @@ def _leave_with_parent():
 
 # %% ../nbs/81_experiment.ipynb #_reread
 def _reread(config):
-    settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)], "humanlm.experiment"))
+    settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)]))
     return Planned("", settings.run.seed, settings)
 
 # %% ../nbs/81_experiment.ipynb #_wait_for
@@ -860,13 +861,13 @@ def experiment(
     return path
 
 # %% ../nbs/81_experiment.ipynb #main
-@command
+@command("experiment")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Repeat a run for several seeds and settings: `python -m humanlm.experiment --config FILE [--group.name value]`"
-    argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    settings = parse(GROUPS, argv, "python -m humanlm.experiment", "Repeat a run for several seeds and settings.")
+    argv = argv or ["--help"]
+    settings = parse(GROUPS, argv, "Repeat a run for several seeds and settings.")
     check_experiment(settings)
     if settings.dry_run:
         print(plan(settings))
@@ -878,5 +879,5 @@ def main(
     return 0
 
 # %% ../nbs/81_experiment.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import __version__
-from .core.config import command, find_run, parse, read_record
+from .core.commands import command
+from .core.config import find_run, parse, read_record
 from .core.basics import ConfigError, atomic_path, atomic_write, check_name, require, shorten
 from .alignment.job import quiet_libraries, tables
 from .models.weights import ModelError, adapter_base, contract_files, merge_adapter
@@ -318,17 +319,17 @@ USAGE = "\n".join(["usage: python -m humanlm.hub COMMAND MODEL [--hub.NAME VALUE
                    "MODEL is a run, or a model's folder. python -m humanlm.hub COMMAND --help lists the settings."])
 
 # %% ../nbs/84_hub.ipynb #main
-@command(stopped="give the same command again")
+@command("hub")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Merge or publish a model: `python -m humanlm.hub push RUN --hub.repo ORG/NAME`"
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    name, *rest = argv or ["--help"]
     if name in ("-h", "--help", "--version"):
         print(f"humanlm {__version__}" if name == "--version" else USAGE)
         return 0
     check_name(name, COMMANDS, "command", ConfigError)
-    s = parse(GROUPS, rest, f"python -m humanlm.hub {name}", COMMANDS[name], "a run, or a model's folder", runs=False)
+    s = parse(GROUPS, rest, COMMANDS[name], "a run, or a model's folder", runs=False)
     if len(s.inputs) != 1:
         raise ConfigError(f"Which model? Give one: python -m humanlm.hub {name} RUN.")
     quiet_libraries()
@@ -344,5 +345,5 @@ def merge_or_plan(place: str | Path, config: HubConfig, dry_run: bool) -> str:  
     return f"merged into {merge(place, config)}"
 
 # %% ../nbs/84_hub.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

@@ -32,8 +32,9 @@ from typing import Any, NamedTuple
 # %% ../nbs/87_parsers.ipynb #from-humanlm-import-version
 from . import __version__
 from .benchmarks.sets import story_text
+from .core.commands import command
 from humanlm.core.config import (
-    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, read_record, require_same, run_record,
+    RunConfig, Settings, SFTConfig, Stages, alone, open_run, parse, read_record, require_same, run_record,
     save_config, save_record,
 )
 from humanlm.social.contexts import (
@@ -820,17 +821,17 @@ evaluate   compare parsers by name (--parser.names) with the simulator
 Each one explains its settings with --help, and shows its plan with --dry-run."""
 
 # %% ../nbs/87_parsers.ipynb #main
-@command
+@command("parsers")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:  # exit code
     "Make, train or compare parsers: `python -m humanlm.parsers train --config FILE`"
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    name, *rest = argv or ["--help"]
     if name in ("-h", "--help", "--version"):
         print(f"humanlm {__version__}" if name == "--version" else USAGE)
         return 0
     work = COMMANDS[check_name(name, COMMANDS, "command", ConfigError)]
-    settings = parse(GROUPS, rest, f"python -m humanlm.parsers {name}", work.__doc__, runs=name == "train")
+    settings = parse(GROUPS, rest, work.__doc__, runs=name == "train")
     if settings.dry_run:
         print(plan(settings, name))
         return 0
@@ -853,5 +854,5 @@ def plot_learning(
     return figure
 
 # %% ../nbs/87_parsers.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['SYMBOLIC', 'FAULTY', 'COMPARED', 'MISMATCH', 'PAPER', 'PAPER_SETS', 'POLICIES', 'GROUPS', 'NEEDED', 'NO_DIFFERENCE',
-           'RUN', 'COMPARE', 'COMMANDS', 'ABOUT', 'USAGE', 'read_outcomes', 'Answers', 'Job', 'wants_contexts',
-           'answer_all', 'fall_back', 'used_context', 'why_none', 'contexts_text', 'concerns', 'Line', 'lines_of',
-           'baseline_outcomes', 'ceiling_outcomes', 'share', 'small', 'result_table', 'folded', 'where', 'counts',
-           'baseline_table', 'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text',
-           'mismatches', 'frame', 'same_setting', 'published_text', 'TomConfig', 'ModelConfig', 'row_options',
-           'make_job', 'run_name', 'conditions', 'changed', 'TomRun', 'make_run', 'Progress', 'ceiling',
-           'needs_ceiling', 'run_once', 'Kept', 'load_run', 'find_folder', 'differences', 'Used', 'with_contexts',
-           'flips', 'comparison_text', 'accuracy_figure', 'difference_figure', 'todo', 'Cost', 'rehearse', 'refused',
-           'cost_text', 'plan', 'show_run', 'run_command', 'nothing_answered', 'CompareConfig', 'compare_runs',
-           'save_rows', 'compare_command', 'main']
+           'RUN', 'COMPARE', 'main', 'read_outcomes', 'Answers', 'Job', 'wants_contexts', 'answer_all', 'fall_back',
+           'used_context', 'why_none', 'contexts_text', 'concerns', 'Line', 'lines_of', 'baseline_outcomes',
+           'ceiling_outcomes', 'share', 'small', 'result_table', 'folded', 'where', 'counts', 'baseline_table',
+           'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text', 'mismatches', 'frame',
+           'same_setting', 'published_text', 'TomConfig', 'ModelConfig', 'row_options', 'make_job', 'run_name',
+           'conditions', 'changed', 'TomRun', 'make_run', 'Progress', 'ceiling', 'needs_ceiling', 'run_once', 'Kept',
+           'load_run', 'find_folder', 'differences', 'Used', 'with_contexts', 'flips', 'comparison_text',
+           'accuracy_figure', 'difference_figure', 'todo', 'Cost', 'rehearse', 'refused', 'cost_text', 'plan',
+           'show_run', 'run_command', 'nothing_answered', 'CompareConfig', 'compare_runs', 'save_rows',
+           'compare_command']
 
 # %% ../nbs/83_tom.ipynb #import-json-import-math
 import json
@@ -30,14 +30,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from fastcore.basics import patch
 
-from . import __version__
 from humanlm.benchmarks.answers import (
     STOPS, Abstained, AnswerConfig, Asker, Given, chance, commonest, contradictions, examples_for, needs_context,
     solve, solvers, ways,
 )
 from .benchmarks.sets import HITOM_100, benchmarks
+from .core.commands import menu
 from humanlm.core.config import (
-    Passed, Settings, Stages, alone, command, git_commit, open_run, parse, read_record, save_config, versions,
+    Passed, Settings, Stages, alone, git_commit, open_run, parse, read_record, save_config, versions,
 )
 from .social.contexts import Context, make_context
 from humanlm.core.basics import (
@@ -51,8 +51,8 @@ from humanlm.models.client import (
 from .benchmarks.measures import Difference, Measure, difference, interval, ratio
 from .benchmarks.questions import Item, Loaded, Outcome, Reading, outcome
 from humanlm.benchmarks.contexts import (
-    CONTEXTS, GENERATE, SERVE, ClientConfig, ParserConfig, client_checks, client_options, contexts_command,
-    folder_name, generate_command, load_items, one_of, parser_of, parsing_plan, viewer_command, write_csv,
+    ClientConfig, ParserConfig, client_checks, client_options,
+    folder_name, load_items, one_of, parser_of, parsing_plan, write_csv,
 )
 from .social.parsing import Parsed, Parser, parser as make_parser
 from .social.symbolic import known_faults
@@ -1153,7 +1153,7 @@ def run_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Answer a benchmark's questions"
-    s = parse(GROUPS, argv, "python -m humanlm.tom run", RUN, f"the benchmark: {', '.join(benchmarks)}")
+    s = parse(GROUPS, argv, RUN, f"the benchmark: {', '.join(benchmarks)}")
     benchmark = benchmarks[one_of(s.inputs, benchmarks, "benchmark")]
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
@@ -1251,7 +1251,7 @@ def compare_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Compare runs"
-    s = parse({"compare": CompareConfig}, argv, "python -m humanlm.tom compare", COMPARE, "folders or names of two or more runs")
+    s = parse({"compare": CompareConfig}, argv, COMPARE, "folders or names of two or more runs")
     if len(s.inputs) < 2:
         raise ConfigError("Give two or more runs; the first is what the others are compared with.")
     if s.dry_run:
@@ -1263,27 +1263,9 @@ def compare_command(
         return 0
     return int(not compare_runs(s.inputs, s.compare))
 
-# %% ../nbs/83_tom.ipynb #COMMANDS
-COMMANDS = {"run": run_command, "compare": compare_command, "contexts": contexts_command, "generate": generate_command,
-            "serve-viewer-data": viewer_command}
-ABOUT = dict(zip(COMMANDS, (RUN, COMPARE, CONTEXTS, GENERATE, SERVE)))
-USAGE = "\n".join([
-    "usage: python -m humanlm.tom COMMAND ...", "", *(f"  {name:<18} {shorten(about, 110)}" for name, about in ABOUT.items()), "",
-    "  run hitom --model.name openai/gpt-5-mini --tom.mode vanilla,context", "  compare runs/A runs/B", "  contexts hitom",
-    "  generate hitom --stories.n 100", "  serve-viewer-data stories", "", "Each has --help and --dry-run."])
-
 # %% ../nbs/83_tom.ipynb #main
-@command(stopped="answers are kept; the same command goes on")
-def main(
-    argv: Sequence[str] | None = None,  # None: the command line
-) -> int:  # exit code
-    "Run a command about other minds: `python -m humanlm.tom run hitom`"
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    if name in ("-h", "--help", "--version"):
-        print(f"humanlm {__version__}" if name == "--version" else USAGE)
-        return 0
-    return COMMANDS[check_name(name, COMMANDS, "command", ConfigError)](rest)
+main = menu("tom")
 
 # %% ../nbs/83_tom.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

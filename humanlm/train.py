@@ -29,8 +29,9 @@ from fastcore.basics import patch
 
 # %% ../nbs/80_train.ipynb #from-humanlm-audit-import
 from .rewards.audit import audit, audit_requests, audit_table, load_probes
+from .core.commands import command
 from humanlm.core.config import (
-    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, process_count, read_record, require_same,
+    RunConfig, Settings, SFTConfig, Stages, alone, open_run, parse, process_count, read_record, require_same,
     run_record, run_state, save_config, save_record,
 )
 from humanlm.core.basics import (
@@ -649,16 +650,15 @@ def print_trainer_options() -> int:
     return 0
 
 # %% ../nbs/80_train.ipynb #main
-@command
+@command("train")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Train and evaluate simulated users: `python -m humanlm.train --config FILE [--group.name value]`"
-    argv = sys.argv[1:] if argv is None else argv
     if "--compare" in argv:
         print(aligned(compare([word for word in argv if word not in ("--compare", "--dry-run")])))
         return 0
-    settings = parse(GROUPS, argv or ["--help"], "python -m humanlm.train", "Train and evaluate simulated users.")
+    settings = parse(GROUPS, argv or ["--help"], "Train and evaluate simulated users.")
     if settings.help_trainer:
         return print_trainer_options()
     check_settings(settings)

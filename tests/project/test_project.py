@@ -152,7 +152,7 @@ def fresh(tmp_path_factory) -> Path:
         if (ROOT / name).is_file(): shutil.copy(ROOT / name, there)
         else: shutil.copytree(ROOT / name, there, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     for old in (copy / "humanlm").rglob("*.py"):
-        if old.name != "__init__.py": old.unlink()
+        if old.name not in ("__init__.py", "__main__.py"): old.unlink()
     code = "from nbdev.doclinks import nbdev_export\nfrom nbdev.clean import nbdev_clean\nnbdev_export(); nbdev_clean()"
     subprocess.run([sys.executable, "-c", code], cwd=copy, check=True)
     return copy
