@@ -258,9 +258,9 @@ def test_agreement_of_many_scores_is_quick():
     import time
     rng = np.random.default_rng(0)
     a = rng.random(20_000).round(2)
-    start = time.perf_counter()
+    start = time.process_time()
     agreement(a, np.clip(a + rng.normal(0, 0.1, 20_000), 0, 1), resamples=100)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_missing_scores_and_few_of_them():
