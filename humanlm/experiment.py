@@ -32,9 +32,9 @@ import numpy as np
 
 import humanlm.train
 from .rewards.audit import resample_counts
-from humanlm.core.config import (
-    Settings, Stages, alone, command, open_run, parse, read_record, read_yaml, require_same, run_record, run_state,
-    save_config, save_record,
+from .core.config import Settings, command, parse, read_yaml
+from humanlm.core.runs import (
+    Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
 )
 from humanlm.core.basics import (
     ConfigError, HumanLMError, aligned, atomic_write, require, run_sync, shorten, to_dict, to_json,

@@ -25,9 +25,8 @@ import numpy as np
 from . import __version__
 from .models.cache import DiskCache
 from .corpus.card import Account, card
-from humanlm.core.config import (
-    Settings, alone, command, git_commit, open_run, parse, require_same, save_config, versions,
-)
+from .core.config import Settings, command, parse
+from .core.runs import alone, git_commit, open_run, require_same, save_config, versions
 from humanlm.core.basics import (
     ConfigError, DataError, aligned, atomic_write, check_name, fingerprint, near_miss, require, shorten, to_dict,
     to_json,

@@ -36,9 +36,8 @@ from humanlm.benchmarks.answers import (
     solve, solvers, ways,
 )
 from .benchmarks.sets import HITOM_100, benchmarks
-from humanlm.core.config import (
-    Passed, Settings, Stages, alone, command, git_commit, open_run, parse, read_record, save_config, versions,
-)
+from .core.config import Passed, Settings, command, parse
+from .core.runs import Stages, alone, git_commit, open_run, read_record, save_config, versions
 from .social.contexts import Context, make_context
 from humanlm.core.basics import (
     ConfigError, DataError, HumanLMError, aligned, atomic_write, check_name, fingerprint, near_miss, require,
