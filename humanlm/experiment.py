@@ -846,8 +846,7 @@ def experiment(
     runs, name = check_experiment(settings), settings.run.name
     folder = open_run(settings.run.out, name, settings.resume, settings.fresh)
     kept = replace(settings, groups=settings.groups | {"experiment": replace(settings.experiment, workers=1)})
-    if (folder / "config.yaml").exists():
-        require_same(folder, kept)  # but for the number of processes, which changes nothing
+    require_same(folder, kept)  # but for the number of processes, which changes nothing
     save_config(folder / "config.yaml", kept)
     stages = Stages(read_record(folder).get("seconds"))
     with stages("runs"):

@@ -793,8 +793,7 @@ def train_command(settings: Settings, argv: Sequence[str]) -> None:
 
 
 def _train_in(folder, settings, argv):
-    if (folder / "config.yaml").exists():
-        require_same(folder, settings)
+    require_same(folder, settings)
     save_config(folder / "config.yaml", settings)
     stages = Stages(read_record(folder).get("seconds"))
     with stages("data"):
