@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import humanlm.train
-from humanlm.core.config import (
-    Settings, Stages, alone, command, open_run, parse, read_record, read_yaml, require_same, run_record, run_state,
-    save_config, save_record,
+from .core.config import Settings, command, parse, read_yaml
+from humanlm.core.runs import (
+    Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
 )
 from humanlm.core.basics import (
     ConfigError, HumanLMError, aligned, atomic_write, require, run_sync, shorten, to_dict, to_json,
@@ -816,8 +816,7 @@ def experiment(
     runs, name = check_experiment(settings), settings.run.name
     folder = open_run(settings.run.out, name, settings.resume, settings.fresh)
     kept = replace(settings, groups=settings.groups | {"experiment": replace(settings.experiment, workers=1)})
-    if (folder / "config.yaml").exists():
-        require_same(folder, kept)  # but for the number of processes, which changes nothing
+    require_same(folder, kept)  # but for the number of processes, which changes nothing
     save_config(folder / "config.yaml", kept)
     stages = Stages(read_record(folder).get("seconds"))
     with stages("runs"):

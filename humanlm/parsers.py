@@ -32,10 +32,8 @@ from typing import Any, NamedTuple
 # %% ../nbs/87_parsers.ipynb #from-humanlm-import-version
 from . import __version__
 from .benchmarks.sets import story_text
-from humanlm.core.config import (
-    RunConfig, Settings, SFTConfig, Stages, alone, command, open_run, parse, read_record, require_same, run_record,
-    save_config, save_record,
-)
+from .core.config import RunConfig, Settings, SFTConfig, command, parse
+from .core.runs import Stages, alone, open_run, read_record, require_same, run_record, save_config, save_record
 from humanlm.social.contexts import (
     Context, clauses, context_schema, decode, is_none, make_context, observation_scores, read_context, split_mental,
     structural_score, to_lists, violations,
@@ -795,8 +793,7 @@ def train_command(settings: Settings, argv: Sequence[str]) -> None:
 
 
 def _train_in(folder, settings, argv):
-    if (folder / "config.yaml").exists():
-        require_same(folder, settings)
+    require_same(folder, settings)
     save_config(folder / "config.yaml", settings)
     stages = Stages(read_record(folder).get("seconds"))
     with stages("data"):
