@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from statistics import fmean
 
-from humanlm.core.config import git_commit, read_yaml, versions
+from humanlm.core.config import read_yaml
+from humanlm.core.runs import git_commit, versions
 from humanlm.core.basics import atomic_write, read_jsonl, to_json
 
 ALL = "all"

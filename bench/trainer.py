@@ -91,7 +91,7 @@ def trainers(tokens, steps, made, rows, folder):
     "Ours and the plain one, with their clocks"
     args = trainer_args({"learning_rate": 0.0, "save_strategy": "no"}, folder, N, G, steps, tokens)
     a, b = threading.Semaphore(1), threading.Semaphore(0)
-    method = Method(single_turn(), EvenTokens(), lambda batch: group_advantages(batch.rewards[:, 0], batch.groups))
+    method = Method(single_turn(), lambda batch: group_advantages(batch.rewards[:, 0], batch.groups), EvenTokens())
     ours = MethodTrainer(*made(), method, rows, args, folder / "trajectories", [clock := Turns(a, b)])
     model, tokenizer = made()
     plain = GRPOTrainer(model, same_reward, args, Dataset.from_dict({"prompt": [row["text"] for row in rows]}), processing_class=tokenizer,

@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import __version__
-from humanlm.core.config import (
-    RunConfig, Settings, Stages, command, cut_line, find_run, open_run, parse, read_record, run_record, save_config,
-    save_record,
-)
+from .core.config import RunConfig, Settings, command, cut_line, find_run, parse
+from .core.runs import Stages, open_run, read_record, run_record, save_config, save_record
 from humanlm.core.basics import (
     ConfigError, DataError, aligned, atomic_path, atomic_write, check_name, escape, fingerprint, jsonl_rows,
     near_miss, run_sync, shorten, to_json, write_jsonl,
@@ -53,7 +51,8 @@ from .worlds.mini import World, WorldConfig, make_world
 from .models.weights import ModelConfig
 from .alignment.published import paper_tables, read_measured
 from .alignment.report import dynamics_curves, radar, read_run, report_html, statement, title_of
-from .training.rollout import RolloutConfig, read_contract, run_settings
+from .alignment.contract import read_contract, run_settings
+from .training.rollout import RolloutConfig
 from .rewards.scoring import Judge
 
 # %% ../nbs/90_eval.ipynb #GROUPS

@@ -25,7 +25,8 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
-from ..core.config import SFTConfig, process_count
+from ..core.config import SFTConfig
+from ..core.runs import process_count
 from ..core.basics import DataError, atomic_write, to_json
 from ..data.records import Example, Persona
 from ..hierarchy.prompts import HierarchyConfig, markup, parts_text, plain, prompt, target

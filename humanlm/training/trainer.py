@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TrainerError', 'default_options', 'check_cycle', 'check_option', 'trainer_args', 'MethodTrainer', 'named',
-           'check_groups', 'TrainerPolicy', 'random_state', 'set_random_state', 'progress_kept', 'batch_metrics',
-           'logged_tokens', 'TokenBudget', 'is_spent', 'keep_audit', 'AuditLog', 'is_whole', 'latest_checkpoint']
+           'check_groups', 'TrainerPolicy', 'random_state', 'set_random_state', 'progress_kept', 'logged_tokens',
+           'TokenBudget', 'is_spent', 'keep_audit', 'AuditLog', 'is_whole', 'latest_checkpoint']
 
 # %% ../../nbs/training/04_trainer.ipynb #import-json-import-math
 import json
@@ -32,11 +32,9 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from ..rewards.audit import Audit, audit
-from ..core.config import process_count
+from ..core.runs import process_count
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
-from ..hierarchy.levels import TEXT_FAULTS
 from ..models.weights import cut_completion, token_logps
-from ..rewards.reward import combine
 from .rollout import Batch, Method, ModelPolicy, Sampling, at_step, generated_tokens
 from ..rewards.scoring import Judge
 from ..data.trajectory import Completion, Trajectory, save_trajectories
@@ -301,22 +299,24 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
     mask = output["completion_mask"] * output.get("tool_mask", 1)
     groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
-    batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy)
+    batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows)
     output["advantages"] = self.method.advantage(batch).to(mask.device, torch.float32)
-    self.keep(output["advantages"])
+    self.keep(batch, output["advantages"])
     return output
 
 # %% ../../nbs/training/04_trainer.ipynb #keep
 @patch
 def keep(
     self: MethodTrainer,
+    batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
 ) -> None:
-    "Attach the advantages, log means per level, write the trajectories of this batch"
+    "Attach the advantages, log what the method measures, write the trajectories of this batch"
     pairs = zip(self.trajectories, advantages.tolist(), strict=True)
     self.trajectories = [replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)])
                          for t, a in pairs]
-    self.note(gather_object([batch_metrics(self.trajectories, self.rewards, self.method.reward.weights)]))
+    found = self.method.metrics(batch._replace(trajectories=self.trajectories)) if self.method.metrics else {}
+    self.note(gather_object([found | {"tokens/generated": float(generated_tokens(self.trajectories))}]))
     if self.records:
         process = self.accelerator.process_index
         save_trajectories(self.records / f"step-{self.state.global_step:06d}-{process}.parquet", self.trajectories)
@@ -339,36 +339,6 @@ def log(self: MethodTrainer, logs: dict[str, float], *rest) -> None:
     "Log as TRL does, means over the steps since the last line, but generated tokens as their sum"
     tokens = self._metrics["train"].pop("tokens/generated", [])
     super(MethodTrainer, self).log(logs | {"tokens/generated": sum(tokens)} if tokens else logs, *rest)
-
-# %% ../../nbs/training/04_trainer.ipynb #batch_metrics
-def batch_metrics(
-    trajectories: Sequence[Trajectory],  # B of them
-    rewards: torch.Tensor,  # `[B, R]`, nan = no score
-    weights: Sequence[float],  # `[R]`
-) -> dict[str, float]:
-    "Mean reward per level, mean score of each level where several are rewarded, shares of faults, generated tokens"
-    total = torch.from_numpy(combine(rewards, weights))
-    by_level: dict[str, list[int]] = {}
-    for i, t in enumerate(trajectories):
-        by_level.setdefault(t.level, []).append(i)
-    return _score_means(trajectories) | {f"reward/{level}": total[rows].nanmean().item() for level, rows in sorted(by_level.items())} | {
-        "parse/ok": sum(t.parse_status == "ok" for t in trajectories) / len(trajectories),
-        **{f"text/{fault}": sum(_has(t, fault) for t in trajectories) / len(trajectories) for fault in TEXT_FAULTS},
-        "judge/no_score": total.isnan().double().mean().item(),
-        "tokens/generated": float(generated_tokens(trajectories)),
-    }
-
-# %% ../../nbs/training/04_trainer.ipynb #_score_means
-def _score_means(trajectories):
-    parts: dict[str, list[float]] = {}
-    for t in trajectories if any(len(t.scores) > 1 for t in trajectories) else ():
-        for level, score in t.scores.items():
-            parts.setdefault(f"score/{level}", []).append(score.value)
-    return {name: torch.tensor(values).nanmean().item() for name, values in sorted(parts.items())}
-
-
-def _has(t, fault):
-    return any(e.startswith("text: ") and e.endswith(fault) for e in t.errors)
 
 # %% ../../nbs/training/04_trainer.ipynb #remember
 @patch

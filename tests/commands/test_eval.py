@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import humanlm.eval as ev
-from humanlm.core.config import run_record, save_record
+from humanlm.core.runs import run_record, save_record
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.data.records import load_examples
 from humanlm.alignment.evaluation import (

@@ -12,7 +12,8 @@ import pytest
 
 from humanlm.benchmarks import contexts as records
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.core.config import Stages, parse, read_record
+from humanlm.core.config import parse
+from humanlm.core.runs import Stages, read_record
 from humanlm.social.contexts import ContextLists, observation_scores, read_context, violations
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.models.client import ScriptedClient

@@ -19,14 +19,15 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import raw_rows
-from humanlm.core.config import alone
+from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, to_json, write_jsonl
 from humanlm.data.formats import map_row
 from humanlm.rewards.judges import JudgeConfig, other_judge
 from humanlm.models.client import prices
 from humanlm.models.weights import END, START, load_model
-from humanlm.training.rollout import ModelPolicy, RolloutError, load_policy
+from humanlm.alignment.contract import load_policy
+from humanlm.training.rollout import ModelPolicy, RolloutError
 from humanlm.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving

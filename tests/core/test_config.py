@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.config import Passed, RunConfig, SFTConfig, known_settings, parse, save_config
+from humanlm.core.config import Passed, RunConfig, SFTConfig, known_settings, parse
+from humanlm.core.runs import save_config
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import DataConfig
 

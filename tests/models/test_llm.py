@@ -549,8 +549,8 @@ def test_a_connection_that_is_never_made_costs_nothing(make, monkeypatch):
 
 def test_a_cancelled_attempt_and_a_deadline_are_on_the_bill(make, server, monkeypatch):
     c = make(Limits(deadline=60, concurrency=1))
-    run_sync(c(chat("import the SDK", max_tokens=1)))
     monkeypatch.setitem(prices, c.name, (0.0, 100.0))
+    run_sync(c(chat("import the SDK", max_tokens=1)))
     before, server.delay = c.ledger.total, 60.0
     c.limits = replace(c.limits, deadline=1.0)
     with pytest.raises(LLMError, match="deadline"):

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
-from humanlm.alignment.grpo import group_advantage
+from humanlm.alignment.grpo import batch_metrics, group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.scoring import JudgeError
@@ -78,6 +78,9 @@ def written(completions, masks=None):
 def by_group(batch): return group_advantages(batch.rewards[:, 0], batch.groups)
 
 
+def measured(batch): return batch_metrics(batch, [1.0] + [0.0] * (batch.rewards.shape[1] - 1))
+
+
 def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, group=4, **kw):
     model, tokenizer = made
     args = trainer_args(options or PLAIN_SGD, out, prompts, group, steps, 9, seed=3)
@@ -99,7 +102,7 @@ MASKS = [[i != 1 for i in range(len(ids))] for ids in COMPLETIONS]
 def gradient_step(made, out, advantages, mask, loss_type="dapo"):
     "The parameters after one step of plain gradient ascent on sum(advantage * log-probability), by hand"
     model, prompts = copy.deepcopy(made.model).train(), repeat_rows(ROWS[:2], 4)
-    policy = trainer(made, Method(None, Told([0]), None), out).policy
+    policy = trainer(made, Method(None, None, Told([0])), out).policy
     logps = token_logps(model, [policy.prompt_ids(r) for r in prompts], COMPLETIONS).logps
     each = advantages * logps * mask
     objective = each.sum() / mask.sum() if loss_type == "dapo" else (each.sum(1) / mask.sum(1)).mean()
@@ -116,7 +119,7 @@ def assert_same(model, expected, atol=2e-5):
 def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_type):
     torch.manual_seed(0)
     advantages = torch.randn(8, T) if per_token else torch.randn(8)
-    method = Method(written(COMPLETIONS), Told(np.arange(8)), lambda batch: advantages)
+    method = Method(written(COMPLETIONS), lambda batch: advantages, Told(np.arange(8)))
     t = trainer(made, method, tmp_path, options=PLAIN_SGD | {"loss_type": loss_type})
     t.train()
     column = advantages if per_token else advantages[:, None]
@@ -130,7 +133,7 @@ def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     def advantage(batch):
         seen.append(batch.mask)
         return advantages
-    t = trainer(made, Method(written(COMPLETIONS, MASKS), Told(np.arange(8)), advantage), tmp_path)
+    t = trainer(made, Method(written(COMPLETIONS, MASKS), advantage, Told(np.arange(8))), tmp_path)
     t.train()
     mask = torch.tensor([row + [False] * (T - len(row)) for row in MASKS])
     assert seen[0].tolist() == mask.tolist()
@@ -140,7 +143,7 @@ def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
 
 def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
     rewards, (model, tokenizer) = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8], made
-    ours = trainer(made, Method(written(COMPLETIONS), Told(rewards), lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4)), tmp_path)
+    ours = trainer(made, Method(written(COMPLETIONS), lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4), Told(rewards)), tmp_path)
     ours.train()
     prompts = [ours.policy.prompt_ids(r) for r in repeat_rows(ROWS[:2], 4)]
     plain = GRPOTrainer(
@@ -154,18 +157,36 @@ def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
 
 def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):
     rows = [*make_rows(EXAMPLES[:1], CONFIG, ["stance"]), *make_rows(EXAMPLES[:1], CONFIG, ["response"])]
-    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, rows=rows)
+    t = trainer(made, Method(single_turn(), by_group, EvenTokens(), metrics=measured), tmp_path, rows=rows)
     t.train()
     longest = {level: max(len(x.completion_ids) for x in t.trajectories if x.level == level) for level in CONFIG.load().names}
     assert longest["stance"] <= 6 and 6 < longest["response"] <= 9
     assert {"reward/stance", "reward/response"} <= t.state.log_history[0].keys()
 
 
+def test_a_method_logs_only_what_it_measures_itself(made, tmp_path):
+    t = trainer(made, Method(single_turn(), by_group, EvenTokens(), metrics=lambda b: {"own/rows": len(b.rows), "own/pushed": b.trajectories[0].advantage}), tmp_path)
+    t.train()
+    line = t.state.log_history[0]
+    assert line["own/rows"] == 8 and line["own/pushed"] == t.trajectories[0].advantage
+    assert not [name for name in line if name.startswith(("parse/", "judge/", "text/"))]
+
+
+def test_a_method_finds_the_rows_that_were_asked(made, tmp_path):
+    seen = []
+    def advantage(batch):
+        seen.extend(batch.rows)
+        return by_group(batch)
+    t = trainer(made, Method(single_turn(), advantage, EvenTokens()), tmp_path, rows=[row | {"later": i} for i, row in enumerate(ROWS)])
+    t.train()
+    assert [row["later"] for row in seen] == [0] * 4 + [1] * 4 and [row["row_id"] for row in seen] == [x.row_id for x in t.trajectories]
+
+
 # ---- scores that are missing
 
 def test_what_has_no_score_has_no_weight(made, tmp_path):
     nan, rewards = math.nan, [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
-    t = trainer(made, Method(written(COMPLETIONS), Told(rewards), by_group), tmp_path)
+    t = trainer(made, Method(written(COMPLETIONS), by_group, Told(rewards), metrics=measured), tmp_path)
     t.train()
     half, one = 1 / math.sqrt(2), 1.0
     expected = [-one, 0, one, 0, half, -half, 0, 0]  # by hand: deviations 0.5 and sqrt(0.5) over those with a score
@@ -176,7 +197,7 @@ def test_what_has_no_score_has_no_weight(made, tmp_path):
 
 def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
     path = tmp_path / "metrics.jsonl"
-    t = trainer(made, Method(written(COMPLETIONS), Told([math.nan] * 8), by_group), tmp_path, callbacks=[MetricsLog(path, "humanlm")])
+    t = trainer(made, Method(written(COMPLETIONS), by_group, Told([math.nan] * 8), metrics=measured), tmp_path, callbacks=[MetricsLog(path, "humanlm")])
     t.train()
     assert_same(t.model, dict(made.model.named_parameters()), atol=0)
     line = json.loads(path.read_text().splitlines()[0])
@@ -186,14 +207,14 @@ def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
 
 def test_components_without_weight_do_not_hide_a_score(made, tmp_path):
     values = [[i / 8, math.nan] for i in range(8)]
-    t = trainer(made, Method(written(COMPLETIONS), Told(values, (1.0, 0.0)), group_advantage((1.0, 0.0), AdvantageConfig())), tmp_path)
+    t = trainer(made, Method(written(COMPLETIONS), group_advantage((1.0, 0.0), AdvantageConfig()), Told(values, (1.0, 0.0)), metrics=measured), tmp_path)
     t.train()
     assert t.state.log_history[0]["judge/no_score"] == 0 and t.trajectories[0].advantage < -1
 
 
 def test_a_completion_of_nothing_is_a_zero_and_trains_on(made, tmp_path):
     judge, requests = RuleJudge(), requests_by_row(ROWS, EXAMPLES)
-    method = Method(single_turn(), AlignmentReward(judge, requests), by_group)
+    method = Method(single_turn(), by_group, AlignmentReward(judge, requests))
     t = trainer(made, method, tmp_path / "c", records=tmp_path / "t")
     def nothing(prompts, *_): return [[] if i % 2 else [t.eos_token_ids[0]] for i in range(len(prompts))], None
     t._generate_single_turn = nothing
@@ -216,7 +237,7 @@ def by_hand(estimator, r):
 @pytest.mark.parametrize("estimator", ["group", "centred", "leave-one-out"])
 def test_estimators_by_name(made, tmp_path, estimator):
     rewards = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8]
-    t = trainer(made, Method(written(COMPLETIONS), Told(rewards), group_advantage((1.0,), AdvantageConfig(estimator))), tmp_path)
+    t = trainer(made, Method(written(COMPLETIONS), group_advantage((1.0,), AdvantageConfig(estimator)), Told(rewards)), tmp_path)
     t.train()
     expected = [*by_hand(estimator, rewards[:4]), *by_hand(estimator, rewards[4:])]
     assert [x.advantage for x in t.trajectories] == pytest.approx(expected, abs=1e-4)
@@ -264,7 +285,7 @@ async def _answers(rows, policy):
 
 def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
     reward = AlignmentReward(Halting(2), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.5)
-    t = trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path / "c", steps=3, records=tmp_path / "t")
+    t = trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path / "c", steps=3, records=tmp_path / "t")
     with pytest.raises(JudgeError, match=r"'halting' failed on 8 of 8 candidates \(limit 50%\).*line is dead.*resume, or raise judge.max_failed_share"):
         t.train()
     assert [p.name for p in (tmp_path / "t").iterdir()] == ["step-000000-0.parquet"]
@@ -274,7 +295,7 @@ def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
 def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp_path):
     def run(out, good, resume=None):
         reward = AlignmentReward(Halting(good), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.4)
-        t = trainer(made, Method(single_turn(), Sampled(reward), by_group), tmp_path / out, 6, dict(learning_rate=1e-2, save_steps=4), rows=ROWS * 8)
+        t = trainer(made, Method(single_turn(), by_group, Sampled(reward)), tmp_path / out, 6, dict(learning_rate=1e-2, save_steps=4), rows=ROWS * 8)
         t.train(resume_from_checkpoint=resume)
         return t
     whole = run("a", good=99)
@@ -289,13 +310,13 @@ def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp
 def test_a_run_that_fails_in_its_first_step_leaves_no_checkpoint(made, tmp_path):
     reward = AlignmentReward(Halting(0), requests_by_row(ROWS, EXAMPLES))
     with pytest.raises(JudgeError) as e:
-        trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path, 6, dict(save_steps=2)).train()
+        trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path, 6, dict(save_steps=2)).train()
     assert not list(tmp_path.glob("checkpoint-*")) and not hasattr(e.value, "__notes__")
 
 
 def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
     reward = AlignmentReward(Halting(1), requests_by_row(ROWS, EXAMPLES), concurrency=1, max_failed_share=0.5)
-    t = trainer(made, Method(well_formed(ROWS), reward, by_group), tmp_path)
+    t = trainer(made, Method(well_formed(ROWS), by_group, reward), tmp_path)
     t.train()
     assert [math.isnan(x.scores["stance"].value) for x in t.trajectories] == [False] * 4 + [True] * 4
     assert {x.advantage for x in t.trajectories[4:]} == {0.0} and all("judge failed" in x.errors[0] for x in t.trajectories[4:])
@@ -308,7 +329,7 @@ ADAM = dict(learning_rate=1e-2, save_steps=2)
 
 @pytest.mark.parametrize("cycle", [{}, {"steps_per_generation": 2}, {"gradient_accumulation_steps": 2}], ids=["plain", "two steps", "accumulated"])
 def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
-    toy = Method(single_turn(), EvenTokens(), by_group)
+    toy = Method(single_turn(), by_group, EvenTokens())
     def run(out, rows): return trainer(made, toy, tmp_path / out, 6, ADAM | cycle, records=tmp_path / f"t-{out}", rows=rows)
     rows = ROWS * 8
     whole = run("a", rows)
@@ -326,7 +347,7 @@ def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
 
 @pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=["plain", "gradient checkpointing"])
 def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tmp_path, options):
-    base, toy = save_model(*made, tmp_path / "base"), Method(single_turn(), EvenTokens(), by_group)
+    base, toy = save_model(*made, tmp_path / "base"), Method(single_turn(), by_group, EvenTokens())
     def run(out, resume=None):
         model = add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base)
         t = trainer((model, made.tokenizer), toy, tmp_path / out, 6, ADAM | options, rows=ROWS * 8)
@@ -346,7 +367,7 @@ def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tm
 
 
 def test_a_token_budget_survives_a_resume(made, tmp_path):
-    toy = Method(single_turn(), EvenTokens(), by_group)
+    toy = Method(single_turn(), by_group, EvenTokens())
     def run(out, budget): return trainer(made, toy, tmp_path / out, 8, ADAM, callbacks=[TokenBudget(budget)])
     whole = run("a", 200)
     whole.train()
@@ -358,7 +379,7 @@ def test_a_token_budget_survives_a_resume(made, tmp_path):
 
 
 def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
-    toy = Method(single_turn(), EvenTokens(), by_group)
+    toy = Method(single_turn(), by_group, EvenTokens())
     first = trainer(made, toy, tmp_path, 8, ADAM | {"save_steps": 1}, callbacks=[TokenBudget(100)])
     first.train()
     newest = latest_checkpoint(tmp_path)
@@ -369,7 +390,7 @@ def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
 
 @pytest.mark.parametrize("options", [dict(logging_steps=4), dict(logging_steps=3), dict(steps_per_generation=2, logging_steps=2)])
 def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
-    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path / "c", 8, PLAIN_SGD | options, records=tmp_path / "t", rows=ROWS * 4)
+    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path / "c", 8, PLAIN_SGD | options, records=tmp_path / "t", rows=ROWS * 4)
     t.train()
     assert logged_tokens(t.state.log_history) == generated_tokens(load_trajectories(tmp_path / "t"))
 
@@ -379,7 +400,7 @@ def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
 @pytest.fixture(scope="module")
 def checkpoints(made, tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
-    trainer(made, Method(single_turn(), EvenTokens(), by_group), out, 4, ADAM).train()
+    trainer(made, Method(single_turn(), by_group, EvenTokens()), out, 4, ADAM).train()
     return out
 
 
@@ -437,7 +458,7 @@ def chained(made, out, steps=8, **kw):
     "A trainer with prefix chaining; every other step asks for the second level"
     rows = training_rows(EXAMPLES, CHAINED, "prefix-chaining")
     memory = memory_of("prefix-chaining", rows, CHAINED, PrefixConfig(threshold=0.5))
-    method = Method(single_turn(prepare=preparation(memory)), EvenTexts(), by_group, memory)
+    method = Method(single_turn(prepare=preparation(memory)), by_group, EvenTexts(), memory)
     n = len(EXAMPLES)
     order = [rows[(i % 2) * n + (2 * i + j) % n] for i in range(steps) for j in range(2)]
     return trainer(made, method, out, steps, dict(learning_rate=1e-2, save_steps=3), rows=order, records=out / "t", **kw)
@@ -499,7 +520,7 @@ def test_a_checkpoint_without_its_map_is_not_resumed_in_silence(made, tmp_path):
 def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(made, tmp_path):
     rows = make_rows(EXAMPLES, CONFIG, ["response"])
     reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
-    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), reward, by_group), tmp_path, rows=rows)
+    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward), tmp_path, rows=rows)
     t.train()
     for group in (t.trajectories[:4], t.trajectories[4:]):
         replies = {e.id: e.reply for e in EXAMPLES}
@@ -529,7 +550,7 @@ class StandInEngine:
 
 
 def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss(made, tmp_path):
-    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2)
+    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path, steps=2)
     t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
     t.train()
     assert t.vllm_generation.asked == [(6, {"stop": ["###", "</stance>"]})] * 2 and t.vllm_generation.synced == 2
@@ -541,7 +562,7 @@ def test_the_vllm_engine_gets_caps_and_stop_strings_and_its_logps_reach_the_loss
 def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_path):
     rows = make_rows(EXAMPLES, CONFIG, ["response"])
     reward = AlignmentReward(RuleJudge(), requests_by_row(rows, EXAMPLES), truth_inside=True)
-    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), reward, by_group), tmp_path, rows=rows)
+    t = trainer(made, Method(single_turn(prepare=preparation(None, truth=True)), by_group, reward), tmp_path, rows=rows)
     t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
     t.train()
     truth = t.trajectories[3]
@@ -551,7 +572,7 @@ def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_
 @pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"bf16": True}, {"gradient_checkpointing": True, "bf16": True}],
                          ids=["checkpointing", "bf16", "both"])
 def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, options):
-    t = trainer(made, Method(single_turn(), EvenTokens(), by_group), tmp_path, steps=2, options=PLAIN_SGD | options)
+    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path, steps=2, options=PLAIN_SGD | options)
     t.train()
     assert all(math.isfinite(loss) for _, loss in losses(t)) and any(loss for _, loss in losses(t))
 
