@@ -47,7 +47,8 @@ from .benchmarks.protocol import Benchmark
 from humanlm.models.client import (
     ChatRequest, Ledger, LLMError, ScriptedClient, client as make_client, price, side_by_side,
 )
-from .benchmarks.measures import Difference, Measure, difference, interval, ratio
+from .benchmarks.measures import Difference, Measure, difference, interval
+from .core.stats import ratio
 from .benchmarks.questions import Item, Loaded, Outcome, Reading, outcome
 from humanlm.benchmarks.contexts import (
     CONTEXTS, GENERATE, SERVE, ClientConfig, ParserConfig, client_checks, client_options, contexts_command,
