@@ -84,6 +84,7 @@ def signature(text: str, to: Target) -> str:
     "Tidy what `show_doc` wrote: no rule above, one anchor as nbdev links it, classes as classes with their fields"
     text = re.sub(r"\A\s*---\s*", "", text).replace("__main__.", "")
     text = re.sub(r"\{target=[^}]*\}", "", text)
+    text = re.sub(r"\b(?:collections\.abc|pathlib|typing|humanlm(?:\.\w+)+)\.(?=[A-Z])", "", text)  # where a type comes from
     if (m := re.match(r"\[source\]\(([^)]*)\)\s*", text)) and to.link(m[1]) is None: text = text[m.end():]
     text = re.sub(r"^(#{2,6}) (\S+)[ \t]*$", lambda m: f"{m[1]} {m[2]} {{ #{m[2].lower()} }}", text, flags=re.M)
     def declared(m: re.Match) -> str:
@@ -213,6 +214,7 @@ def site_link(target: str, repo_url: str, folder: str = "") -> str | None:
     if m := re.fullmatch(r"/([\w/-]+)\.html(#.*)?", target): return near(f"{m[1]}.md") + (m[2] or "")
     if (path := _repo_path(target, folder)) is None: return target
     rest = target[len(target.split("#")[0]):]
+    if (ROOT / path).is_dir() and (books := sorted((ROOT / path).glob("*.ipynb"))): path = books[0].relative_to(ROOT)  # a room: its first page
     if path.suffix == ".ipynb": return near(page_name("/".join(path.parts[1:]))) + rest
     if path.parts[0] == "nbs": return near("/".join(path.parts[1:])) + rest
     if path.name in ("CHANGELOG.md", "CONTRIBUTING.md"): return near(path.name) + rest

@@ -72,7 +72,7 @@ def test_links_change_in_prose_only():
 
 @pytest.mark.parametrize("target, page", [
     ("00_data.ipynb", "data.md"), ("00_data.ipynb#errors", "data.md#errors"), ("/data.html#shorten", "data.md#shorten"),
-    ("../CONTRIBUTING.md", "CONTRIBUTING.md"), ("https://example.org/x", "https://example.org/x"), ("#here", "#here")])
+    ("../CONTRIBUTING.md", "CONTRIBUTING.md"), ("core", "core/basics.md"), ("https://example.org/x", "https://example.org/x"), ("#here", "#here")])
 def test_links_lead_to_pages(target, page): assert build.site_link(target, "") == page
 
 
