@@ -305,7 +305,7 @@ def contexts_command(
 ) -> int:  # exit code
     "Write contexts, or check them"
     groups = {"tom": ContextsConfig, "parser": ParserConfig, "rows": dict}
-    s = parse(groups, argv, "python -m humanlm.tom contexts", CONTEXTS, "a benchmark, a .txt file with one text, or a .json file with contexts")
+    s = parse(groups, argv, CONTEXTS, "a benchmark, a .txt file with one text, or a .json file with contexts")
     place = Path(s.inputs[0]) if len(s.inputs) == 1 else Path()
     if place.suffix in (".json", ".txt"):
         return {".json": check_contexts, ".txt": parse_file}[place.suffix](place, s)
@@ -443,7 +443,7 @@ def generate_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Make stories with questions and contexts"
-    s = parse({"stories": StoriesConfig}, argv, "python -m humanlm.tom generate", GENERATE, "the family: tomi or hitom")
+    s = parse({"stories": StoriesConfig}, argv, GENERATE, "the family: tomi or hitom")
     family, c = one_of(s.inputs, FAMILIES, "family"), s.stories
     path = Path(c.out) / FAMILIES[family]
     if s.dry_run:
@@ -659,7 +659,7 @@ def viewer_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Serve contexts to a viewer"
-    s = parse({"viewer": ViewerConfig}, argv, "python -m humanlm.tom serve-viewer-data", SERVE, "files or folders of contexts")
+    s = parse({"viewer": ViewerConfig}, argv, SERVE, "files or folders of contexts")
     viewer = Viewer(context_files(s.inputs), context_files([s.viewer.reference]) if s.viewer.reference else None)
     if s.dry_run:
         print("\n".join(viewer.files))
