@@ -1199,6 +1199,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.core.config.parse': ('core/config.html#parse', 'humanlm/core/config.py'),
                                      'humanlm.core.config.read_yaml': ('core/config.html#read_yaml', 'humanlm/core/config.py'),
                                      'humanlm.core.config.settings_yaml': ('core/config.html#settings_yaml', 'humanlm/core/config.py')},
+            'humanlm.core.lazy': {'humanlm.core.lazy.lazy_names': ('core/lazy.html#lazy_names', 'humanlm/core/lazy.py')},
             'humanlm.core.runs': { 'humanlm.core.runs.Stages': ('core/runs.html#stages', 'humanlm/core/runs.py'),
                                    'humanlm.core.runs.Stages.__call__': ('core/runs.html#stages.__call__', 'humanlm/core/runs.py'),
                                    'humanlm.core.runs.Stages.__init__': ('core/runs.html#stages.__init__', 'humanlm/core/runs.py'),
