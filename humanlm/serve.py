@@ -37,7 +37,8 @@ from typing import Any, NamedTuple, Protocol
 from fastcore.basics import patch
 
 # %% ../nbs/85_serve.ipynb #from-humanlm-config-import
-from .core.config import command, parse
+from .core.commands import command
+from .core.config import parse
 from .core.basics import ConfigError, HumanLMError, near_miss, require, run_sync, shorten, to_json
 from .data.records import Example, Message, Persona
 from .hierarchy.prompts import ParsePolicy, clean_reply, format_persona, make_rows
@@ -811,13 +812,12 @@ def serve(
         engine.close()
 
 # %% ../nbs/85_serve.ipynb #main
-@command
+@command("serve")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Serve a simulated user: `python -m humanlm.serve --model.name RUN [--serve.port 8000]`"
-    argv = sys.argv[1:] if argv is None else argv
-    s = parse(GROUPS, argv or ["--help"], "python -m humanlm.serve", ABOUT, runs=False)
+    s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     if s.dry_run:
         print(plan(s.model, s.serve))
         return 0
@@ -831,5 +831,5 @@ def main(
     return 0
 
 # %% ../nbs/85_serve.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())
