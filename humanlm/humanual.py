@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import __version__
-from .models.cache import DiskCache
 from .corpus.card import Account, card
 from .core.commands import menu
 from .core.config import Settings, parse
@@ -34,11 +33,11 @@ from humanlm.core.basics import (
 from .data.files import Faults, on_hub
 from .data.formats import FAULTS, NOTES, formats, source_name
 from .hierarchy.prompts import HierarchyConfig
-from .models.client import ChatClient, Ledger, Limits
-from .models.client import client as make_client
+from .models.client import ChatClient, Ledger
+from .models.settings import ClientConfig, Estimate, estimate
 from .corpus.partition import SEEN, TEST, TRAIN, VAL
 from .corpus.people import People, find_evidence, settle, write_people
-from .corpus.personas import FRAME, PERSONA_TOKENS, Estimate, Failure, PersonaConfig, estimate
+from .corpus.personas import FRAME, PERSONA_TOKENS, Failure, PersonaConfig
 from .corpus.rows import THOUGHT, THOUGHT_TOKENS
 from .corpus.selection import CODE, MEANING, Plan, SelectConfig, find_leaks, listed, select, select_checks
 from .corpus.sets import SetsConfig, Writer, sets_checks, write_all
@@ -187,22 +186,16 @@ def _met(faults):
 
 def _placed(detail, place): return f"{detail} ({place})" if place else detail
 
-# %% ../nbs/82_humanual.ipynb #_model
-def _model(name, folder, concurrency, budget, base_url=None):
-    "Make a client whose answers are kept beside the build"
-    address = {"base_url": base_url} if base_url else {}
-    return make_client(name, limits=Limits(concurrency=concurrency, timeout=300.0), ledger=Ledger(budget=budget),
-                       cache=DiskCache(folder / ".replies"), **address)
-
 # %% ../nbs/82_humanual.ipynb #clients
 def clients(
     s: Settings,
     folder: Path,
 ) -> tuple[ChatClient | None, ChatClient | None]:  # of personas, of thoughts; None: rules
     "Make the chat clients that a build asks"
-    p, c = s.persona, s.build
-    return (_model(p.model, folder, p.concurrency, p.budget, p.base_url) if p.asks else None,
-            _model(c.thinking, folder, c.concurrency, c.thinking_budget) if c.thinks else None)
+    p, c, replies = s.persona, s.build, str(folder / ".replies")
+    thoughts = ClientConfig(concurrency=c.concurrency, budget=c.thinking_budget, timeout=p.timeout, cache=replies)
+    return (replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
+            thoughts.client(c.thinking) if c.thinks else None)
 
 # %% ../nbs/82_humanual.ipynb #describe
 def describe(
@@ -394,9 +387,7 @@ class Forecast(NamedTuple):
 
 # %% ../nbs/82_humanual.ipynb #_cost_text
 def _cost_text(what, e):
-    if e is None: return f"{what:<12}no model is asked"
-    money = "price unknown" if e.cost is None else f"~${e.cost:,.2f}"
-    return f"{what:<12}~{e.calls:,} questions, ~{e.tokens_in:,} tokens read, ~{e.tokens_out:,} written, {money}"
+    return f"{what:<12}no model is asked" if e is None else f"{what:<12}~{e}"
 
 # %% ../nbs/82_humanual.ipynb #forecast
 def forecast(
@@ -433,14 +424,16 @@ def _persona_cost(p, plan, share):
     if not p.asks: return None
     found = find_evidence(plan)
     asked, chars = len(found.users), int(plan.records["chars"][found.rows].sum())
-    return estimate(p.model, round((asked * FRAME + chars) / share), round(asked / share), PERSONA_TOKENS)
+    calls = round(asked / share)
+    return estimate(p.model, calls, round((asked * FRAME + chars) / share / 4), calls * PERSONA_TOKENS)
 
 # %% ../nbs/82_humanual.ipynb #_thought_cost
 def _thought_cost(c, plan, share):
     if not c.thinks: return None
     trained = (plan.fate == TRAIN) | (plan.fate == VAL)
     asked, chars = int(trained.sum()), int(plan.records["chars"][trained].sum())
-    return estimate(c.thinking, round((asked * (len(THOUGHT) + 3000) + chars) / share), round(asked / share), THOUGHT_TOKENS // 2)
+    calls = round(asked / share)
+    return estimate(c.thinking, calls, round((asked * (len(THOUGHT) + 3000) + chars) / share / 4), calls * THOUGHT_TOKENS // 2)
 
 # %% ../nbs/82_humanual.ipynb #upload-2
 def upload(

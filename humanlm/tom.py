@@ -8,7 +8,7 @@ __all__ = ['SYMBOLIC', 'FAULTY', 'COMPARED', 'MISMATCH', 'PAPER', 'PAPER_SETS', 
            'used_context', 'why_none', 'contexts_text', 'concerns', 'Line', 'lines_of', 'baseline_outcomes',
            'ceiling_outcomes', 'share', 'small', 'result_table', 'folded', 'where', 'counts', 'baseline_table',
            'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text', 'mismatches', 'frame',
-           'same_setting', 'published_text', 'TomConfig', 'ModelConfig', 'row_options', 'make_job', 'run_name',
+           'same_setting', 'published_text', 'TomConfig', 'SolverConfig', 'row_options', 'make_job', 'run_name',
            'conditions', 'TomRun', 'make_run', 'Progress', 'ceiling', 'needs_ceiling', 'run_once', 'Kept', 'load_run',
            'find_folder', 'differences', 'Used', 'with_contexts', 'flips', 'comparison_text', 'accuracy_figure',
            'difference_figure', 'todo', 'Cost', 'rehearse', 'refused', 'cost_text', 'plan', 'show_run', 'run_command',
@@ -21,7 +21,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -43,16 +43,12 @@ from humanlm.core.basics import (
     run_sync, shorten, table_cell, to_dict, to_json,
 )
 from .benchmarks.protocol import Benchmark
-from humanlm.models.client import (
-    ChatRequest, Ledger, LLMError, ScriptedClient, client as make_client, price, side_by_side,
-)
+from .models.client import ChatRequest, Ledger, LLMError, ScriptedClient, price, side_by_side
+from .models.settings import ClientConfig, model_check
 from .benchmarks.measures import Difference, Measure, difference, interval
 from .core.stats import ratio
 from .benchmarks.questions import Item, Loaded, Outcome, Reading, outcome
-from humanlm.benchmarks.contexts import (
-    ClientConfig, ParserConfig, client_checks, client_options,
-    folder_name, load_items, one_of, parser_of, parsing_plan, write_csv,
-)
+from .benchmarks.contexts import ParsingConfig, folder_name, load_items, one_of, parser_of, parsing_plan, write_csv
 from .social.parsing import Parsed, Parser, parser as make_parser
 from .social.symbolic import known_faults
 
@@ -574,9 +570,9 @@ class TomConfig:
     def modes(self) -> list[str]:
         return [mode.strip() for mode in self.mode.split(",") if mode.strip()] or [""]
 
-# %% ../nbs/83_tom.ipynb #ModelConfig
-@dataclass
-class ModelConfig(ClientConfig):
+# %% ../nbs/83_tom.ipynb #SolverConfig
+@dataclass(frozen=True)
+class SolverConfig(ClientConfig):
     "Who answers"
     name: str = "symbolic"
     """A chat model (openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME), or a rule:
@@ -586,11 +582,12 @@ class ModelConfig(ClientConfig):
     Hi-ToM's VP half), or one fault: F1, F2, F1', F4."""
     rules: ClassVar[tuple[str, ...]] = tuple(solvers)
 
-    def __post_init__(self):
+    def checks(self) -> Iterator[tuple[bool, str]]:
         alone = self.policy == "principled" or self.name == "symbolic"
-        require("model", *client_checks(self),
-                (self.policy in POLICIES, f"policy: no policy {shorten(self.policy)!r}.{near_miss(self.policy, POLICIES)}"),
-                (alone, f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}"))
+        yield model_check("name", self.name, self.rules)
+        yield self.policy in POLICIES, f"policy: no policy {shorten(self.policy)!r}.{near_miss(self.policy, POLICIES)}"
+        yield alone, f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}"
+        yield from super().checks()
 
 # %% ../nbs/83_tom.ipynb #POLICIES
 POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.items() if fault.emulated))
@@ -604,7 +601,7 @@ def row_options() -> str:
     return f"what the benchmark's reader is told: --rows.KEY VALUE. {told}"
 
 # %% ../nbs/83_tom.ipynb #GROUPS
-GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": ModelConfig, "parser": ParserConfig,
+GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": SolverConfig, "parser": ParsingConfig,
                           "rows": Passed(row_options())}
 
 # %% ../nbs/83_tom.ipynb #make_job
@@ -625,7 +622,7 @@ def make_job(
     if not ask:
         client, parser = ScriptedClient(_blank, config.name), _rehearsed(settings.parser)
     else:
-        client = None if rule else make_client(config.name, **client_options(config, ledger))
+        client = None if rule else config.client(config.name, ledger)
         parser = parser_of(settings.parser, settings.tom.out, ledger)
     asker = None if rule else Asker(client, benchmark, settings.answer)
     return Job(benchmark, mode, asker, config.name if rule else "", parser, policy=config.policy)
@@ -648,7 +645,7 @@ class _Echo(NamedTuple):
         return Parsed(make_context(["Somebody", "Another"], [(text, {}, {})]))
 
 # %% ../nbs/83_tom.ipynb #_rehearsed
-def _rehearsed(config: ParserConfig) -> Parser:
+def _rehearsed(config: ParsingConfig) -> Parser:
     return make_parser(config.name) if config.name in config.rules else _Echo(config.name)
 
 # %% ../nbs/83_tom.ipynb #run_name

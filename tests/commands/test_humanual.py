@@ -743,7 +743,7 @@ def test_a_plan_writes_nothing_and_loads_nothing_heavy(tmp_path):
             "'--persona.model', 'openai/gpt-5-mini', '--build.sets', '[thinking_sft]', '--build.thinking', 'openai/gpt-5-mini']); "
             "print(code, [m for m in ('torch', 'pandas', 'datasets', 'openai') if m in sys.modules])")
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "0 []" and "personas    ~8 questions" in said and "$" in said
+    assert said.splitlines()[-1] == "0 []" and "personas    ~8 calls" in said and "$" in said
     assert not (tmp_path / "out").exists()
 
 
