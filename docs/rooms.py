@@ -10,7 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data models worlds hierarchy rewards evaluation training corpus alignment social benchmarks".split()
+ROOMS = "core data models worlds hierarchy rewards evaluation training corpus alignment social benchmarks serving".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
