@@ -45,11 +45,10 @@ def touched(paths: list[Path], house: list[rooms.Page]) -> tuple[set[str], set[s
     return found, commands
 
 
-def chosen(found: set[str], commands: set[str], house: list[rooms.Page]) -> tuple[list[str], list[str]]:
-    "Notebooks and folders or files of tests, relative to the root"
-    notebooks = [page.notebook for page in house if page.room in found or page.module in commands]
+def chosen(found: set[str], commands: set[str], house: list[rooms.Page]) -> tuple[list[rooms.Page], list[str]]:
+    "Pages, and folders or files of tests"
     tests = [ROOT / "tests" / room for room in rooms.ROOMS if room in found] + [ROOT / "tests/commands" / f"test_{name}.py" for name in sorted(commands)]
-    return [p.relative_to(ROOT).as_posix() for p in notebooks], [p.relative_to(ROOT).as_posix() for p in tests if p.exists()]
+    return [page for page in house if page.room in found or page.module in commands], [str(p) for p in tests if p.exists()]
 
 
 def run(title: str, command: str, *words: str) -> bool:
@@ -64,8 +63,7 @@ def main(commit: str = "") -> int:
     notebooks, tests = chosen(found, commands, house)
     passed = [run("The frame: export in sync, notebooks clean, links, the law of rooms, README", *pytest, "tests/project")]
     if notebooks:
-        only = "/(" + "|".join(name.removeprefix("nbs/").replace(".", r"\.") for name in notebooks) + ")$"
-        passed.append(run(f"Notebooks of what changed: {', '.join(sorted(found | commands))}", "nbdev_test", "--n-workers", "2", "--path-re", only))
+        passed.append(run(f"Notebooks of what changed: {', '.join(sorted(found | commands))}", "nbdev_test", "--n-workers", "2", "--path-re", rooms.pattern(notebooks)))
     if tests: passed.append(run("Their tests", *pytest, "-m", "not long", *tests))
     if not notebooks: print("\nNo room has changed.")
     return not all(passed)
