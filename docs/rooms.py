@@ -35,6 +35,7 @@ ABOUT = {
     "gyms": "UserRL",
     "benchmarks": "Theory-of-Mind question sets",
     "engines": "the same methods on many machines",
+    "serving": "trained simulators for other people",
     "commands": "humanlm train, eval, serve …",
 }
 

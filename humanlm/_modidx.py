@@ -1581,7 +1581,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/corpus/personas.py')},
             'humanlm.corpus.rows': { 'humanlm.corpus.rows.Made': ('corpus/rows.html#made', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows.Made.example': ('corpus/rows.html#made.example', 'humanlm/corpus/rows.py'),
-                                     'humanlm.corpus.rows.Talk': ('corpus/rows.html#talk', 'humanlm/corpus/rows.py'),
+                                     'humanlm.corpus.rows.PromptMessage': ('corpus/rows.html#promptmessage', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows.Voice': ('corpus/rows.html#voice', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows.Voice.holds': ('corpus/rows.html#voice.holds', 'humanlm/corpus/rows.py'),
                                      'humanlm.corpus.rows._context': ('corpus/rows.html#_context', 'humanlm/corpus/rows.py'),
