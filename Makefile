@@ -37,7 +37,7 @@ readme: $(MARK)-dev
 	@$(BIN)/python docs/build.py readme
 
 export: $(MARK)-dev
-	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean && $(BIN)/nbdev-sidebar
+	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean
 
 clean:
 	rm -rf _proc _site _docs build dist .pytest_cache .hypothesis *.egg-info

@@ -15,6 +15,27 @@ SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
+# What each room is for, in a line of the map (docs/map.py), in the same order; those that are not in ROOMS are to come.
+ABOUT = {
+    "core": "what every room needs",
+    "data": "people and what they wrote",
+    "models": "ask any model, ours or a provider's",
+    "worlds": "made-up people whose truth is known",
+    "hierarchy": "which latent states there are, and asking",
+    "rewards": "from text to a number with a reason",
+    "evaluation": "compare anything, with intervals",
+    "training": "one trainer for every method",
+    "corpus": "from logs to training sets on disk",
+    "alignment": "HumanLM",
+    "sdpo": "SDPO",
+    "classmate": "Classmate",
+    "social": "stories",
+    "gyms": "UserRL",
+    "benchmarks": "Theory-of-Mind question sets",
+    "engines": "the same methods on many machines",
+    "commands": "humanlm train, eval, serve …",
+}
+
 
 class Page(NamedTuple):
     "A notebook that exports a module"

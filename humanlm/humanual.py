@@ -26,7 +26,7 @@ from . import __version__
 from .models.cache import DiskCache
 from .corpus.card import Account, card
 from .core.config import Settings, command, parse
-from .core.runs import alone, git_commit, open_run, require_same, save_config, versions
+from .core.runs import alone, open_run, require_same, run_record, run_state, save_config, save_record
 from humanlm.core.basics import (
     ConfigError, DataError, aligned, atomic_write, check_name, fingerprint, near_miss, require, shorten, to_dict,
     to_json,
@@ -138,7 +138,7 @@ def _require_same_input(folder, where):
     state, now = folder / ".build" / "input.json", to_json(input_state(where))
     if state.exists() and state.read_text("utf-8") != now:
         raise ConfigError(f"{where} has changed since the build began. Start anew with --fresh.")
-    if not (folder / "build.json").exists(): atomic_write(state, now)
+    if run_state(folder) != "finished": atomic_write(state, now)
 
 # %% ../nbs/82_humanual.ipynb #source_of
 def source_of(
@@ -297,10 +297,10 @@ def finish(
         if note["ids"]: atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
     if lost := _lost(account): atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
     ledger = sum((client.ledger for client in asked), Ledger()).to_dict()
-    made = {"state": "finished", "commit": git_commit(), "versions": versions(), "ledger": ledger, "faults": account.faults.to_dict()}
-    atomic_write(folder / "run.json", to_json(made, indent=2) + "\n")
     atomic_write(folder / "README.md", text := card(account))
     atomic_write(folder / "build.json", to_json(_record(s, account), indent=2) + "\n")
+    made = {"name": folder.name, "ledger": ledger, "faults": account.faults.to_dict()}
+    save_record(folder, run_record(s, state="finished", **made))
     shutil.rmtree(folder / ".build")
     return Built(folder, text, account.rows)
 
@@ -330,8 +330,8 @@ def build(
     "Build training sets from raw conversations; `ConfigError` if another process is making the same folder"
     with alone(settings.build.out, "--build.out"), rare_collection():
         folder = open_build(settings)
-        done = folder / "build.json"
-        if done.exists(): return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads(done.read_bytes())["rows"])
+        if run_state(folder) == "finished":
+            return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads((folder / "build.json").read_bytes())["rows"])
         named = clients(settings, folder)
         return _build(settings, folder, tell, writer or named[0], thinker or named[1])
 

@@ -44,7 +44,7 @@ from humanlm.core.basics import (
 )
 from .hierarchy.prompts import markup, plain
 from .alignment.job import keep_memory, quiet_libraries
-from .evaluation.results import bootstrap_interval
+from .core.stats import mean_interval
 from .models.weights import ModelConfig
 from .models.reader import read_answer
 from .social.parsing import STYLES, Parsed, Parser, parse_prompt, parser
@@ -432,7 +432,7 @@ class Report(NamedTuple):
     def means(self) -> dict[str, Any]:
         "Average every number, with a 95 % interval over stories"
         columns = dict(zip(Grade._fields, zip(*self.grades)))
-        return {name: dict(zip(("mean", "low", "high"), bootstrap_interval(values)[:3])) for name, values in columns.items()}
+        return {name: dict(zip(("mean", "low", "high"), mean_interval(values)[:3])) for name, values in columns.items()}
 
 # %% ../nbs/87_parsers.ipynb #_asked_all
 async def _asked_all(asked: Parser, pairs: Sequence[Pair]) -> list[Parsed]:
@@ -793,8 +793,7 @@ def train_command(settings: Settings, argv: Sequence[str]) -> None:
 
 
 def _train_in(folder, settings, argv):
-    if (folder / "config.yaml").exists():
-        require_same(folder, settings)
+    require_same(folder, settings)
     save_config(folder / "config.yaml", settings)
     stages = Stages(read_record(folder).get("seconds"))
     with stages("data"):

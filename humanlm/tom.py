@@ -9,9 +9,9 @@ __all__ = ['SYMBOLIC', 'FAULTY', 'COMPARED', 'MISMATCH', 'PAPER', 'PAPER_SETS', 
            'baseline_outcomes', 'ceiling_outcomes', 'share', 'small', 'result_table', 'folded', 'where', 'counts',
            'baseline_table', 'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text',
            'mismatches', 'frame', 'same_setting', 'published_text', 'TomConfig', 'ModelConfig', 'row_options',
-           'make_job', 'run_name', 'conditions', 'changed', 'TomRun', 'make_run', 'Progress', 'ceiling',
-           'needs_ceiling', 'run_once', 'Kept', 'load_run', 'find_folder', 'differences', 'Used', 'with_contexts',
-           'flips', 'comparison_text', 'accuracy_figure', 'difference_figure', 'todo', 'Cost', 'rehearse', 'refused',
+           'make_job', 'run_name', 'conditions', 'TomRun', 'make_run', 'Progress', 'ceiling', 'needs_ceiling',
+           'run_once', 'Kept', 'load_run', 'find_folder', 'differences', 'Used', 'with_contexts', 'flips',
+           'comparison_text', 'accuracy_figure', 'difference_figure', 'todo', 'Cost', 'rehearse', 'refused',
            'cost_text', 'plan', 'show_run', 'run_command', 'nothing_answered', 'CompareConfig', 'compare_runs',
            'save_rows', 'compare_command', 'main']
 
@@ -37,7 +37,7 @@ from humanlm.benchmarks.answers import (
 )
 from .benchmarks.sets import HITOM_100, benchmarks
 from .core.config import Passed, Settings, command, parse
-from .core.runs import Stages, alone, git_commit, open_run, read_record, save_config, versions
+from .core.runs import Stages, alone, open_run, read_record, require_conditions, run_record, save_config, save_record
 from .social.contexts import Context, make_context
 from humanlm.core.basics import (
     ConfigError, DataError, HumanLMError, aligned, atomic_write, check_name, fingerprint, near_miss, require,
@@ -47,7 +47,8 @@ from .benchmarks.protocol import Benchmark
 from humanlm.models.client import (
     ChatRequest, Ledger, LLMError, ScriptedClient, client as make_client, price, side_by_side,
 )
-from .benchmarks.measures import Difference, Measure, difference, interval, ratio
+from .benchmarks.measures import Difference, Measure, difference, interval
+from .core.stats import ratio
 from .benchmarks.questions import Item, Loaded, Outcome, Reading, outcome
 from humanlm.benchmarks.contexts import (
     CONTEXTS, GENERATE, SERVE, ClientConfig, ParserConfig, client_checks, client_options, contexts_command,
@@ -679,19 +680,11 @@ def conditions(
              "questions": fingerprint(loaded.items)}
     return found if settings.model.policy == "principled" else found | {"policy": settings.model.policy}
 
-# %% ../nbs/83_tom.ipynb #changed
-def changed(
-    before: Mapping,
-    now: Mapping,
-) -> list[str]:
-    "List the conditions that differ"
-    differ = [name for name in dict.fromkeys([*before, *now]) if to_dict(now.get(name)) != before.get(name)]
-    return [f"{name}: {shorten(before.get(name))} in the run, {shorten(now.get(name))} now" for name in differ]
-
 # %% ../nbs/83_tom.ipynb #TomRun
 @dataclass
 class TomRun:
     "A run: what is asked, and where it is kept"
+    settings: Settings
     benchmark: Benchmark
     loaded: Loaded
     job: Job
@@ -701,12 +694,11 @@ class TomRun:
 
 # %% ../nbs/83_tom.ipynb #record
 @patch
-def record(self: TomRun, state: str, seconds: Mapping[str, float] | None = None) -> None:
+def record(self: TomRun, state: str, stages: Stages | None = None) -> None:
     "Write `run.json`"
-    row = {"schema_version": 1, "state": state, "benchmark": self.benchmark.name, "file": Path(self.loaded.file).name,
-           "conditions": self.conditions, "versions": versions(), "commit": git_commit(), "seconds": dict(seconds or {}),
-           "ledger": self.ledger.to_dict(), "problems": [p._asdict() for p in self.loaded.problems]}
-    atomic_write(self.folder / "run.json", to_json(row, indent=1) + "\n")
+    notes = {"name": self.folder.name, "benchmark": self.benchmark.name, "file": Path(self.loaded.file).name, "conditions": self.conditions,
+             "ledger": self.ledger.to_dict(), "problems": [p._asdict() for p in self.loaded.problems]}
+    save_record(self.folder, run_record(self.settings, stages=stages, state=state, **notes))
 
 # %% ../nbs/83_tom.ipynb #make_run
 def make_run(
@@ -720,20 +712,15 @@ def make_run(
     ledger = Ledger(budget=settings.model.budget)
     job = make_job(settings, benchmark, mode, ledger, ask)
     folder = Path(settings.tom.out) / run_name(settings, benchmark, mode)
-    return TomRun(benchmark, loaded, job, folder, conditions(settings, benchmark, mode, loaded, job.parses), ledger)
+    return TomRun(settings, benchmark, loaded, job, folder, conditions(settings, benchmark, mode, loaded, job.parses), ledger)
 
 # %% ../nbs/83_tom.ipynb #start
 @patch
 def start(self: TomRun, settings: Settings) -> None:
     "Make the folder or go on in it; `ConfigError` if it holds something else"
     open_run(self.folder.parent, self.folder.name, "", settings.fresh)
-    held = [path.name for path in self.folder.iterdir()]
-    if held:
-        before = read_record(self.folder)
-        if differ := changed(before.get("conditions", {}), self.conditions):
-            raise ConfigError("\n  - ".join([f"{self.folder} holds a run of other questions or settings", *differ]) +
-                              "\nUse the old ones, choose another --tom.name, or move it aside with --fresh.")
-        self.ledger.entries |= Ledger.from_dict(before.get("ledger", [])).entries
+    require_conditions(self.folder, self.conditions, "--tom.name")
+    self.ledger.entries |= Ledger.from_dict(read_record(self.folder).get("ledger", [])).entries
     save_config(self.folder / "config.yaml", settings)
     self.record("started")
 
@@ -777,7 +764,7 @@ def answer(self: TomRun, settings: Settings) -> list[Outcome]:
         raise
     finally:
         found = answers.finish(item.id for item in self.loaded)
-        self.record("started", stages.seconds)
+        self.record("started", stages)
     return found
 
 # %% ../nbs/83_tom.ipynb #report

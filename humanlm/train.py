@@ -594,8 +594,7 @@ def _start_in(folder, settings):
     if is_main_process():
         open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
     wait_for_all()
-    if (folder / "config.yaml").exists():
-        require_same(folder, settings)
+    require_same(folder, settings)
     if run_state(folder) == "finished":
         if not is_main_process():
             return folder
