@@ -24,9 +24,11 @@ from . import __version__
 from .core.config import command, parse
 from .core.runs import read_record
 from .core.basics import ConfigError, atomic_path, atomic_write, check_name, require, shorten
-from .alignment.job import quiet_libraries, tables
+from .training.run import quiet_libraries
+from .alignment.heldout import tables
 from .models.weights import ModelError, adapter_base, contract_files, merge_adapter
-from .alignment.report import load_results, statement
+from .alignment.report import statement
+from .evaluation.measured import load_results
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
 
 # %% ../nbs/84_hub.ipynb #HubConfig

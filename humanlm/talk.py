@@ -28,7 +28,7 @@ from .alignment.evaluation import Evaluation, judge_texts
 from .hierarchy.prompts import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows
 from .alignment.contract import ModelChoice, PolicySetup, find_model, load_policy, run_folder, run_settings
 from .alignment.simulator import as_context
-from .alignment.job import quiet_libraries
+from .training.run import quiet_libraries
 from .rewards.judges import EvalJudgeConfig, JudgeConfig, make_judge
 from .worlds.mini import WorldConfig, make_world
 from .training.rollout import by_level, single_turn

@@ -8,6 +8,7 @@ __all__ = ['RECIPES', 'Stage', 'Work', 'Recipe', 'find_recipe']
 # %% ../../nbs/training/05_recipe.ipynb #exported-imports
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.config import Settings
@@ -90,6 +91,10 @@ class Recipe:
     def traits(self, s: Settings) -> dict[str, str]:
         "Describe settings in a few words, for tables of several files"
         return {}
+
+    def report(self, folder: Path) -> Path:
+        "Write the report of a finished run"
+        raise NotImplementedError
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the pages of the report: name → (title, what it shows, how it is drawn)"

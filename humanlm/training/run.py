@@ -433,10 +433,9 @@ def table(recipe: Recipe, folder: Path) -> str:
 
 def show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run; write its report where there is none"
-    from humanlm.evaluation.report import write_report
     report = folder / "report.html"
     if settings.run.report and not report.exists():
-        write_report(folder, recipe.sections())
+        recipe.report(folder)
     print(table(recipe, folder) + (f"\n\nreport: {report}" if settings.run.report else ""))
 
 # %% ../../nbs/training/06_run.ipynb #fit
