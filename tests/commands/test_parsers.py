@@ -117,7 +117,7 @@ def test_both_families_work_without_further_settings(tmp_path, capsys):
 def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, asked):
     (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
     flags = [f"--parser.{name}={json.dumps(value) if name != 'style' else value}" for name, value in given.items()]
-    config = parse({"parser": records.ParserConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x").parser
+    config = parse({"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x").parser
     made = records.parser_of(config, str(tmp_path), ask=False).parser
     assert (made.style, made.example, made.attempts) == asked
 
@@ -319,6 +319,7 @@ def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that
         assert main([*argv, *limit]) == 0
 
 
+@pytest.mark.long
 def test_results_are_complete(trained):
     folder, argv = trained
     found = json.loads((folder / "r.json").read_text())
@@ -329,6 +330,7 @@ def test_results_are_complete(trained):
     assert read_record(folder / "runs/t")["state"] == "finished"
 
 
+@pytest.mark.long
 def test_a_trained_model_is_a_parser_that_knows_how_to_be_asked(trained):
     folder, _ = trained
     asked = parser(f"hf/{folder}/runs/t/models/trained")
@@ -339,6 +341,7 @@ def test_a_trained_model_is_a_parser_that_knows_how_to_be_asked(trained):
     assert run_sync(asked(PAIRS[0].text, "tomi")).raw
 
 
+@pytest.mark.long
 def test_resume_goes_on_and_other_settings_are_refused(trained, capsys):
     folder, argv = trained
     with chdir(folder):
@@ -348,6 +351,7 @@ def test_resume_goes_on_and_other_settings_are_refused(trained, capsys):
     assert "other settings" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path):
     folder, argv = trained
     shutil.copytree(folder / "runs/t", tmp_path / "runs/t")

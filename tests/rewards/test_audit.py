@@ -16,7 +16,8 @@ from humanlm.rewards.audit import (
 )
 from humanlm.core.basics import DataError, aligned, run_sync, to_json
 from humanlm.hierarchy.levels import HIERARCHY
-from humanlm.rewards.judges import RuleJudge, main
+from humanlm.judges import main
+from humanlm.rewards.judges import RuleJudge
 from humanlm.models.client import Ledger, LLMError, ScriptedClient
 from humanlm.rewards.scoring import LLMJudge, candidate_score
 from humanlm.data.trajectory import Score
@@ -214,7 +215,7 @@ def test_a_scatter_of_judges_takes_missing_scores_and_long_names():
 # ---- the command
 
 def command(*line, cwd=None):
-    return subprocess.run([sys.executable, "-m", "humanlm.rewards.judges", *line], capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run([sys.executable, "-m", "humanlm.judges", *line], capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 def test_command_prints_a_table_and_keeps_json(tmp_path):
@@ -260,7 +261,7 @@ def test_a_judge_that_cannot_be_reached_ends_with_1(capsys):
 
 
 def test_help_needs_no_torch():
-    out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.rewards.judges", "audit", "--help"], capture_output=True, text=True)
+    out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.judges", "audit", "--help"], capture_output=True, text=True)
     assert out.returncode == 0 and "--audit.out" in out.stdout and "--judge.second" in out.stdout
     loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
     assert loaded & {"torch", "transformers", "pandas", "datasets", "scipy", "matplotlib", "openai"} == set()
