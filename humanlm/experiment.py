@@ -33,7 +33,8 @@ import numpy as np
 from .train import main as train_main
 from .training.run import COMMON, check_settings, plan as run_plan, read_settings
 from .alignment.recipe import recipe as alignment_recipe
-from .core.config import Settings, command, parse, read_yaml
+from .core.commands import command
+from .core.config import Settings, parse, read_yaml
 from humanlm.core.runs import (
     Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
 )
@@ -326,7 +327,7 @@ def _leave_with_parent():
 
 # %% ../nbs/81_experiment.ipynb #_reread
 def _reread(config):
-    settings = read_settings(["--config", str(config)], "humanlm.experiment")[1]
+    settings = read_settings(["--config", str(config)])[1]
     return Planned("", settings.run.seed, settings)
 
 # %% ../nbs/81_experiment.ipynb #_wait_for
@@ -831,13 +832,13 @@ def experiment(
     return path
 
 # %% ../nbs/81_experiment.ipynb #main
-@command
+@command("experiment")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Repeat a run for several seeds and settings: `python -m humanlm.experiment --config FILE [--group.name value]`"
-    argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    settings = parse(GROUPS, argv, "python -m humanlm.experiment", "Repeat a run for several seeds and settings.")
+    argv = argv or ["--help"]
+    settings = parse(GROUPS, argv, "Repeat a run for several seeds and settings.")
     check_experiment(settings)
     if settings.dry_run:
         print(plan(settings))
@@ -849,5 +850,5 @@ def main(
     return 0
 
 # %% ../nbs/81_experiment.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .core.basics import ConfigError, aligned, shorten, to_json
-from .core.config import Settings, command, dotted
-from .training.run import COMMON, check_settings, keep_memory, plan, quiet_libraries, read_settings, start
+from .core.commands import command
+from .core.config import dotted
+from .training.run import check_settings, keep_memory, plan, quiet_libraries, read_settings, start
 
 # %% ../nbs/80_train.ipynb #print_trainer_options
 def print_trainer_options() -> int:
@@ -24,16 +25,15 @@ def print_trainer_options() -> int:
     return 0
 
 # %% ../nbs/80_train.ipynb #main
-@command
+@command("train")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # files and flags
 ) -> int:
     "Train and evaluate by a recipe: `python -m humanlm.train --config FILE [--group.name value]`"
-    argv = list(sys.argv[1:] if argv is None else argv)
     if "--compare" in argv:
         print(aligned(compare([word for word in argv if word not in ("--compare", "--dry-run")])))
         return 0
-    recipe, settings = read_settings(argv or ["--help"], "python -m humanlm.train", "Train and evaluate simulated users.")
+    recipe, settings = read_settings(argv or ["--help"], "Train and evaluate simulated users.")
     if settings.help_trainer:
         return print_trainer_options()
     check_settings(recipe, settings)

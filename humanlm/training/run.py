@@ -50,12 +50,11 @@ def recipe_name(
 
 def read_settings(
     argv: Sequence[str],  # files and flags
-    prog: str = "humanlm",  # the command, for its help
     about: str = "",  # what it does
 ) -> tuple[Recipe, Settings]:
     "Find the recipe and read the settings; `ConfigError` lists every problem"
     recipe = find_recipe(recipe_name(argv))
-    settings = parse(COMMON | dict(recipe.groups), argv, prog, about)
+    settings = parse(COMMON | dict(recipe.groups), argv, about)
     return recipe, recipe.settle(_with_methods(settings, recipe))
 
 
