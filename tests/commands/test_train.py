@@ -30,12 +30,12 @@ from humanlm.models.weights import END, START, load_model
 from humanlm.alignment.contract import load_policy
 from humanlm.training.rollout import ModelPolicy, RolloutError
 from humanlm.training.trainer import TrainerPolicy
-from humanlm.talk import Talk
+from humanlm.serving.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 24
+STEPS = 16
 OPINIONS = ["I like it a lot, good idea.", "No, I am against it, sorry.", "Good idea, thanks!", "I hate it, it is bad and silly."]
 TINY = {
     "run": {"methods": ["humanlm"]}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
