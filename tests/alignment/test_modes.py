@@ -276,7 +276,7 @@ def launch(config, *argv, count=2):
     "Start a run in several processes, as torchrun and accelerate do"
     env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "humanlm.train"]
-    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=240)
+    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.long

@@ -36,7 +36,7 @@ from humanlm.data.trajectory import load_trajectories
 from server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 24
+STEPS = 16
 OPINIONS = ["I like it a lot, good idea.", "No, I am against it, sorry.", "Good idea, thanks!", "I hate it, it is bad and silly."]
 TINY = {
     "run": {"methods": ["humanlm"]}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
