@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from .card import HubConfig, model_card
     from .conversation import Interview
     from .protocol import ServeConfig
-    from .service import Service
+    from .service import Service, make_app, serving
     from .talk import Talk
+    from .vllm import VLLMPolicy
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "card": ["HubConfig", "model_card"],
     "conversation": ["Interview"],
     "protocol": ["ServeConfig"],
-    "service": ["Service"],
+    "service": ["Service", "make_app", "serving"],
     "talk": ["Talk"],
+    "vllm": ["VLLMPolicy"],
 })
