@@ -490,7 +490,7 @@ def test_a_file_that_is_no_answer_is_not_overwritten(own, tmp_path, capsys):
     path = tmp_path / "mine/answers.jsonl"
     path.write_text("something else\n" + path.read_text())
     assert run(*words, out=tmp_path) == 2
-    assert "row 1: not an answer of a run" in capsys.readouterr().err and path.read_text().startswith("something else")
+    assert "row 1: not JSON" in capsys.readouterr().err and path.read_text().startswith("something else")
 
 
 # ---- contexts
