@@ -43,7 +43,7 @@ VOID = frozenset(("br", "hr", "input", "meta"))  # elements that hold nothing
 
 
 def tag(
-    name: str,
+    name: str, /,
     *inside: object,  # elements, or text
     **attributes: object,  # empty ones are left out; `class_` is class, `aria_label` aria-label
 ) -> Html:
