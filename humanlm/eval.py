@@ -51,7 +51,8 @@ from .worlds.mini import World, WorldConfig, make_world
 from .models.weights import ModelConfig
 from .alignment.published import paper_tables, read_measured
 from .alignment.report import dynamics_curves, radar, read_run, report_html, statement, title_of
-from .training.rollout import RolloutConfig, read_contract, run_settings
+from .alignment.contract import read_contract, run_settings
+from .training.rollout import RolloutConfig
 from .rewards.scoring import Judge
 
 # %% ../nbs/90_eval.ipynb #GROUPS

@@ -42,10 +42,10 @@ from .core.basics import ConfigError, HumanLMError, near_miss, require, run_sync
 from .data.records import Example, Message, Persona
 from .hierarchy.prompts import ParsePolicy, clean_reply, format_persona, make_rows
 from .hierarchy.prompts import parse as parse_completion
-from .hub import ModelChoice
+from .alignment.contract import ModelChoice, PolicySetup, how_to_ask, load_policy
 from .models.client import PerLoop
 from .models.local import Batches
-from .training.rollout import PolicySetup, Sampling, how_to_ask, load_policy
+from .training.rollout import Sampling
 from .data.trajectory import Completion
 
 # %% ../nbs/85_serve.ipynb #ENGINES

@@ -26,13 +26,12 @@ from .core.basics import ConfigError, HumanLMError, escape, require, run_sync, s
 from .data.records import Example, Message, Persona, from_dict, load_examples, persona_text
 from .alignment.evaluation import Evaluation, judge_texts
 from .hierarchy.prompts import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows
-from .hub import ModelChoice, run_folder
+from .alignment.contract import ModelChoice, PolicySetup, find_model, load_policy, run_folder, run_settings
+from .alignment.simulator import as_context
 from .alignment.job import quiet_libraries
 from .rewards.judges import EvalJudgeConfig, JudgeConfig, make_judge
 from .worlds.mini import WorldConfig, make_world
-from humanlm.training.rollout import (
-    PolicySetup, as_context, by_level, find_model, load_policy, run_settings, single_turn,
-)
+from .training.rollout import by_level, single_turn
 from .rewards.scoring import Judge
 from .data.trajectory import Score, Trajectory
 from .data.viz import cut, score_mark, tag

@@ -61,7 +61,8 @@ from humanlm.alignment.modes import (
 from .alignment.prefixes import PrefixConfig
 from .alignment.report import load_results, write_report
 from .rewards.reward import RewardConfig
-from .training.rollout import AdvantageConfig, RolloutConfig, contract
+from .alignment.contract import contract
+from .training.rollout import AdvantageConfig, RolloutConfig
 from .rewards.rules import rule_state
 from .rewards.scoring import Judge, JudgeError
 

@@ -20,7 +20,7 @@ from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts
 from humanlm.models.weights import load_model
 from humanlm.alignment.modes import MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows
 from humanlm.alignment.prefixes import Entry, PrefixConfig, PrefixMap
-from humanlm.training.rollout import load_policy
+from humanlm.alignment.contract import load_policy
 from humanlm.data.trajectory import load_trajectories
 
 EXAMPLES = sample_examples()[:4]

@@ -9,7 +9,9 @@ import yaml
 from humanlm.core.basics import atomic_write
 from humanlm.hierarchy.prompts import HierarchyConfig
 from humanlm.models.weights import ModelConfig, add_adapter, has_adapter, load_model, make_model, save_model
-from humanlm.training.rollout import RolloutConfig, Simulator, contract
+from humanlm.alignment.contract import contract
+from humanlm.alignment.simulator import Simulator
+from humanlm.training.rollout import RolloutConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500, lora_rank=4)

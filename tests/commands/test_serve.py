@@ -12,7 +12,9 @@ from humanlm.models.client import ChatReply, ask, chat, chat_all, client
 from humanlm.models.weights import (
     ModelConfig, add_adapter, contract_files, generate, make_model, render, save_model,
 )
-from humanlm.training.rollout import PolicySetup, RolloutConfig, ScriptedPolicy, Simulator, contract, load_policy
+from humanlm.alignment.contract import PolicySetup, contract, load_policy
+from humanlm.alignment.simulator import Simulator
+from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serve import PolicyEngine, RequestError, ServeConfig, Service, main, serving, vllm_command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,8 @@ from humanlm.hierarchy.levels import LEVELS
 from humanlm.rewards.judges import JudgeConfig, make_judge
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, make_model, save_model
-from humanlm.training.rollout import PolicySetup, RolloutConfig, ScriptedPolicy, contract
+from humanlm.alignment.contract import PolicySetup, contract
+from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.rewards.scoring import JudgeError
 from humanlm.talk import Talk, TalkConfig, TalkWidget, converse, main, said_text, typed, went_on
 from test_viz import CHROMIUM, HOSTILE, read

@@ -26,7 +26,8 @@ from humanlm.data.formats import map_row
 from humanlm.rewards.judges import JudgeConfig, other_judge
 from humanlm.models.client import prices
 from humanlm.models.weights import END, START, load_model
-from humanlm.training.rollout import ModelPolicy, RolloutError, load_policy
+from humanlm.alignment.contract import load_policy
+from humanlm.training.rollout import ModelPolicy, RolloutError
 from humanlm.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving

@@ -130,9 +130,9 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.core.basics import run_sync
     from humanlm.hierarchy.prompts import HierarchyConfig
     from humanlm.models.weights import ModelConfig, make_model, save_model
-    from humanlm.training.rollout import RolloutConfig, contract, load_policy
+    from humanlm.alignment.contract import ModelChoice, contract, load_policy
+    from humanlm.training.rollout import RolloutConfig
     from humanlm.serve import PolicyEngine, ServeConfig, Service, open_engine, serving
-    from humanlm.hub import ModelChoice
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
     asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=24, thought_tokens=8)
     tags = [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")]
