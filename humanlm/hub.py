@@ -26,7 +26,8 @@ from .core.runs import read_record
 from .core.basics import ConfigError, atomic_path, atomic_write, check_name, require, shorten
 from .alignment.job import quiet_libraries, tables
 from .models.weights import ModelError, adapter_base, contract_files, merge_adapter
-from .alignment.report import load_results, statement
+from .alignment.sections import statement
+from .evaluation.measured import load_results
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
 
 # %% ../nbs/84_hub.ipynb #HubConfig

@@ -28,9 +28,9 @@ from .corpus.card import Account, card
 from .core.config import Settings, command, parse
 from .core.runs import alone, git_commit, open_run, require_same, save_config, versions
 from humanlm.core.basics import (
-    ConfigError, DataError, aligned, atomic_write, check_name, fingerprint, near_miss, require, shorten, to_dict,
-    to_json,
+    ConfigError, DataError, atomic_write, check_name, fingerprint, near_miss, require, shorten, to_dict, to_json,
 )
+from .core.html import aligned
 from .data.files import Faults, on_hub
 from .data.formats import FAULTS, NOTES, formats, source_name
 from .hierarchy.prompts import HierarchyConfig

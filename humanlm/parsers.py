@@ -39,9 +39,10 @@ from humanlm.social.contexts import (
     structural_score, to_lists, violations,
 )
 from humanlm.core.basics import (
-    ConfigError, DataError, aligned, atomic_path, atomic_write, check_name, fingerprint, jsonl_rows, require,
-    run_sync, shorten, table_cell, to_json, write_jsonl,
+    ConfigError, DataError, atomic_path, atomic_write, check_name, fingerprint, jsonl_rows, require, run_sync, shorten,
+    to_json, write_jsonl,
 )
+from .core.html import aligned, table_cell
 from .hierarchy.prompts import markup, plain
 from .alignment.job import keep_memory, quiet_libraries
 from .evaluation.results import bootstrap_interval

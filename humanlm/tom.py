@@ -40,9 +40,10 @@ from .core.config import Passed, Settings, command, parse
 from .core.runs import Stages, alone, git_commit, open_run, read_record, save_config, versions
 from .social.contexts import Context, make_context
 from humanlm.core.basics import (
-    ConfigError, DataError, HumanLMError, aligned, atomic_write, check_name, fingerprint, near_miss, require,
-    run_sync, shorten, table_cell, to_dict, to_json,
+    ConfigError, DataError, HumanLMError, atomic_write, check_name, fingerprint, near_miss, require, run_sync, shorten,
+    to_dict, to_json,
 )
+from .core.html import aligned, table_cell
 from .benchmarks.protocol import Benchmark
 from humanlm.models.client import (
     ChatRequest, Ledger, LLMError, ScriptedClient, client as make_client, price, side_by_side,

@@ -33,9 +33,8 @@ from humanlm.core.runs import (
     Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
-from humanlm.core.basics import (
-    ConfigError, aligned, atomic_write, check_name, require, run_sync, shorten, to_json, write_jsonl,
-)
+from .core.basics import ConfigError, atomic_write, check_name, require, run_sync, shorten, to_json, write_jsonl
+from .core.html import aligned
 from .data.records import DataConfig, Example, data_fingerprint, dataset_card, persona_text
 from humanlm.alignment.evaluation import (
     EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions, results,
@@ -59,7 +58,9 @@ from humanlm.alignment.modes import (
     training_rows,
 )
 from .alignment.prefixes import PrefixConfig
-from .alignment.report import load_results, write_report
+from .alignment.sections import SECTIONS
+from .evaluation.measured import load_results
+from .evaluation.report import write_report
 from .rewards.reward import RewardConfig
 from .alignment.contract import contract
 from .training.rollout import AdvantageConfig, RolloutConfig
@@ -600,14 +601,14 @@ def _start_in(folder, settings):
         if not is_main_process():
             return folder
         if settings.run.report and not (folder / "report.html").exists():
-            write_report(folder)
+            write_report(folder, SECTIONS)
         print(f"{folder} has finished; --fresh starts it anew.\n\n{table(folder)}")
         return folder
     finish(make_run(settings, folder, Stages(read_record(folder).get("seconds"))))
     if not is_main_process():
         return folder
     if settings.run.report:
-        write_report(folder)
+        write_report(folder, SECTIONS)
     print(f"{table(folder)}\n\nreport: {folder / 'report.html'}" if settings.run.report else table(folder))
     return folder
 

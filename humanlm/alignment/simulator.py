@@ -12,7 +12,8 @@ from typing import Any
 
 from fastcore.basics import patch
 
-from ..core.basics import check_name, escape, run_sync, shorten
+from ..core.basics import check_name, run_sync, shorten
+from ..core.html import escape
 from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows

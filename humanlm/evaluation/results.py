@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 import numpy as np
 from ..rewards.audit import resample_counts
-from ..core.basics import DataError, shorten, table_cell
+from ..core.basics import DataError, shorten
+from ..core.html import table_cell
 
 # %% ../../nbs/evaluation/01_results.ipynb #resampled_means
 def resampled_means(

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from humanlm.core.basics import (
-    DataError, check_name, fingerprint, jsonl_rows, require, shorten, table_cell, to_dict,
-)
+from ..core.basics import DataError, check_name, fingerprint, jsonl_rows, require, shorten, to_dict
+from ..core.html import table_cell
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY
 from .scoring import JUDGE_FAULTS, Judge, JudgeError, JudgeRequest, score_group, score_groups

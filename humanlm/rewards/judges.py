@@ -29,9 +29,8 @@ from .. import __version__
 from .audit import AuditConfig, Probe, audit, audit_requests, audit_table, audit_title, load_probes
 from ..models.cache import MODES, DiskCache
 from ..core.config import Settings, command, parse
-from humanlm.core.basics import (
-    ConfigError, aligned, atomic_write, check_name, near_miss, require, run_sync, shorten, to_json,
-)
+from ..core.basics import ConfigError, atomic_write, check_name, near_miss, require, run_sync, shorten, to_json
+from ..core.html import aligned
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from humanlm.models.client import (
     ChatClient, ChatRequest, Ledger, Limits, client as make_client, price, price_advice, providers, scripts,

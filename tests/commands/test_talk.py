@@ -16,7 +16,7 @@ from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.rewards.scoring import JudgeError
 from humanlm.talk import Talk, TalkConfig, TalkWidget, converse, main, said_text, typed, went_on
-from test_viz import CHROMIUM, HOSTILE, read
+from pages import CHROMIUM, HOSTILE, in_browser, read
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = make_world(WorldConfig(users=36, replies_per_user=12))
@@ -110,11 +110,8 @@ def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
     attack = "</div></table><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
     talk = Talk(setup_of({level: attack for level in LEVELS}, "hetero"), judge=make_judge(JudgeConfig("rule")))
     told = talk.ask(typed(attack, f"bo: {attack}"))
-    page = tmp_path / "page.html"
-    page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", "utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
-    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
-    assert "<title>quiet</title>" in done.stdout and "<script" not in done.stdout.split("</title>")[1] and "<img" not in done.stdout
+    page = in_browser(f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", tmp_path)
+    assert "<title>quiet</title>" in page and "<script" not in page.split("</title>")[1] and "<img" not in page
 
 
 # ---- the widget

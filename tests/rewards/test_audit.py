@@ -16,7 +16,8 @@ from humanlm.rewards.audit import (
     ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, agreement, agreement_scatter, audit, audit_calls, audit_figure,
     audit_line, audit_requests, bin_scores, injected_texts, load_probes, probe_texts, text_id,
 )
-from humanlm.core.basics import DataError, aligned, run_sync, to_json
+from humanlm.core.basics import DataError, run_sync, to_json
+from humanlm.core.html import aligned
 from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.rewards.judges import RuleJudge, main
 from humanlm.models.client import Ledger, LLMError, ScriptedClient
