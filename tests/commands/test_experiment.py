@@ -74,6 +74,7 @@ def children(folder: Path) -> list[int]:
 
 # A killed experiment leaves no process behind and goes on.
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
 def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
     config, runs = write(tmp_path), tmp_path / "runs" / "tiny"

@@ -35,7 +35,9 @@ from humanlm.benchmarks.measures import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import Item
 from humanlm.benchmarks.contexts import write_stories
-from humanlm.tom import Job, Kept, answer_all, differences, main, read_outcomes, used_context
+from humanlm.benchmarks.comparison import StoredRun, differences
+from humanlm.benchmarks.respondent import Respondent, answer_all, read_outcomes, used_context
+from humanlm.tom import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
@@ -207,7 +209,7 @@ def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_pa
     bare = [b.answered(item, right_answer(item)) for item in loaded]
     first = min(o.facts["conversation"] for o in bare)
     told = [replace(o, context="key" if o.facts["conversation"] == first else "none") for o in bare]
-    found = differences(Kept("a", b, bare, {}), Kept("b", b, told, {}), 50)
+    found = differences(StoredRun("a", b, bare, {}), StoredRun("b", b, told, {}), 50)
     shares = {(d.name, d.value): (d.contexts, d.n) for d in found}
     assert {name for name, _ in shares if name.startswith(("set:ALL", "part:ALL", "conversation:ALL"))} and all(0 <= k <= n for k, n in shares.values())
     for measure in b.report(bare):
@@ -507,11 +509,11 @@ def test_a_shared_text_is_parsed_once_also_when_many_questions_wait(own, tmp_pat
     hitom = benchmarks["hitom"]
     items = hitom.load(own).items
     parser = Counting()
-    job = Job(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
+    job = Respondent(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
     kept = []
     asyncio.run(answer_all(job, items, kept.append, 64))
     assert len(kept) == 90 and Counter(Counter(parser.texts).values()) == {1: 18} and not any(o.failed for o in kept)
-    again = Job(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
+    again = Respondent(hitom, "context", Asker(ScriptedClient(first_option), hitom), parser=StoredParser(parser, tmp_path))
     asyncio.run(answer_all(again, items, kept.append, 64))
     assert len(parser.texts) == 18
 
