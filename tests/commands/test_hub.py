@@ -123,7 +123,7 @@ def test_what_is_published_can_be_used_without_its_run(run, tmp_path):
     here, there = load_model(run / "models/humanlm", device="cpu"), load_model(tmp_path / "repo", device="cpu")
     assert has_adapter(here.model) and not has_adapter(there.model) and (tmp_path / "repo/README.md").read_text().startswith("---\nlicense")
     ours, theirs = Simulator(run, "likes tea"), Simulator(tmp_path / "repo", "likes tea")
-    assert theirs.hierarchy.load() == ours.hierarchy.load() and theirs.source == "politics" and theirs.sampling == ours.sampling
+    assert theirs.client.setup.hierarchy.load() == ours.client.setup.hierarchy.load() and theirs.source == "politics" and theirs.sampling == ours.sampling
     assert theirs.reply("tea?") == ours.reply("tea?")
 
 

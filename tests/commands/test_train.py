@@ -30,7 +30,7 @@ from humanlm.models.weights import END, START, load_model
 from humanlm.alignment.contract import load_policy
 from humanlm.training.rollout import ModelPolicy, RolloutError
 from humanlm.training.trainer import TrainerPolicy
-from humanlm.talk import Talk
+from humanlm.serving.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving
 
