@@ -16,9 +16,10 @@ from typing import Any
 from .. import __version__
 from ..alignment.contract import run_folder, run_settings
 from ..alignment.job import tables
-from ..alignment.report import load_results, statement
+from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
+from ..evaluation.measured import load_results
 from ..models.weights import adapter_base, contract_files
 
 # %% ../../nbs/serving/04_card.ipynb #HubConfig
