@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder, run_settings
-from .alignment.job import quiet_libraries
+from .training.run import quiet_libraries
 from .core.basics import ConfigError, atomic_path, atomic_write, shorten
 from .core.commands import menu
 from .core.config import PROG, parse

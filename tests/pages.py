@@ -55,5 +55,5 @@ def in_browser(page: str, folder: Path) -> str:  # the document, as the browser 
     path = folder / "page.html"
     path.write_text(page, "utf-8", errors="replace")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={folder / 'profile'}"]
-    done = subprocess.run([CHROMIUM, *options, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([CHROMIUM, *options, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=600)
     return done.stdout

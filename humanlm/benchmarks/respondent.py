@@ -7,7 +7,6 @@ __all__ = ['SYMBOLIC', 'read_outcomes', 'AnswerFile', 'Respondent', 'wants_conte
            'why_none', 'contexts_text', 'concerns', 'nothing_answered']
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #imports
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +15,8 @@ from pathlib import Path
 from .answers import STOPS, Abstained, Asker, Given, contradictions, needs_context, solve, ways
 from .protocol import Benchmark
 from .questions import Item, Outcome, Reading, outcome
-from ..core.basics import DataError, HumanLMError, atomic_write, shorten, to_json
+from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
+from ..core.runs import append_row, grown_rows
 from ..models.client import LLMError, side_by_side
 from ..social.contexts import Context
 from ..social.parsing import Parsed, Parser
@@ -26,26 +26,16 @@ def read_outcomes(
     path: str | Path,  # JSONL, its last line perhaps broken
 ) -> list[Outcome]:
     "Read the answers that a run has kept"
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    rows = [(n, _outcome(line)) for n, line in enumerate(lines, 1) if line.strip()]
-    broken = [n for n, found in rows if found is None and n < len(lines)]
-    if broken:
-        raise DataError(f"{path}, row {broken[0]}: not an answer of a run. Restore the file, or move it away.")
-    return [found for _, found in rows if found]
+    return [_outcome(row, f"{path}, row {n}") for n, row in enumerate(grown_rows(path), 1)]
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #_FIELDS
 _FIELDS = {f.name for f in fields(Outcome)}
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #_outcome
-def _outcome(line: bytes) -> Outcome | None:
-    try:
-        row = json.loads(line)
-        return Outcome(**{**row, "notes": tuple(row["notes"])}) if row.keys() == _FIELDS else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+def _outcome(row: dict, where: str) -> Outcome:
+    if row.keys() != _FIELDS or not isinstance(row["notes"], list):
+        raise DataError(f"{where}: not an answer of a run. Restore the file, or move it away.")
+    return Outcome(**{**row, "notes": tuple(row["notes"])})
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #AnswerFile
 class AnswerFile:
@@ -57,23 +47,17 @@ class AnswerFile:
     ):
         self.path = Path(path)
         self.known = {o.id: o for o in read_outcomes(path) if not o.failed}
-        self._rewrite(self.known.values())
-        self._file = open(self.path, "a", encoding="utf-8", newline="\n")
-
-    def _rewrite(self, outcomes: Iterable[Outcome]) -> None:
-        atomic_write(self.path, "".join(to_json(o) + "\n" for o in outcomes))
+        write_jsonl(self.path, self.known.values())
 
     def add(self, outcome: Outcome) -> None:
         "Keep one answer, now"
         self.known[outcome.id] = outcome
-        self._file.write(to_json(outcome) + "\n")
-        self._file.flush()
+        append_row(self.path, outcome)
 
     def finish(self, order: Iterable[str]) -> list[Outcome]:
         "Put the answers into order"
-        self._file.close()
         outcomes = [self.known[id] for id in order if id in self.known]
-        self._rewrite(outcomes)
+        write_jsonl(self.path, outcomes)
         return outcomes
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #Respondent

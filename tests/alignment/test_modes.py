@@ -13,7 +13,7 @@ import yaml
 
 import humanlm.eval
 import humanlm.train
-from humanlm.core.config import parse as parse_settings
+from humanlm.training.run import check_settings, max_steps, read_settings, updates
 from humanlm.data.records import Persona, sample_examples
 from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text
@@ -209,15 +209,15 @@ def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == 
 
 @pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
 def test_a_file_of_the_paper_is_what_its_row_says(path):
-    s = parse_settings(humanlm.train.GROUPS, ["--config", str(path)])
-    humanlm.train.check_settings(s)
+    recipe, s = read_settings(["--config", str(path)])
+    check_settings(recipe, s)
     name, = s.run.methods
     hierarchy = hierarchy_of(s, name)
     assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
     assert (s.rollout.num_prompts, s.rollout.group_size, s.rollout.temperature, s.rollout.eval_temperature) == (32, 4, 0.8, 0.4)
     assert s.judge.model != s.test_judge.model and s.trainer["beta"] == 0.001 and s.trainer["learning_rate"] == 1e-6
     assert (s.trainer["epsilon"], s.trainer["delta"], s.trainer["max_grad_norm"], s.trainer["loss_type"]) == (0.2, 3.0, 1.0, "dapo")
-    assert humanlm.train.updates(s) == 8 and humanlm.train.max_steps(s, rows=320) == 80
+    assert updates(s) == 8 and max_steps(s, rows=320) == 80
     rows = training_rows(EXAMPLES, hierarchy, name)
     assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
     reply = next(row for row in rows if row["level"] == "response")
@@ -276,7 +276,7 @@ def launch(config, *argv, count=2):
     "Start a run in several processes, as torchrun and accelerate do"
     env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "humanlm.train"]
-    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=240)
+    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.long

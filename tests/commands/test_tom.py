@@ -22,6 +22,7 @@ from server import serving
 
 import humanlm.benchmarks.answers
 import humanlm.models.client
+from clock import virtual
 from humanlm.benchmarks.answers import (
     AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
 )
@@ -403,7 +404,7 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
         env = os.environ | {"VLLM_BASE_URL": server.url}
         process = subprocess.Popen([*command, f"--tom.out={tmp_path}/killed"], cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         folder = tmp_path / "killed/hitom-vanilla-vllm_echo"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not (folder / "answers.jsonl").exists() or len(lines(folder)) < 20:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
@@ -489,7 +490,7 @@ def test_a_file_that_is_no_answer_is_not_overwritten(own, tmp_path, capsys):
     path = tmp_path / "mine/answers.jsonl"
     path.write_text("something else\n" + path.read_text())
     assert run(*words, out=tmp_path) == 2
-    assert "row 1: not an answer of a run" in capsys.readouterr().err and path.read_text().startswith("something else")
+    assert "row 1: not JSON" in capsys.readouterr().err and path.read_text().startswith("something else")
 
 
 # ---- contexts
@@ -593,9 +594,9 @@ class Slow(Client):
         return ChatReply(self.reply(request))
 
 
-def test_a_debate_takes_four_turns_and_not_ten(own):
+def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
     slow = Slow(lambda r: said("B"))
-    given = asyncio.run(debate(Asker(slow, benchmarks["hitom"]), one_item(own)))
+    given = virtual(debate(Asker(slow, benchmarks["hitom"]), one_item(own)), monkeypatch)
     assert given.answer == "B" and slow.turns == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
     assert [r.temperature for r in slow.asked] == [0.7] * 3 + [0.5] * 6 + [0.0]
     assert len({(json.dumps(r.messages), r.repeat) for r in slow.asked}) == 10   # none could be taken for another in a cache

@@ -18,6 +18,7 @@ import yaml
 import humanlm.eval
 import humanlm.humanual
 import humanlm.train
+import humanlm.training.run
 import raw_rows
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
@@ -35,7 +36,7 @@ from humanlm.data.trajectory import load_trajectories
 from server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 24
+STEPS = 16
 OPINIONS = ["I like it a lot, good idea.", "No, I am against it, sorry.", "Good idea, thanks!", "I hate it, it is bad and silly."]
 TINY = {
     "run": {"methods": ["humanlm"]}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
@@ -224,7 +225,7 @@ def test_two_processes_never_work_on_one_run(config, whole, capsys):
 @pytest.mark.long
 def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
     before = files(whole)
-    monkeypatch.setattr(humanlm.train, "run_stages", lambda run: pytest.fail("a finished run trains again"))
+    monkeypatch.setattr(humanlm.training.run, "run_stages", lambda run: pytest.fail("a finished run trains again"))
     assert train(config, "--resume") == 0
     shown = capsys.readouterr().out
     assert "has finished; --fresh starts it anew" in shown and re.search(r"^humanlm +4 ", shown, re.M)

@@ -156,6 +156,14 @@ def test_a_door_opens_with_purpose_picture_use_and_the_pages_of_its_room(door):
     assert pages & set(re.findall(r"\((?:%s)/(\w+\.ipynb)" % room, "".join(text))), "link the pages of the room"
 
 
+def test_the_front_page_leads_to_every_room_and_its_map_is_drawn_from_the_table_of_rooms():
+    import map as house_map
+    import rooms
+    assert [name for name in rooms.ABOUT if name in rooms.ROOMS] == rooms.ROOMS, "docs/rooms.py: ABOUT describes each room, in the order of ROOMS"
+    assert house_map.FILE.read_text("utf-8") == house_map.drawing(), "Next: run `python docs/map.py`"
+    assert [room for room in rooms.ROOMS if f"[{room}]({room})" not in prose(build.NBS / "index.ipynb")] == [], "link the room in nbs/index.ipynb"
+
+
 def rooms_of() -> dict[str, str]:
     import rooms
     return {page.notebook.name: page.room for page in rooms.pages()}
