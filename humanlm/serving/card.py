@@ -15,11 +15,11 @@ from typing import Any
 
 from .. import __version__
 from ..alignment.contract import run_folder, run_settings
-from ..alignment.job import tables
+from ..alignment.heldout import tables
+from ..evaluation.measured import load_results
 from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
-from ..evaluation.measured import load_results
 from ..models.weights import adapter_base, contract_files
 
 # %% ../../nbs/serving/04_card.ipynb #HubConfig

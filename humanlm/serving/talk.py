@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..alignment.job import quiet_libraries
+from ..training.run import quiet_libraries
 from ..alignment.simulator import simulator_client
 from ..core.basics import ConfigError, HumanLMError, run_sync, shorten
 from ..data.records import Example, persona_text
