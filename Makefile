@@ -1,4 +1,4 @@
-# make demo   train and evaluate a small simulator         make test   run every test
+# make demo   train and evaluate a small simulator     make check   the rooms that changed     make test   every test
 # Both create .venv and install what they need on the first call. `make help` lists all targets and variables.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -7,6 +7,7 @@ VENV ?= .venv#          the environment to use; an existing one keeps the torch 
 PYTHON ?= python3#      the interpreter that creates it, 3.11 or newer
 TORCH_INDEX ?=#         package index for torch only, e.g. https://download.pytorch.org/whl/cpu (no GPU: saves gigabytes)
 UV ?= $(shell command -v uv)# used instead of pip where it is found, because it is faster; make UV= ... takes pip
+BASE ?=#                make check BASE=COMMIT tells what changed since then; without it since main, or since the last commit
 FRESH ?=#               make demo FRESH=1 starts anew instead of resuming or showing the finished run
 ARGS ?=#                further options of the command, e.g. make demo ARGS='--run.seed 1'
 
@@ -16,18 +17,25 @@ INPUTS := pyproject.toml constraints.txt requirements-embed.txt
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
 TITLE := @printf '\n== %s ==\n'
 
-.PHONY: demo test docs readme export clean help
+.PHONY: demo check test numbers docs readme export clean help
 
 demo: $(MARK)-train
 	$(TITLE) "Train and evaluate a small simulator (configs/humanlm-mini.yaml)"
 	@$(ENV) $(BIN)/python -m humanlm.train --config configs/humanlm-mini.yaml \
 	  $(if $(FRESH),--fresh,--resume) $(ARGS)
 
+check: $(MARK)-dev
+	@$(ENV) $(BIN)/python docs/check.py $(BASE)
+
 test: $(MARK)-dev
 	$(TITLE) "Notebooks"
 	@$(ENV) $(BIN)/nbdev_test --n-workers 2 --timing
-	$(TITLE) "Tests of the package: settings, export in sync, notebooks clean, imports, README"
-	@$(ENV) $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(TITLE) "Tests of the package"
+	@$(ENV) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+numbers: $(MARK)-dev
+	$(TITLE) "Tests that compare numbers of trained models"
+	@$(ENV) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m numbers
 
 docs: $(MARK)-docs
 	$(TITLE) "Docs site"
@@ -37,7 +45,7 @@ readme: $(MARK)-dev
 	@$(BIN)/python docs/build.py readme
 
 export: $(MARK)-dev
-	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean && $(BIN)/nbdev-sidebar
+	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean
 
 clean:
 	rm -rf _proc _site _docs build dist .pytest_cache .hypothesis *.egg-info
@@ -45,7 +53,9 @@ clean:
 
 help:
 	@echo "make demo     train and evaluate a small simulator on this machine; resumes or shows a finished run"
+	@echo "make check    run what every commit needs: the frame, then notebooks and tests of the rooms that changed"
 	@echo "make test     run every test: notebooks, package, export in sync, README"
+	@echo "make numbers  run the tests that compare numbers of trained models; other machines round otherwise"
 	@echo "make docs     build the docs site into _docs/"
 	@echo "make readme   write README.md from nbs/index.ipynb"
 	@echo "make export   write humanlm/*.py from the notebooks and clean them"
@@ -61,11 +71,11 @@ $(MARK)-train: $(INPUTS) | $(BIN)/python
 	@touch $@
 
 $(MARK)-dev: $(INPUTS) | $(BIN)/python
-	$(call install,train$(comma)serve$(comma)dev)
+	$(call install,train$(comma)serve$(comma)texts$(comma)dev)
 	@touch $(MARK)-train $@
 
 $(MARK)-docs: $(INPUTS) | $(BIN)/python
-	$(call install,train$(comma)serve$(comma)dev$(comma)docs)
+	$(call install,train$(comma)serve$(comma)texts$(comma)dev$(comma)docs)
 	@touch $(MARK)-train $(MARK)-dev $@
 
 $(BIN)/python:

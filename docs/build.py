@@ -6,24 +6,26 @@
 
 nbdev turns the notebooks into pages (`proc_nbs`: hidden and exported cells go, signatures come in), this script turns
 those pages into Markdown, and MkDocs Material renders them. Quarto is not needed, and the finished site asks nothing of
-any other host: `offline_problems` fails the build otherwise.
+any other host and every link in it leads somewhere: `site_problems` fails the build otherwise.
 """
 import ast, base64, json, logging, os, re, shutil, sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS, WORK, SITE = ROOT / "nbs", ROOT / "_site", ROOT / "_docs"
-SECTIONS = {0: "Ground", 1: "Interaction", 2: "Signal", 3: "Methods", 4: "Methods", 5: "Methods", 6: "Worlds and measures",
-            7: "Backends", 8: "Commands", 9: "Evaluation"}
 NOTE = "<!-- Made from nbs/index.ipynb by `make readme`: edit the notebook, not this file. -->\n\n"
 _directive = re.compile(r"^[ \t]*#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", re.M)
 _code_or_link = re.compile(r"""^(?:```|~~~).*?^(?:```|~~~)[ \t]*$      # a fenced block
                                | (!?\[[^\]\n]*\])\(([^()\s]+)(\s+"[^"]*")?\)   # [words](target "title")
                                | `[^`\n]+`                              # code in a line""", re.M | re.S | re.X)
+_not_linked = re.compile(r"""(^```.*?^```[ \t]*$ | ^[ ]{4}[^\n]*$         # code
+                               | !?\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\]))   # a link
+                               """, re.M | re.S | re.X)
 _formula = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 _slot = re.compile(r'<div data-output="(\d+)"></div>')
 
@@ -37,6 +39,7 @@ class Target(NamedTuple):
     html: Callable[[str], str]          # HTML output -> Markdown
     plain: str                          # info string of fenced plain output
     prefer: tuple[str, ...]             # MIME types of one output, the best first
+    fold: bool = False                  # whether cells that only import or only check are shown closed
 
 
 def text_of(source: str | list[str]) -> str:
@@ -81,6 +84,7 @@ def signature(text: str, to: Target) -> str:
     "Tidy what `show_doc` wrote: no rule above, one anchor as nbdev links it, classes as classes with their fields"
     text = re.sub(r"\A\s*---\s*", "", text).replace("__main__.", "")
     text = re.sub(r"\{target=[^}]*\}", "", text)
+    text = re.sub(r"\b(?:collections\.abc|pathlib|typing|humanlm(?:\.\w+)+)\.(?=[A-Z])", "", text)  # where a type comes from
     if (m := re.match(r"\[source\]\(([^)]*)\)\s*", text)) and to.link(m[1]) is None: text = text[m.end():]
     text = re.sub(r"^(#{2,6}) (\S+)[ \t]*$", lambda m: f"{m[1]} {m[2]} {{ #{m[2].lower()} }}", text, flags=re.M)
     def declared(m: re.Match) -> str:
@@ -119,8 +123,27 @@ def code_md(cell: dict, to: Target) -> list[str]:
         docs = [text_of(o["data"].get("text/markdown", "")) for o in cell.get("outputs", []) if "data" in o]
         return [signature(d, to) for d in docs]
     blocks = [fence(code, "python")] if code and flags.get("echo") != "false" else []
-    if flags.get("output") == "false": return blocks
-    return blocks + [md for o in cell.get("outputs", []) if (md := output_md(o, to))]
+    results = [md for o in cell.get("outputs", []) if (md := output_md(o, to))] if flags.get("output") != "false" else []
+    if blocks and to.fold and not results and (words := summary(code)):
+        blocks = [f'<details class="fold" markdown="1">\n<summary>{words}</summary>\n\n{blocks[0]}\n\n</details>']
+    return blocks + results
+
+
+def summary(code: str) -> str:
+    "What a cell that readers may skip holds: `Imports`, or `Checks` and what is made for them ('' for any other cell)"
+    try: body = ast.parse(code).body
+    except SyntaxError: return ""
+    if body and all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in body): return "Imports"
+    rest = [node for node in body if not _checks(node)]
+    return "Checks" if body and body[-1] not in rest and all(isinstance(node, ast.Assign) for node in rest) else ""
+
+
+def _checks(node: ast.stmt) -> bool:
+    "Whether a statement only states what must hold"
+    name = lambda call: getattr(getattr(call, "func", None), "id", "")
+    if isinstance(node, ast.With): return any(name(item.context_expr) == "expect_fail" for item in node.items)
+    if isinstance(node, ast.For): return all(map(_checks, node.body))
+    return isinstance(node, ast.Assert) or isinstance(node, ast.Expr) and name(node.value).startswith("test_")
 
 
 def notebook_md(nb: dict, to: Target) -> str:
@@ -191,6 +214,7 @@ def site_link(target: str, repo_url: str, folder: str = "") -> str | None:
     if m := re.fullmatch(r"/([\w/-]+)\.html(#.*)?", target): return near(f"{m[1]}.md") + (m[2] or "")
     if (path := _repo_path(target, folder)) is None: return target
     rest = target[len(target.split("#")[0]):]
+    if (ROOT / path).is_dir() and (books := sorted((ROOT / path).glob("*.ipynb"))): path = books[0].relative_to(ROOT)  # a room: its first page
     if path.suffix == ".ipynb": return near(page_name("/".join(path.parts[1:]))) + rest
     if path.parts[0] == "nbs": return near("/".join(path.parts[1:])) + rest
     if path.name in ("CHANGELOG.md", "CONTRIBUTING.md"): return near(path.name) + rest
@@ -209,37 +233,37 @@ class Outputs:
 
 
 def write_pages(processed: Path, repo_url: str) -> list[Path]:
-    "Turn nbdev's processed notebooks into Markdown pages and return the notebooks in reading order"
+    "Turn nbdev's processed notebooks into Markdown pages and return the notebooks, as paths in nbs/"
     pages, outputs = WORK / "pages", Outputs()
     shutil.rmtree(WORK, ignore_errors=True)
     (pages / "figures").mkdir(parents=True)
-    books = sorted(processed.rglob("*.ipynb"))
-    for book in books:
-        where = book.relative_to(processed)
+    books = sorted(book.relative_to(processed) for book in processed.rglob("*.ipynb"))
+    for where in books:
         name, folder, count = page_name(where.as_posix()), where.parent.as_posix().removeprefix("."), iter(range(10_000))
         def image(content: bytes, suffix: str) -> str:
             path = Path("figures") / f"{name.removesuffix('.md').replace('/', '-')}-{next(count)}{suffix}"
             (pages / path).write_bytes(content)
             return os.path.relpath(path, folder or ".")
         to = Target(lambda t, folder=folder: site_link(t, repo_url, folder), image, outputs.put_html, " { .text .output }",
-                    ("text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"))
+                    ("text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"), fold=True)
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
-        (pages / name).write_text(notebook_md(json.loads(book.read_text("utf-8")), to), "utf-8")
-    if (NBS / "images").exists(): shutil.copytree(NBS / "images", pages / "images")
-    for extra in ("CHANGELOG.md", "CONTRIBUTING.md"): shutil.copy(ROOT / extra, pages / extra)
-    shutil.copy(ROOT / "docs" / "site.css", pages / "site.css")
+        (pages / name).write_text(notebook_md(json.loads((processed / where).read_text("utf-8")), to), "utf-8")
+    shutil.copytree(NBS / "images", pages / "images")
+    for extra in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/site.css"): shutil.copy(ROOT / extra, pages / Path(extra).name)
     outputs.save()
     return books
 
 
-def navigation(books: list[Path]) -> list[dict]:
-    "The sidebar: doors and commands first, then one group per room"
-    nav, root = {}, ROOT / "_proc"
-    for book in books:
-        where = book.relative_to(root)
-        if re.match(r"\d\d_", where.name): nav.setdefault(where.parent.name.capitalize() or "Doors and commands", []).append(page_name(where.as_posix()))
-    project = {"Project": [{"Changelog": "CHANGELOG.md"}, {"Contributing": "CONTRIBUTING.md"}]}
-    return [{"Home": "index.md"}, *({k: v} for k, v in nav.items()), project]
+def navigation(books: Iterable[Path]) -> list[dict]:
+    "The menu: how-to pages, doors, rooms from the ground up, commands, results, the project"
+    from rooms import ROOMS
+    books = sorted(book for book in books if re.match(r"\d\d_", book.name))
+    pages = lambda folder: [page_name(book.as_posix()) for book in books if book.parent.as_posix() == folder]
+    top = sum(book.parent == Path() and book.name < "80" for book in books)
+    groups = {"How to": pages("howto"), "Doors": pages(".")[:top], "Rooms": [{room.capitalize(): pages(room)} for room in ROOMS if pages(room)],
+              "Commands": pages(".")[top:], "Results": pages("results"),
+              "Project": [{"Changelog": "CHANGELOG.md"}, {"Contributing": "CONTRIBUTING.md"}]}
+    return [{"Home": "index.md"}, *({name: listed} for name, listed in groups.items() if listed)]
 
 
 def mathml(m: re.Match) -> str:
@@ -257,33 +281,47 @@ def on_page_content(html: str, **kwargs) -> str:
     return _slot.sub(lambda m: f'<div class="html-output">{stored[int(m[1])]}</div>', html)
 
 
-class _Loads(HTMLParser):
-    "Collect what a page makes the browser fetch by itself"
+class _Page(HTMLParser):
+    "What a page makes the browser fetch by itself, where its links lead, and what in it a link can lead to"
     keys = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src",
             "embed": "src", "object": "data", "link": "href"}
 
-    def __init__(self):
+    def __init__(self, text: str):
         super().__init__()
-        self.urls = []
+        self.loads, self.links, self.names = [], [], set()
+        self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list) -> None:
-        attrs = dict(attrs)
+        attrs = {name: value or "" for name, value in attrs}
+        self.names |= {attrs.get("id"), attrs.get("name")}
+        if tag == "a" and "href" in attrs: self.links.append(attrs["href"])
         if tag == "link" and attrs.get("rel") in ("canonical", "prev", "next"): return
-        self.urls += [attrs.get(self.keys.get(tag, ""), "") or ""]
-        self.urls += re.findall(r"url\(['\"]?([^'\")]+)", attrs.get("style") or "")
+        self.loads += [attrs.get(self.keys.get(tag, ""), "")]
+        self.loads += re.findall(r"url\(['\"]?([^'\")]+)", attrs.get("style", ""))
 
 
-def offline_problems(site: Path) -> list[str]:
-    "Every address on another host that a page or style sheet of the site would fetch"
+def site_problems(site: Path) -> list[str]:
+    "Every address on another host that a page or style sheet would fetch, and every link within the site that leads nowhere"
+    pages = {page.resolve(): _Page(page.read_text("utf-8")) for page in site.rglob("*.html")}
     found = []
-    for page in site.rglob("*.html"):
-        loads = _Loads()
-        loads.feed(page.read_text("utf-8"))
-        found += [f"{page.relative_to(site)}: {u}" for u in loads.urls if re.match(r"(https?:)?//", u)]
+    for path, page in pages.items():
+        name = path.relative_to(site.resolve())
+        found += [f"{name}: would fetch {url}" for url in page.loads if re.match(r"(https?:)?//", url)]
+        local = [url for url in page.links + page.loads if url and not re.match(r"[a-z]+:|//", url)]
+        found += [f"{name}: {url} leads nowhere" for url in dict.fromkeys(local) if not _leads(url, path, pages, site)]
     for sheet in site.rglob("*.css"):
         urls = re.findall(r"(?:url\(|@import\s+)['\"]?((?:https?:)?//[^'\")\s]+)", sheet.read_text("utf-8"))
-        found += [f"{sheet.relative_to(site)}: {u}" for u in urls]
+        found += [f"{sheet.relative_to(site)}: would fetch {url}" for url in urls]
     return found
+
+
+def _leads(url: str, path: Path, pages: dict[Path, _Page], site: Path) -> bool:
+    "Whether a link of the page at `path` leads to a file of the site, and to a name in it"
+    target, _, name = unquote(url).partition("#")
+    target = target.partition("?")[0]
+    there = (site / target.lstrip("/") if target.startswith("/") else path.parent / target).resolve() if target else path
+    if there.is_dir(): there /= "index.html"
+    return there.exists() and (not name or there not in pages or name in pages[there].names)
 
 
 def allow_unknown_types() -> None:
@@ -298,10 +336,44 @@ def allow_unknown_types() -> None:
 
 
 def skip_examples() -> None:
-    "Let nbdev run exported cells and signatures only: examples keep the outputs they were stored with"
+    "Let nbdev run exported cells and signatures only (examples keep their stored outputs), and read the settings once, not per cell"
     import nbdev.processors as processors
     run, needed = processors._do_eval, {"export", "exports", "exporti", "exec_doc"}
     processors._do_eval = lambda cell: ("show_doc(" in cell.source or needed & cell.directives_.keys()) and run(cell)
+    processors.get_config = lru_cache(processors.get_config)
+
+
+def link_symbols(text: str, link: Callable[[str], str]) -> str:
+    "Link symbols outside code and links: nbdev alone links `[`Score`](page.ipynb)` again, and a link in a link is broken"
+    return "".join(part if i % 2 else link(part) for i, part in enumerate(_not_linked.split(text)))
+
+
+def keep_links() -> None:
+    "Let nbdev leave links as their authors wrote them"
+    from nbdev.doclinks import NbdevLookup
+    NbdevLookup.linkify = lambda self, text: text and link_symbols(text, self.link_line)
+
+
+class Complaints(logging.Handler):
+    "What MkDocs warned of, to be said again when it gives up"
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said = []
+
+    def emit(self, record: logging.LogRecord) -> None: self.said.append(record.getMessage())
+
+
+def render(books: Iterable[Path]) -> None:
+    "Build _docs/ from the Markdown pages; end with every page and reason if one warning was given or one link leads nowhere"
+    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+    from mkdocs.exceptions import Abort
+    complaints = Complaints()
+    logging.getLogger("mkdocs").addHandler(complaints)
+    try: build(load_config(str(ROOT / "mkdocs.yml"), nav=navigation(books), strict=True))
+    except Abort as e: complaints.said.append(str(e))
+    if problems := complaints.said or site_problems(SITE): sys.exit("The site was not built:\n  " + "\n  ".join(problems))
 
 
 def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
@@ -311,19 +383,12 @@ def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
         repo_url: address of the repository, for links to sources (none: no such links)
     """
     os.chdir(ROOT)
-    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
-    logging.basicConfig(format="%(levelname)s %(message)s")
-    from mkdocs.commands.build import build
-    from mkdocs.config import load_config
-    from nbdev.quarto import nbdev_sidebar, refresh_quarto_yml
     from nbdev.serve import proc_nbs
-    refresh_quarto_yml()
-    nbdev_sidebar.__wrapped__()
     allow_unknown_types()
     skip_examples()
-    books = write_pages(proc_nbs(n_workers=0), repo_url)  # in this process, where the two lines above hold
-    build(load_config(str(ROOT / "mkdocs.yml"), nav=navigation(books), strict=True))
-    if problems := offline_problems(SITE): sys.exit("The site would fetch from other hosts:\n  " + "\n  ".join(problems))
+    keep_links()
+    books = write_pages(proc_nbs(n_workers=0, force=True), repo_url)  # in this process, where the three lines above hold
+    render(books)
     print(f"{len(books)} notebooks -> _docs/. Next: python -m http.server -d _docs, then open http://localhost:8000")
 
 

@@ -1,4 +1,5 @@
-"""The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--check` says which imports break the law."""
+"""The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--check` says which imports break the law,
+`--light` which notebooks run without torch (for `nbdev_test --path-re`)."""
 import ast
 import json
 import re
@@ -10,10 +11,32 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data models worlds hierarchy rewards evaluation training corpus alignment social benchmarks".split()
+ROOMS = "core data models worlds hierarchy rewards evaluation training corpus alignment social benchmarks serving".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
+LIGHT = "core data worlds hierarchy corpus evaluation social benchmarks".split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
+
+# What each room is for, in a line of the map (docs/map.py), in the same order; those that are not in ROOMS are to come.
+ABOUT = {
+    "core": "what every room needs",
+    "data": "people and what they wrote",
+    "models": "ask any model, ours or a provider's",
+    "worlds": "made-up people whose truth is known",
+    "hierarchy": "which latent states there are, and asking",
+    "rewards": "from text to a number with a reason",
+    "evaluation": "compare anything, with intervals",
+    "training": "one trainer for every method",
+    "corpus": "from logs to training sets on disk",
+    "alignment": "HumanLM",
+    "sdpo": "SDPO",
+    "classmate": "Classmate",
+    "social": "stories",
+    "gyms": "UserRL",
+    "benchmarks": "Theory-of-Mind question sets",
+    "engines": "the same methods on many machines",
+    "commands": "humanlm train, eval, serve …",
+}
 
 
 class Page(NamedTuple):
@@ -114,8 +137,14 @@ def table(rooms: list[Room]) -> str:
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---", "--:", "---", "--:", "--:", "--:"], *rows, total])
 
 
+def pattern(house: list[Page]) -> str:
+    "What `nbdev_test --path-re` takes to run these pages alone"
+    return "/(" + "|".join(re.escape(p.notebook.relative_to(ROOT / "nbs").as_posix()) for p in house) + ")$"
+
+
 def main() -> int:
     house = pages()
+    if "--light" in sys.argv: return print(pattern([p for p in house if p.room in LIGHT])) or 0
     problems = law_problems({p.module: ast.parse(p.path.read_text("utf-8")) for p in house}, house)
     if "--check" not in sys.argv:
         rooms, twice = survey(house)

@@ -1,1 +1,22 @@
+"""Train, serve and evaluate simulated users: language models that answer as a particular person would.
+
+The rooms below hold the parts, from `core` up; `humanlm --help` lists the commands."""
 __version__ = "0.1.0"
+from typing import TYPE_CHECKING
+
+from .core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .alignment.evaluation import evaluate
+    from .alignment.simulator import Simulator
+    from .data.records import Example, Persona
+    from .models.client import client
+    from .rewards.judges import make_judge
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "alignment.evaluation": ["evaluate"],
+    "alignment.simulator": ["Simulator"],
+    "data.records": ["Example", "Persona"],
+    "models.client": ["client"],
+    "rewards.judges": ["make_judge"],
+})

@@ -6,10 +6,10 @@
 __all__ = ['GROUPS', 'Table', 'TOLD', 'INTERVALS', 'ExperimentConfig', 'Planned', 'changed', 'planned_runs', 'cold_start_key',
            'twin', 'has_cold_start', 'copy_cold_start', 'TellingPolicy', 'dice_thoughts', 'true_thoughts', 'told_rows',
            'answer_told', 'written', 'thought_states', 'follows', 'thinkers', 'told_file', 'tell', 'telling', 'work',
-           'Worker', 'worth_showing', 'start_worker', 'is_done', 'next_run', 'run_all', 'crossed_means',
-           'crossed_intervals', 'reply_measures', 'thought_measures', 'measures', 'Found', 'means', 'differences',
-           'seed_means', 'Kept', 'kept_evaluations', 'collect', 'with_references', 'Spent', 'spent', 'learning_curves',
-           'rewards_of', 'compared', 'summary', 'Outcome', 'load_outcome', 'forest', 'curves', 'plan', 'result_file',
+           'Worker', 'worth_showing', 'start_worker', 'is_done', 'next_run', 'run_all', 'crossed_intervals',
+           'reply_measures', 'thought_measures', 'measures', 'Found', 'means', 'differences', 'seed_means', 'Kept',
+           'kept_evaluations', 'collect', 'with_references', 'Spent', 'spent', 'learning_curves', 'rewards_of',
+           'compared', 'summary', 'Outcome', 'load_outcome', 'forest', 'curves', 'plan', 'result_file',
            'check_experiment', 'experiment', 'main']
 
 # %% ../nbs/81_experiment.ipynb #import-json-import-math
@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import humanlm.train
-from .rewards.audit import resample_counts
-from .core.config import Settings, command, parse, read_yaml
+from .core.commands import command
+from .core.config import Settings, parse, read_yaml
 from humanlm.core.runs import (
     Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
 )
@@ -47,7 +47,8 @@ from humanlm.alignment.job import (
     evaluate_model, keep_memory, load_data, quiet_libraries, reference_texts, settle_judges,
 )
 from .rewards.judges import make_judge
-from .evaluation.results import ALL, Interval, Paired, Result, paired_table, results_table
+from .core.stats import Interval, crossed_means, known_mean
+from .evaluation.results import ALL, Paired, Result, level_intervals, paired_table, results_table
 from .worlds.mini import World, describe_all, expressed, read, uniform_states
 from .alignment.modes import asks_together, cold_start_hierarchy, hierarchy_of
 from .alignment.report import INK, LINES, colour, load_log, styled, title_of
@@ -324,7 +325,7 @@ def _leave_with_parent():
 
 # %% ../nbs/81_experiment.ipynb #_reread
 def _reread(config):
-    settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)], "humanlm.experiment"))
+    settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)]))
     return Planned("", settings.run.seed, settings)
 
 # %% ../nbs/81_experiment.ipynb #_wait_for
@@ -430,25 +431,6 @@ def _finished(worker):
 # %% ../nbs/81_experiment.ipynb #Table
 Table = dict[str, dict[str, list[float]]]  # metric → level → one value per example; nan = no score
 
-# %% ../nbs/81_experiment.ipynb #crossed_means
-def crossed_means(
-    values: np.ndarray,  # [S, E, L] scores of E examples from S seeds; nan = no score
-    contexts: Sequence[str],  # [E]
-    resamples: int = 2000,
-    seed: int = 0,  # of the resampling
-) -> np.ndarray:  # [resamples, L]; nan where a resample holds no score
-    "Compute the means of resampled seeds and contexts, missing scores left out"
-    index = np.unique(np.asarray(contexts), return_inverse=True)[1]
-    sums, known = np.zeros((2, len(values), index.max() + 1, values.shape[2]))
-    for s, scores in enumerate(values):
-        np.add.at(sums[s], index, np.nan_to_num(scores))
-        np.add.at(known[s], index, ~np.isnan(scores))
-    of_seeds = resample_counts(len(values), resamples, seed + 1)
-    of_contexts = resample_counts(sums.shape[1], resamples, seed)
-    total, count = (np.einsum("rs,rc,scl->rl", of_seeds, of_contexts, part, optimize=True) for part in (sums, known))
-    with np.errstate(invalid="ignore"):
-        return total / count
-
 # %% ../nbs/81_experiment.ipynb #crossed_intervals
 def crossed_intervals(
     levels: Sequence[str],  # L of them
@@ -457,22 +439,11 @@ def crossed_intervals(
     resamples: int = 2000,
 ) -> dict[str, Interval]:  # `all`, the mean over the levels, and each level where there are several
     "Compute means with 95 % intervals over seeds and contexts"
-    drawn = crossed_means(values, contexts, resamples)
-    mean, known = _known_mean(values.reshape(-1, values.shape[2]), 0), ~np.isnan(values)
-
-    def interval(drawn, mean, known):
-        low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist() if known.any() else (math.nan, math.nan)
-        return Interval(float(mean), low, high, int(known.sum()))
-
-    found = {ALL: interval(_known_mean(drawn, 1), _known_mean(mean[None], 1)[0], known.any(2))}
-    each = enumerate(levels) if len(levels) > 1 else ()
-    return found | {level: interval(drawn[:, i], mean[i], known[:, :, i]) for i, level in each}
-
-# %% ../nbs/81_experiment.ipynb #_known_mean
-def _known_mean(values, axis):
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.nan_to_num(values).sum(axis) / known.sum(axis)
+    index = np.unique(np.asarray(contexts), return_inverse=True)[1]
+    cells = index + (index.max(initial=0) + 1) * np.arange(len(values))[:, None]  # [S, E] seed and context
+    drawn = crossed_means(values, contexts, resamples=resamples)
+    found = level_intervals(levels, values.reshape(-1, values.shape[2]), drawn, cells.ravel())
+    return found if len(levels) > 1 else {ALL: found[ALL]}
 
 # %% ../nbs/81_experiment.ipynb #reply_measures
 def reply_measures(
@@ -537,7 +508,7 @@ def means(
     resamples: int = 2000,
 ) -> list[Result]:
     "Give every arm, metric and level its mean and interval"
-    return [Result(arm, metric, level, i.n, i.mean, i.low, i.high)
+    return [Result(arm, metric, level, i.n, i.value, i.low, i.high)
             for arm in found.tables for metric in found.metrics(arm)
             for level, i in crossed_intervals(*found.values(arm, metric), found.contexts, resamples).items()]
 
@@ -553,7 +524,7 @@ def differences(
         for metric in (m for m in found.metrics(a) if m in found.metrics(b)):
             (levels, x), (others, y) = found.values(a, metric), found.values(b, metric)
             if levels == others and x.shape == y.shape:
-                rows += [Paired(metric, level, a, b, i.n, i.mean, i.low, i.high)
+                rows += [Paired(metric, level, a, b, i.n, i.value, i.low, i.high)
                          for level, i in crossed_intervals(levels, x - y, found.contexts, resamples).items()]
     return rows
 
@@ -563,7 +534,7 @@ def seed_means(
     seeds: Sequence[int],
 ) -> list[dict]:
     "Give the mean of every single seed, over levels where there are several"
-    def mean(arm, metric, s): return float(_known_mean(_known_mean(found.values(arm, metric)[1][s], 0)[None], 1)[0])
+    def mean(arm, metric, s): return float(known_mean(known_mean(found.values(arm, metric)[1][s], 0)))
     return [{"arm": arm, "metric": metric, "means": {str(seed): mean(arm, metric, s) for s, seed in enumerate(seeds)}}
             for arm in found.tables if arm not in found.references for metric in found.metrics(arm)]
 
@@ -846,8 +817,7 @@ def experiment(
     runs, name = check_experiment(settings), settings.run.name
     folder = open_run(settings.run.out, name, settings.resume, settings.fresh)
     kept = replace(settings, groups=settings.groups | {"experiment": replace(settings.experiment, workers=1)})
-    if (folder / "config.yaml").exists():
-        require_same(folder, kept)  # but for the number of processes, which changes nothing
+    require_same(folder, kept)  # but for the number of processes, which changes nothing
     save_config(folder / "config.yaml", kept)
     stages = Stages(read_record(folder).get("seconds"))
     with stages("runs"):
@@ -860,13 +830,13 @@ def experiment(
     return path
 
 # %% ../nbs/81_experiment.ipynb #main
-@command
+@command("experiment")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Repeat a run for several seeds and settings: `python -m humanlm.experiment --config FILE [--group.name value]`"
-    argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    settings = parse(GROUPS, argv, "python -m humanlm.experiment", "Repeat a run for several seeds and settings.")
+    argv = argv or ["--help"]
+    settings = parse(GROUPS, argv, "Repeat a run for several seeds and settings.")
     check_experiment(settings)
     if settings.dry_run:
         print(plan(settings))
@@ -878,5 +848,5 @@ def main(
     return 0
 
 # %% ../nbs/81_experiment.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from fastcore.basics import patch
 
 # %% ../nbs/86_talk.ipynb #from-humanlm-config-import
-from .core.config import command, cut_line, parse
+from .core.commands import command
+from .core.config import cut_line, parse
 from .core.basics import ConfigError, HumanLMError, escape, require, run_sync, shorten
 from .data.records import Example, Message, Persona, from_dict, load_examples, persona_text
 from .alignment.evaluation import Evaluation, judge_texts
@@ -471,13 +472,12 @@ def converse(
         example = went_on(told, text) if text else None
 
 # %% ../nbs/86_talk.ipynb #main
-@command(stopped="a conversation is not kept")
+@command("talk")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Talk to a simulated user: `python -m humanlm.talk --model.name RUN`"
-    argv = sys.argv[1:] if argv is None else argv
-    s = parse(GROUPS, argv or ["--help"], "python -m humanlm.talk", ABOUT, runs=False)
+    s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     place, named = s.model.place, any(flag.startswith("--judge.") for flag, *_ in cut_line(argv).flags)
     examples = run_examples(place)
     if s.dry_run:
@@ -489,5 +489,5 @@ def main(
     return 0
 
 # %% ../nbs/86_talk.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

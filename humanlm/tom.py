@@ -4,16 +4,15 @@
 
 # %% auto #0
 __all__ = ['SYMBOLIC', 'FAULTY', 'COMPARED', 'MISMATCH', 'PAPER', 'PAPER_SETS', 'POLICIES', 'GROUPS', 'NEEDED', 'NO_DIFFERENCE',
-           'RUN', 'COMPARE', 'COMMANDS', 'ABOUT', 'USAGE', 'read_outcomes', 'Answers', 'Job', 'wants_contexts',
-           'answer_all', 'fall_back', 'used_context', 'why_none', 'contexts_text', 'concerns', 'Line', 'lines_of',
-           'baseline_outcomes', 'ceiling_outcomes', 'share', 'small', 'result_table', 'folded', 'where', 'counts',
-           'baseline_table', 'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text',
-           'mismatches', 'frame', 'same_setting', 'published_text', 'TomConfig', 'ModelConfig', 'row_options',
-           'make_job', 'run_name', 'conditions', 'changed', 'TomRun', 'make_run', 'Progress', 'ceiling',
-           'needs_ceiling', 'run_once', 'Kept', 'load_run', 'find_folder', 'differences', 'Used', 'with_contexts',
-           'flips', 'comparison_text', 'accuracy_figure', 'difference_figure', 'todo', 'Cost', 'rehearse', 'refused',
-           'cost_text', 'plan', 'show_run', 'run_command', 'nothing_answered', 'CompareConfig', 'compare_runs',
-           'save_rows', 'compare_command', 'main']
+           'RUN', 'COMPARE', 'main', 'read_outcomes', 'Answers', 'Job', 'wants_contexts', 'answer_all', 'fall_back',
+           'used_context', 'why_none', 'contexts_text', 'concerns', 'Line', 'lines_of', 'baseline_outcomes',
+           'ceiling_outcomes', 'share', 'small', 'result_table', 'folded', 'where', 'counts', 'baseline_table',
+           'comparison_table', 'oddities', 'contradictory', 'contradiction_text', 'oddity_text', 'mismatches', 'frame',
+           'same_setting', 'published_text', 'TomConfig', 'SolverConfig', 'row_options', 'make_job', 'run_name',
+           'conditions', 'TomRun', 'make_run', 'Progress', 'ceiling', 'needs_ceiling', 'run_once', 'Kept', 'load_run',
+           'find_folder', 'differences', 'Used', 'with_contexts', 'flips', 'comparison_text', 'accuracy_figure',
+           'difference_figure', 'todo', 'Cost', 'rehearse', 'refused', 'cost_text', 'plan', 'show_run', 'run_command',
+           'nothing_answered', 'CompareConfig', 'compare_runs', 'save_rows', 'compare_command']
 
 # %% ../nbs/83_tom.ipynb #import-json-import-math
 import json
@@ -22,7 +21,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -30,29 +29,26 @@ from typing import Any, ClassVar, NamedTuple
 
 from fastcore.basics import patch
 
-from . import __version__
 from humanlm.benchmarks.answers import (
     STOPS, Abstained, AnswerConfig, Asker, Given, chance, commonest, contradictions, examples_for, needs_context,
     solve, solvers, ways,
 )
 from .benchmarks.sets import HITOM_100, benchmarks
-from .core.config import Passed, Settings, command, parse
-from .core.runs import Stages, alone, git_commit, open_run, read_record, save_config, versions
+from .core.commands import menu
+from .core.config import Passed, Settings, parse
+from .core.runs import Stages, alone, open_run, read_record, require_conditions, run_record, save_config, save_record
 from .social.contexts import Context, make_context
 from humanlm.core.basics import (
     ConfigError, DataError, HumanLMError, aligned, atomic_write, check_name, fingerprint, near_miss, require,
     run_sync, shorten, table_cell, to_dict, to_json,
 )
 from .benchmarks.protocol import Benchmark
-from humanlm.models.client import (
-    ChatRequest, Ledger, LLMError, ScriptedClient, client as make_client, price, side_by_side,
-)
-from .benchmarks.measures import Difference, Measure, difference, interval, ratio
+from .models.client import ChatRequest, Ledger, LLMError, ScriptedClient, price, side_by_side
+from .models.settings import ClientConfig, model_check
+from .benchmarks.measures import Difference, Measure, difference, interval
+from .core.stats import ratio
 from .benchmarks.questions import Item, Loaded, Outcome, Reading, outcome
-from humanlm.benchmarks.contexts import (
-    CONTEXTS, GENERATE, SERVE, ClientConfig, ParserConfig, client_checks, client_options, contexts_command,
-    folder_name, generate_command, load_items, one_of, parser_of, parsing_plan, viewer_command, write_csv,
-)
+from .benchmarks.contexts import ParsingConfig, folder_name, load_items, one_of, parser_of, parsing_plan, write_csv
 from .social.parsing import Parsed, Parser, parser as make_parser
 from .social.symbolic import known_faults
 
@@ -574,9 +570,9 @@ class TomConfig:
     def modes(self) -> list[str]:
         return [mode.strip() for mode in self.mode.split(",") if mode.strip()] or [""]
 
-# %% ../nbs/83_tom.ipynb #ModelConfig
-@dataclass
-class ModelConfig(ClientConfig):
+# %% ../nbs/83_tom.ipynb #SolverConfig
+@dataclass(frozen=True)
+class SolverConfig(ClientConfig):
     "Who answers"
     name: str = "symbolic"
     """A chat model (openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder, scripted/NAME), or a rule:
@@ -586,11 +582,12 @@ class ModelConfig(ClientConfig):
     Hi-ToM's VP half), or one fault: F1, F2, F1', F4."""
     rules: ClassVar[tuple[str, ...]] = tuple(solvers)
 
-    def __post_init__(self):
+    def checks(self) -> Iterator[tuple[bool, str]]:
         alone = self.policy == "principled" or self.name == "symbolic"
-        require("model", *client_checks(self),
-                (self.policy in POLICIES, f"policy: no policy {shorten(self.policy)!r}.{near_miss(self.policy, POLICIES)}"),
-                (alone, f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}"))
+        yield model_check("name", self.name, self.rules)
+        yield self.policy in POLICIES, f"policy: no policy {shorten(self.policy)!r}.{near_miss(self.policy, POLICIES)}"
+        yield alone, f"policy {shorten(self.policy)} concerns the rule symbolic alone, not {shorten(self.name)}"
+        yield from super().checks()
 
 # %% ../nbs/83_tom.ipynb #POLICIES
 POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.items() if fault.emulated))
@@ -604,7 +601,7 @@ def row_options() -> str:
     return f"what the benchmark's reader is told: --rows.KEY VALUE. {told}"
 
 # %% ../nbs/83_tom.ipynb #GROUPS
-GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": ModelConfig, "parser": ParserConfig,
+GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": SolverConfig, "parser": ParsingConfig,
                           "rows": Passed(row_options())}
 
 # %% ../nbs/83_tom.ipynb #make_job
@@ -625,7 +622,7 @@ def make_job(
     if not ask:
         client, parser = ScriptedClient(_blank, config.name), _rehearsed(settings.parser)
     else:
-        client = None if rule else make_client(config.name, **client_options(config, ledger))
+        client = None if rule else config.client(config.name, ledger)
         parser = parser_of(settings.parser, settings.tom.out, ledger)
     asker = None if rule else Asker(client, benchmark, settings.answer)
     return Job(benchmark, mode, asker, config.name if rule else "", parser, policy=config.policy)
@@ -648,7 +645,7 @@ class _Echo(NamedTuple):
         return Parsed(make_context(["Somebody", "Another"], [(text, {}, {})]))
 
 # %% ../nbs/83_tom.ipynb #_rehearsed
-def _rehearsed(config: ParserConfig) -> Parser:
+def _rehearsed(config: ParsingConfig) -> Parser:
     return make_parser(config.name) if config.name in config.rules else _Echo(config.name)
 
 # %% ../nbs/83_tom.ipynb #run_name
@@ -679,19 +676,11 @@ def conditions(
              "questions": fingerprint(loaded.items)}
     return found if settings.model.policy == "principled" else found | {"policy": settings.model.policy}
 
-# %% ../nbs/83_tom.ipynb #changed
-def changed(
-    before: Mapping,
-    now: Mapping,
-) -> list[str]:
-    "List the conditions that differ"
-    differ = [name for name in dict.fromkeys([*before, *now]) if to_dict(now.get(name)) != before.get(name)]
-    return [f"{name}: {shorten(before.get(name))} in the run, {shorten(now.get(name))} now" for name in differ]
-
 # %% ../nbs/83_tom.ipynb #TomRun
 @dataclass
 class TomRun:
     "A run: what is asked, and where it is kept"
+    settings: Settings
     benchmark: Benchmark
     loaded: Loaded
     job: Job
@@ -701,12 +690,11 @@ class TomRun:
 
 # %% ../nbs/83_tom.ipynb #record
 @patch
-def record(self: TomRun, state: str, seconds: Mapping[str, float] | None = None) -> None:
+def record(self: TomRun, state: str, stages: Stages | None = None) -> None:
     "Write `run.json`"
-    row = {"schema_version": 1, "state": state, "benchmark": self.benchmark.name, "file": Path(self.loaded.file).name,
-           "conditions": self.conditions, "versions": versions(), "commit": git_commit(), "seconds": dict(seconds or {}),
-           "ledger": self.ledger.to_dict(), "problems": [p._asdict() for p in self.loaded.problems]}
-    atomic_write(self.folder / "run.json", to_json(row, indent=1) + "\n")
+    notes = {"name": self.folder.name, "benchmark": self.benchmark.name, "file": Path(self.loaded.file).name, "conditions": self.conditions,
+             "ledger": self.ledger.to_dict(), "problems": [p._asdict() for p in self.loaded.problems]}
+    save_record(self.folder, run_record(self.settings, stages=stages, state=state, **notes))
 
 # %% ../nbs/83_tom.ipynb #make_run
 def make_run(
@@ -720,20 +708,15 @@ def make_run(
     ledger = Ledger(budget=settings.model.budget)
     job = make_job(settings, benchmark, mode, ledger, ask)
     folder = Path(settings.tom.out) / run_name(settings, benchmark, mode)
-    return TomRun(benchmark, loaded, job, folder, conditions(settings, benchmark, mode, loaded, job.parses), ledger)
+    return TomRun(settings, benchmark, loaded, job, folder, conditions(settings, benchmark, mode, loaded, job.parses), ledger)
 
 # %% ../nbs/83_tom.ipynb #start
 @patch
 def start(self: TomRun, settings: Settings) -> None:
     "Make the folder or go on in it; `ConfigError` if it holds something else"
     open_run(self.folder.parent, self.folder.name, "", settings.fresh)
-    held = [path.name for path in self.folder.iterdir()]
-    if held:
-        before = read_record(self.folder)
-        if differ := changed(before.get("conditions", {}), self.conditions):
-            raise ConfigError("\n  - ".join([f"{self.folder} holds a run of other questions or settings", *differ]) +
-                              "\nUse the old ones, choose another --tom.name, or move it aside with --fresh.")
-        self.ledger.entries |= Ledger.from_dict(before.get("ledger", [])).entries
+    require_conditions(self.folder, self.conditions, "--tom.name")
+    self.ledger.entries |= Ledger.from_dict(read_record(self.folder).get("ledger", [])).entries
     save_config(self.folder / "config.yaml", settings)
     self.record("started")
 
@@ -777,7 +760,7 @@ def answer(self: TomRun, settings: Settings) -> list[Outcome]:
         raise
     finally:
         found = answers.finish(item.id for item in self.loaded)
-        self.record("started", stages.seconds)
+        self.record("started", stages)
     return found
 
 # %% ../nbs/83_tom.ipynb #report
@@ -1152,7 +1135,7 @@ def run_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Answer a benchmark's questions"
-    s = parse(GROUPS, argv, "python -m humanlm.tom run", RUN, f"the benchmark: {', '.join(benchmarks)}")
+    s = parse(GROUPS, argv, RUN, f"the benchmark: {', '.join(benchmarks)}")
     benchmark = benchmarks[one_of(s.inputs, benchmarks, "benchmark")]
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
@@ -1250,7 +1233,7 @@ def compare_command(
     argv: Sequence[str],
 ) -> int:  # exit code
     "Compare runs"
-    s = parse({"compare": CompareConfig}, argv, "python -m humanlm.tom compare", COMPARE, "folders or names of two or more runs")
+    s = parse({"compare": CompareConfig}, argv, COMPARE, "folders or names of two or more runs")
     if len(s.inputs) < 2:
         raise ConfigError("Give two or more runs; the first is what the others are compared with.")
     if s.dry_run:
@@ -1262,27 +1245,9 @@ def compare_command(
         return 0
     return int(not compare_runs(s.inputs, s.compare))
 
-# %% ../nbs/83_tom.ipynb #COMMANDS
-COMMANDS = {"run": run_command, "compare": compare_command, "contexts": contexts_command, "generate": generate_command,
-            "serve-viewer-data": viewer_command}
-ABOUT = dict(zip(COMMANDS, (RUN, COMPARE, CONTEXTS, GENERATE, SERVE)))
-USAGE = "\n".join([
-    "usage: python -m humanlm.tom COMMAND ...", "", *(f"  {name:<18} {shorten(about, 110)}" for name, about in ABOUT.items()), "",
-    "  run hitom --model.name openai/gpt-5-mini --tom.mode vanilla,context", "  compare runs/A runs/B", "  contexts hitom",
-    "  generate hitom --stories.n 100", "  serve-viewer-data stories", "", "Each has --help and --dry-run."])
-
 # %% ../nbs/83_tom.ipynb #main
-@command(stopped="answers are kept; the same command goes on")
-def main(
-    argv: Sequence[str] | None = None,  # None: the command line
-) -> int:  # exit code
-    "Run a command about other minds: `python -m humanlm.tom run hitom`"
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    if name in ("-h", "--help", "--version"):
-        print(f"humanlm {__version__}" if name == "--version" else USAGE)
-        return 0
-    return COMMANDS[check_name(name, COMMANDS, "command", ConfigError)](rest)
+main = menu("tom")
 
 # %% ../nbs/83_tom.ipynb #if-name-main-sys
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     sys.exit(main())

@@ -28,7 +28,8 @@ from fastcore.basics import patch
 
 # %% ../nbs/80_train.ipynb #from-humanlm-audit-import
 from .rewards.audit import audit, audit_requests, audit_table, load_probes
-from .core.config import RunConfig, Settings, SFTConfig, command, parse
+from .core.commands import command
+from .core.config import RunConfig, Settings, SFTConfig, parse
 from humanlm.core.runs import (
     Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
@@ -594,8 +595,7 @@ def _start_in(folder, settings):
     if is_main_process():
         open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
     wait_for_all()
-    if (folder / "config.yaml").exists():
-        require_same(folder, settings)
+    require_same(folder, settings)
     if run_state(folder) == "finished":
         if not is_main_process():
             return folder
@@ -637,16 +637,15 @@ def print_trainer_options() -> int:
     return 0
 
 # %% ../nbs/80_train.ipynb #main
-@command
+@command("train")
 def main(
-    argv: Sequence[str] | None = None,  # None: the command line
+    argv: Sequence[str],  # of the command line
 ) -> int:
     "Train and evaluate simulated users: `python -m humanlm.train --config FILE [--group.name value]`"
-    argv = sys.argv[1:] if argv is None else argv
     if "--compare" in argv:
         print(aligned(compare([word for word in argv if word not in ("--compare", "--dry-run")])))
         return 0
-    settings = parse(GROUPS, argv or ["--help"], "python -m humanlm.train", "Train and evaluate simulated users.")
+    settings = parse(GROUPS, argv or ["--help"], "Train and evaluate simulated users.")
     if settings.help_trainer:
         return print_trainer_options()
     check_settings(settings)
@@ -697,7 +696,7 @@ def _cell(value):
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else value if isinstance(value, str) else to_json(value)
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     if "--dry-run" in sys.argv:
         gc.disable()  # a plan lives for less than a second
     sys.exit(main())

@@ -2,9 +2,22 @@
 import os
 import signal
 
+from hypothesis import settings
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does that to what it starts in the background, and children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("humanlm", deadline=None)  # a busy machine is no error
+settings.load_profile("humanlm")
+
+# The files that take longest begin first, so that no process waits for another at the end (with --no-loadscope-reorder).
+LONG = "commands/test_train alignment/test_modes commands/test_experiment commands/test_parsers training/test_trainer rewards/test_faults".split()
+
+
+def pytest_collection_modifyitems(items):
+    def place(item): return next((i for i, name in enumerate(LONG) if item.path.with_suffix("").as_posix().endswith(name)), len(LONG))
+    items.sort(key=place)

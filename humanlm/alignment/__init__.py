@@ -1,0 +1,19 @@
+"""HumanLM: models that align with a person's states, then with the reply.
+
+Start with `nbs/30_grpo.ipynb`."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .contract import ModelChoice, load_policy
+    from .evaluation import EvalConfig, evaluate
+    from .grpo import alignment_method
+    from .simulator import Simulator
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "contract": ["ModelChoice", "load_policy"],
+    "evaluation": ["EvalConfig", "evaluate"],
+    "grpo": ["alignment_method"],
+    "simulator": ["Simulator"],
+})

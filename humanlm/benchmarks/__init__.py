@@ -1,0 +1,19 @@
+"""Published benchmarks about other minds: their files, prompts, answers and measures.
+
+`humanlm tom run` asks them."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .answers import AnswerConfig, solve
+    from .protocol import Benchmark
+    from .questions import Item
+    from .sets import benchmarks
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "answers": ["AnswerConfig", "solve"],
+    "protocol": ["Benchmark"],
+    "questions": ["Item"],
+    "sets": ["benchmarks"],
+})

@@ -25,7 +25,8 @@ from fastcore.basics import patch
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from .protocol import Benchmark
 from .fantom import Fantom
-from .measures import Measure, class_f1, confusion, correlation_of, joint, mean_of, ratio, scored
+from .measures import Measure, class_f1, confusion, correlation_of, joint, mean_of, scored
+from ..core.stats import ratio
 from humanlm.benchmarks.questions import (
     Item, Outcome, Problem, Reading, Table, distinct, final_answer, literal_list, need, plain, read_choice,
     read_table, read_text, two_options, untagged,

@@ -1,0 +1,21 @@
+"""What every room needs: errors, files, settings, runs, commands, statistics.
+
+It knows nothing about people or models."""
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .basics import ConfigError, DataError, HumanLMError
+    from .commands import command, menu
+    from .config import Settings, parse
+    from .runs import Stages, run_record
+    from .stats import Bootstrap, Interval, mean_interval
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "basics": ["ConfigError", "DataError", "HumanLMError"],
+    "commands": ["command", "menu"],
+    "config": ["Settings", "parse"],
+    "runs": ["Stages", "run_record"],
+    "stats": ["Bootstrap", "Interval", "mean_interval"],
+})

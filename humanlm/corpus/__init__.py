@@ -1,0 +1,17 @@
+"""From logs of conversations to training sets on disk.
+
+Each page is one step: sources, split, evidence, personas, rows, sets, card."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .personas import EvidenceConfig, PersonaConfig
+    from .selection import FilterConfig, SelectConfig
+    from .sets import SetsConfig
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "personas": ["EvidenceConfig", "PersonaConfig"],
+    "selection": ["FilterConfig", "SelectConfig"],
+    "sets": ["SetsConfig"],
+})

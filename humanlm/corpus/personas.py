@@ -5,20 +5,18 @@
 # %% auto #0
 __all__ = ['LISTS', 'SCHEMA', 'WRITERS', 'INSTRUCTIONS', 'SECOND_TRY', 'STOPS', 'PERSONA_TOKENS', 'FRAME', 'check_persona',
            'persona_items', 'Said', 'readable_time', 'evidence_block', 'EvidenceConfig', 'PersonaConfig',
-           'persona_request', 'Failure', 'Written', 'ask_personas', 'Estimate', 'estimate', 'rule_corpus',
-           'rule_persona']
+           'persona_request', 'Failure', 'Written', 'ask_personas', 'rule_corpus', 'rule_persona']
 
 # %% ../../nbs/corpus/04_personas.ipynb #from-collections-abc-import
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
-
-from fastcore.basics import patch
+from typing import Any, ClassVar, NamedTuple
 
 from ..data.records import Message
-from ..core.basics import near_miss, require, shorten
-from ..models.client import ChatClient, ChatRequest, LLMError, chat, chat_all, price, providers
+from ..core.basics import shorten
+from ..models.client import ChatClient, ChatRequest, LLMError, chat, chat_all
+from ..models.settings import ChatConfig
 from ..data.persona import PERSONA_BLOCKS
 from ..data.threads import DEMOGRAPHICS, Corpus, line_features, write_persona
 
@@ -121,7 +119,7 @@ WRITERS = ("rules", "none", "given")
 
 
 @dataclass(frozen=True)
-class PersonaConfig(EvidenceConfig):
+class PersonaConfig(EvidenceConfig, ChatConfig):
     "Who writes personas, and from what"
     model: str = "rules"
     """rules (counts and word lists, offline), none, given, or a chat model such as anthropic/claude-haiku-4-5."""
@@ -131,49 +129,38 @@ class PersonaConfig(EvidenceConfig):
     """One sentence that serves as everybody's persona, instead of a description."""
     temperature: float = 0.0
     """Of the chat model."""
-    max_tokens: int = 4096
-    """Longest answer, thinking included."""
     concurrency: int = 8
     """People described at the same time."""
-    budget: float | None = None
-    """US dollars for personas; the build stops before it spends more."""
-    base_url: str | None = None
-    """Address of the server of a vllm/NAME model, ending in /v1."""
+    timeout: float = 300.0
+    """Seconds per attempt."""
+    cache: str = ""
+    """Folder that keeps the answers of the chat model. Empty: one beside the build."""
 
-    def __post_init__(self): require("persona", *_persona_checks(self))
+    group: ClassVar[str] = "persona"
+    rules: ClassVar[tuple[str, ...]] = WRITERS
+    above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "reply_words", "block_words")
 
-# %% ../../nbs/corpus/04_personas.ipynb #asks
-@patch(as_prop=True)
-def asks(self: PersonaConfig) -> bool:
-    "Does a chat model write?"
-    return self.model not in WRITERS and not self.fixed
+    @property
+    def asks(self) -> bool:
+        "Does a chat model write?"
+        return self.model not in WRITERS and not self.fixed
 
+    @property
+    def writes(self) -> bool:
+        "Are there descriptions that need evidence?"
+        return self.model not in ("none", "given") and not self.fixed
 
-@patch(as_prop=True)
-def writes(self: PersonaConfig) -> bool:
-    "Are there descriptions that need evidence?"
-    return self.model not in ("none", "given") and not self.fixed
+    @property
+    def fewest_items(self) -> int:
+        "The fewest phrases that count as a persona"
+        return self.min_items if self.min_items is not None else 10 * (self.model not in ("rules", "none"))
 
-
-@patch(as_prop=True)
-def fewest_items(self: PersonaConfig) -> int:
-    "The fewest phrases that count as a persona"
-    return self.min_items if self.min_items is not None else 10 * (self.model not in ("rules", "none"))
-
-# %% ../../nbs/corpus/04_personas.ipynb #_persona_checks
-def _persona_checks(c):
-    known = c.model in WRITERS or c.model.partition("/")[0] in providers() and "/" in c.model
-    hint = near_miss(c.model, [*WRITERS, *(f"{p}/NAME" for p in providers())])
-    above = ("reply_words", "block_words", "max_tokens", "concurrency")
-    return [
-        (known, f"model: nobody is called {shorten(c.model)!r}.{hint}"),
-        *((getattr(c, n) > 0, f"{n} must be above 0, got {getattr(c, n)}") for n in above),
-        *((getattr(c, n) >= 0, f"{n} must not be negative, got {getattr(c, n)}") for n in ("history", "least", "temperature")),
-        (0 <= c.share <= 1, f"share must lie between 0 and 1, got {c.share}"),
-        (c.least <= c.history, f"least must be at most history, got {c.least} and {c.history}"),
-        (c.min_items is None or c.min_items >= 0, f"min_items must not be negative, got {c.min_items}"),
-        (c.budget is None or c.budget > 0, f"budget must be above 0, got {c.budget}"),
-    ]
+    def checks(self) -> Iterator[tuple[bool, str]]:
+        yield from super().checks()
+        for name in ("history", "least"): yield getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}"
+        yield 0 <= self.share <= 1, f"share must lie between 0 and 1, got {self.share}"
+        yield self.least <= self.history, f"least must be at most history, got {self.least} and {self.history}"
+        yield self.min_items is None or self.min_items >= 0, f"min_items must not be negative, got {self.min_items}"
 
 # %% ../../nbs/corpus/04_personas.ipynb #INSTRUCTIONS
 INSTRUCTIONS = """\
@@ -249,26 +236,7 @@ async def _round(client, asked):
 STOPS = ("over budget", "no credit", "auth", "missing key", "unavailable", "unknown model")
 "Failures that every further question would meet too."
 
-# %% ../../nbs/corpus/04_personas.ipynb #Estimate
-class Estimate(NamedTuple):
-    "Questions to a chat model, estimated from characters"
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    cost: float | None  # US$; None: the price is not known
-
 # %% ../../nbs/corpus/04_personas.ipynb #estimate
-def estimate(
-    model: str,             # provider/model
-    characters: int,        # of all questions
-    calls: int,             # questions
-    answer_tokens: int,     # of a typical answer
-) -> Estimate:
-    "Estimate what questions cost, at four characters a token"
-    tokens_in, tokens_out = -(-characters // 4), calls * answer_tokens
-    return Estimate(calls, tokens_in, tokens_out, price(model, tokens_in, tokens_out))
-
-
 PERSONA_TOKENS = 1600  # of a typical persona with its analysis
 FRAME = sum(len(m["content"]) for m in persona_request("", []).messages)
 "Characters of a question without evidence."

@@ -1,0 +1,22 @@
+"""People and what they wrote: messages, personas, examples and their splits.
+
+Start with `nbs/00_data.ipynb`."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .records import (
+        Example, Message, Persona, Thread, User, check_leakage, load_examples, save_examples, split_by_context,
+    )
+    from .threads import load_threads
+    from .trajectory import Score, Trajectory, load_trajectories, save_trajectories
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "records": [
+        "Example", "Message", "Persona", "Thread", "User", "check_leakage", "load_examples", "save_examples",
+        "split_by_context",
+    ],
+    "threads": ["load_threads"],
+    "trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
+})

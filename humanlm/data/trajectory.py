@@ -201,7 +201,7 @@ def _schema():
     kinds = {n: getattr(pa, k)() for n, k in _NUMBERS.items()}
     kinds |= {n: pa.list_(getattr(pa, k)()) for n, k in _LISTS.items()}
     columns = [(n, kinds.get(n, pa.string())) for n in [f.name for f in fields(Trajectory)] + ["token_advantages"]]
-    return pa.schema(columns, metadata={"humanlm.data.trajectory": str(SCHEMA_VERSION)})
+    return pa.schema(columns, metadata={"humanlm.trajectory": str(SCHEMA_VERSION)})
 
 # %% ../../nbs/data/01_trajectory.ipynb #_columns
 def _columns(t: Trajectory) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _read_table(path: Path):
     except (pa.ArrowException, OSError) as e:
         fault = f"not a readable parquet file ({shorten(str(e))})"
         raise DataError(f"{path} is {fault}. Restore it or leave it out.") from e
-    version = (table.schema.metadata or {}).get(b"humanlm.data.trajectory", b"none").decode()
+    version = (table.schema.metadata or {}).get(b"humanlm.trajectory", b"none").decode()
     if version == str(SCHEMA_VERSION): return table
     raise DataError(f"{path} has trajectory layout {shorten(version)}, expected {SCHEMA_VERSION}. "
                     "Read it with the release that wrote it.")

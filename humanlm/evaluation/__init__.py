@@ -1,0 +1,13 @@
+"""What was measured of each unit, and results of any system with their intervals.
+
+It scores nothing itself."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .measured import Measured, Results, load_results, save_results
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "measured": ["Measured", "Results", "load_results", "save_results"],
+})

@@ -1,0 +1,15 @@
+"""Which latent states there are, how they are asked for, and how answers are read back.
+
+Start with `nbs/10_hierarchy.ipynb`."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .levels import HIERARCHY, Dimension, Hierarchy, load_hierarchy, load_variant, variants
+    from .prompts import HierarchyConfig, make_rows, parse
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "levels": ["HIERARCHY", "Dimension", "Hierarchy", "load_hierarchy", "load_variant", "variants"],
+    "prompts": ["HierarchyConfig", "make_rows", "parse"],
+})

@@ -302,6 +302,3 @@ def text_faults(
 def _text_fault(text, labels, max_words):
     if labels and text.strip() and label_of(text, labels) is None: return "no label"
     return "too long" if max_words and word_count(text) > max_words else None
-
-# %% ../../nbs/hierarchy/01_levels.ipynb #if-name-main-print
-if __name__ == "__main__": print(variants())

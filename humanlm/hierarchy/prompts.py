@@ -223,7 +223,7 @@ class HierarchyConfig:
     path: str | None = None
     """JSON file of levels. null: the shipped variant."""
     variant: str = "main"
-    """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.hierarchy.levels lists them)."""
+    """Name of a shipped hierarchy: main, synthesis, response, ... (python -m humanlm.levels lists them)."""
     levels: list[str] | None = None
     """Names of the levels to use; they keep the order of the hierarchy. null: all."""
     prompt: str = "short"

@@ -53,8 +53,9 @@ def request_key(
 def _packed(reply: ChatReply) -> dict:
     "Keep what was said, without the keys of this machine"
     said = {"text": without_keys(reply.text), "finish": reply.finish}
-    lists = {"texts": [without_keys(text) for text in reply.texts], "notes": list(reply.notes)}
-    return said | {k: v for k, v in lists.items() if v}
+    more = {"texts": [without_keys(text) for text in reply.texts], "notes": list(reply.notes),
+            "extra": json.loads(without_keys(json.dumps(reply.extra)))}
+    return said | {k: v for k, v in more.items() if v}
 
 
 def _unpacked(model: str, said: dict, tokens_in: int, tokens_out: int, cost: float | None) -> ChatReply:

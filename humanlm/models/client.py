@@ -46,6 +46,7 @@ class ChatRequest:
     n: int = 1                       # answers wanted
     repeat: int = 0                  # number of this repetition of the same question
     caller: str = ""                 # who asks, for the ledger
+    extra: dict | None = None        # further fields by name, for models that know them; others refuse
     schema_version: int = 1
 
     def __post_init__(self):
@@ -130,6 +131,7 @@ class ChatReply:
     texts: tuple[str, ...] = ()  # all answers, where several were wanted
     parsed: Any = None           # what the text says, if a schema was asked for; a tuple if several were wanted
     notes: tuple[str, ...] = ()  # settings that the provider ignored or changed
+    extra: dict | None = None    # what it says beside the text, such as the thoughts of a simulated user
     schema_version: int = 1
 
 # %% ../../nbs/models/02_client.ipynb #_repr_html_
@@ -246,7 +248,7 @@ prices: dict[str, tuple[float, float]] = {
 }
 
 # providers that answer inside this process
-FREE = ("scripted/", "recorded/", "hf/", "vllm-offline/")
+FREE = ("scripted/", "recorded/", "hf/", "vllm-offline/", "simulator/")
 
 # %% ../../nbs/models/02_client.ipynb #_read_yaml
 def _read_yaml(path, what, kind):
@@ -710,6 +712,7 @@ class Client:
     "Cache, budget, limits, retries and bookkeeping around `send`, which a provider supplies"
     takes_n = False       # does one call give several answers?
     takes_schema = False  # does the provider see to it that answers follow a schema?
+    takes_extra: tuple[str, ...] | None = ()  # names in `ChatRequest.extra` that it understands; None = whatever the server does
 
     def __init__(
         self,
@@ -925,10 +928,19 @@ async def _asked(self: Client, request, sent, name, check):
 
 @patch
 def _sent(self: Client, request, name):
+    _check_extra(request.extra or {}, self.takes_extra, name)
     changes, notes = settle_settings(request, name)
     if request.schema and not self.takes_schema:
         changes |= {"messages": state_schema(request), "schema": None}
     return replace(request, model=request.model or self.model, **changes), notes
+
+
+def _check_extra(extra, known, name):
+    "Refuse what the model would not see"
+    strange = next((field for field in extra if known is not None and field not in known), None)
+    if strange is not None:
+        hint = near_miss(strange, known) if known else " Write it into a message, or ask a model that knows it (simulator/RUN)."
+        raise LLMError("bad request", f"{name} does not know the field {shorten(strange)!r} of extra.{hint}")
 
 # %% ../../nbs/models/02_client.ipynb #__call__
 @patch
@@ -962,7 +974,7 @@ def _hit(self: Client, request, reply, name, check):
 # %% ../../nbs/models/02_client.ipynb #ScriptedClient
 class ScriptedClient(Client):
     "Answers from a list, or by a function of the request; costs nothing"
-    takes_schema = True
+    takes_schema, takes_extra = True, None
 
     def __init__(
         self,
@@ -1015,7 +1027,7 @@ def openai_arguments(
             "top_p": request.top_p, "stop": list(request.stop) or None, "seed": request.seed,
             "n": request.n if request.n > 1 else None, "response_format": _response_format(request.schema),
             "max_completion_tokens" if official else "max_tokens": request.max_tokens}
-    return {k: v for k, v in args.items() if v is not None}
+    return (request.extra or {}) | {k: v for k, v in args.items() if v is not None}
 
 # %% ../../nbs/models/02_client.ipynb #_response_format
 def _response_format(schema):
@@ -1046,9 +1058,15 @@ def openai_reply(
     except (AttributeError, IndexError, TypeError) as e:
         raise LLMError("malformed", f"{name} sent no completion but {shorten(redact(response))!r}.") from e
     usage = _usage(name, getattr(used, "prompt_tokens", 0), getattr(used, "completion_tokens", 0))
-    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else ())
+    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=_beside(response))
 
 # %% ../../nbs/models/02_client.ipynb #_FINISH
+def _beside(response):
+    "What a server of ours says beside the text"
+    said = getattr(response, "humanlm", None)
+    return said if isinstance(said, dict) else None
+
+
 # the providers' words for the end of an answer → ours
 _FINISH = {"stop": "stop", "length": "length", "content_filter": "refusal", "end_turn": "stop", "stop_sequence": "stop",
            "max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
@@ -1159,6 +1177,7 @@ class OpenAIClient(Client):
     ):
         super().__init__(f"{provider}/{model}", **options)
         self.official = provider == "openai"
+        self.takes_extra = () if self.official else None
         self.base_url = _checked_url(base_url or "https://api.openai.com/v1")  # the SDK would look into OPENAI_BASE_URL
         self._key = _key("OPENAI_API_KEY") if self.official else _key("VLLM_API_KEY", default="none")
         self._sdk = PerLoop(self._connect)

@@ -1,0 +1,19 @@
+"""From text to a number with a reason: judges, their audit, likeness of texts, rewards.
+
+Start with `nbs/20_rewards.ipynb`."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .judges import JudgeConfig, make_judge
+    from .reward import AlignmentReward, RewardConfig, trl_reward
+    from .scoring import Judge, JudgeRequest, score_group, score_groups
+    from .texts import text_scores
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "judges": ["JudgeConfig", "make_judge"],
+    "reward": ["AlignmentReward", "RewardConfig", "trl_reward"],
+    "scoring": ["Judge", "JudgeRequest", "score_group", "score_groups"],
+    "texts": ["text_scores"],
+})

@@ -6,11 +6,10 @@
 __all__ = ['HINTS', 'TASKS', 'VERSION', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXAMPLES', 'CRITIC', 'VERDICT', 'parsers',
            'SETTINGS', 'PREDICT', 'STEP_SCHEMA', 'FUTURE', 'JUDGE', 'JUDGED', 'METHODS', 'Parsed', 'Parser', 'hint',
            'SymbolicParser', 'DialogueParser', 'form', 'worked_example', 'parse_prompt', 'read_record', 'LLMParser',
-           'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'Unasked', 'ParsingCost',
-           'parsing_cost', 'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures', 'Simulation',
-           'simulation', 'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'Pair',
-           'read_pairs', 'grade', 'QualityReport', 'evaluate', 'evaluate_folders', 'to_csv', 'quality_figure',
-           'omniscient', 'forgetful']
+           'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'Unasked', 'parsing_cost',
+           'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures', 'Simulation', 'simulation',
+           'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'Pair', 'read_pairs', 'grade',
+           'QualityReport', 'evaluate', 'evaluate_folders', 'to_csv', 'quality_figure', 'omniscient', 'forgetful']
 
 # %% ../../nbs/60_social_world.ipynb #import-asyncio-import-csv
 import asyncio
@@ -39,8 +38,9 @@ from humanlm.social.contexts import (
 )
 from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten, table_cell
 from humanlm.models.client import (
-    ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client, price,
+    ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client,
 )
+from ..models.settings import Estimate, add_up, estimate
 from .presence import dialogue_context, read_dialogue
 from ..models.prompts import fenced, fill
 from ..models.reader import read_answer
@@ -505,15 +505,6 @@ class Unasked(NamedTuple):
     "Stands for a chat model that will not be asked"
     name: str  # provider/model
 
-
-class ParsingCost(NamedTuple):
-    "What it takes to have texts parsed, if nothing has to be asked twice"
-    stored: int  # texts whose contexts are there already
-    calls: int
-    read: int  # tokens, about
-    written: int  # tokens, about
-    dollars: float | None  # None = the price is unknown
-
 # %% ../../nbs/60_social_world.ipynb #_asking
 def _asking(asked: LLMParser, text: str, task: str) -> list[tuple[str, int, int]]:  # who, characters read and written
     "List the calls for one text"
@@ -529,15 +520,12 @@ def parsing_cost(
     parser: Parser,
     texts: Iterable[str],
     task: str = "",  # a key of `TASKS`, or empty
-) -> ParsingCost:
+) -> tuple[int, Estimate]:  # texts whose contexts are stored; what the others take, if nothing has to be asked twice
     "Estimate what it takes to have texts parsed; rules ask nobody"
     texts, store, inner = list(dict.fromkeys(texts)), getattr(parser, "store", None), getattr(parser, "parser", parser)
     fresh = [text for text in texts if not (store and store.find(parser.key(text, task)))]
     calls = [call for text in fresh for call in _asking(inner, text, task)] if isinstance(inner, LLMParser) else []
-    amounts = [(name, -(-read // 4), -(-written // 4)) for name, read, written in calls]
-    prices = [price(*amount) for amount in amounts]
-    return ParsingCost(len(texts) - len(fresh), len(calls), sum(read for _, read, _ in amounts), sum(written for *_, written in amounts),
-                       None if None in prices else math.fsum(prices))
+    return len(texts) - len(fresh), add_up(estimate(name, 1, -(-read // 4), -(-written // 4)) for name, read, written in calls)
 
 # %% ../../nbs/60_social_world.ipynb #PREDICT
 PREDICT = """Below stands a record of who perceived and did what so far, moment by moment. Write the one step that comes next.

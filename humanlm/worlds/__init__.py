@@ -1,0 +1,13 @@
+"""Where the truth is known: a synthetic world of people, posts and replies.
+
+Its oracle judges without error."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .mini import World, WorldConfig, make_world, world_examples
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "mini": ["World", "WorldConfig", "make_world", "world_examples"],
+})

@@ -135,8 +135,8 @@ def test_a_choice_does_not_search_all_examples():
     for every in (1, 20_000):
         found = states()
         for i in range(0, 40_000, every): found.offer(Entry("stance", f"e{i}", "x", 1.0, 0))
-        start, chosen = time.perf_counter(), [choose(found, "emotion", f"e{39_900 - i}", places) for i in range(100)]
-        assert time.perf_counter() - start < 0.1
+        start, chosen = time.process_time(), [choose(found, "emotion", f"e{39_900 - i}", places) for i in range(100)]
+        assert time.process_time() - start < 0.1
         assert chosen[0].example == ("e39900" if every == 1 else "e0")
 
 

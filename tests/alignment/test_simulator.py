@@ -4,14 +4,16 @@ import asyncio
 import pytest
 import torch
 
-from humanlm.alignment.contract import find_model, load_policy, run_settings
-from humanlm.alignment.simulator import Reply, Simulator, as_context
+from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
+from humanlm.alignment.simulator import RequestError, SimulatedReply, Simulator, SimulatorClient, as_context
 from humanlm.core.basics import DataError, HumanLMError, atomic_write, run_sync
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
+from humanlm.models.cache import DiskCache, request_key
+from humanlm.models.client import ChatRequest, LLMError, Usage, ask, chat, chat_all, client, clients
 from humanlm.models.weights import ModelConfig, save_model, tiny_model, train_tokenizer
-from humanlm.training.rollout import RolloutError, Sampling, ScriptedPolicy
+from humanlm.training.rollout import RolloutConfig, RolloutError, Sampling, ScriptedPolicy
 from humanlm.worlds.mini import WorldConfig, make_world
 
 
@@ -43,7 +45,7 @@ def test_a_run_folder_says_how_it_wants_to_be_asked(run):
 def test_a_simulator_from_a_run_folder(run):
     someone = Simulator(run, "likes tea")
     reply = someone.reply([("bo", "Tea or coffee?")])
-    assert isinstance(reply, Reply) and set(reply.statuses) == {"goal", "response"}
+    assert isinstance(reply, SimulatedReply) and set(reply.statuses) == {"goal", "response"}
     assert reply == someone.reply([("bo", "Tea or coffee?")]) == asyncio.run(someone.areply([("bo", "Tea or coffee?")]))
 
 
@@ -68,7 +70,7 @@ def test_states_come_from_their_own_prompts():
 
 def test_a_thought_belongs_to_the_reply():
     thoughtful = Simulator(scripted("let me see</think>"), "likes tea", hierarchy=HierarchyConfig(thinking="on"))
-    assert thoughtful.reply("Tea?") == Reply("my response", {n: f"my {n}" for n in STATES}, "let me see", {n: "ok" for n in LEVELS})
+    assert thoughtful.reply("Tea?") == SimulatedReply("my response", {n: f"my {n}" for n in STATES}, "let me see", {n: "ok" for n in LEVELS})
 
 
 @pytest.mark.parametrize("text, said", [("still thinking", ""), ("hm</think>Tea.", "Tea."), ("hm <response>Tea.", "Tea."), ("", "")])
@@ -101,5 +103,109 @@ def test_what_is_no_model_is_refused(model):
 
 def test_shown_text_is_escaped():
     hostile = "<script>alert(1)</script>"
-    page = Reply(hostile, {"goal": hostile}, hostile)._repr_html_()
+    page = SimulatedReply(hostile, {"goal": hostile}, hostile)._repr_html_()
     assert "<script>" not in page and page.count("&lt;script&gt;") == 3
+
+
+# ---- the client simulator/RUN
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    "A small model that was taught nothing, with its contract: every text of it is its own"
+    texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
+    config = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
+    from humanlm.models.weights import make_model
+    asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=20, state_tokens=8, thought_tokens=6)
+    loaded = make_model(config, texts, [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")])
+    return save_model(*loaded, tmp_path_factory.mktemp("models") / "tram", contract(config, asked, RolloutConfig(), "humanlm", "politics"))
+
+
+@pytest.fixture(scope="module")
+def tram(folder): return client(f"simulator/{folder}")
+
+
+TALK = ({"role": "user", "name": "mila", "content": "the night tram is late"}, {"role": "assistant", "content": "again?"},
+        {"role": "user", "name": "mila", "content": "the city market is loud"})
+SAID = [("mila", "the night tram is late"), ("HUMAN", "again?"), ("mila", "the city market is loud")]
+
+
+def of(persona="clips coupons", level="response", **more):
+    return ChatRequest(TALK, extra={"persona": persona, "level": level}, **more)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.9, seed=7)])
+def test_the_client_of_a_name_answers_as_the_simulator_of_the_same_folder(folder, tram, sampling):
+    reply = Simulator(folder, "clips coupons", sampling=sampling).reply(SAID)
+    settings = {"temperature": sampling.temperature, "seed": sampling.seed}
+    spoken, state = ask(tram, of(**settings)), ask(tram, of(level="stance", **settings))
+    assert (spoken.text, spoken.extra["thoughts"][0]) == (reply.text.strip(), reply.thought) and reply.text + reply.thought
+    assert (state.extra["statuses"][0], state.text) == (reply.statuses["stance"], reply.states.get("stance", "").strip())
+    assert spoken.model == f"simulator/{folder}" and spoken.usage == Usage(1, 0, spoken.usage.tokens_in, spoken.usage.tokens_out, 0.0)
+    assert spoken.usage.tokens_in > 20 and 0 < spoken.usage.tokens_out <= 26
+
+
+def test_persons_who_are_asked_together_are_not_mixed_up_and_are_written_together(tram):
+    people = [f"person {i}, {word}" for i, word in enumerate(("late", "loud", "fine", "tram", "market", "bridge"))]
+    requests = [of(p, level, temperature=t, seed=i) for i, p in enumerate(people) for level in ("response", "stance") for t in (0.0, 1.0)]
+    alone = [ask(tram, r) for r in requests]
+    tram.write.sizes.clear()
+    together = asyncio.run(chat_all(tram, requests))
+    assert [(r.text, r.extra, r.usage) for r in together] == [(r.text, r.extra, r.usage) for r in alone]
+    assert len(tram.write.sizes) < len(requests) / 2 and sum(tram.write.sizes) == len(requests)
+    assert len({repr(r.extra["thoughts"]) + r.text for r in alone}) > 6
+
+
+def test_who_is_played_stands_in_the_prompt_and_nobody_elses_words_are_the_persons(tram):
+    seen = []
+    policy = ScriptedPolicy(lambda row, copy: seen.append(row) or f"<{row['level']}>x</{row['level']}>")
+    someone = SimulatorClient(PolicySetup(policy))
+    ask(someone, of(), extra={"persona": "clips coupons", "source": "news"})
+    ask(someone, ChatRequest(({"role": "system", "content": "likes tea"}, *TALK)))
+    for row, who in zip(seen, ("clips coupons", "likes tea")):
+        assert who in "".join(p["text"] for p in row["prompt"][0]["content"])
+        assert [m["name"] for m in row["prompt"][1:]] == ["mila", "HUMAN", "mila"]
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"extra": {"persona": "x", "level": "stanse"}}, "Unknown level 'stanse'. Did you mean 'stance'"),
+    ({"extra": {}}, "Nobody is to be played"), ({"extra": {"persona": " "}}, "persona is empty"), ({"extra": {"persona": 3}}, "a text or an object"),
+    ({"extra": {"persona": "x", "levl": "stance"}}, "does not know the field 'levl' of extra. Did you mean 'level'"),
+    ({"messages": ()}, "nothing to reply to"), ({"messages": ({"role": "tool", "content": "x"},)}, "must be one of system"),
+    ({"schema": {"type": "object"}}, "writes no JSON"), ({"model": "another"}, "is in memory, not 'another'")])
+def test_what_cannot_be_asked_is_refused_and_asked_once(tram, change, said):
+    with pytest.raises(LLMError, match=said) as e: ask(tram, of(), **change)
+    assert e.value.kind in ("bad request", "unknown model") and not e.value.billed
+
+
+@pytest.mark.parametrize("name", ["simulator/./nowhere", "simulator//no/such/place", "simulator/nowhere"])
+def test_a_place_without_a_model_is_refused_before_anything_is_asked(name):
+    with pytest.raises(LLMError, match="no model lies in .*nowhere|no model lies in .*place") as e: client(name)
+    assert e.value.kind == "unknown model"
+
+
+def test_a_model_that_plays_nobody_refuses_a_persona():
+    clients_that_refuse = [client("scripted/echo")]
+    assert ask(clients_that_refuse[0], of()).text == TALK[-1]["content"]  # a script may look at everything
+    from humanlm.models.client import AnthropicClient, OpenAIClient
+    from humanlm.models.local import HFClient
+    assert OpenAIClient.takes_extra == AnthropicClient.takes_extra == HFClient.takes_extra == ()
+
+
+def test_a_cache_tells_persons_levels_and_places_apart(tram, tmp_path):
+    keys = {request_key(r, tram.name) for r in (of(), of("likes tea"), of(level="stance"), ChatRequest(TALK), chat("x"))}
+    assert len(keys) == 5
+    kept = SimulatorClient(tram.place, cache=DiskCache(tmp_path))
+    first, again = (ask(kept, of(temperature=0.0)) for _ in range(2))
+    assert again.cached and (again.text, again.extra) == (first.text, first.extra) and first.extra["thoughts"]
+
+
+def test_a_long_cap_never_makes_an_answer_longer_than_in_training(tram):
+    long, short = (ask(tram, of(temperature=1.0, seed=1, max_tokens=n)) for n in (4000, 3))
+    assert long.usage.tokens_out <= 26 and short.usage.tokens_out == 3 and short.finish == "length"
+
+
+def test_the_name_is_registered():
+    import tomllib
+    from pathlib import Path
+    found = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))
+    assert found["project"]["entry-points"]["humanlm.clients"]["simulator"] == "humanlm.alignment.simulator:SimulatorClient"

@@ -130,11 +130,11 @@ def test_a_jsonl_file_is_never_read_as_csv(tmp_path):
 
 @pytest.mark.parametrize("text", ['id,story\n' + '1,"x\n' * 20_000, "[" * 100_000, '{"a":' * 50_000, "index,story\n" + "," * 500_000])
 def test_hostile_files_take_linear_time(tmp_path, text):
-    start = time.perf_counter()
+    start = time.process_time()
     for name in ("a.csv", "a.jsonl", "a.json"):
         try: read_table(written(tmp_path, name, text))
         except DataError: pass
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
 
 
 # ---- prompts
@@ -189,11 +189,11 @@ def test_every_text_has_one_of_the_defined_results(text):
 
 @pytest.mark.parametrize("unit", ["a", "A. ", "(a) ", "answer: ", "\n", "**", "red_box ", "not ", " and A", "[", "<answer>", "\\boxed{", "A,", "yes no "])
 def test_long_answers_take_linear_time(unit):
-    start = time.perf_counter()
+    start = time.process_time()
     for text in (unit * (200_000 // len(unit)), "<think>" * 10_000 + unit * 10_000):
         read_choice(text, OPTIONS)
         yes_no(text)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 def test_the_last_answer_counts():

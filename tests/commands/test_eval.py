@@ -486,15 +486,6 @@ def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
     assert ev.main(["runs/mini/models/tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0 and len(seen) == 1
 
 
-@pytest.mark.parametrize("argv, code, said", [
-    ([], 0, "usage: humanlm COMMAND"), (["--help"], 0, "compare runs"), (["--version"], 0, "humanlm 0."), (["evla"], 2, "Did you mean 'eval'"),
-    (["train", "--run.nmae", "x"], 2, "Did you mean --run.name"), (["eval", "mini", "--dry-run"], 0, "judged before")])
-def test_one_name_for_all_commands(here, capsys, argv, code, said):
-    assert ev.humanlm(argv) == code
-    shown = capsys.readouterr()
-    assert said in shown.out + shown.err
-
-
 @pytest.mark.parametrize("argv", [[], ["--dry-run"], ["--fresh"]])
 def test_a_bare_command_shows_its_usage_and_writes_nothing(tmp_path, monkeypatch, capsys, argv):
     monkeypatch.chdir(tmp_path)

@@ -743,7 +743,7 @@ def test_a_plan_writes_nothing_and_loads_nothing_heavy(tmp_path):
             "'--persona.model', 'openai/gpt-5-mini', '--build.sets', '[thinking_sft]', '--build.thinking', 'openai/gpt-5-mini']); "
             "print(code, [m for m in ('torch', 'pandas', 'datasets', 'openai') if m in sys.modules])")
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "0 []" and "personas    ~8 questions" in said and "$" in said
+    assert said.splitlines()[-1] == "0 []" and "personas    ~8 calls" in said and "$" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -758,7 +758,7 @@ def test_the_command(tmp_path):
     run = lambda *flags: subprocess.run([sys.executable, "-m", "humanlm.humanual", *flags], cwd=ROOT, capture_output=True, text=True)
     done = run("build", "--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "out"))
     assert done.returncode == 0 and "what must not happen" in done.stdout and "&" not in done.stdout
-    assert "usage: python -m humanlm.humanual build" in run().stdout
+    assert "usage: python -m humanlm.humanual COMMAND" in run().stdout
     assert "Did you mean --build.source" in run("build", "--build.sorce", "reddit").stderr
     assert "--persona.history" in run("build", "--help").stdout
 

@@ -31,7 +31,8 @@ from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedC
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.social.stories import generate
 from humanlm.social.symbolic import memory_answer, read_question, read_story, to_context
-from humanlm.benchmarks.measures import difference, interval, mcnemar, mean_of, sign_flips
+from humanlm.benchmarks.measures import difference, interval, mean_of
+from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import Item
 from humanlm.benchmarks.contexts import write_stories
 from humanlm.tom import Job, Kept, answer_all, differences, main, read_outcomes, used_context

@@ -23,11 +23,13 @@ from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, to_json, write_jsonl
 from humanlm.data.formats import map_row
+from humanlm.hierarchy.prompts import STATUSES, closing, markup, opening
 from humanlm.rewards.judges import JudgeConfig, other_judge
 from humanlm.models.client import prices
 from humanlm.models.weights import END, START, load_model
 from humanlm.alignment.contract import load_policy
 from humanlm.training.rollout import ModelPolicy, RolloutError
+from humanlm.training.trainer import TrainerPolicy
 from humanlm.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving
@@ -539,15 +541,23 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     assert re.search(r"Cannot make .*taken: File exists. Choose another --run.out", capsys.readouterr().err)
 
 
+def says(monkeypatch, text: str) -> None:
+    "Let every model in training write one readable text, whatever its weights"
+    async def generate(policy, rows, sampling=None):
+        return [policy.given(row | {"given": [markup(opening(row["level"])), {"type": "text", "text": text}, markup(closing(row["level"]))]}) for row in rows]
+    monkeypatch.setattr(TrainerPolicy, "generate", generate)
+
+
 def test_a_judge_that_cannot_be_reached_stops_the_run(config, copied, capsys, monkeypatch):
     "Nothing half written is left; the next try begins at the same place"
     monkeypatch.setenv("VLLM_API_KEY", "none")
+    says(monkeypatch, "Good idea, thanks!")
     judge = ["--judge.model", "vllm/nobody", "--judge.base_url", "http://127.0.0.1:9/v1", "--judge.attempts", "1", "--judge.timeout", "2"]
     for path in ("models/humanlm", "checkpoints/humanlm", "trajectories"): shutil.rmtree(copied / path)
     for path in ("run.json", "config.yaml"): (copied / path).unlink()
     assert train(config, "--run.out", str(copied.parent), "--run.name", "copy", "--resume", *judge) == 2
     error = capsys.readouterr().err
-    assert re.search(r"The judge 'vllm/nobody' failed on \d of \d candidates \(limit 50%\).*resume, or raise judge.max_failed_share", error, re.S)
+    assert re.search(r"The judge 'vllm/nobody' failed on 8 of 8 candidates \(limit 50%\).*resume, or raise judge.max_failed_share", error, re.S)
     assert "Traceback" not in error and not (copied / "models" / "humanlm").exists()
     assert [p for p in files(copied) if p.startswith("trajectories")] == []
 
@@ -641,7 +651,7 @@ def openings():
 
 @needs_data
 def test_real_posts_and_requests_get_replies(real):
-    "A trained model answers each at every level: within its caps, up to its stop strings, and without a mark of the template"
+    "Whatever a trained model says, it is within its caps, up to its stop strings, and without a mark of the template"
     setup = load_policy(real / "run" / "models" / "humanlm-hetero")
     long = Example("long", "reddit", "test", "u", "c", Persona("u", "a tailor"), (Message("m", "user", "ann", "word " * 4000),), "")
     with pytest.raises(RolloutError, match="limit is 768. Raise model.max_prompt_tokens"): Talk(setup).ask(long)
@@ -655,8 +665,7 @@ def test_real_posts_and_requests_get_replies(real):
             assert [t.prompt_ids.count(mark) for mark in marks] == [3, 2], "a system message, the post, an open turn"
             assert 0 < len(t.completion_ids) <= asked[level]["max_tokens"] and not set(marks[:1]) & set(t.completion_ids)
             assert all(stop not in t.text[:-len(stop)] for stop in asked[level]["stop"]), "nothing is written behind a stop string"
-            assert not re.search(r"</?(think|response|stance)>|<\|im_|</?name>", told.text(level))
+            assert not re.search(r"<\|im_|</?name>", told.text(level))
+            assert t.fields.get(level) or t.parse_status != "ok"
             statuses[t.parse_status] += 1
-        assert "</think>" not in told.thought("response")
-        assert all((t.parse_status == "ok") == bool(t.fields.get(level)) for level, t in told.said.items())
-    assert statuses.total() == 12 and set(statuses) <= {"ok", "missing", "unterminated", "empty"}, "so little training teaches the form to few, if any"
+    assert statuses.total() == 12 and set(statuses) <= set(STATUSES)

@@ -178,6 +178,6 @@ def test_every_fate_has_a_meaning_and_counts_add_up():
 def test_half_a_million_rows_take_seconds():
     rows = random_rows(0, 500_000, 50_000, 20_000)
     for by in splitters:
-        start = time.perf_counter()
+        start = time.process_time()
         choose_evidence(rows, split(rows, by))
-        assert time.perf_counter() - start < 20, by
+        assert time.process_time() - start < 20, by

@@ -79,9 +79,9 @@ def test_every_process_drops_the_same(hashseed):
 
 @pytest.mark.parametrize("persona", ["a. b! " * 50_000, "a" * 10**6, "\n" * 10**5, {"interests": [f"item {i}" for i in range(50_000)]}])
 def test_hostile_personas_take_no_longer_than_they_are_long(persona):
-    start = time.perf_counter()
+    start = time.process_time()
     drop_persona(persona, 0.4, 0.5)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @given(FIELDS)

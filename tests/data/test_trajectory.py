@@ -67,7 +67,7 @@ def test_foreign_or_newer_file_is_refused(tmp_path):
     import pyarrow as pa, pyarrow.parquet as pq
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="layout none, expected 1"): load_trajectories(tmp_path / "a.parquet")
-    newer = pq.read_table(save_trajectories(tmp_path / "b.parquet", [make()])).replace_schema_metadata({"humanlm.data.trajectory": "9"})
+    newer = pq.read_table(save_trajectories(tmp_path / "b.parquet", [make()])).replace_schema_metadata({"humanlm.trajectory": "9"})
     pq.write_table(newer, tmp_path / "b.parquet")
     with pytest.raises(DataError, match="layout 9, expected 1"): load_trajectories(tmp_path / "b.parquet")
 

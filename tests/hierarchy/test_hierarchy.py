@@ -444,7 +444,7 @@ def test_dropout_is_a_setting(where, dropped):
 
 
 def test_a_command_lists_the_variants():
-    out = subprocess.run([sys.executable, "-m", "humanlm.hierarchy.levels"], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([sys.executable, "-m", "humanlm.levels"], capture_output=True, text=True, check=True).stdout
     assert out == f"{variants()!r}\n" and all(name in out for name in VARIANTS)
 
 

@@ -21,6 +21,7 @@ from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 from humanlm.models.client import (
     CacheError, ChatReply, ChatRequest, Limits, LLMError, ScriptedClient, Usage, chat, chat_all, client, vllm_client,
 )
+from clock import until
 from server import serving
 
 SECRET = "sk-cache-0123456789abcdef"
@@ -172,22 +173,22 @@ def test_cancelling_everybody_leaves_no_task_and_no_claim_and_keeps_what_had_arr
         cache, quick, slow = DiskCache(tmp_path), asker(seconds=0.0), asker(seconds=60)
         tasks = [asyncio.create_task(cache(chat(f"slow {i % 2}"), "test/model", slow)) for i in range(6)]
         tasks.append(asyncio.create_task(cache(chat("quick"), "test/model", quick)))
-        await asyncio.sleep(0.05)
+        await until(lambda: cache.size().replies == 1 and slow.calls == 2)
         for task in tasks: task.cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(f) for f in found] == [asyncio.CancelledError] * 6 + [ChatReply]
         assert len(asyncio.all_tasks()) == 1 and slow.calls == 2
         with cache.replies.open() as db: assert db.execute("SELECT COUNT(*) FROM claims").fetchone() == (0,)
         assert cache.size().replies == 1
-        assert (await asyncio.wait_for(cache(chat("slow 0"), "test/model", asker()), 1)).text == "yes"
+        assert (await asyncio.wait_for(cache(chat("slow 0"), "test/model", asker()), 30)).text == "yes"
     asyncio.run(main())
 
 
 def test_a_cancelled_waiter_does_not_disturb_the_asker(tmp_path):
     async def main():
-        cache, ask = DiskCache(tmp_path), asker(seconds=0.05)
+        cache, ask = DiskCache(tmp_path), asker(seconds=1.0)
         first, second, third = (asyncio.create_task(cache(chat("hello"), "test/model", ask)) for _ in range(3))
-        await asyncio.sleep(0.01)
+        await until(lambda: ask.calls)
         second.cancel()
         assert [(await t).text for t in (first, third)] == ["yes", "yes"] and second.cancelled() and ask.calls == 1
     asyncio.run(main())
@@ -246,7 +247,7 @@ def test_ctrl_c_stores_what_had_arrived_and_gives_up_the_rest(tmp_path):
     go(slow)
     while calls(tmp_path).total() < 8: time.sleep(0.01)
     slow.send_signal(signal.SIGINT)
-    slow.communicate(timeout=10)
+    slow.communicate(timeout=60)
     heir = program(tmp_path, 0, 8)
     go(heir)
     start = time.monotonic()

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from humanlm.models import client as llm
+from clock import until, virtual
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.client import (
     AnthropicClient, ChatReply, Client, Ledger, Limits, LLMError, OpenAIClient, ScriptedClient, Usage, ask, chat,
@@ -183,11 +184,11 @@ def test_empty_account_is_not_repeated(make, server):
 
 
 def test_timeout(make, server):
-    server.delay = 1.0
+    server.delay = 60.0
     start = time.perf_counter()
     with pytest.raises(LLMError, match="timeout"):
         run_sync(make(Limits(timeout=0.1, attempts=2, backoff=0.001))(chat("hello")))
-    assert time.perf_counter() - start < 4  # two attempts and the import of the SDK
+    assert time.perf_counter() - start < 40  # two attempts and the import of the SDK, not the server's minute
 
 
 def test_nobody_listens(make, server):
@@ -343,45 +344,54 @@ def test_one_refusal_pauses_the_whole_client(make, server):
     replies = run_sync(chat_all(c, [chat(str(i)) for i in range(12)]))
     assert [r.text for r in replies] == [f"you said: {i}" for i in range(12)]
     gaps = [b - a for a, b in zip(server.times, server.times[1:])]
-    assert 0.4 < max(gaps) and sorted(gaps)[-2] < 0.4  # one pause, not one for each question
-    assert server.times.index(server.times[gaps.index(max(gaps))]) < 4  # at most what was under way came before it
+    long = [i for i, gap in enumerate(gaps) if gap > 0.4]
+    assert 0 < len(long) < 4  # one pause, not one for each question; a busy machine may add its own
+    assert long[0] < 4  # at most what was under way came before it
 
 
-def test_requests_per_minute_are_spread(make, server):
-    c = make(Limits(concurrency=8, requests_per_minute=1200))
-    run_sync(c(chat("import the SDK")))
-    start = time.monotonic()
-    run_sync(chat_all(c, [chat(str(i)) for i in range(21)]))
-    times = server.times[1:]
-    assert 0.9 < time.monotonic() - start < 3
-    assert max(sum(t <= other < t + 0.5 for other in times) for t in times) <= 14  # 10, and what a tenth of a second may catch up
+class Timed(ScriptedClient):
+    "Answers at once and notes when it was asked"
+    def __init__(self, limits):
+        super().__init__(lambda r: "twelve chars", limits=limits)
+        self.times = []
+
+    async def send(self, request):
+        self.times.append(time.monotonic())
+        return await super().send(request)
 
 
-def test_tokens_per_minute_are_kept_and_what_is_not_used_is_given_back(make, server):
-    """Each question may take 303 tokens and takes 15: booked in full, ten would need 3 s after the first, instead of 0.15 s."""
-    c = make(Limits(concurrency=8, tokens_per_minute=60_000))
-    run_sync(chat_all(c, [chat("hello", max_tokens=300)] * 11))
-    assert 0.1 < server.times[-1] - server.times[0] < 2.5
+def test_requests_per_minute_are_spread(monkeypatch):
+    c = Timed(Limits(concurrency=8, requests_per_minute=1200))
+    virtual(chat_all(c, [chat(str(i)) for i in range(21)]), monkeypatch)
+    assert 1.0 <= c.times[-1] - c.times[0] < 1.1
+    assert max(sum(t <= other < t + 0.5 for other in c.times) for t in c.times) == 10
+
+
+def test_tokens_per_minute_are_kept_and_what_is_not_used_is_given_back(monkeypatch):
+    """Each question may take 302 tokens and takes 5: booked in full, ten would need 3 s after the first, instead of 0.05 s."""
+    c = Timed(Limits(concurrency=1, tokens_per_minute=60_000))
+    virtual(chat_all(c, [chat("hello", max_tokens=300)] * 11), monkeypatch)
+    assert 0.05 <= c.times[-1] - c.times[0] < 0.1
 
 
 def test_deadline_covers_retries_and_waits(make, server):
+    c = make(Limits(deadline=2.1, attempts=99, backoff=0.001, breaker=0))
+    run_sync(c(chat("import the SDK")))
     server.script = [(503, ERROR, {"retry-after": "0.2"})] * 99
-    start = time.monotonic()
-    with pytest.raises(LLMError, match="deadline of 2.1 s"):
-        run_sync(make(Limits(deadline=2.1, attempts=99, backoff=0.001, breaker=0))(chat("hello")))
-    assert time.monotonic() - start < 10
-    assert 1 < len(server.seen) < 20
+    start, before = time.monotonic(), len(server.seen)
+    with pytest.raises(LLMError, match="deadline of 2.1 s"): run_sync(c(chat("hello")))
+    assert time.monotonic() - start < 30
+    assert 1 < len(server.seen) - before < 20
 
 
 def test_breaker_opens_and_closes(make, server):
-    c = make(Limits(concurrency=4, attempts=3, backoff=0.001, breaker=5, pause=0.3))
+    c = make(Limits(concurrency=4, attempts=3, backoff=0.001, breaker=5, pause=1.0))
     server.script = [(503, ERROR, {})] * 9
     replies = run_sync(chat_all(c, [chat(str(i)) for i in range(40)]))
     assert {r.kind for r in replies} <= {"server", "unavailable"} and replies[-1].kind == "unavailable"
     assert len(server.seen) <= 9  # 5 to open it, 3 that were under way, 1 probe; without a breaker 120
     assert "has not answered since" in str(replies[-1]) and "tries again" in str(replies[-1])
-    server.script = []
-    time.sleep(0.4)
+    server.script, c._breaker.probe_at = [], 0.0  # as if the pause were over
     again = run_sync(chat_all(c, [chat(str(i)) for i in range(12)]))
     assert [r.text for r in again] == [f"you said: {i}" for i in range(12)]
 
@@ -406,7 +416,7 @@ def test_a_cancelled_probe_lets_the_next_one_through():
 
         model.send = send
         tasks = {name: asyncio.create_task(model(chat(name))) for name in "ab"}
-        await asyncio.sleep(0.1)
+        await until(lambda: sent)
         probe, waiting = tasks.pop(sent[0]), tasks.popitem()[1]
         assert model._breaker.probing and not waiting.done()
         probe.cancel()
@@ -538,21 +548,24 @@ def test_a_connection_that_is_never_made_costs_nothing(make, monkeypatch):
 
 
 def test_a_cancelled_attempt_and_a_deadline_are_on_the_bill(make, server, monkeypatch):
-    c = make(Limits(deadline=0.3, concurrency=1))
+    c = make(Limits(deadline=60, concurrency=1))
     monkeypatch.setitem(prices, c.name, (0.0, 100.0))
-    server.delay = 1.0
+    run_sync(c(chat("import the SDK", max_tokens=1)))
+    before, server.delay = c.ledger.total, 60.0
+    c.limits = replace(c.limits, deadline=1.0)
     with pytest.raises(LLMError, match="deadline"):
         run_sync(c(chat("hello", max_tokens=1000)))
+    c.limits = replace(c.limits, deadline=60)
 
     async def hurried():
         tasks = [asyncio.create_task(c(chat("hello", max_tokens=1000))) for _ in range(5)]  # four wait for their turn
-        await asyncio.sleep(0.15)
+        await until(lambda: len(server.seen) == 3)
         for t in tasks:
             t.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(hurried())
-    assert c.ledger.total.calls == 2 and c.ledger.spent == pytest.approx(0.2, abs=1e-3)
+    assert c.ledger.total.calls - before.calls == 2 and c.ledger.spent == pytest.approx(0.2, abs=1e-3)
 
 
 # ---- prices of one's own
@@ -755,7 +768,7 @@ def test_cancelling_a_waiting_call_gives_back_its_budget_and_slot(make, server, 
 
     async def scene():
         tasks = [asyncio.create_task(c(chat("hello", max_tokens=10))) for _ in range(6)]
-        await asyncio.sleep(0.5)
+        await until(lambda: len(server.seen) == 2)
         held = c.ledger.reserved
         for t in tasks:
             t.cancel()
@@ -824,11 +837,11 @@ def test_what_looks_like_a_key_is_long_and_has_digits(folder, text, kept):
 
 
 def test_hiding_keys_takes_linear_time():
-    start = time.perf_counter()
+    start = time.process_time()
     llm.redact("sk-" * 300_000)
     llm.redact("Bearer " * 300_000)
     llm.redact("Bearer" + " " * 300_000)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_no_file_elsewhere_is_read(folder, monkeypatch):

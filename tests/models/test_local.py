@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("torch")
 import numpy as np
 
+from clock import until
 from humanlm.models.client import ChatReply, Ledger, Limits, LLMError, chat, chat_all, client
 from humanlm.models.local import MINILM, Batches, Embedder, HFClient, check_files, has_minilm, minilm_folder
 from humanlm.models.weights import ModelConfig, ModelError, make_model, save_model
@@ -76,9 +77,12 @@ def test_no_thread_or_task_is_left(model):
 
 def test_cancelling_some_loses_none_of_the_others(model):
     async def work():
+        batches = model._batches.get()
+        batches.window = 3600.0  # the batch leaves when this test says so
         tasks = [asyncio.create_task(model(q)) for q in numbered(12)]
-        await asyncio.sleep(0.002)
+        await until(lambda: len(batches.waiting) == 12)
         for task in tasks[::2]: task.cancel()
+        batches._start()
         return await asyncio.gather(*tasks, return_exceptions=True)
     answers = asyncio.run(work())
     assert all(isinstance(a, asyncio.CancelledError) for a in answers[::2])

@@ -130,29 +130,31 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.core.basics import run_sync
     from humanlm.hierarchy.prompts import HierarchyConfig
     from humanlm.models.weights import ModelConfig, make_model, save_model
-    from humanlm.alignment.contract import ModelChoice, contract, load_policy
+    from humanlm.alignment.contract import ModelChoice, contract
+    from humanlm.alignment.simulator import SimulatorClient
     from humanlm.training.rollout import RolloutConfig
-    from humanlm.serve import PolicyEngine, ServeConfig, Service, open_engine, serving
+    from humanlm.serve import open_client
+    from humanlm.serving.protocol import ServeConfig
+    from humanlm.serving.service import Service, serving
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
     asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=24, thought_tokens=8)
     tags = [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")]
     folder = save_model(*make_model(config, ["the night tram is late", "the city tram is fine"], tags), tmp_path / "tram",
                         contract(config, asked, RolloutConfig(), "humanlm", "politics"))
     os.environ.update(SERVER, HUMANLM_VLLM=VLLM)
-    engine, setup = open_engine(ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"]))
+    served = open_client(ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"]))
     try:
-        with serving(Service(setup, engine, "tram")) as url:
-            them, local = OpenAI(base_url=url, api_key="none"), load_policy(folder)
-            ours = Service(local, PolicyEngine(local.policy), "tram")
+        with serving(Service(served, "tram")) as url:
+            them, ours = OpenAI(base_url=url, api_key="none"), Service(SimulatorClient(folder), "tram")
             for level in ("stance", "response"):
                 body = {"model": "tram", "temperature": 0, "messages": [{"role": "system", "content": "clips coupons"},
                                                                         {"role": "user", "name": "mila", "content": "the night tram is late"}]}
                 here = run_sync(ours.answer(ours.read(body | {"level": level})))
                 there = them.chat.completions.create(**body, extra_body={"level": level})
-                assert there.choices[0].message.content == here.answers[0].text
+                assert there.choices[0].message.content == here.said[0].text
                 assert (there.usage.prompt_tokens, there.usage.completion_tokens) == (here.tokens_in, here.tokens_out)
             many = them.chat.completions.create(**body | {"temperature": 1.0}, n=3, seed=2)
             assert len({c.message.content for c in many.choices}) > 1
     finally:
-        engine.close()
-    assert wait_until(lambda: not running(engine.child.process.pid), 10)
+        served.setup.policy.close()
+    assert wait_until(lambda: not running(served.setup.policy.child.process.pid), 10)

@@ -1,9 +1,13 @@
 """The docs build: what becomes of cells, links, outputs and formulas, and that nothing is fetched from elsewhere."""
 import importlib.util
+import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 spec = importlib.util.spec_from_file_location("build", Path(__file__).resolve().parents[2] / "docs" / "build.py")
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
@@ -68,7 +72,7 @@ def test_links_change_in_prose_only():
 
 @pytest.mark.parametrize("target, page", [
     ("00_data.ipynb", "data.md"), ("00_data.ipynb#errors", "data.md#errors"), ("/data.html#shorten", "data.md#shorten"),
-    ("../CONTRIBUTING.md", "CONTRIBUTING.md"), ("https://example.org/x", "https://example.org/x"), ("#here", "#here")])
+    ("../CONTRIBUTING.md", "CONTRIBUTING.md"), ("core", "core/basics.md"), ("https://example.org/x", "https://example.org/x"), ("#here", "#here")])
 def test_links_lead_to_pages(target, page): assert build.site_link(target, "") == page
 
 
@@ -90,10 +94,61 @@ def test_a_class_made_of_fields_shows_their_comments():
     assert shown.endswith(f"```python\n{declared}\n```") and declared.startswith("class Turn") and "  # " in declared
 
 
-def test_the_sidebar_follows_the_tens_digit():
-    nav = build.navigation([Path("00_data.ipynb"), Path("16_judges.ipynb"), Path("20_rewards.ipynb"), Path("index.ipynb")])
-    assert [list(entry)[0] for entry in nav] == ["Home", "Ground", "Interaction", "Signal", "Project"]
-    assert nav[1] == {"Ground": ["data.md"]}
+def prose(notebook: Path) -> str:
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+@pytest.fixture(scope="module")
+def symbols(): return pytest.importorskip("nbdev.doclinks", reason="needs the dev extra").NbdevLookup()
+
+
+@pytest.mark.parametrize("text", [
+    "of [`Benchmark`](03_protocol.ipynb) and", "[one `Benchmark`, two](a.ipynb)", "[a\n`Benchmark`](a.ipynb)",
+    "[`Benchmark`][ref]", "![`Benchmark`](images/a.png)", "```\n`Benchmark`\n```", "    `Benchmark`"])
+def test_a_link_or_code_that_holds_a_symbol_is_not_linked_again(text, symbols):
+    assert symbols["Benchmark"], "the example must be a symbol of the package"
+    assert build.link_symbols(text, symbols.link_line) == text
+
+
+def test_symbols_in_prose_are_linked(symbols):
+    linked = build.link_symbols("[a](b.ipynb), `Benchmark`.", symbols.link_line)
+    assert linked.startswith("[a](b.ipynb), [`Benchmark`](") and linked.endswith(").")
+
+
+def test_no_page_links_a_symbol_inside_a_link(symbols):
+    pages = {path: prose(path) for path in build.NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts}
+    linked = {path.name: build.link_symbols(text, symbols.link_line) for path, text in pages.items()}
+    assert {name for name, text in linked.items() if re.search(r"\[[^\[\]]*\[`[^`]+`\]\([^)]*\)[^\[\]]*\]\(", text)} == set()
+
+
+def test_the_menu_goes_from_how_to_pages_over_doors_to_rooms_from_the_ground_up():
+    books = "00_data 10_hierarchy 80_train 90_eval index howto/01_five data/01_mail data/10_threads core/01_basics results/01_a".split()
+    nav = build.navigation([Path(book + ".ipynb") for book in books])
+    assert [list(entry)[0] for entry in nav] == ["Home", "How to", "Doors", "Rooms", "Commands", "Results", "Project"]
+    assert nav[2:5] == [{"Doors": ["data.md", "hierarchy.md"]},
+                        {"Rooms": [{"Core": ["core/basics.md"]}, {"Data": ["data/mail.md", "data/threads.md"]}]},
+                        {"Commands": ["train.md", "eval.md"]}]
+
+
+def test_every_page_stands_in_the_menu():
+    books = [path.relative_to(build.NBS) for path in build.NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
+    flat = lambda entry: [entry] if isinstance(entry, str) else [p for e in (entry.values() if isinstance(entry, dict) else entry) for p in flat(e)]
+    assert {build.page_name(book.as_posix()) for book in books} == set(flat(build.navigation(books))) - {"CHANGELOG.md", "CONTRIBUTING.md"}
+
+
+@pytest.mark.parametrize("source, words", [
+    ("import re\nfrom x import y", "Imports"), ("test_eq(f(1), 2)", "Checks"), ("good = f()\nassert good\n", "Checks"),
+    ("with expect_fail(contains='no'): f()", "Checks"), ("for x in 'ab': test_eq(f(x), x)", "Checks"),
+    ("import re\nx = 1", ""), ("x = 1", ""), ("test_eq(f(1), 2)\nf(2)", ""), ("with open('f') as f: assert f", ""), ("%time f()", "")])
+def test_cells_that_only_import_or_only_check_are_folded(source, words):
+    assert build.summary(source) == words
+    shown = build.code_md(code(source), TO._replace(fold=True))
+    assert shown[0].startswith("<details") == bool(words) and source.strip() in shown[0]
+
+
+def test_a_cell_that_shows_something_is_not_folded():
+    assert build.code_md(code("assert f(1)", stream("out")), TO._replace(fold=True))[0] == "```python\nassert f(1)\n```"
 
 
 # ---- the finished pages
@@ -105,15 +160,27 @@ def test_formulas_become_mathml():
 
 
 @pytest.mark.parametrize("html", [
-    '<script src="https://cdn.example/x.js"></script>', '<img src="//cdn.example/x.png">',
-    '<div style="background:url(http://a/b)">', '<link rel="stylesheet" href="https://fonts.example/css">'])
-def test_what_a_page_would_fetch_is_found(tmp_path, html):
+    '<script src="https://cdn.example/x.js"></script>', '<img src="//cdn.example/x.png">', '<a href="gone.html">x</a>',
+    '<div style="background:url(http://a/b)">', '<link rel="stylesheet" href="https://fonts.example/css">',
+    '<a href="page.html#gone">x</a>', '<a href="#gone">x</a>', '<img src="gone.png">'])
+def test_what_a_page_would_fetch_and_links_that_lead_nowhere_are_found(tmp_path, html):
     (tmp_path / "page.html").write_text(html)
-    assert len(build.offline_problems(tmp_path)) == 1
+    assert len(build.site_problems(tmp_path)) == 1
 
 
-def test_links_that_people_follow_are_allowed(tmp_path):
-    (tmp_path / "page.html").write_text('<a href="https://example.org">there</a><img src="figures/x.png">'
-                                        '<link rel="canonical" href="https://h/p">')
+def test_links_that_lead_somewhere_are_allowed(tmp_path):
+    (tmp_path / "f g.png").touch()
+    (tmp_path / "page.html").write_text('<a href="https://example.org">there</a><img src="f%20g.png"><link rel="canonical" href="https://h/p">'
+                                        '<h2 id="a">A</h2><a href="#a">a</a><a href="page.html#a">a</a><a href="mailto:x@y.z">m</a><a href="/page.html">p</a>')
     (tmp_path / "page.css").write_text("a { background: url(data:image/png;base64,AA) }")
-    assert build.offline_problems(tmp_path) == []
+    assert build.site_problems(tmp_path) == []
+
+
+def test_an_aborted_build_names_the_page_and_the_reason(tmp_path, monkeypatch):
+    pytest.importorskip("material", reason="needs the docs extra")
+    (tmp_path / "_site/pages").mkdir(parents=True)
+    (tmp_path / "_site/pages/index.md").write_text("# Home\n\n[words](gone.md)")
+    config = (build.ROOT / "mkdocs.yml").read_text().replace("hooks: [docs/build.py]", "")
+    (tmp_path / "mkdocs.yml").write_text(config.replace("extra_css: [site.css]", ""))
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="index.md.*gone.md"): build.render([])

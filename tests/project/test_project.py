@@ -1,10 +1,12 @@
 """The frame of the project: settings agree, export is in sync, notebooks are clean and short, imports point down."""
-import ast, configparser, json, re, shutil, subprocess, sys, tomllib
+import ast, configparser, json, os, re, shutil, subprocess, sys, tomllib, venv, zipfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+
+import humanlm
 
 ROOT = Path(__file__).resolve().parents[2]
 NBS = sorted((ROOT / "nbs").rglob("[0-9][0-9]_*.ipynb"))
@@ -152,7 +154,7 @@ def fresh(tmp_path_factory) -> Path:
         if (ROOT / name).is_file(): shutil.copy(ROOT / name, there)
         else: shutil.copytree(ROOT / name, there, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     for old in (copy / "humanlm").rglob("*.py"):
-        if old.name != "__init__.py": old.unlink()
+        if old.name not in ("__init__.py", "__main__.py"): old.unlink()
     code = "from nbdev.doclinks import nbdev_export\nfrom nbdev.clean import nbdev_clean\nnbdev_export(); nbdev_clean()"
     subprocess.run([sys.executable, "-c", code], cwd=copy, check=True)
     return copy
@@ -168,12 +170,6 @@ def test_export_is_in_sync(fresh):
 def test_notebooks_are_clean(fresh):
     dirty = [nb.name for nb in PAGES if nb.read_bytes() != (fresh / nb.relative_to(ROOT)).read_bytes()]
     assert dirty == [], "Next: run `make export` and commit the result"
-
-
-def test_sidebar_lists_every_notebook():
-    listed = yaml.safe_load((ROOT / "nbs/sidebar.yml").read_text())["website"]["sidebar"]["contents"]
-    flat = [p for entry in listed for p in (entry["contents"] if isinstance(entry, dict) else [entry])]
-    assert sorted(flat) == sorted(p.relative_to(ROOT / "nbs").as_posix() for p in PAGES), "Next: run `make export`"
 
 
 def python(cell: dict) -> str:
@@ -277,14 +273,31 @@ def test_readme_is_made_from_the_index():
     assert out.returncode == 0, out.stderr
 
 
-def test_the_wheel_holds_modules_types_and_fixtures(tmp_path):
-    import zipfile
+def built(what: str, clone: Path) -> Path:
+    "Copy the package into a folder and build a wheel of it: `wheel`, or `editable` as `pip install -e` does"
     for name in ("pyproject.toml", "LICENSE", "README.md"):
-        if (ROOT / name).exists(): shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "humanlm", tmp_path / "humanlm", ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"
-    out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        if (ROOT / name).exists(): shutil.copy(ROOT / name, clone)
+    shutil.copytree(ROOT / "humanlm", clone / "humanlm", ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"from setuptools.build_meta import build_{what} as build; print(build('dist'))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
-    held = zipfile.ZipFile(next((tmp_path / "dist").glob("*.whl"))).namelist()
+    return next((clone / "dist").glob("*.whl"))
+
+
+def test_the_wheel_holds_modules_types_and_fixtures(tmp_path):
+    held = zipfile.ZipFile(built("wheel", tmp_path)).namelist()
     files = [p for p in (ROOT / "humanlm").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     assert {p.relative_to(ROOT).as_posix() for p in files} <= set(held)
+
+
+def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path):
+    "There the clone's own folder has the package's name, and Python took it for a package without files and version"
+    clone, place = tmp_path / "humanlm", tmp_path / "venv"
+    clone.mkdir()
+    venv.create(place, with_pip=False, symlinks=True)
+    zipfile.ZipFile(built("editable", clone)).extractall(next(place.glob("[Ll]ib*/python*/site-packages")))
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    code = "import humanlm; print(humanlm.__version__, humanlm.__file__)"
+    for folder in (tmp_path, clone, place):
+        out = subprocess.run([next(place.glob("*/python")), "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+        assert out.stdout.split() == [humanlm.__version__, str(clone / "humanlm/__init__.py")], out.stderr

@@ -12,17 +12,18 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, serving, stated
+from clock import virtual, wait_until
+from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, Config, Model, serving, stated
 
 from humanlm.models.cache import DiskCache
 from humanlm.core.basics import run_sync
-from humanlm.models.client import CacheError, Ledger, Limits, LLMError, chat, chat_all, prices, vllm_client
+from humanlm.models.client import CacheError, Ledger, Limits, LLMError, ScriptedClient, chat, chat_all, prices, vllm_client
 from humanlm.rewards.scoring import (
     JUDGE_FAULTS, JudgeRequest, LLMJudge, in_turn, score_aspects, score_group, score_groups,
 )
 
 SHARE = 0.3
-LIMITS = Limits(concurrency=64, timeout=2.0, attempts=6, backoff=0.01, longest_wait=0.1)
+LIMITS = Limits(concurrency=64, timeout=4.0, attempts=6, backoff=0.01, longest_wait=0.1)
 
 
 def mix(kinds, share=SHARE): return {kind: share / len(kinds) for kind in kinds}
@@ -77,20 +78,20 @@ def test_five_thousand_judgements_at_thirty_percent_faults(server):
     injected = sum(seen[kind] for kind in FAULTS)
     assert 0.25 < injected / seen["requests"] < 0.35
     assert seen["requests"] < 2 * 1250
-    assert seconds < 120  # about 6 on an idle core
+    assert seconds < 300  # about 6 on an idle core
 
 
 def test_without_retries_failures_are_many_and_none_is_zero(server):
     server.configure(faults=mix(FAULTS))
-    scores, statuses = judged(llm_judge(server, Limits(concurrency=64, timeout=1.0, attempts=1, breaker=0)), list(groups(300)))
+    scores, statuses = judged(llm_judge(server, Limits(concurrency=64, timeout=4.0, attempts=1, breaker=0)), list(groups(300)))
     assert 0.1 < statuses["judge failed"] / len(scores) < 0.35
     assert sum(statuses.values()) == 1200
 
 
 @pytest.mark.parametrize("kind", HTTP_FAULTS)
 def test_every_fault_of_transport_is_survived(server, kind):
-    server.configure(faults={kind: 0.5}, fault_attempts=3)
-    limits = Limits(concurrency=64, timeout=0.5 if kind == "stall" else 5.0, attempts=4, backoff=0.01, breaker=0)
+    server.configure(faults={kind: 0.5}, fault_attempts=2)
+    limits = Limits(concurrency=64, timeout=1.0 if kind == "stall" else 20.0, attempts=4, backoff=0.01, breaker=0)
     _, statuses = judged(llm_judge(server, limits), list(groups(20)))
     assert statuses == {"scored": 80}
     assert server.stats()[kind]
@@ -125,35 +126,45 @@ def test_single_judging_survives_as_well(server):
 @pytest.mark.parametrize("down", ["503", "refused"])
 def test_the_breaker_spares_a_dead_server_and_comes_back(server, down):
     server.configure(down=down)
-    judge = llm_judge(server, Limits(concurrency=8, timeout=2.0, attempts=2, backoff=0.01, breaker=5, pause=0.2))
+    judge = llm_judge(server, Limits(concurrency=8, timeout=2.0, attempts=2, backoff=0.01, breaker=5, pause=1.0))
     start = time.perf_counter()
     _, statuses = judged(judge, list(groups(200)))
     assert statuses == {"judge failed": 800}
     assert server.stats()["requests"] < 60  # without a breaker: 400
-    assert time.perf_counter() - start < 20
+    assert time.perf_counter() - start < 120
+    judge.client._breaker.probe_at = time.time() + 600  # in the middle of a pause
     with pytest.raises(LLMError) as error: run_sync(judge.client(chat("anybody there?")))
     assert error.value.kind == "unavailable"
     server.configure(down="")
-    time.sleep(0.3)
+    judge.client._breaker.probe_at = 0.0  # as if the pause were over
     judged(judge, list(groups(8, seed=1)))  # the first of these is the probe
     _, statuses = judged(judge, list(groups(200)))
     assert statuses == {"scored": 800}
 
 
-def test_a_rate_limit_that_is_known_is_kept(server):
-    server.configure(rate=50, burst=3)
-    model = vllm_client("tiny", server.url, limits=Limits(concurrency=16, requests_per_minute=50 * 60, attempts=1))
-    replies = run_sync(chat_all(model, [chat(f"question {i}") for i in range(60)]))
-    assert [r.text for r in replies] == [f"question {i}" for i in range(60)]
-    assert server.stats()["over rate"] == 0
+def asked_at_a_rate(monkeypatch, limits, rate):
+    "The replies to sixty questions of a server that counts by a virtual clock, and how many it refused"
+    counter, refused = Model(), []
+    counter.config = Config(rate=rate)
+
+    def reply(request):
+        if not (wait := counter.over_rate(time.monotonic())): return request.messages[0]["content"]
+        refused.append(wait)
+        return LLMError("rate limit", "not now", 429, wait=wait)
+    return virtual(chat_all(ScriptedClient(reply, limits=limits), [chat(f"question {i}") for i in range(60)]), monkeypatch), len(refused)
 
 
-def test_a_rate_limit_that_is_not_known_is_waited_out(server):
-    server.configure(rate=100)
-    model = vllm_client("tiny", server.url, limits=Limits(concurrency=16, attempts=30, backoff=0.05, longest_wait=0.5, breaker=0))
-    replies = run_sync(chat_all(model, [chat(f"question {i}") for i in range(60)]))
+def test_a_rate_limit_that_is_known_is_kept(monkeypatch):
+    replies, refused = asked_at_a_rate(monkeypatch, Limits(concurrency=16, requests_per_minute=50 * 60, attempts=1), rate=50)
+    assert [r.text for r in replies] == [f"question {i}" for i in range(60)] and refused == 0
+    assert asked_at_a_rate(monkeypatch, Limits(concurrency=16, attempts=1), rate=50)[1] == 59, "who does not know it is refused"
+
+
+def test_a_rate_limit_that_is_not_known_is_waited_out(monkeypatch):
+    limits = Limits(concurrency=16, attempts=30, backoff=0.05, longest_wait=0.5, breaker=0)
+    replies, refused = asked_at_a_rate(monkeypatch, limits, rate=100)
     assert [r.text for r in replies] == [f"question {i}" for i in range(60)]
-    assert 0 < server.stats()["over rate"] < 350  # about 150; over 500 if all wait as long as the unluckiest and come back at once
+    assert 0 < refused < 350  # over 500 if all wait as long as the unluckiest and come back at once
 
 
 # ---- the cache, through real HTTP
@@ -161,7 +172,7 @@ def test_a_rate_limit_that_is_not_known_is_waited_out(server):
 def test_what_failed_is_asked_again_and_what_was_answered_is_not(server, tmp_path):
     requests = list(groups(150))
     server.configure(faults=mix(FAULTS, 0.6))
-    limits = Limits(concurrency=64, timeout=1.0, attempts=2, backoff=0.01, breaker=0)
+    limits = Limits(concurrency=64, timeout=4.0, attempts=2, backoff=0.01, breaker=0)
     scores, statuses = judged(llm_judge(server, limits, DiskCache(tmp_path)), requests)
     assert statuses["judge failed"]
     failed = {s.id.partition("c")[0] for s in scores if s.status != "scored"}
@@ -242,7 +253,7 @@ def test_two_processes_fill_one_cache_and_ask_everything_once(server, tmp_path):
     server.configure(latency=0.02)
     both = [asker(server, tmp_path, 0, 400), asker(server, tmp_path, 399, -1)]
     for process in both: print(file=process.stdin, flush=True)
-    ended = [process.communicate(timeout=60) for process in both]
+    ended = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
     counts, seen = [json.loads(out) for out, _ in ended], server.stats()
     assert (seen["requests"], seen["distinct answered"], seen["most answers to one"]) == (400, 400, 1)
@@ -256,7 +267,7 @@ def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_p
     print(file=process.stdin, flush=True)
     wait_until(lambda: server.stats()["ok"] > 200)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode in (-signal.SIGINT, 1, 130)
     assert "KeyboardInterrupt" in errors
     for complaint in ("never retrieved", "was destroyed", "Event loop is closed", "unclosed"): assert complaint not in errors
@@ -266,7 +277,7 @@ def test_an_interrupt_leaves_no_orphan_and_keeps_what_was_answered(server, tmp_p
     server.configure(latency=0.0)
     server.reset()
     process = asker(server, tmp_path, 0, 1000)
-    out, errors = process.communicate("\n", timeout=60)
+    out, errors = process.communicate("\n", timeout=300)
     assert process.returncode == 0, errors
     calls, hits = json.loads(out)
     assert calls + hits == 1000
@@ -296,10 +307,3 @@ def listens(url):
     try: socket.create_connection(("127.0.0.1", int(url.split(":")[2].partition("/")[0])), timeout=1).close()
     except OSError: return False
     return True
-
-
-def wait_until(true, seconds=10):
-    limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.02)

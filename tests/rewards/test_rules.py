@@ -23,10 +23,10 @@ def test_any_two_texts_compare(truth, candidate, level, item):
 @pytest.mark.parametrize("text", ["." * 300_000, "a." * 150_000, "a'" * 150_000, "<" * 300_000, "not " * 75_000, "x" * 300_000, ":-" * 150_000,
                                   "but " * 75_000, "!?" * 150_000, "the " * 75_000, "i " * 150_000, "http:/" * 50_000])
 def test_reading_is_linear_on_hostile_text(text):
-    start = time.perf_counter()
+    start = time.process_time()
     tokens(text), read_rules(text), rule_match("response", text[:999], text)
     rule_state("communication", text), rule_state("stance", text, text)
-    assert time.perf_counter() - start < 6
+    assert time.process_time() - start < 6
 
 
 SAID = ["Nah, replacing the bus line with scooters is just silly.", "Yes please, more night trains!", "Ugh, the update broke the sound again!!",

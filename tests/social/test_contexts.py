@@ -43,9 +43,9 @@ def test_unknown_tags_are_named_with_their_attributes(text, named):
 def test_long_tags_are_shortened_and_many_open_ones_cost_little():
     long = decode_warnings(make_context(["A"], [("Rain.", {"A": f"<img src={'x' * 900}>"}, {})]))
     assert len(long) == 1 and len(long[0].message) < 120
-    start = time.perf_counter()
+    start = time.process_time()
     decode_warnings(make_context(["A"], [("Rain.", {"A": "<a " * 100_000}, {})]))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 # ---- shapes

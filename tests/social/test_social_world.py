@@ -15,7 +15,7 @@ from humanlm.social.contexts import Context, Quality, memories, to_lists, to_pub
 from humanlm.core.basics import DataError
 from humanlm.models.client import Limits, LLMError, ScriptedClient
 from humanlm.social.parsing import (
-    HINTS, JUDGE, PARSE, RULES, STYLES, TASKS, ContextStore, LLMParser, Pair, Parsed, ParsingCost, QualityReport,
+    HINTS, JUDGE, PARSE, RULES, STYLES, TASKS, ContextStore, LLMParser, Pair, Parsed, QualityReport,
     StoredParser, SymbolicParser, Unasked, Accuracy, evaluate, evaluate_folders, exact_accuracy, forgetful, futures,
     omniscient, parse_prompt, parser, parsing_cost, predict_step, quality_figure, read_record, read_verdict,
     simulation, to_csv, with_actions, with_step, worked_example,
@@ -144,16 +144,16 @@ def test_a_critic_that_fails_leaves_the_record():
 def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     asked = parser("openai/gpt-5-mini", tmp_path, client=Unasked("openai/gpt-5-mini"))
-    one, two = parsing_cost(asked, [STORY, STORY]), parsing_cost(asked, [STORY, STORY + "\n"])
+    one, two = parsing_cost(asked, [STORY, STORY])[1], parsing_cost(asked, [STORY, STORY + "\n"])[1]
     assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
     assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
     asked.store.add(asked.key(STORY), Parsed(CONTEXT))
-    assert parsing_cost(asked, [STORY]) == ParsingCost(1, 0, 0, 0, 0.0)
+    assert parsing_cost(asked, [STORY]) == (1, (0, 0, 0, 0.0))
 
 
 def test_a_price_that_nobody_knows_is_none_also_beside_a_known_one():
-    assert parsing_cost(LLMParser(Unasked("hf/x"), critic=Unasked("vllm/own")), [STORY]).dollars is None
-    assert parsing_cost(LLMParser(Unasked("hf/x")), [STORY]).dollars == 0
+    assert parsing_cost(LLMParser(Unasked("hf/x"), critic=Unasked("vllm/own")), [STORY])[1].dollars is None
+    assert parsing_cost(LLMParser(Unasked("hf/x")), [STORY])[1].dollars == 0
 
 
 # ---- keeping contexts

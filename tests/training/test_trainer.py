@@ -150,8 +150,9 @@ def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
         copy.deepcopy(model), lambda completions, **_: rewards, ours.args, Dataset.from_dict({"prompt": ["a", "b"]}), processing_class=tokenizer,
         rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": COMPLETIONS, "logprobs": None})
     plain.train()
-    assert_same(ours.model, dict(plain.model.named_parameters()), atol=1e-7)
-    assert losses(ours) == losses(plain)
+    assert_same(ours.model, dict(plain.model.named_parameters()), atol=1e-6)
+    np.testing.assert_allclose(losses(ours), losses(plain), atol=1e-6)  # two paths through the arithmetic: float32 rounds them apart
+    assert all(abs(loss) > 1e-3 for _, loss in losses(plain)), "losses near zero would agree whatever they are"
 
 
 def test_levels_share_a_batch_and_keep_their_own_caps(made, tmp_path):

@@ -1,0 +1,126 @@
+"One table of commands: every line leads somewhere, every spelling does the same, and usage lines show what was typed."
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from humanlm.core import commands
+from humanlm.core.basics import ConfigError
+from humanlm.core.commands import COMMANDS, Command, command, commands_below, main, menu
+from humanlm.core.config import PROG, RunConfig, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+SPELLINGS = """
+import io, json, runpy, sys
+from contextlib import redirect_stdout
+def said(module, *words):
+    sys.argv = ["x", *words]
+    with redirect_stdout(io.StringIO()) as out:
+        try: runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as e: code = e.code
+    return code, out.getvalue()
+print(json.dumps({word: [said("humanlm", word, "--help"), said(f"humanlm.{word}", "--help")] for word in sys.argv[1:]}))
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_line_of_the_table_leads_to_a_function(name):
+    module, function = COMMANDS[name].where.split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert " " not in name or name.split()[0] in COMMANDS, "the first word alone must list what follows it"
+
+
+def test_the_commands_of_the_readme_are_all_there():
+    assert list(commands_below()) == "train eval experiment humanual tom parsers judges levels hub serve talk".split()
+
+
+def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
+    import json
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SPELLINGS, *commands_below()], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for word, ((code, by_name), (other, by_module)) in json.loads(done.stdout).items():
+        assert (code, other) == (0, 0)
+        assert f"usage: python -m humanlm {word} " in by_name and f"usage: python -m humanlm.{word} " in by_module, word
+        assert by_name.split("\n\n", 1)[1] == by_module.split("\n\n", 1)[1], word
+
+
+@pytest.mark.parametrize("argv, code, said", [
+    ([], 0, "usage: humanlm COMMAND"), (["--help"], 0, "compare runs"), (["--version"], 0, "humanlm 0."), (["evla"], 2, "Did you mean 'eval'"),
+    (["train", "--run.nmae", "x"], 2, "Did you mean --run.name"), (["train", "-h"], 0, "usage: humanlm train ["), (["tom"], 0, "usage: humanlm tom COMMAND"),
+    (["judges", "audit", "-h"], 0, "usage: humanlm judges audit ["), (["judges", "audti"], 2, "Did you mean 'audit'"), (["levels"], 0, "labels-ssr"),
+    (["judges", "audit", "--judge.model=rule", "--dry-run"], 0, "no chat model is called")])
+def test_one_name_for_all_commands(capsys, argv, code, said):
+    assert main(argv) == code
+    shown = capsys.readouterr()
+    assert said in shown.out + shown.err and PROG.get() == ""
+
+
+def test_a_command_of_several_words_is_looked_up_only_when_it_is_called(monkeypatch):
+    monkeypatch.setitem(COMMANDS, "tom broken", Command("humanlm.nowhere:main", "cannot be imported"))
+    assert main(["tom", "--help"]) == 0
+    with pytest.raises(ModuleNotFoundError): main(["tom", "broken"])
+
+
+def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
+    "A room is a package with a `__main__.py` of two lines; its commands are lines of the table"
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room/__init__.py").write_text("from humanlm.core.commands import COMMANDS, Command\n"
+                                               "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': Command('room.work:prepare', 'get ready')}\n")
+    (tmp_path / "room/work.py").write_text("from humanlm.core.config import RunConfig, parse\n"
+                                           "def prepare(argv): print('seed', parse({'run': RunConfig}, argv, 'Get ready.').run.seed)\n")
+    (tmp_path / "room/__main__.py").write_text("from humanlm.core.commands import menu\nraise SystemExit(menu('room')())\n")
+    run = lambda *line: subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path)
+    assert run("-m", "room", "prepare", "--run.seed", "7").stdout == "seed 7\n"
+    assert "usage: python -m humanlm.room prepare [" in run("-m", "room", "prepare", "--help").stdout
+    assert "prepare  get ready" in run("-m", "room").stdout and "Did you mean 'prepare'?" in run("-m", "room", "prepair").stderr
+    by_name = "import room, sys\nfrom humanlm.core.commands import main\nsys.exit(main(['room', 'prepare', '--help']))"
+    assert "usage: humanlm room prepare [" in run("-c", by_name).stdout
+
+
+def test_what_ctrl_c_says_stands_in_the_table(monkeypatch, capsys):
+    def stop(argv): raise KeyboardInterrupt
+    monkeypatch.setattr(commands, "_unread", pytest.fail)
+    assert command("talk", stop)([]) == 130 and capsys.readouterr().err == "stopped; a conversation is not kept\n"
+    assert command("train", stop)([]) == 130 and "--resume continues" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_a_message_with_its_notes_and_any_other_a_traceback(capsys):
+    def fail(argv):
+        if argv: raise ValueError("a bug")
+        error = ConfigError("no such file")
+        error.add_note("next: look elsewhere")
+        raise error
+    assert command("train", fail)([]) == 2 and capsys.readouterr().err == "error: no such file\nnext: look elsewhere\n"
+    with pytest.raises(ValueError, match="a bug"): command("train", fail)(["x"])
+    assert PROG.get() == ""
+
+
+def test_a_command_that_is_called_by_another_shows_what_was_typed(capsys):
+    inner = command("train", lambda argv: parse({"run": RunConfig}, argv))
+    assert command("experiment", lambda argv: inner(argv))(["--help"]) == 0
+    assert "usage: python -m humanlm.experiment [" in capsys.readouterr().out
+    assert menu("tom")(["run", "--help"]) == 0 and "usage: python -m humanlm.tom run [" in capsys.readouterr().out
+
+
+def ended(code):
+    return subprocess.Popen([sys.executable, "-c", f"import sys, time\nfrom humanlm.core.commands import command\n{code}"],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_closed_pipe_ends_a_command_quietly():
+    "As in `humanlm ... | head -1`: no traceback, and the exit code of SIGPIPE"
+    process = ended("def main(argv):\n    for i in range(100_000): print(i)\nsys.exit(command('train', main)([]))")
+    assert process.stdout.readline() == b"0\n"
+    process.stdout.close()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_pipe_that_closes_before_little_is_said_is_no_error_either():
+    process = ended("def main(argv):\n    time.sleep(0.5)\n    print('late')\nsys.exit(command('train', main)([]))")
+    process.stdout.close()
+    assert process.wait(60) == 141 and process.stderr.read() == b""
+    process.stderr.close()
