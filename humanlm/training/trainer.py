@@ -376,6 +376,7 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     set_random_state(before)
     found = {"eval_validation": gather_object([value])[0]}
     Trainer.log(self, found)
+    self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
     return found
 
 # %% ../../nbs/training/04_trainer.ipynb #keep
