@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import torch
 
-from humanlm.alignment.job import keep_memory
+from humanlm.training.run import keep_memory
 from humanlm.training.advantages import broadcast, group_advantages
 
 B, T, G = 1024, 1024, 8

@@ -28,7 +28,7 @@ from humanlm.models.client import Limits, chat_all, vllm_client
 from humanlm.benchmarks.questions import Item
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.benchmarks.contexts import write_stories
-from humanlm.tom import Answers, Job, answer_all
+from humanlm.benchmarks.respondent import AnswerFile, Respondent, answer_all
 
 CONCURRENCY, LATENCY = 64, 0.05
 SAYS = "Whoever left before the last move knows nothing of it. So the place of the first move is what counts here.\nAnswer: C"
@@ -71,10 +71,10 @@ async def client(url, requests):
 
 async def run(url, items, mode, store, folder):
     "The same through a run: prompt, context, reading, scoring, keeping"
-    job = Job(hitom, mode, asker(url), parser=StoredParser(SymbolicParser(), store))
+    job = Respondent(hitom, mode, asker(url), parser=StoredParser(SymbolicParser(), store))
     await answer_all(job, items[:CONCURRENCY], lambda outcome: None, CONCURRENCY)
     job.known.clear()
-    answers = Answers(Path(folder) / "answers.jsonl")
+    answers = AnswerFile(Path(folder) / "answers.jsonl")
     with Clock() as clock: await answer_all(job, items, answers.add, 2 * CONCURRENCY)
     if len(answers.finish(item.id for item in items)) != len(items): raise SystemExit("answers are missing")
     return clock
@@ -104,8 +104,8 @@ def without_model(items):
     for solver in ("symbolic", "memory"):
         with tempfile.TemporaryDirectory() as folder:
             parser = StoredParser(SymbolicParser(), Path(folder) / "contexts") if solver == "memory" else None
-            answers = Answers(Path(folder) / "answers.jsonl")
-            with Clock() as clock: asyncio.run(answer_all(Job(hitom, "context", solver=solver, parser=parser), items, answers.add, CONCURRENCY))
+            answers = AnswerFile(Path(folder) / "answers.jsonl")
+            with Clock() as clock: asyncio.run(answer_all(Respondent(hitom, "context", solver=solver, parser=parser), items, answers.add, CONCURRENCY))
         print(f"{solver:10} {len(items) / clock.wall:>12,.0f}")
 
 

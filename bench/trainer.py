@@ -29,7 +29,7 @@ from humanlm.training.advantages import group_advantages
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.alignment.job import keep_memory
+from humanlm.training.run import keep_memory
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, make_model, render
 from humanlm.training.rollout import Method, single_turn

@@ -34,6 +34,7 @@ ABOUT = {
     "social": "stories",
     "gyms": "UserRL",
     "benchmarks": "Theory-of-Mind question sets",
+    "serving": "a person behind OpenAI's protocol",
     "engines": "the same methods on many machines",
     "commands": "humanlm train, eval, serve …",
 }

@@ -33,16 +33,21 @@ from humanlm.core.basics import (
 )
 from .data.records import DataConfig, Example, data_fingerprint, dataset_card, from_dict, load_examples
 from humanlm.alignment.evaluation import (
-    METRICS, EvalConfig, Evaluation, Results, bundle_request, bundles, judge_texts, load_evaluations, questions,
+    METRICS, EvalConfig, Evaluation, bundle_request, bundles, judge_texts, load_evaluations, questions,
     results, save_evaluations,
 )
 from .hierarchy.prompts import THINKING, HierarchyConfig, make_rows
+from .evaluation.measured import Results, save_results
 from .models.client import Ledger
 from .alignment.modes import settings_of
-from humanlm.alignment.job import (
-    REFERENCES, STATE_TEXT, evaluate_model, is_chat_model, judged, judges_record, judging_plan, keep_memory,
-    load_data, quiet_libraries, reference_texts, settle_judges, tables,
+from humanlm.alignment.heldout import (
+    REFERENCES, evaluate_model, judged, judges_record, reference_texts, settle_judges, tables,
 )
+from .alignment.plan import STATE_TEXT
+from .training.chat import is_chat_model
+from .rewards.costs import judging_plan
+from .training.run import keep_memory, quiet_libraries
+from .worlds.sources import load_data
 from humanlm.rewards.judges import (
     Asked, EvalJudgeConfig, JudgeConfig, RubricConfig, make_judge, same_judge_warning,
 )
@@ -663,8 +668,8 @@ def compare(
         evaluations = evaluate_all(c, judge, world, spent)
     with stages("results"):
         beside = tuple(name for name in evaluations if name in REFERENCES)
-        found = results(evaluations, s.eval.bootstrap, beside, c.rows.examples, s.eval.texts)._replace(judges=judges_record(s))
-        atomic_write(c.folder / "results.json", to_json(found._asdict(), indent=1))
+        found = results(evaluations, s.eval.bootstrap, beside, c.rows.examples, s.eval.texts)._replace(notes={"judges": judges_record(s)})
+        save_results(c.folder / "results.json", found)
         for metric in METRICS:
             draw_radar(c, found, metric)
         draw_dynamics(c, found)

@@ -30,7 +30,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import humanlm.train
+from .train import main as train_main
+from .training.run import COMMON, check_settings, plan as run_plan, read_settings
+from .alignment.recipe import recipe as alignment_recipe
 from .core.commands import command
 from .core.config import Settings, parse, read_yaml
 from humanlm.core.runs import (
@@ -43,9 +45,9 @@ from .data.records import Example, from_dict, load_examples
 from .alignment.evaluation import Evaluation, judge_texts, load_evaluations, save_evaluations, score_table
 from .hierarchy.prompts import TRACE, HierarchyConfig, ParsePolicy, make_rows, target
 from .hierarchy.levels import LEVELS, word_count
-from humanlm.alignment.job import (
-    evaluate_model, keep_memory, load_data, quiet_libraries, reference_texts, settle_judges,
-)
+from .alignment.heldout import evaluate_model, reference_texts, settle_judges
+from .training.run import keep_memory, quiet_libraries
+from .worlds.sources import load_data
 from .rewards.judges import make_judge
 from .core.stats import Interval, crossed_means, known_mean
 from .evaluation.results import ALL, Paired, Result, level_intervals, paired_table, results_table
@@ -80,7 +82,7 @@ class ExperimentConfig:
         )
 
 
-GROUPS = humanlm.train.GROUPS | {"experiment": ExperimentConfig, "variants": dict}
+GROUPS = COMMON | dict(alignment_recipe.groups) | {"experiment": ExperimentConfig, "variants": dict}
 
 # %% ../nbs/81_experiment.ipynb #Planned
 class Planned(NamedTuple):
@@ -308,7 +310,7 @@ def work(
     config = Path((sys.argv[1:] if argv is None else argv)[0])
     planned = _reread(config)
     _wait_for(planned.folder)
-    code = humanlm.train.main(["--config", str(config), "--resume"])
+    code = train_main(["--config", str(config), "--resume"])
     if code == 0:
         with alone(planned.folder, wait=True):
             tell(planned)
@@ -325,7 +327,7 @@ def _leave_with_parent():
 
 # %% ../nbs/81_experiment.ipynb #_reread
 def _reread(config):
-    settings = settle_judges(parse(humanlm.train.GROUPS, ["--config", str(config)]))
+    settings = read_settings(["--config", str(config)])[1]
     return Planned("", settings.run.seed, settings)
 
 # %% ../nbs/81_experiment.ipynb #_wait_for
@@ -793,7 +795,7 @@ def plan(settings: Settings) -> str:
     counts = f"{len(runs)} runs, {len(runs) - shared} cold starts, {methods} trained models; {s.workers} runs at once"
     head = [f"experiment          {counts}", f"outcome             {result_file(settings)}"]
     variants = {run.variant: run for run in reversed(runs)}
-    return "\n\n".join(["\n".join(head), *(humanlm.train.plan(run.settings) for run in reversed(variants.values()))])
+    return "\n\n".join(["\n".join(head), *(run_plan(alignment_recipe, run.settings) for run in reversed(variants.values()))])
 
 # %% ../nbs/81_experiment.ipynb #result_file
 def result_file(settings: Settings) -> Path:
@@ -805,7 +807,7 @@ def check_experiment(settings: Settings) -> list[Planned]:
     "Check every run before any starts; the runs"
     runs = planned_runs(settings)
     for run in runs:
-        humanlm.train.check_settings(run.settings)
+        check_settings(alignment_recipe, run.settings)
     return runs
 
 # %% ../nbs/81_experiment.ipynb #experiment

@@ -44,7 +44,7 @@ from humanlm.core.basics import (
     run_sync, shorten, table_cell, to_json, write_jsonl,
 )
 from .hierarchy.prompts import markup, plain
-from .alignment.job import keep_memory, quiet_libraries
+from .training.run import keep_memory, quiet_libraries
 from .core.stats import mean_interval
 from .models.weights import ModelConfig
 from .models.reader import read_answer

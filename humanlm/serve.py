@@ -100,7 +100,7 @@ def main(
     if s.dry_run:
         print(plan(s.model, s.serve))
         return 0
-    from humanlm.alignment.job import quiet_libraries
+    from humanlm.training.run import quiet_libraries
     if choose_engine(s.serve) == "transformers":
         quiet_libraries()
     try:

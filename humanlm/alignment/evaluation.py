@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['METRICS', 'Table', 'NO_SCORE', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'format_fault', 'bundles',
            'bundle_request', 'excuse_unsaid', 'judge_texts', 'evaluate', 'thought_of', 'save_evaluations',
-           'load_evaluations', 'answer_table', 'score_table', 'mean_by', 'Results', 'check_same', 'results',
-           'importance']
+           'load_evaluations', 'answer_table', 'score_table', 'mean_by', 'measured', 'results', 'importance']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 import math
@@ -25,7 +24,8 @@ from ..hierarchy.prompts import HierarchyConfig, ParsePolicy, make_rows
 from humanlm.rewards.scoring import (
     Judge, JudgeRequest, excusable, format_score, in_turn, score_aspects, score_group, score_groups,
 )
-from ..evaluation.results import Importance, Paired, Result, importance_rows, paired_rows, result_rows
+from ..evaluation.measured import Measured, Results, results as compare
+from ..evaluation.results import Importance, importance_rows
 from ..training.rollout import Policy, Sampling, by_level, copy_index, single_turn
 from ..rewards.texts import check_text_metric, text_scores
 from ..data.trajectory import Score, Trajectory, score_from_dict
@@ -312,32 +312,20 @@ def mean_by(
     with np.errstate(invalid="ignore"):
         return (sums / counts).tolist()
 
-# %% ../../nbs/alignment/03_evaluation.ipynb #Results
-class Results(NamedTuple):
-    "What `results.json` holds"
-    rows: list[Result]
-    paired: list[Paired]
-    importance: list[Importance] = []  # how scores of replies go with those of states
-    judges: dict = {}  # who judged training and test, and by which protocol
-
-
-def check_same(
-    models: Mapping[str, Sequence[Evaluation]],  # name → evaluations
-) -> None:
-    "Raise unless all models answered the same examples in the same order"
-    ids = {name: list(dict.fromkeys(e.example_id for e in found)) for name, found in models.items()}
-    first, *others = ids
-    for name in others:
-        if ids[name] != ids[first]:
-            counts = f"({len(ids[name])} and {len(ids[first])})"
-            raise DataError(f"{name} and {first} were not evaluated on the same rows {counts}. "
-                            "Evaluate both with the same data settings.")
-
-
-def _short(rows):
-    return rows[:1] if len(rows) == 2 else rows  # of a metric with one level, `all` says it already
-
 # %% ../../nbs/alignment/03_evaluation.ipynb #results-2
+def measured(
+    evaluations: Sequence[Evaluation],  # of one model
+    examples: Sequence[Example] = (),  # what was answered, for the measures
+    measures: Sequence[str] = (),  # of likeness to the real reply
+) -> list[Measured]:  # one per example: the mean of its answers
+    "Give what was measured of each example, in the form that every system shares"
+    table = score_table(evaluations, {e.id: e.reply for e in examples}, measures)
+    first = {e.example_id: e for e in reversed(evaluations)}
+    units = dict.fromkeys(e.example_id for e in evaluations)
+    def values(i): return {metric: {level: scores[i] for level, scores in by.items()} for metric, by in table.items()}
+    return [Measured(id, first[id].context_id, values(i), dict(first[id].texts)) for i, id in enumerate(units)]
+
+
 def results(
     models: Mapping[str, Sequence[Evaluation]],  # name → evaluations of the same examples
     resamples: int = 2000,
@@ -346,17 +334,9 @@ def results(
     measures: Sequence[str] = (),  # of likeness to the real reply
 ) -> Results:
     "Compute means with intervals for every model, paired differences for every two, and which states matter"
-    check_same(models)
-    replies = {e.id: e.reply for e in examples}
-    tables = {name: score_table(found, replies, measures) for name, found in models.items()}
-    contexts = list({e.example_id: e.context_id for e in next(iter(models.values()))}.values())
-    rows = [row for name, table in tables.items() for metric, scores in table.items()
-            for row in _short(result_rows(name, metric, scores, contexts, resamples=resamples))]
-    names = [name for name in models if name not in references]
-    pairs = [(a, b, m) for i, b in enumerate(names) for a in names[i + 1:] for m in tables[a] if m in tables[b]]
-    paired = [row for a, b, m in pairs
-              for row in _short(paired_rows(m, a, b, tables[a][m], tables[b][m], contexts, resamples=resamples))]
-    return Results(rows, paired, [row for name in names for row in importance(name, models[name], resamples)])
+    found = compare({name: measured(own, examples, measures) for name, own in models.items()}, resamples, references)
+    states = (row for name in models if name not in references for row in importance(name, models[name], resamples))
+    return found._replace(importance=list(states))
 
 
 def importance(

@@ -101,13 +101,14 @@ def alignment_method(
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode
+    extra: Callable | None = None,  # one more reward: trajectories → [B]; None: what the settings name
 ) -> Method:
     "Reward alignment with the person's states and replies, by group-relative advantage (HumanLM, section 3)"
     hierarchy, truth = config.hierarchy.load(), config.rollout.interleave_truth
     judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
     levels = hierarchy.names if MODES[name].rewarded == "all" else None
     reward = AlignmentReward(judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
-                             levels, seed=config.run.seed, truth_inside=truth, **judging)
+                             levels, extra, seed=config.run.seed, truth_inside=truth, **judging)
     memory = memory_of(name, rows, config.hierarchy, config.prefixes)
     rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=preparation(memory, truth))
     return Method(rollout, group_advantage(reward.weights, config.advantage), reward, memory,
@@ -115,4 +116,4 @@ def alignment_method(
 
 
 methods: dict[str, Callable[..., Method]] = {name: alignment_method for name, mode in MODES.items() if not mode.supervised}
-"Name → function of (config, judge, rows, examples, name)"
+"Name → function of (config, judge, rows, examples, name, extra)"

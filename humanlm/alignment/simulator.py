@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Said', 'ROLES', 'as_persona', 'as_context', 'Utterance', 'read_utterance', 'RequestError', 'optional', 'is_text',
            'read_message', 'read_persona', 'Scene', 'read_scene', 'RowWriter', 'Speech', 'SimulatorClient', 'drawn_as',
-           'SimulatedReply', 'Simulator']
+           'SimulatedReply', 'simulator_client', 'Simulator']
 
 # %% ../../nbs/alignment/08_simulator.ipynb #imports
 import asyncio
@@ -346,20 +346,33 @@ class SimulatedReply:
         return f"<div style='max-width:690px'>{reply}<table>{table}</table></div>"
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Simulator
+def simulator_client(
+    model: Any,  # a run, a model's folder or name, a policy or its setup, or a client that several persons share
+    hierarchy: HierarchyConfig | None = None,  # None = as the model was trained, or the defaults
+) -> SimulatorClient:
+    "Get a client from whatever names a model"
+    if isinstance(model, SimulatorClient):
+        if hierarchy is None: return model
+        model.open()
+        model = model.setup
+    setup = model if isinstance(model, PolicySetup) else load_policy(model)
+    return SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy))
+
+
 class Simulator:
     "One person, played by a model"
 
     def __init__(
         self,
-        model: Any,                       # a run, a model's folder or name, a policy, or a `SimulatorClient` that several persons share
+        model: Any,                       # as for `simulator_client`
         persona: Persona | Mapping | str, # who is played: a text, or fields
         source: str | None = None,        # where the conversation takes place; None = as in training
         hierarchy: HierarchyConfig | None = None, # None = as the run was trained, or the defaults
         sampling: Sampling | None = None,         # None = as in evaluation, seed 0
     ):
-        setup = model.setup if (shared := isinstance(model, SimulatorClient)) else load_policy(model)
-        self.persona, self.source, self.sampling = as_persona(persona), source or setup.source, sampling or setup.sampling
-        self.client = model if shared and hierarchy is None else SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy))
+        self.client = simulator_client(model, hierarchy)
+        self.persona, self.source = as_persona(persona), source or self.client.setup.source
+        self.sampling = sampling or self.client.setup.sampling
         check_name("response", self.client.levels, "level", RolloutError)
 
     def reply(

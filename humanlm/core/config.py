@@ -35,8 +35,10 @@ class RunConfig:
     """Folder in which runs are kept."""
     seed: int = 0
     """Seed of everything random."""
-    methods: list[str] = field(default_factory=lambda: ["response-only", "humanlm"])
-    """What to train, one after the other, each from the same cold start. Empty: nothing, for settings of an evaluation."""
+    recipe: str = "humanlm"
+    """Which system is trained: one of the package, or module:name of your own."""
+    methods: list[str] | None = None
+    """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings of an evaluation."""
     token_budget: int | None = None
     """Generated tokens per method: training stops at the first step past it. null: no limit."""
     wandb: str | None = None
@@ -51,8 +53,8 @@ class RunConfig:
             (plain, f"name must be a plain folder name, got {shorten(self.name)!r}"),
             (bool(self.out.strip()), "out must name a folder"),
             (0 <= self.seed < 2**32, f"seed must be from 0 to 2**32 - 1, got {self.seed}"),
-            (all(self.methods), f"methods has an empty name: {self.methods}"),
-            (len(set(self.methods)) == len(self.methods), f"methods names one twice: {self.methods}"),
+            (all(self.methods or ["-"]), f"methods has an empty name: {self.methods}"),
+            (len(set(self.methods or ())) == len(self.methods or ()), f"methods names one twice: {self.methods}"),
             (budget is None or budget > 0, f"token_budget must be positive, got {budget}"),
         )
 
@@ -113,6 +115,12 @@ class Settings:
         if name in groups:
             return groups[name]
         raise AttributeError(f"No group of settings {name!r}.{near_miss(name, groups)}")
+
+    def changed(self, **new: Any) -> "Settings":
+        "Give the same settings with other switches or other values: `changed(fresh=True, run={'seed': 1})`"
+        own = {name: self.groups[name] for name in new if name in self.groups}
+        groups = {name: group | new[name] if isinstance(group, dict) else replace(group, **new[name]) for name, group in own.items()}
+        return replace(self, groups=self.groups | groups, **{name: value for name, value in new.items() if name not in own})
 
     def to_dict(self) -> dict:
         "Give the settings of all groups as plain data"

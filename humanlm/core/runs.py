@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'save_config', 'differences', 'require_same',
-           'require_conditions', 'alone', 'process_count', 'is_main_process', 'wait_for_all', 'Stages', 'versions',
-           'git_commit', 'run_record', 'save_record']
+           'require_conditions', 'alone', 'append_row', 'grown_rows', 'trim_rows', 'process_count', 'is_main_process',
+           'wait_for_all', 'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/05_runs.ipynb #import-itertools-import-json
 import itertools
@@ -14,14 +14,16 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import humanlm
-from .basics import ConfigError, atomic_write, near_miss, shorten, to_dict, to_json
+from humanlm.core.basics import (
+    ConfigError, atomic_write, json_object, near_miss, shorten, to_dict, to_json, write_jsonl,
+)
 from .config import HARMLESS, Settings, dotted, read_yaml, settings_yaml
 
 # %% ../../nbs/core/05_runs.ipynb #run_state
@@ -177,6 +179,37 @@ def _is_at(file, path):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+# %% ../../nbs/core/05_runs.ipynb #append_row
+def append_row(
+    path: str | Path,  # JSONL; made if it is not there
+    row: Any,
+) -> None:
+    "Add one line to a file that grows"
+    with open(path, "a", encoding="utf-8", newline="\n") as file:
+        file.write(to_json(row) + "\n")
+
+
+def grown_rows(
+    path: str | Path,  # JSONL
+) -> list[dict]:
+    "Read a file that grows, without half a line at its end; `DataError` names another line that is broken"
+    try:
+        text = Path(path).read_bytes()
+    except FileNotFoundError:
+        return []
+    whole = text[:text.rfind(b"\n") + 1].splitlines()
+    return [json_object(line, f"{path}, row {n}") for n, line in enumerate(whole, 1) if not line.isspace()]
+
+
+def trim_rows(
+    path: str | Path,  # JSONL
+    keep: Callable[[dict], bool] = lambda row: True,  # which rows stay
+) -> list[dict]:  # those that stayed
+    "Make a file that grew ready to grow again: half a line at its end goes, and what will be written anew"
+    rows = [row for row in grown_rows(path) if keep(row)]
+    write_jsonl(path, rows)
+    return rows
 
 # %% ../../nbs/core/05_runs.ipynb #process_count
 def process_count() -> int:

@@ -5,29 +5,31 @@
 # %% auto #0
 __all__ = ['judges', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'OracleJudge', 'RuleJudge', 'Pair', 'labelled_pairs', 'sign',
            'rule_opinion', 'logistic', 'fit_logistic', 'EmbedJudge', 'likeness', 'calibration', 'make_embed_judge',
-           'is_judge', 'RubricConfig', 'JudgeConfig', 'EvalJudgeConfig', 'other_judge', 'same_judge_warning',
-           'play_judge', 'make_judge', 'judge_client', 'second_config', 'second_judge', 'require_auditable',
-           'require_price', 'Asked', 'JudgingCost', 'judging_cost', 'cost_line', 'audit_plan', 'run_audit',
-           'audit_command']
+           'is_judge', 'is_free', 'OwnJudge', 'RubricConfig', 'JudgeConfig', 'EvalJudgeConfig', 'other_judge',
+           'same_judge_warning', 'play_judge', 'make_judge', 'judge_client', 'second_config', 'second_judge',
+           'require_auditable', 'require_price', 'Asked', 'JudgingCost', 'judging_cost', 'cost_line', 'audit_plan',
+           'run_audit', 'audit_command']
 
 # %% ../../nbs/rewards/04_judges.ipynb #import-csv-import-json
 import csv
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from inspect import isawaitable
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from .audit import AuditConfig, Probe, audit, audit_requests, audit_table, audit_title, load_probes
 from ..models.cache import MODES, DiskCache
 from ..core.config import Settings, parse
+from ..core.plugins import is_plugin, load_plugin
 from humanlm.core.basics import (
     ConfigError, aligned, atomic_write, near_miss, require, run_sync, shorten, to_json,
 )
@@ -230,7 +232,7 @@ judges: dict[str, Callable[["JudgeConfig", World | None, Hierarchy], Judge]] = {
     "embed": lambda config, world, hierarchy: make_embed_judge(config.model.partition("/")[2] or "minilm"),
 }
 
-# %% ../../nbs/rewards/04_judges.ipynb #make_embed_judge
+# %% ../../nbs/rewards/04_judges.ipynb #is_judge
 def make_embed_judge(
     name: str, # minilm, a sentence model of the Hub, or its folder
 ) -> EmbedJudge:
@@ -242,7 +244,31 @@ def make_embed_judge(
 def is_judge(name: str) -> bool:
     "Tell whether a name means a judge, as far as that can be seen without loading anything"
     kind, _, rest = name.partition("/")
-    return name in judges or bool(rest) and kind in ("embed", *providers())
+    return name in judges or is_plugin(name) or bool(rest) and kind in ("embed", *providers())
+
+
+def is_free(name: str) -> bool:
+    "Tell whether a judge calls no chat model of ours, so that it costs nothing and needs no client"
+    return name.partition("/")[0] in judges or is_plugin(name)
+
+# %% ../../nbs/rewards/04_judges.ipynb #OwnJudge
+class OwnJudge:
+    "A judge of your own: a function of a request, async or not, or an object that is called like one"
+
+    def __init__(
+        self,
+        judge: Callable[[JudgeRequest], Any],  # → scores, or id → number in [0, 1]
+        name: str = "",
+    ):
+        self.judge, self.name = judge, getattr(judge, "name", name or getattr(judge, "__name__", "own"))
+        self.ledger = getattr(judge, "ledger", None) or Ledger()
+
+    async def __call__(self, request: JudgeRequest) -> list[Score]:
+        found = self.judge(request)
+        found = await found if isawaitable(found) else found
+        if not isinstance(found, Mapping):
+            return list(found)
+        return [Score(id, float(value), "scored" if value == value else "unsaid", judge=self.name) for id, value in found.items()]
 
 # %% ../../nbs/rewards/04_judges.ipynb #RubricConfig
 @dataclass
@@ -250,7 +276,7 @@ class RubricConfig:
     "Which judge scores, and what it is asked"
     model: str = "oracle"
     """oracle (synthetic world only), rule, embed (the small offline sentence model), embed/NAME (one of the Hub, or a
-    folder), or a chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
+    folder), module:name (your own), or a chat model: openai/gpt-5-mini, anthropic/claude-haiku-4-5, vllm/NAME, hf/NAME-or-folder"""
     variant: str = "plain"
     "Rubric of a chat model: plain, stricter, humanlike or assistant."
     protocol: str = "group"
@@ -406,6 +432,9 @@ def make_judge(
 ) -> Judge:
     "Make the judge that a config names"
     kind = config.model.partition("/")[0]
+    if client is None and is_plugin(config.model):
+        own = load_plugin(config.model, f"{config.group}.model")
+        return OwnJudge(own() if isinstance(own, type) else own, config.model)
     if client is None and kind in judges:
         judge = judges[kind](config, world, hierarchy)
         judge.ledger.budget = config.budget  # spent by a second judge, if at all
@@ -435,7 +464,7 @@ def second_config(
     "Give the settings of the second judge, if there is one"
     if not config.second: return None
     kind, other = (name.partition("/")[0] for name in (config.model, config.second))
-    address = config.base_url if kind == other or kind in judges else None
+    address = config.base_url if kind == other or is_free(config.model) else None
     return replace(config, model=config.second, second=None, base_url=address)
 
 # %% ../../nbs/rewards/04_judges.ipynb #second_judge
@@ -447,7 +476,7 @@ def second_judge(
     second = second_config(config)
     if second is None:
         return None
-    client = None if second.model.partition("/")[0] in judges else judge_client(second, ledger)
+    client = None if is_free(second.model) else judge_client(second, ledger)
     return make_judge(second, client=client)
 
 # %% ../../nbs/rewards/04_judges.ipynb #GROUPS
@@ -473,7 +502,7 @@ def require_price(
     name: str | None,  # of a judge that spends from its budget
 ) -> None:
     "Raise `ConfigError` where a budget cannot be kept, since nobody knows a price"
-    paid = name and name.partition("/")[0] not in judges
+    paid = name and not is_free(name)
     if config.budget and paid and price(name, 1, 1) is None:
         raise ConfigError(f"{config.group}.budget ${config.budget:g} cannot be kept: no price is known for {name}. "
                           f"{price_advice(name)} Or leave the budget out.")
@@ -540,7 +569,7 @@ def audit_plan(
 
 def _audit_cost(config: JudgeConfig, requests: list[JudgeRequest]) -> str:
     "Say what the questions of an audit cost"
-    if config.model.partition("/")[0] in judges:
+    if is_free(config.model):
         return "no chat model is called"
     return cost_line([judging_cost(Asked("audit", len(requests), requests), config, config.protocol)], config.model)
 

@@ -11,9 +11,11 @@ __all__ = ['TRUTH_COPY', 'LEVEL_SUMS', 'components', 'format_reward', 'length_re
 import math, zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from typing import Any, NamedTuple
 import numpy as np
 from ..core.basics import DataError, near_miss, require, shorten
+from ..core.plugins import is_plugin, load_plugin
 from ..data.records import Example
 from ..hierarchy.prompts import ParsePolicy, parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
@@ -61,17 +63,22 @@ class RewardConfig:
     """Weight of not repeating oneself."""
     over_levels: str = "mean"
     """Where one completion is rewarded for several levels (mode joint): their mean or their sum."""
+    extra: str = ""
+    """A reward of your own, module:name: a function, async or not, of B trajectories that gives B numbers, nan = no score."""
+    extra_weight: float = 1.0
+    """Its weight."""
 
     def __post_init__(self):
-        weights, how = {n: w for n, w in vars(self).items() if n != "over_levels"}, ("mean", "sum")
+        weights, how = {n: w for n, w in vars(self).items() if n not in ("over_levels", "extra")}, ("mean", "sum")
         checks = [(math.isfinite(w) and w >= 0, f"{n} must be 0 or more, got {w}") for n, w in weights.items()]
-        require("reward", *checks, (any(weights.values()), "alignment or another component needs a weight above 0"),
+        own = (not self.extra or is_plugin(self.extra), f"extra must be module:name, got {shorten(self.extra)!r}")
+        require("reward", *checks, own, (any(self.weights.values()) or bool(self.extra), "alignment or another component needs a weight above 0"),
                 (self.over_levels in how, f"over_levels is {self.over_levels!r}.{near_miss(self.over_levels, how)}"))
 
     @property
     def weights(self) -> dict[str, float]:
         "Components that count, with their weights"
-        return {n: w for n, w in vars(self).items() if w and n != "over_levels"}
+        return {n: w for n, w in vars(self).items() if w and n not in ("over_levels", "extra", "extra_weight")}
 
 # %% ../../nbs/20_rewards.ipynb #combine
 def combine(
@@ -246,10 +253,13 @@ class AlignmentReward:
         config: RewardConfig = RewardConfig(),
         hierarchy: Hierarchy = HIERARCHY,      # word caps of the levels
         levels: Sequence[str] | None = None,   # rewarded in every completion; None = the one it was asked for
+        extra: Callable[[Sequence[Trajectory]], Any] | None = None,  # B trajectories → B numbers; None = what the settings name
         **judging,                             # concurrency, max_failed_share, seed, truth_inside of `judge_trajectories`
     ):
         self.judge, self.requests, self.hierarchy, self.judging = judge, requests, hierarchy, judging | {"levels": levels}
-        self.names, self.weights, self.how = tuple(config.weights), tuple(config.weights.values()), config.over_levels
+        self.extra = extra or (load_plugin(config.extra, "reward.extra") if config.extra else None)
+        weights = config.weights | ({"extra": config.extra_weight} if self.extra else {})
+        self.names, self.weights, self.how = tuple(weights), tuple(weights.values()), config.over_levels
 
     async def __call__(
         self,
@@ -259,10 +269,19 @@ class AlignmentReward:
         if "alignment" in self.names:
             trajectories = await judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
         asked = [_question(self.requests, t.row_id) for t in trajectories]
-        rows = [[self.component(n, t, q) for n in self.names] for t, q in zip(trajectories, asked)]
+        own = await self.own(trajectories)
+        rows = [[own[i] if n == "extra" else self.component(n, t, q) for n in self.names] for i, (t, q) in enumerate(zip(trajectories, asked))]
         parts = [t.rewards | dict(zip(self.names, row)) for t, row in zip(trajectories, rows)]
         filled = [replace(t, rewards=part) for t, part in zip(trajectories, parts)]
         return Rewarded(np.array(rows, float).reshape(-1, len(self.names)), filled)
+
+    async def own(self, trajectories: Sequence[Trajectory]) -> Sequence[float]:
+        "Ask the extra reward about all trajectories at once"
+        found = self.extra(trajectories) if self.extra else ()
+        found = await found if isawaitable(found) else found
+        if self.extra and len(found) != len(trajectories):
+            raise DataError(f"The extra reward gave {len(found)} numbers for {len(trajectories)} trajectories. Give one for each, nan for none.")
+        return found
 
     def component(self, name: str, t: Trajectory, request: JudgeRequest) -> float:
         "Compute one component of a judged trajectory"

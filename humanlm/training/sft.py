@@ -26,8 +26,8 @@ from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
 from ..core.config import SFTConfig
-from ..core.runs import process_count
-from ..core.basics import DataError, atomic_write, to_json
+from ..core.runs import append_row, process_count, trim_rows
+from ..core.basics import DataError
 from ..data.records import Example, Persona
 from ..hierarchy.prompts import HierarchyConfig, markup, parts_text, plain, prompt, target
 from ..hierarchy.levels import STATES
@@ -381,23 +381,11 @@ class MetricsLog(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         "Forget the lines of this stage that a resumed run will write again"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        kept = [line for line in lines if not self.again(line, state.global_step)]
-        atomic_write(self.path, "".join(line + "\n" for line in kept))
-
-    def again(self, line: str, step: int) -> bool:
-        "Tell whether a line belongs to a step after `step` of this stage, or was cut off"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            return True
-        return row["stage"] == self.stage and row["step"] > step
+        trim_rows(self.path, lambda row: row["stage"] != self.stage or row["step"] <= state.global_step)
 
     def on_log(self, args, state, control, logs=None, **_):
         "Append one line"
-        with self.path.open("a") as file:
-            file.write(to_json({"stage": self.stage, "step": state.global_step, **logs}) + "\n")
+        append_row(self.path, {"stage": self.stage, "step": state.global_step, **logs})
 
 # %% ../../nbs/training/03_sft.ipynb #sft_args
 def sft_args(

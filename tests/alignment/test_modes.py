@@ -13,7 +13,7 @@ import yaml
 
 import humanlm.eval
 import humanlm.train
-from humanlm.core.config import parse as parse_settings
+from humanlm.training.run import check_settings, max_steps, read_settings, updates
 from humanlm.data.records import Persona, sample_examples
 from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text
@@ -84,6 +84,7 @@ def test_one_cold_start_prepares_for_all(methods, thinking):
 ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": NAMES, "next": NAMES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCORED)
 def test_what_is_asked_and_rewarded_in_twenty_steps(run, name):
     said, mode = said_by(run, name), MODES[name]
@@ -97,6 +98,7 @@ def test_what_is_asked_and_rewarded_in_twenty_steps(run, name):
     assert sum(t.parse_status == "ok" for t in said) > 4, "too few readable texts to say anything"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCORED)
 def test_every_completion_stops_where_its_mode_says(run, name):
     mode = MODES[name]
@@ -108,6 +110,7 @@ def test_every_completion_stops_where_its_mode_says(run, name):
         assert t.fields == parse(t.text, held, ParsePolicy(thinking=THINKING[name] and t.level == "response")).fields
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCORED)
 def test_what_the_prompts_ask_for(run, tokenizer, name):
     mode = MODES[name]
@@ -123,6 +126,7 @@ def test_what_the_prompts_ask_for(run, tokenizer, name):
             assert tail.endswith("<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n")
 
 
+@pytest.mark.long
 def test_groups_of_one_step_share_prompt_and_level(run):
     for name in SCORED:
         groups = {}
@@ -132,6 +136,7 @@ def test_groups_of_one_step_share_prompt_and_level(run):
 
 # ---- prefix chaining
 
+@pytest.mark.long
 def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
     "Every prefix of the real run stands on an earlier trajectory of the same example at or above the threshold"
     said, good, used = said_by(run, "prefix-chaining"), {}, 0
@@ -155,6 +160,7 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
     assert used > 0, "no level beyond the first was ever asked: nothing was tested"
 
 
+@pytest.mark.long
 def test_the_map_is_part_of_every_checkpoint(run):
     for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
         states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
@@ -165,6 +171,7 @@ def test_the_map_is_part_of_every_checkpoint(run):
     assert len(sizes) == STEPS and sizes == sorted(sizes)
 
 
+@pytest.mark.long
 def test_joint_logs_a_score_for_every_level(run):
     lines = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "joint" and "reward" in line]
     assert len(lines) == STEPS and all({f"score/{level}" for level in NAMES} <= line.keys() for line in lines)
@@ -172,6 +179,7 @@ def test_joint_logs_a_score_for_every_level(run):
 
 # ---- afterwards
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["base", "cold-start", *MODES])
 def test_each_model_says_how_it_was_trained_and_is_asked_so(run, name):
     own = json.loads((run / "models" / name / "humanlm.json").read_text())
@@ -201,15 +209,15 @@ def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == 
 
 @pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
 def test_a_file_of_the_paper_is_what_its_row_says(path):
-    s = parse_settings(humanlm.train.GROUPS, ["--config", str(path)])
-    humanlm.train.check_settings(s)
+    recipe, s = read_settings(["--config", str(path)])
+    check_settings(recipe, s)
     name, = s.run.methods
     hierarchy = hierarchy_of(s, name)
     assert (MODES[name].asks, hierarchy.thinking, len(hierarchy.load())) == TABLE[path.stem]
     assert (s.rollout.num_prompts, s.rollout.group_size, s.rollout.temperature, s.rollout.eval_temperature) == (32, 4, 0.8, 0.4)
     assert s.judge.model != s.test_judge.model and s.trainer["beta"] == 0.001 and s.trainer["learning_rate"] == 1e-6
     assert (s.trainer["epsilon"], s.trainer["delta"], s.trainer["max_grad_norm"], s.trainer["loss_type"]) == (0.2, 3.0, 1.0, "dapo")
-    assert humanlm.train.updates(s) == 8 and humanlm.train.max_steps(s, rows=320) == 80
+    assert updates(s) == 8 and max_steps(s, rows=320) == 80
     rows = training_rows(EXAMPLES, hierarchy, name)
     assert len(rows) == row_count(name, hierarchy, len(EXAMPLES))
     reply = next(row for row in rows if row["level"] == "response")
@@ -268,9 +276,10 @@ def launch(config, *argv, count=2):
     "Start a run in several processes, as torchrun and accelerate do"
     env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "humanlm.train"]
-    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=240)
+    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=900)
 
 
+@pytest.mark.long
 def test_two_processes_share_one_run_and_one_map(tmp_path):
     groups = {"run": {"methods": ["prefix-chaining"], "name": "two", "out": str(tmp_path), "report": False},
               "sft": {"lesson_steps": 20, "polite_steps": 2, "reply_steps": 2, "batch": 32},

@@ -7,12 +7,12 @@ import pytest
 
 from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.data.records import Example, Message, Persona
-from humanlm.alignment.evaluation import Evaluation, Results, save_evaluations
+from humanlm.alignment.evaluation import Evaluation, save_evaluations
+from humanlm.evaluation.measured import Results, load_results
 from humanlm.evaluation.results import ALL, Importance, Paired, Result
 from humanlm.alignment.report import (
-    PIECES, colour, completions_html, curve, demo_picture, figure_svg, headline, load_log, load_results,
-    markdown_html, paired_html, radar, results_bars, results_html, reward_curves, statement, texts_html, thin,
-    training_curves, write_report,
+    PIECES, colour, completions_html, curve, demo_picture, figure_svg, headline, load_log, markdown_html, paired_html,
+    radar, results_bars, results_html, reward_curves, statement, texts_html, thin, training_curves, write_report,
 )
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
 

@@ -205,7 +205,8 @@ def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     "A whole run: one right answer in odd form, both options, a full sentence that denies, an empty text, and no word of the kind"
     from humanlm.benchmarks.answers import Asker, AnswerConfig
     from humanlm.models.client import ScriptedClient
-    from humanlm.tom import Job, answer_all, oddity_text
+    from humanlm.benchmarks.respondent import Respondent, answer_all
+    from humanlm.benchmarks.tables import oddity_text
     rows = {"tomi": {"story": "Ira sat.", "question": "Where is the rope really?", "cands": ["crate", "sack"], "correct_answer": "crate"},
             "hitom": {"deception": False, "story_length": 1, "question_order": 0, "story": "s", "question": "Where is it?", "choices": "A. crate, B. sack", "correct_answer": "crate"},
             "mmtom": {"question": "x Question: w (a) crate (b) sack", "answer": "a", "question_type": 1.1},
@@ -219,7 +220,7 @@ def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     said = [right, both, "I would rather not say.", ""]
     model = ScriptedClient([text or " " for text in said])
     kept = []
-    asyncio.run(answer_all(Job(benchmarks[name], asker=Asker(model, benchmarks[name], AnswerConfig(form="text"))), list(loaded) * 4, kept.append, 1))
+    asyncio.run(answer_all(Respondent(benchmarks[name], asker=Asker(model, benchmarks[name], AnswerConfig(form="text"))), list(loaded) * 4, kept.append, 1))
     assert [o.scores["correct"] for o in kept] == [1, 0, 0, 0] and not any(o.failed for o in kept)
     assert [o.status for o in kept] == ["read", "several", "unreadable", "empty"]
     text = oddity_text(kept)

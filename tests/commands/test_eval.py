@@ -19,7 +19,7 @@ from humanlm.alignment.evaluation import (
     METRICS, judge_texts, load_evaluations, results, save_evaluations, score_table,
 )
 from humanlm.hierarchy.prompts import make_rows, parts_text
-from humanlm.alignment.job import load_data
+from humanlm.worlds.sources import load_data
 from humanlm.rewards.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
 from humanlm.models.client import scripts
 from humanlm.evaluation.results import ALL
@@ -479,7 +479,7 @@ def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
     save_model(*make_model(tiny, [e.reply for e in here], [f"<{level}>" for level in LEVELS]), "runs/mini/models/tiny")
     seen = []
     monkeypatch.setattr(ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args))
-    from humanlm.alignment.job import evaluate_model
+    from humanlm.alignment.heldout import evaluate_model
     assert ev.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0
     assert seen[0][0] == "runs/mini/models/tiny" and seen[0][2].hierarchy.response_tokens == 9 and len(seen[0][1]) == 4
     assert done("mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9")["tiny"]

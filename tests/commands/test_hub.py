@@ -89,7 +89,7 @@ def command(run, *args, endpoint="http://127.0.0.1:9", **env):
     "Run `python -m humanlm.hub` as somebody would; the endpoint is read when the Hub's client is imported"
     import os
     env = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)} | env
-    return subprocess.run([sys.executable, "-m", "humanlm.hub", *map(str, args)], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=180)
+    return subprocess.run([sys.executable, "-m", "humanlm.hub", *map(str, args)], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=600)
 
 
 # ---- the card
@@ -123,7 +123,7 @@ def test_what_is_published_can_be_used_without_its_run(run, tmp_path):
     here, there = load_model(run / "models/humanlm", device="cpu"), load_model(tmp_path / "repo", device="cpu")
     assert has_adapter(here.model) and not has_adapter(there.model) and (tmp_path / "repo/README.md").read_text().startswith("---\nlicense")
     ours, theirs = Simulator(run, "likes tea"), Simulator(tmp_path / "repo", "likes tea")
-    assert theirs.hierarchy.load() == ours.hierarchy.load() and theirs.source == "politics" and theirs.sampling == ours.sampling
+    assert theirs.client.setup.hierarchy.load() == ours.client.setup.hierarchy.load() and theirs.source == "politics" and theirs.sampling == ours.sampling
     assert theirs.reply("tea?") == ours.reply("tea?")
 
 
@@ -169,7 +169,7 @@ def test_a_hub_that_says_nothing_is_not_waited_for_forever(run):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
         code = "import sys, humanlm.hub as h; h.PATIENCE = 1.0; sys.exit(h.main(['push', 'mini', '--hub.repo', 'me/tram']))"
-        done = subprocess.run([sys.executable, "-c", code], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=100)
+        done = subprocess.run([sys.executable, "-c", code], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and "Nothing was published" in done.stderr and "Timeout" in done.stderr
 
 

@@ -15,13 +15,13 @@ from humanlm.data.records import (
 from humanlm.core.basics import DataError, ConfigError, write_jsonl
 from humanlm.data.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
-from humanlm.humanual import GROUPS, build, forecast, main
+from humanlm.corpus.build import GROUPS, build
+from humanlm.humanual import forecast, main
 from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, settle_times
-from humanlm.corpus.sources import rows_source
-from humanlm.corpus.store import Spool, fill
+from humanlm.corpus.store import Spool, fill, rows_source
 from humanlm.data.threads import LINES
 from humanlm.data.times import TIME_NOTES
 
@@ -244,7 +244,7 @@ def test_a_killed_process_goes_on(tmp_path):
     flags = ["--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "killed"),
              "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50"]
     process = subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 300
     while not list((tmp_path / "killed").glob("rl/train-0000[3-9].parquet")) and process.poll() is None and time.monotonic() < limit: time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -319,6 +319,7 @@ def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that
         assert main([*argv, *limit]) == 0
 
 
+@pytest.mark.long
 def test_results_are_complete(trained):
     folder, argv = trained
     found = json.loads((folder / "r.json").read_text())
@@ -329,6 +330,7 @@ def test_results_are_complete(trained):
     assert read_record(folder / "runs/t")["state"] == "finished"
 
 
+@pytest.mark.long
 def test_a_trained_model_is_a_parser_that_knows_how_to_be_asked(trained):
     folder, _ = trained
     asked = parser(f"hf/{folder}/runs/t/models/trained")
@@ -339,6 +341,7 @@ def test_a_trained_model_is_a_parser_that_knows_how_to_be_asked(trained):
     assert run_sync(asked(PAIRS[0].text, "tomi")).raw
 
 
+@pytest.mark.long
 def test_resume_goes_on_and_other_settings_are_refused(trained, capsys):
     folder, argv = trained
     with chdir(folder):
@@ -348,6 +351,7 @@ def test_resume_goes_on_and_other_settings_are_refused(trained, capsys):
     assert "other settings" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path):
     folder, argv = trained
     shutil.copytree(folder / "runs/t", tmp_path / "runs/t")

@@ -18,6 +18,7 @@ import yaml
 import humanlm.eval
 import humanlm.humanual
 import humanlm.train
+import humanlm.training.run
 import raw_rows
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
@@ -30,12 +31,12 @@ from humanlm.models.weights import END, START, load_model
 from humanlm.alignment.contract import load_policy
 from humanlm.training.rollout import ModelPolicy, RolloutError
 from humanlm.training.trainer import TrainerPolicy
-from humanlm.talk import Talk
+from humanlm.serving.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 24
+STEPS = 16
 OPINIONS = ["I like it a lot, good idea.", "No, I am against it, sorry.", "Good idea, thanks!", "I hate it, it is bad and silly."]
 TINY = {
     "run": {"methods": ["humanlm"]}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
@@ -107,6 +108,8 @@ def resume(config: Path, folder: Path) -> int: return train(config, "--run.out",
 
 # ---- a run and its folder
 
+@pytest.mark.numbers
+@pytest.mark.long
 def test_a_run_leaves_everything_behind(whole):
     found = {p.name for p in whole.iterdir()}
     assert {"config.yaml", "run.json", "metrics.jsonl", "trajectories", "checkpoints", "models", "results.json", "report.html", "data.md"} <= found
@@ -120,6 +123,8 @@ def test_a_run_leaves_everything_behind(whole):
     assert len(load_trajectories(whole / "trajectories" / "humanlm")) == STEPS * 8
 
 
+@pytest.mark.numbers
+@pytest.mark.long
 def test_killed_and_resumed_is_as_if_nothing_had_happened(config, whole, tmp_path):
     folder = tmp_path / "runs" / "killed"
     command = [sys.executable, "-m", "humanlm.train", "--config", str(config), "--run.out", str(folder.parent), "--run.name", folder.name]
@@ -153,6 +158,7 @@ def taught(tmp_path_factory):
     return config
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", TAUGHT)
 def test_a_killed_supervised_stage_goes_on_and_ends_with_the_same_weights(taught, stage, tmp_path):
     whole, folder = taught.parent / "runs" / "tiny", tmp_path / "runs" / "killed"
@@ -174,6 +180,7 @@ def answers(folder: Path, name: str) -> list[tuple]:
     return [(e["texts"], e["scores"]) for e in read_jsonl(folder / "evaluations" / f"{name}.jsonl")]
 
 
+@pytest.mark.long
 def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, capsys):
     "8.2 V13: a run asks its models as it trained them; away from it, whoever asks otherwise is told so, and it is kept with the results"
     assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
@@ -191,6 +198,7 @@ def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, 
     assert any(warning.startswith(said) for warning in json.loads((tmp_path / "other" / "run.json").read_text())["warnings"])
 
 
+@pytest.mark.long
 def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     "Each with its own weights: the curve begins at the cold start and ends at the finished model"
     assert humanlm.eval.main(["dynamics", str(whole), "--run.out", str(tmp_path)]) == 0
@@ -205,6 +213,7 @@ def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     assert (folder / "dynamics.png").stat().st_size > 5000 and "<svg" in (folder / "dynamics.svg").read_text()
 
 
+@pytest.mark.long
 def test_two_processes_never_work_on_one_run(config, whole, capsys):
     before = files(whole)
     with alone(whole):
@@ -213,9 +222,10 @@ def test_two_processes_never_work_on_one_run(config, whole, capsys):
     assert f"{whole} is in use: process {os.getpid()}" in said and "--run.name" in said and "Traceback" not in said
 
 
+@pytest.mark.long
 def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
     before = files(whole)
-    monkeypatch.setattr(humanlm.train, "run_stages", lambda run: pytest.fail("a finished run trains again"))
+    monkeypatch.setattr(humanlm.training.run, "run_stages", lambda run: pytest.fail("a finished run trains again"))
     assert train(config, "--resume") == 0
     shown = capsys.readouterr().out
     assert "has finished; --fresh starts it anew" in shown and re.search(r"^humanlm +4 ", shown, re.M)
@@ -224,6 +234,7 @@ def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys,
     assert files(whole) == before
 
 
+@pytest.mark.long
 def test_fresh_moves_the_old_run_aside(config, copied, capsys):
     old = files(copied)
     assert train(config, "--run.out", str(copied.parent), "--run.name", "copy", "--fresh", "--trainer.max_steps", "1", "--trainer.save_steps", "1") == 0
@@ -231,6 +242,8 @@ def test_fresh_moves_the_old_run_aside(config, copied, capsys):
     assert len(logged(copied)) == 1 and json.loads((copied / "run.json").read_text())["state"] == "finished"
 
 
+@pytest.mark.numbers
+@pytest.mark.long
 def test_what_was_done_is_not_done_again(config, whole, copied):
     "Killed behind the last checkpoint: the model is taken from there, and only missing evaluations are made"
     for path in ("models/humanlm", "evaluations/humanlm.jsonl", "results.json", "report.html"):
@@ -254,11 +267,14 @@ def broken(folder: Path, *steps: int) -> Path:
     return folder
 
 
+@pytest.mark.numbers
+@pytest.mark.long
 def test_a_broken_checkpoint_is_passed_over(config, whole, copied):
     assert resume(config, broken(copied, STEPS, STEPS - 4)) == 0
     assert logged(copied) == logged(whole) and weights(copied) == weights(whole)
 
 
+@pytest.mark.long
 def test_without_a_whole_checkpoint_the_run_stops_with_a_next_step(config, copied, capsys):
     before = files(broken(copied, *range(4, STEPS + 1, 4)))
     assert resume(config, copied) == 2
@@ -268,6 +284,7 @@ def test_without_a_whole_checkpoint_the_run_stops_with_a_next_step(config, copie
     assert {name for name in before | after if before.get(name) != after.get(name)} <= {"run.json", "config.yaml"}, "they hold the run's name"
 
 
+@pytest.mark.long
 def test_a_synthetic_run_compares_both_methods_at_equal_tokens(tmp_path):
     config = write(tmp_path, rows(), run={"methods": ["response-only", "humanlm"], "token_budget": 300}, judge={"model": "oracle"},
                    data={"source": "miniworld", "path": None}, world={"users": 24, "topics": 60, "posts_per_topic": 1, "replies_per_user": 12},
@@ -327,6 +344,7 @@ def test_a_budget_needs_a_price(tmp_path, capsys):
 
 # ---- a judge that stays down, a budget that ends, an audit on the way
 
+@pytest.mark.long
 def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(tmp_path, capsys):
     with serving() as server:
         config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2})
@@ -354,6 +372,7 @@ def go_down(server, requests):
     server.configure(down="503")
 
 
+@pytest.mark.long
 def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
@@ -367,6 +386,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path
         assert train(config, "--resume", "--judge.budget", "5") == 0
 
 
+@pytest.mark.long
 def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
@@ -392,6 +412,7 @@ def test_another_judge_is_chosen_for_the_test(judge, source, chosen):
     assert other_judge(JudgeConfig(judge), source) == chosen
 
 
+@pytest.mark.long
 def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
     config = write(tmp_path, rows(), judge={"audit_every": 10, "second": "scripted/judge"})
     assert train(config) == 0 and "injection" in capsys.readouterr().out
@@ -402,6 +423,7 @@ def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
     assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
 
 
+@pytest.mark.long
 def test_a_cache_does_not_answer_a_later_audit(tmp_path):
     cache = {"model": "scripted/judge", "audit_every": 10, "cache": str(tmp_path / "cache")}
     assert train(write(tmp_path, rows(), judge=cache)) == 0
@@ -409,6 +431,7 @@ def test_a_cache_does_not_answer_a_later_audit(tmp_path):
     assert spent["calls"] >= 3 * 112
 
 
+@pytest.mark.long
 def test_an_audit_that_fails_at_the_start_stops_the_run_and_is_made_again(tmp_path, capsys):
     with serving() as server:
         config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 1, "audit_every": 0})
@@ -526,6 +549,7 @@ def test_the_plan_warns_where_prompts_will_not_fit(tmp_path, capsys):
     assert train(config, "--dry-run") == 0 and "WARNING: likely" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_its_own_settings_only(config, whole, capsys):
     before = files(whole)
     assert train(config, "--resume", "--sft.noise", "0.1") == 2
@@ -548,10 +572,12 @@ def says(monkeypatch, text: str) -> None:
     monkeypatch.setattr(TrainerPolicy, "generate", generate)
 
 
+@pytest.mark.numbers
+@pytest.mark.long
 def test_a_judge_that_cannot_be_reached_stops_the_run(config, copied, capsys, monkeypatch):
     "Nothing half written is left; the next try begins at the same place"
     monkeypatch.setenv("VLLM_API_KEY", "none")
-    says(monkeypatch, "Good idea, thanks!")
+    says(monkeypatch, "Maybe, if it is cheap.")
     judge = ["--judge.model", "vllm/nobody", "--judge.base_url", "http://127.0.0.1:9/v1", "--judge.attempts", "1", "--judge.timeout", "2"]
     for path in ("models/humanlm", "checkpoints/humanlm", "trajectories"): shutil.rmtree(copied / path)
     for path in ("run.json", "config.yaml"): (copied / path).unlink()
@@ -580,6 +606,7 @@ def evil_rows():
                   persona={"user_id": f"<u{i % 4}>", "text": f"street {i % 4}, {EVIL[:90]} {{persona}} <persona>"})
 
 
+@pytest.mark.long
 def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_path):
     config = write(tmp_path, list(evil_rows()), trainer={"max_steps": 4, "save_steps": 4})
     assert train(config) == 0
@@ -596,6 +623,7 @@ def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_pat
     assert all(line["parse/ok"] is not None for line in logged(folder)) and len(logged(folder)) == 4
 
 
+@pytest.mark.long
 def test_hostile_threads_go_the_same_way(tmp_path):
     posts = [{"thread": f"<t{i // 4}>", "id": str(i), "user": f"<u{i % 4}>", "text": f"{OPINIONS[i % 3]} {EVIL} {i}",
               "parents": [str(i - 1)] if i % 4 else []} for i in range(160)]
@@ -626,6 +654,8 @@ def real(tmp_path_factory):
     return folder
 
 
+@pytest.mark.numbers
+@pytest.mark.long
 @needs_data
 def test_a_built_log_is_trained_on_and_evaluated(real, capsys, monkeypatch):
     found = json.loads((real / "run" / "results.json").read_text())
@@ -649,6 +679,8 @@ def openings():
             yield map_row(source, raw_rows.row([raw_rows.said(role, raw[field])], "Yes.", f"post{i}", role, {}))
 
 
+@pytest.mark.numbers
+@pytest.mark.long
 @needs_data
 def test_real_posts_and_requests_get_replies(real):
     "Whatever a trained model says, it is within its caps, up to its stop strings, and without a mark of the template"

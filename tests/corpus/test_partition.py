@@ -175,9 +175,9 @@ def test_every_fate_has_a_meaning_and_counts_add_up():
     assert Groups.by(rows.context, rows.time).count(np.ones(400, bool)).sum() == 400
 
 
-def test_half_a_million_rows_take_seconds():
-    rows = random_rows(0, 500_000, 50_000, 20_000)
+def test_a_hundred_thousand_rows_take_seconds():
+    rows = random_rows(0, 100_000, 10_000, 4_000)
     for by in splitters:
         start = time.process_time()
         choose_evidence(rows, split(rows, by))
-        assert time.process_time() - start < 20, by
+        assert time.process_time() - start < 8, by

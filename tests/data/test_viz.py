@@ -210,7 +210,7 @@ def test_no_candidate_runs_in_a_real_browser(tmp_path):
     page = tmp_path / "page.html"
     page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{batch.html()}", "utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
-    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=600)
     assert "<title>quiet</title>" in done.stdout, "a text ran as a script"
     body = done.stdout.split("</title>")[1]
     assert not any(f"<{name}" in body for name in ("script", "img", "svg"))

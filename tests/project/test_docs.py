@@ -3,6 +3,7 @@ import importlib.util
 import json
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,37 @@ def test_every_page_stands_in_the_menu():
     books = [path.relative_to(build.NBS) for path in build.NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
     flat = lambda entry: [entry] if isinstance(entry, str) else [p for e in (entry.values() if isinstance(entry, dict) else entry) for p in flat(e)]
     assert {build.page_name(book.as_posix()) for book in books} == set(flat(build.navigation(books))) - {"CHANGELOG.md", "CONTRIBUTING.md"}
+
+
+DOORS = sorted(path for path in build.NBS.glob("[0-7]*_*.ipynb"))
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda path: path.stem)
+def test_a_door_opens_with_purpose_picture_use_and_the_pages_of_its_room(door):
+    exported = lambda cell: "".join(cell["source"]).startswith("#| export")
+    cells = list(takewhile(lambda cell: not exported(cell), json.loads(door.read_text("utf-8"))["cells"]))[1:]
+    text = ["".join(cell["source"]) for cell in cells]
+    assert len(cells) <= 10, "purpose, picture, use and links stand in the first ten cells, before any source"
+    kinds = [kind for cell in cells for out in cell.get("outputs", []) for kind in out.get("data", {})]
+    assert {"image/png", "image/svg+xml", "text/html"} & set(kinds), "show a picture"
+    uses = [i for i, cell in enumerate(cells) if cell.get("outputs") and not text[i].startswith("fig")]
+    assert uses and max(text[i].count("\n") for i in uses) < 12, "about ten lines of use, with what they give"
+    room = rooms_of()[door.name]
+    pages = {path.name for path in (build.NBS / room).glob("*.ipynb")}
+    assert pages & set(re.findall(r"\((?:%s)/(\w+\.ipynb)" % room, "".join(text))), "link the pages of the room"
+
+
+def test_the_front_page_leads_to_every_room_and_its_map_is_drawn_from_the_table_of_rooms():
+    import map as house_map
+    import rooms
+    assert [name for name in rooms.ABOUT if name in rooms.ROOMS] == rooms.ROOMS, "docs/rooms.py: ABOUT describes each room, in the order of ROOMS"
+    assert house_map.FILE.read_text("utf-8") == house_map.drawing(), "Next: run `python docs/map.py`"
+    assert [room for room in rooms.ROOMS if f"[{room}]({room})" not in prose(build.NBS / "index.ipynb")] == [], "link the room in nbs/index.ipynb"
+
+
+def rooms_of() -> dict[str, str]:
+    import rooms
+    return {page.notebook.name: page.room for page in rooms.pages()}
 
 
 @pytest.mark.parametrize("source, words", [

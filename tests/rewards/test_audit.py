@@ -215,7 +215,7 @@ def test_a_scatter_of_judges_takes_missing_scores_and_long_names():
 # ---- the command
 
 def command(*line, cwd=None):
-    return subprocess.run([sys.executable, "-m", "humanlm.judges", *line], capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run([sys.executable, "-m", "humanlm.judges", *line], capture_output=True, text=True, cwd=cwd, timeout=600)
 
 
 def test_command_prints_a_table_and_keeps_json(tmp_path):

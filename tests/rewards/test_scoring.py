@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from mangle import DAMAGE, mangled
 
+from clock import until
 from humanlm.core.basics import ConfigError, run_sync, to_dict
 from humanlm.data.records import Message
 from humanlm.hierarchy.levels import HIERARCHY, STATES
@@ -101,7 +102,7 @@ def test_a_cancelled_task_stays_cancelled():
 
     async def run():
         task = asyncio.create_task(score_groups(Stuck(), [four] * 10, concurrency=3))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(started) == 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError): await task
         return [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
@@ -323,7 +324,7 @@ def test_fuzzed_answers_bind_rightly_or_not_at_all():
                 sums = max(0.0, sum(raw["matches"]) / len(raw["matches"]) - raw["penalty"])
                 assert score.value == pytest.approx(raw["score"] if "no matches" in score.flags else sums), (text, score)
     assert statuses["scored"] > 20_000 and statuses["judge failed"] > 5000
-    assert time.process_time() - start < 120  # about 12 s on an idle core
+    assert time.process_time() - start < 120  # about 12 s
 
 
 def test_an_answer_that_breaks_off_anywhere_gives_right_scores_or_none():

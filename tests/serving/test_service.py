@@ -220,10 +220,10 @@ def test_a_stopped_server_finishes_what_it_has_begun():
 
 def get(url: str) -> bytes:
     import urllib.request
-    return urllib.request.urlopen(url, timeout=10).read()
+    return urllib.request.urlopen(url, timeout=60).read()
 
 
-def until(holds, seconds: float = 20.0) -> None:
+def until(holds, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
@@ -290,7 +290,7 @@ def test_what_nobody_foresaw_is_an_error_in_openais_form(service, monkeypatch):
 
 
 def raw(url, method, path, body=None, headers={}):
-    line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=20)
+    line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
     line.request(method, path, body, headers)
     answer = line.getresponse()
     return answer.status, json.loads(answer.read())["error"]
@@ -309,7 +309,7 @@ def test_whatever_is_sent_the_answer_has_openais_form(url, method, path, body, s
 
 def test_odd_texts_come_through(url):
     body = {"model": "tram", "max_tokens": 1, "messages": [{"role": "system", "content": "\ud800"}, {"role": "user", "name": "\x00<b>", "content": "\ud83d x\u202e"}]}
-    line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=20)
+    line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
     line.request("POST", "/v1/chat/completions", json.dumps(body))
     assert line.getresponse().status == 200
 

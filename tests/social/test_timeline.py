@@ -288,7 +288,7 @@ def test_a_browser_draws_the_page_and_its_chips_hide(tmp_path):
                    "--window-size=700,2400",
                    f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / name}.png",
                    (tmp_path / f"{name}.html").as_uri()]
-        subprocess.run(command, capture_output=True, timeout=300, check=True)
+        subprocess.run(command, capture_output=True, timeout=600, check=True)
         return {colour: n for n, colour in Image.open(tmp_path / f"{name}.png").convert("RGB").getcolors(1 << 24)}
 
     page = timeline_page(GOLDEN)

@@ -21,6 +21,7 @@ from humanlm.training.sft import (
     MetricsLog, Progress, muon_adamw, reply_rows, sft_dataset, sft_row, thought_from, train_sft, world_rows,
 )
 
+pytestmark = pytest.mark.numbers
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
 SMALL = SFTConfig(lesson_steps=20, polite_steps=10, batch=16)

@@ -36,6 +36,7 @@ from humanlm.training.trainer import (
 )
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 
+pytestmark = pytest.mark.numbers
 EXAMPLES = sample_examples()[:6]
 CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
 ROWS = make_rows(EXAMPLES, CONFIG, ["stance"])
