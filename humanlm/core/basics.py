@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'atomic_path',
-           'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl', 'jsonl_rows', 'escape',
-           'table_cell', 'aligned', 'run_sync']
+           'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl', 'jsonl_rows',
+           'json_object', 'escape', 'table_cell', 'aligned', 'run_sync']
 
 # %% ../../nbs/core/01_basics.ipynb #import-hashlib-import-html
 import hashlib
@@ -217,10 +217,14 @@ def jsonl_rows(
         for n, line in enumerate(lines, 1):
             if not line.isspace():
                 where = f"{path}, row {n}"
-                yield where, _json_object(line, where)
+                yield where, json_object(line, where)
 
-# %% ../../nbs/core/01_basics.ipynb #_json_object
-def _json_object(line, where):
+# %% ../../nbs/core/01_basics.ipynb #json_object
+def json_object(
+    line: bytes,  # UTF-8
+    where: str,  # for messages
+) -> dict:
+    "Read one JSON object; `DataError` says where it is broken"
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
