@@ -5,20 +5,21 @@
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'atomic_path',
            'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl', 'jsonl_rows',
-           'json_object', 'escape', 'table_cell', 'aligned', 'run_sync']
+           'json_object', 'run_sync']
 
 # %% ../../nbs/core/01_basics.ipynb #import-hashlib-import-html
 import hashlib
-import html
 import json
 import os
 import re
 import shutil
 import tempfile
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -235,62 +236,72 @@ def json_object(
 def _shown(line):
     return repr(shorten(line[:400].decode("utf-8", "replace")))
 
-# %% ../../nbs/core/01_basics.ipynb #escape
-def escape(
-    text: object,  # anything; shown as `str`
-) -> str:
-    "Make text safe to show inside HTML, attribute values included"
-    return html.escape(_UNSEEN.sub("\ufffd", str(text)), quote=True)
-
-
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-# %% ../../nbs/core/01_basics.ipynb #table_cell
-def table_cell(
-    text: object,  # anything; shown as `str`
-    n: int = 80,  # longest text, in characters
-) -> str:
-    "Make text safe to show in a cell of a Markdown table"
-    return escape(shorten(text, n)).replace("|", "&#124;")
-
-# %% ../../nbs/core/01_basics.ipynb #aligned
-def aligned(
-    text: str,  # Markdown, perhaps with tables
-) -> str:
-    "Pad the columns of tables and undo escapes, for reading without a renderer"
-    blocks = [block.split("\n") for block in text.split("\n\n")]
-    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else map(html.unescape, lines)) for lines in blocks)
-
-
-def _padded(lines):
-    head, rule, *body = ([html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
-    widths = [max(map(len, column)) for column in zip(head, *body)]
-    pads = [str.rjust if mark.endswith(":") else str.ljust for mark in rule]
-    shown = ["  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths)).rstrip() for row in (head, *body)]
-    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
-
 # %% ../../nbs/core/01_basics.ipynb #run_sync
 def run_sync(
     coroutine: Coroutine,  # what to wait for
 ) -> Any:
     "Run a coroutine to its end and return its result, whether or not a loop is running here"
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
+    from concurrent.futures import wait
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
+        return _in_loop(coroutine)
     running = []
 
     async def main():
         running.append(asyncio.current_task())
         return await coroutine
 
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            return pool.submit(asyncio.run, main()).result()
-        except KeyboardInterrupt:
-            for task in running:
-                task.get_loop().call_soon_threadsafe(task.cancel)
-            raise
+    work = _beside().submit(_in_loop, main())
+    try:
+        return work.result()
+    except KeyboardInterrupt:
+        for task in running:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        wait([work])
+        raise
+
+# %% ../../nbs/core/01_basics.ipynb #_in_loop
+_OWN, _BESIDE = threading.local(), []  # what a thread keeps; the thread for calls inside a running loop
+
+
+def _in_loop(coroutine):
+    "Run a coroutine on the loop that the thread keeps; threads that come and go make one for each call"
+    import asyncio
+    if not (threading.current_thread() is threading.main_thread() or hasattr(_OWN, "keeps")):
+        return asyncio.run(coroutine)
+    if not hasattr(_OWN, "runner"):
+        _OWN.runner = asyncio.Runner()
+    try:
+        return _OWN.runner.run(coroutine, context=copy_context())
+    finally:
+        if left := asyncio.all_tasks(_OWN.runner.get_loop()):
+            _OWN.runner.run(_cancelled(left))
+
+
+async def _cancelled(tasks):
+    import asyncio
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _beside():
+    "A thread for what is called inside a running loop: always the same one for the main thread"
+    from concurrent.futures import ThreadPoolExecutor
+    if threading.current_thread() is not threading.main_thread():
+        return ThreadPoolExecutor(1)
+    if not _BESIDE:
+        _BESIDE.append(ThreadPoolExecutor(1, initializer=lambda: setattr(_OWN, "keeps", True)))
+    return _BESIDE[0]
+
+
+def _forget():
+    "Let a forked process begin with loops of its own"
+    _OWN.__dict__.clear()
+    _BESIDE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
