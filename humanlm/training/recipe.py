@@ -60,7 +60,7 @@ class Recipe:
         "List the stages of a run, each after the one it starts from"
         raise NotImplementedError
 
-    def contract(self, run: Any, name: str) -> dict[str, str]:
+    def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how a model must be asked: files that lie beside its weights, path → text"
         return {}
 
@@ -103,6 +103,7 @@ class Recipe:
 # %% ../../nbs/training/05_recipe.ipynb #RECIPES
 RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
+    "parser": "humanlm.social.recipe:recipe",
 }
 
 
