@@ -145,7 +145,7 @@ def pattern(house: list[Page]) -> str:
 
 def main() -> int:
     house = pages()
-    if "--light" in sys.argv: return print(pattern([p for p in house if p.room in LIGHT])) or 0
+    if "--light" in sys.argv: return print(pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")])) or 0
     problems = law_problems({p.module: ast.parse(p.path.read_text("utf-8")) for p in house}, house)
     if "--check" not in sys.argv:
         rooms, twice = survey(house)

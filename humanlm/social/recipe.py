@@ -393,7 +393,7 @@ class ParserRecipe(Recipe):
         "Add what makes the results complete without the run's folder; keep them under `parser.results` too"
         account = run_account(run)
         if run.settings.parser.results:
-            whole = run_record(run.settings, run.work.fingerprint, run.stages, "finished") | account | {"settings": run.settings}
+            whole = run_record(run.settings, run.work.fingerprint, run.stages, "finished") | account | {"settings": run.settings.to_dict()}
             atomic_write(run.settings.parser.results, to_json(whole, indent=1) + "\n")
         return found._replace(notes=found.notes | account)
 

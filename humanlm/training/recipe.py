@@ -92,9 +92,8 @@ class Recipe:
         "Describe settings in a few words, for tables of several files"
         return {}
 
-    def report(self, folder: Path) -> Path:
-        "Write the report of a finished run"
-        raise NotImplementedError
+    def report(self, folder: Path) -> Path | None:
+        "Write the report of a finished run, if there is one"
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the pages of the report: name → (title, what it shows, how it is drawn)"

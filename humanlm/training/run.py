@@ -434,7 +434,7 @@ def show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     report = folder / "report.html"
     if settings.run.report and not report.exists():
         recipe.report(folder)
-    print(table(recipe, folder) + (f"\n\nreport: {report}" if settings.run.report else ""))
+    print(table(recipe, folder) + (f"\n\nreport: {report}" if report.exists() else ""))
 
 # %% ../../nbs/training/06_run.ipynb #fit
 def fit(

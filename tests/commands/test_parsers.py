@@ -19,7 +19,7 @@ from humanlm.social.stories import generate
 from humanlm.tom import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
-TINY = ["--run.report", "false", "--model.layers", "1", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "32"]
+TINY = ["--model.layers", "1", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "32"]
 
 
 def result(pair, **more) -> dict:
