@@ -10,9 +10,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from .core.basics import aligned, atomic_write, to_json
+from .core.basics import atomic_write, to_json
 from .core.commands import menu
 from .core.config import Settings, parse
+from .core.html import aligned
 from .social.pairs import make_sets, token_counter, write_sets
 from .social.recipe import data_plan, examine, known_stories, named_parser, recipe, report, report_table
 from .training.run import COMMON, keep_memory, quiet_libraries, read_settings, train_or_plan

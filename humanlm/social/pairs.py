@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 # %% ../../nbs/social/52_pairs.ipynb #from-humanlm-core-basics
 from humanlm.core.basics import (
-    DataError, atomic_path, atomic_write, fingerprint, require, shorten, table_cell, to_json, write_jsonl,
+    DataError, atomic_path, atomic_write, fingerprint, require, shorten, to_json, write_jsonl,
 )
+from ..core.html import table_cell
 from ..models.weights import ModelConfig
 from humanlm.social.contexts import (
     Context, clauses, decode, is_none, make_context, observation_scores, read_context, split_mental, to_lists, violations,

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # %% ../../nbs/social/53_recipe.ipynb #from-humanlm-core-basics
-from ..core.basics import DataError, atomic_write, fingerprint, jsonl_rows, run_sync, shorten, table_cell, to_json
+from ..core.basics import DataError, atomic_write, fingerprint, jsonl_rows, run_sync, shorten, to_json
 from ..core.config import Settings
+from ..core.html import table_cell
 from ..core.runs import run_record
 from ..evaluation.measured import Measured, Results, load_measured, score_table
 from ..evaluation.results import Result, result_rows

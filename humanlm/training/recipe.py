@@ -92,12 +92,14 @@ class Recipe:
         "Describe settings in a few words, for tables of several files"
         return {}
 
-    def report(self, folder: Path) -> Path | None:
-        "Write the report of a finished run, if there is one"
+    def report(self, folder: Path) -> Path:
+        "Write the report of a finished run"
+        from humanlm.evaluation.report import write_report
+        return write_report(folder, self.sections())
 
-    def sections(self) -> Mapping[str, tuple]:
-        "Give the pages of the report: name → (title, what it shows, how it is drawn)"
-        return {}
+    def sections(self) -> Mapping[str, tuple] | None:
+        "Give the sections of the report: name → (title, the line below it, what draws it); None: those that serve every run"
+        return None
 
 # %% ../../nbs/training/05_recipe.ipynb #RECIPES
 RECIPES: dict[str, str] = {
