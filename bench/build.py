@@ -51,12 +51,12 @@ def make_file(path, n, seed=0):
 
 def settings(path, out, sets):
     from humanlm.core.config import parse
-    from humanlm.humanual import GROUPS
+    from humanlm.corpus.build import GROUPS
     return parse(GROUPS, [f"--build.path={path}", "--build.source=reddit", f"--build.out={out}", f"--build.sets={json.dumps(sets)}"])
 
 
 def measure_build(path, tmp, sets):
-    from humanlm.humanual import build
+    from humanlm.corpus.build import build
     out = tmp / "out"
     shutil.rmtree(out, ignore_errors=True)
     with Clock() as clock: build(settings(path, out, sets))

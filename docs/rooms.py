@@ -34,8 +34,8 @@ ABOUT = {
     "social": "stories",
     "gyms": "UserRL",
     "benchmarks": "Theory-of-Mind question sets",
-    "serving": "a person behind OpenAI's protocol",
     "engines": "the same methods on many machines",
+    "serving": "trained simulators for other people",
     "commands": "humanlm train, eval, serve …",
 }
 

@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain, count
@@ -49,7 +49,7 @@ from .rewards.costs import judging_plan
 from .training.run import keep_memory, quiet_libraries
 from .worlds.sources import load_data
 from humanlm.rewards.judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, RubricConfig, make_judge, same_judge_warning,
+    RUBRIC, Asked, EvalJudgeConfig, JudgeConfig, make_judge, same_judge_warning,
 )
 from .evaluation.results import ALL, paired_table
 from .worlds.mini import World, WorldConfig, make_world
@@ -336,7 +336,7 @@ def conditions(
         "version": version, "rows": rows, "world": s.world if s.data.source == "miniworld" else None,
         "hierarchy": s.hierarchy, "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
         "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
-        "judge": {field.name: getattr(s.test_judge, field.name) for field in fields(RubricConfig)}})
+        "judge": {name: getattr(s.test_judge, name) for name in RUBRIC}})
 
 # %% ../nbs/90_eval.ipynb #judged_by_run
 def judged_by_run(

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from .contract import ModelChoice, load_policy
     from .evaluation import EvalConfig, evaluate
     from .grpo import alignment_method
-    from .simulator import Simulator
+    from .simulator import Simulator, SimulatorClient
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "contract": ["ModelChoice", "load_policy"],
     "evaluation": ["EvalConfig", "evaluate"],
     "grpo": ["alignment_method"],
-    "simulator": ["Simulator"],
+    "simulator": ["Simulator", "SimulatorClient"],
 })

@@ -35,7 +35,7 @@ from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training
 from ..rewards.audit import audit, audit_table
 from humanlm.rewards.judges import (
-    EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, require_price, same_judge_warning, second_judge,
+    EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, same_judge_warning, second_judge,
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError
@@ -61,10 +61,10 @@ def check_judge(judge: JudgeConfig, data: Data) -> None:
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
                           "such as openai/gpt-5-mini.")
-    require_price(judge, judge.model)
+    judge.require_price(judge.model)
     for field in ("model", "second") if judge.audit_every is not None else ():
         require_auditable(getattr(judge, field), f"{judge.group}.{field}")
-        require_price(judge, getattr(judge, field))
+        judge.require_price(getattr(judge, field))
 
 
 def load_work(

@@ -134,15 +134,17 @@ def read_message(
     role = message.get("role") if isinstance(message, dict) else message
     if not isinstance(message, dict) or role not in ROLES:
         raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {shorten(repr(role))}", f"{where}.role")
-    name = optional(message, "name", lambda n: n == "" or is_text(n, 200), "a text of at most 200 characters", f"{where}.") or ""
-    return role, Message(where, name=SPEAKER if role == "assistant" else name, content=_content(message.get("content"), where))
+    fits, what = (lambda name: name == "" or is_text(name, 200)), "a text of at most 200 characters"
+    name = optional(message, "name", fits, what, f"{where}.") or ""
+    return role, Message(where, name=SPEAKER if role == "assistant" else name, content=_content(message, where))
 
 
-def _content(content, where):
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else [] if content is None else content
-    if isinstance(parts, list) and all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in parts):
-        return "".join(p["text"] for p in parts)
-    raise RequestError(f"{where}.content must be a text, or a list of parts of type text, got {shorten(repr(content))}", f"{where}.content")
+def _content(message, where):
+    def is_part(part): return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+    found = optional(message, "content", lambda c: isinstance(c, str) or isinstance(c, list) and all(map(is_part, c)),
+                     "a text, or a list of parts of type text", f"{where}.") or ""
+    return found if isinstance(found, str) else "".join(part["text"] for part in found)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #read_persona
 def read_persona(
@@ -228,7 +230,8 @@ class Speech(NamedTuple):
     def reply(self) -> ChatReply:
         "The same as any chat model gives it; level, statuses and thoughts stand beside the text"
         texts = tuple(u.text for u in self.said)
-        extra = {"level": self.scene.level, "statuses": [u.status for u in self.said], "thoughts": [u.thought for u in self.said]}
+        extra = {"level": self.scene.level}
+        extra |= {"statuses": [u.status for u in self.said], "thoughts": [u.thought for u in self.said]}
         return ChatReply(texts[0], Usage(1, 0, self.tokens_in, self.tokens_out, 0.0), finish=self.finish,
                          texts=texts if len(texts) > 1 else (), extra=extra)
 
@@ -304,8 +307,8 @@ def drawn_as(
     own: Sampling,  # of the model, where the request leaves something open
 ) -> Sampling:  # with a seed per answer
     "Say how the answers to a request are drawn"
-    temperature, top_p = (getattr(own if getattr(request, name) is None else request, name) for name in ("temperature", "top_p"))
-    return replace(own, temperature=float(temperature), top_p=float(top_p), seed=tuple(seeds(request)))
+    wanted = {name: getattr(request, name) for name in ("temperature", "top_p") if getattr(request, name) is not None}
+    return replace(own, **{name: float(value) for name, value in wanted.items()}, seed=tuple(seeds(request)))
 
 
 def _at(level, completion, row, hierarchy):
@@ -316,15 +319,16 @@ def _at(level, completion, row, hierarchy):
 def _setup(name, place):
     found, _, setup = _loaded(name, lambda: how_to_ask(place))
     on_hub = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(found)) and not Path(found).parent.exists()
-    if on_hub or (Path(found) / "config.json").is_file() or (Path(found) / "adapter_config.json").is_file(): return setup
-    raise LLMError("unknown model", f"{name}: no model lies in {place}. Give a run (its folder, or its name below runs/), a model's folder, "
-                   "or ORG/NAME of the Hub.")
+    if on_hub or any((Path(found) / file).is_file() for file in ("config.json", "adapter_config.json")): return setup
+    raise LLMError("unknown model", f"{name}: no model lies in {place}. Give a run (its folder, or its name below runs/), "
+                   "a model's folder, or ORG/NAME of the Hub.")
 
 
 def _loaded(name, load):
     try: return load()
     except ImportError as e:
-        raise LLMError("unknown model", f"{name} needs {e.name or shorten(e)}, which cannot be imported. Next: pip install 'humanlm[train]'.") from e
+        lost = f"{e.name or shorten(e)}, which cannot be imported"
+        raise LLMError("unknown model", f"{name} needs {lost}. Next: pip install 'humanlm[train]'.") from e
     except HumanLMError as e: raise LLMError("unknown model", f"{name}: {e}") from e
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatedReply

@@ -15,10 +15,12 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -275,22 +277,66 @@ def run_sync(
 ) -> Any:
     "Run a coroutine to its end and return its result, whether or not a loop is running here"
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
+    from concurrent.futures import wait
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
+        return _in_loop(coroutine)
     running = []
 
     async def main():
         running.append(asyncio.current_task())
         return await coroutine
 
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            return pool.submit(asyncio.run, main()).result()
-        except KeyboardInterrupt:
-            for task in running:
-                task.get_loop().call_soon_threadsafe(task.cancel)
-            raise
+    work = _beside().submit(_in_loop, main())
+    try:
+        return work.result()
+    except KeyboardInterrupt:
+        for task in running:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        wait([work])
+        raise
+
+# %% ../../nbs/core/01_basics.ipynb #_in_loop
+_OWN, _BESIDE = threading.local(), []  # what a thread keeps; the thread for calls inside a running loop
+
+
+def _in_loop(coroutine):
+    "Run a coroutine on the loop that the thread keeps; threads that come and go make one for each call"
+    import asyncio
+    if not (threading.current_thread() is threading.main_thread() or hasattr(_OWN, "keeps")):
+        return asyncio.run(coroutine)
+    if not hasattr(_OWN, "runner"):
+        _OWN.runner = asyncio.Runner()
+    try:
+        return _OWN.runner.run(coroutine, context=copy_context())
+    finally:
+        if left := asyncio.all_tasks(_OWN.runner.get_loop()):
+            _OWN.runner.run(_cancelled(left))
+
+
+async def _cancelled(tasks):
+    import asyncio
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _beside():
+    "A thread for what is called inside a running loop: always the same one for the main thread"
+    from concurrent.futures import ThreadPoolExecutor
+    if threading.current_thread() is not threading.main_thread():
+        return ThreadPoolExecutor(1)
+    if not _BESIDE:
+        _BESIDE.append(ThreadPoolExecutor(1, initializer=lambda: setattr(_OWN, "keeps", True)))
+    return _BESIDE[0]
+
+
+def _forget():
+    "Let a forked process begin with loops of its own"
+    _OWN.__dict__.clear()
+    _BESIDE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 from ..core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .build import BuildConfig, Built
     from .personas import EvidenceConfig, PersonaConfig
     from .selection import FilterConfig, SelectConfig
     from .sets import SetsConfig
 
 __getattr__, __dir__ = lazy_names(__name__, {
+    "build": ["BuildConfig", "Built"],
     "personas": ["EvidenceConfig", "PersonaConfig"],
     "selection": ["FilterConfig", "SelectConfig"],
     "sets": ["SetsConfig"],

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 'CONTRACT_FILES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
-           'render_target', 'end_id', 'end_ids', 'PromptStrip', 'show_prompt', 'FittedPrompt', 'fit_prompt',
-           'TokenLogps', 'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter',
-           'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
-           'merge_adapter', 'make_model']
+           'render_target', 'end_id', 'end_ids', 'PromptStrip', 'show_prompt', 'continuation', 'FittedPrompt',
+           'fit_prompt', 'TokenLogps', 'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model',
+           'has_adapter', 'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter',
+           'contract_files', 'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_weights.ipynb #import-json-os-re
 import json, os, re
@@ -39,7 +39,7 @@ PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _CHATML = (PAD, START, END)
 _HEADERS = ("<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 TEMPLATES = {
-    "humanlm": _CHATML, "qwen2.5": _CHATML, "wildchat": _CHATML, "llama3": _HEADERS, "llama3-nameless": _HEADERS, "own": (),
+    "humanlm": _CHATML, "qwen2.5": _CHATML, "wildchat": _CHATML, "chatml": _CHATML, "llama3": _HEADERS, "llama3-nameless": _HEADERS, "own": (),
 }
 "Chat template → the special tokens it needs, padding first and the end of a turn last"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -70,7 +70,7 @@ class ModelConfig:
     name: str = "tiny"
     """tiny = built on the spot; else a local folder or a model of the Hub"""
     template: str = "humanlm"
-    """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, or own = the model's own one"""
+    """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, chatml (an assistant), or own = the model's own one"""
     dtype: str = "float32"
     """number format of the weights: float32, bfloat16 or float16"""
     max_prompt_tokens: int = 1024
@@ -204,7 +204,7 @@ def _trim(parts):
     return [*parts[:-1], (parts[-1][0], parts[-1][1].rstrip())]
 
 # %% ../../nbs/models/04_weights.ipynb #ROLES
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 
 class _Turn(NamedTuple):
@@ -307,6 +307,11 @@ def segments(
         raise ModelError("The chat template opens no thoughts. Set hierarchy.thinking off, or model.template humanlm.")
     if not speaks_names(tokenizer): turns, speaker = _own_turns(turns, speaker), ""
     frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
+    return _filled(tokenizer, frame, turns, speaker)
+
+
+def _filled(tokenizer, frame, turns, speaker):
+    "Put what turns say into the slots of a frame"
     slots = []
     for turn in turns: slots += [[("content", turn.name)], turn.parts]
     slots.append([("content", speaker)])
@@ -395,15 +400,32 @@ def show_prompt(
 
 # %% ../../nbs/models/04_weights.ipynb #_own_turns
 def _own_turns(turns, speaker):
-    "Map named speakers to the two roles of a template that knows no names"
-    joined = []
+    "Map named speakers to the roles of a template that knows no names; where the speaker has not said anything by name, roles are kept"
+    joined, named = [], bool(speaker) and any(t.name == speaker for t in turns)
     for i, t in enumerate(turns):
-        role = "assistant" if speaker and t.name == speaker else "user"
-        if t.role == "system" and i == 0: role = "system"
+        own = t.name == speaker if named or (speaker and t.name) else t.role == "assistant"
+        role = t.role if t.role == "tool" or t.role == "system" and i == 0 else "assistant" if own else "user"
         parts = [("content", f"{t.name}: "), *t.parts] if t.name and role == "user" else list(t.parts)
-        if joined and joined[-1].role == role: joined[-1].parts.extend([("content", "\n\n"), *parts])
+        if role != "tool" and joined and joined[-1].role == role: joined[-1].parts.extend([("content", "\n\n"), *parts])
         else: joined.append(_Turn(role, "", parts))
     return joined
+
+# %% ../../nbs/models/04_weights.ipynb #continuation
+def continuation(
+    tokenizer: "PreTrainedTokenizerFast",
+    messages: Sequence[dict],      # what was said after the model's turn: role, name and content
+    speaker: str = "HUMAN",        # who wrote that turn and writes next
+    thinking: bool | None = False, # open a thought, show an empty one, or neither
+    ended: bool = True,            # whether the model ended its turn itself; otherwise its end token comes first
+) -> list[int]: # ids to append to what was written
+    "Render what stands between one turn of the model and its next"
+    said = [_turn(m, i) for i, m in enumerate(messages)]
+    if not speaks_names(tokenizer): said, speaker, role = _own_turns(said, speaker), "", "assistant"
+    else: role = "user"
+    turns = [_Turn("user", "", []), _Turn(role, speaker, []), *said]
+    frame = _frame(tokenizer, tuple((t.role, bool(t.name)) for t in turns), bool(speaker), thinking)
+    behind = _filled(tokenizer, frame[frame.index(3) + 1:], turns, speaker)  # 3 is the slot of what the model wrote
+    return [i for s in behind for i in s.ids][ended:]
 
 # %% ../../nbs/models/04_weights.ipynb #FittedPrompt
 class FittedPrompt(NamedTuple):
@@ -451,38 +473,76 @@ def _pad(rows, left, fill=0, width=None):
 def _positions(mask):
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
+# %% ../../nbs/models/04_weights.ipynb #_head
+_TOKENS, _LOGITS = 1 << 14, 1 << 25 # tokens that go through the model at once, and numbers behind its head
+_SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+
+
+def _head(model):
+    "Give the part of a model that makes states and the one that makes logits of them; None where there is more to it"
+    net = model.get_base_model() if hasattr(model, "peft_config") else model
+    scaled = any(getattr(net.config.get_text_config(), name, None) for name in _SCALES)
+    return None if scaled or net.base_model is net else (net.base_model, net.get_output_embeddings())
+
+
+def _chosen(logits, ids, temperature):
+    logits = logits.float() / (temperature or 1.0)
+    return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def _in_pieces(head, states, ids, temperature):
+    "Compute the log-probabilities [n] of `ids` from the states [n, H] before them"
+    import torch
+    from torch.utils.checkpoint import checkpoint
+    size, kept = max(1, _LOGITS // head.weight.shape[0]), torch.is_grad_enabled()
+    def piece(s, i): return _chosen(head(s), i, temperature)
+    pairs = zip(states.split(size), ids.split(size))
+    return torch.cat([checkpoint(piece, s, i, use_reentrant=False) if kept else piece(s, i) for s, i in pairs])
+
 # %% ../../nbs/models/04_weights.ipynb #_logps
-def _logps(model, prompts, completions, T, temperature):
+def _logps(model, prompts, completions, temperature):
     "Compute one batch of `token_logps`"
     import torch
     p_ids, p_mask = _pad(prompts, left=True)
-    c_ids, c_mask = _pad(completions, left=False, width=T)
-    ids = torch.cat([p_ids, c_ids], 1).to(model.device)
-    mask = torch.cat([p_mask, c_mask], 1).to(model.device)
-    out = model(input_ids=ids, attention_mask=mask.long(), position_ids=_positions(mask),
-                use_cache=False, logits_to_keep=T + 1)
-    logits = out.logits[:, -T - 1:-1].float() / temperature
-    chosen = logits.gather(-1, ids[:, ids.shape[1] - T:, None])[..., 0] - logits.logsumexp(-1)
-    mask = c_mask.to(model.device)
-    return torch.where(mask, chosen, 0.0), mask
+    c_ids, c_mask = _pad(completions, left=False)
+    ids, mask, T = torch.cat([p_ids, c_ids], 1).to(model.device), torch.cat([p_mask, c_mask], 1).to(model.device), c_ids.shape[1]
+    asked = {"input_ids": ids, "attention_mask": mask.long(), "position_ids": _positions(mask), "use_cache": False}
+    inside, parts = mask[:, mask.shape[1] - T:], _head(model)
+    written, found = ids[:, ids.shape[1] - T:][inside], torch.zeros(inside.shape, device=model.device)
+    if parts:
+        states = parts[0](**asked).last_hidden_state[:, -T - 1:-1][inside]
+        found[inside] = _in_pieces(parts[1], states, written, temperature)
+    else: found[inside] = _chosen(model(**asked, logits_to_keep=T + 1).logits[:, -T - 1:-1][inside], written, temperature)
+    return found
+
+
+def _by_length(lengths, most):
+    "Put rows of like length into batches of at most `most` tokens, padding included; give lists of row numbers"
+    batches = [[]]
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[i] > most: batches.append([])
+        batches[-1].append(i)
+    return batches
 
 # %% ../../nbs/models/04_weights.ipynb #token_logps
 def token_logps(
     model: "PreTrainedModel",
     prompt_ids: Sequence[Sequence[int]],     # B prompts
     completion_ids: Sequence[Sequence[int]], # B completions of at most T tokens
-    temperature: float = 1.0, # divides the logits, as sampling does
-    batch_size: int = 64,     # rows that go through the model at once
+    temperature: float = 1.0,  # divides the logits, as sampling does
+    batch_tokens: int = _TOKENS, # tokens that go through the model at once, padding included
 ) -> TokenLogps: # logps and mask [B, T]; gradients flow unless the caller forbids them
     "Compute the log-probability of each completion token given all tokens before it"
     import torch
-    B, T = len(prompt_ids), max(map(len, completion_ids), default=0)
-    if len(completion_ids) != B:
-        raise ModelError(f"{B} prompts but {len(completion_ids)} completions: give one completion per prompt.")
-    spans = [slice(i, i + batch_size) for i in range(0, B, batch_size)]
-    parts = [_logps(model, prompt_ids[s], completion_ids[s], T, temperature) for s in spans]
-    if not parts: return TokenLogps(torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.bool))
-    return TokenLogps(*(torch.cat(tensors) for tensors in zip(*parts)))
+    lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids)]
+    if len(completion_ids) != len(prompt_ids):
+        raise ModelError(f"{len(prompt_ids)} prompts but {len(completion_ids)} completions: give one completion per prompt.")
+    mask = _pad(completion_ids, left=False)[1].to(model.device)
+    logps = torch.zeros(mask.shape, device=model.device)
+    for rows in _by_length(lengths, batch_tokens) if mask.numel() else ():
+        found = _logps(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows], temperature)
+        logps[torch.tensor(rows, device=model.device)[:, None], torch.arange(found.shape[1], device=model.device)] = found
+    return TokenLogps(logps, mask)
 
 # %% ../../nbs/models/04_weights.ipynb #_text
 def _text(tokenizer, ids):
@@ -712,11 +772,6 @@ def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None):
         batch.feed(last)
     return [(w[:n], l[:n]) for w, l, n in zip(written.tolist(), logps.tolist(), lengths.tolist())]
 
-
-def _chosen(logits, ids, temperature):
-    logits = logits.float() / (temperature or 1.0)
-    return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
-
 # %% ../../nbs/models/04_weights.ipynb #_each
 def _each(value, n, what):
     "Spread one setting over `n` rows, or take one per row"
@@ -914,7 +969,7 @@ def _check_weights(where, model, tokenizer, report):
 
 def _set_template(where, tokenizer, template):
     check_name(template, TEMPLATES, "template", ModelError)
-    if speaks_names(tokenizer): return _check_kept(where, tokenizer, template)
+    if speaks_names(tokenizer) or tokenizer.chat_template == template_text("chatml"): return _check_kept(where, tokenizer, template)
     if template != "own":
         lacking = [t for t in TEMPLATES[template][1:] if t not in tokenizer.get_vocab()]
         if lacking:

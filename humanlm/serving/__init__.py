@@ -1,0 +1,23 @@
+"""Trained simulators for other people: behind an address, in a conversation, on the Hub.
+
+`humanlm serve`, `humanlm talk` and `humanlm hub` use it."""
+from typing import TYPE_CHECKING
+
+from ..core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .card import HubConfig, model_card
+    from .conversation import Interview
+    from .protocol import ServeConfig
+    from .service import Service, make_app, serving
+    from .talk import Talk
+    from .vllm import VLLMPolicy
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "card": ["HubConfig", "model_card"],
+    "conversation": ["Interview"],
+    "protocol": ["ServeConfig"],
+    "service": ["Service", "make_app", "serving"],
+    "talk": ["Talk"],
+    "vllm": ["VLLMPolicy"],
+})

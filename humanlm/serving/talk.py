@@ -102,8 +102,7 @@ class TalkWidget:
 
     def continued(self) -> Example:
         "Go on with what was said"
-        if not self.next.value.strip():
-            raise ConfigError("Say something first.")
+        if not self.next.value.strip(): raise ConfigError("Say something first.")
         return self.interview.next(self.next.value)
 
     def run(self, example: Callable[[], Example]) -> None:

@@ -15,13 +15,13 @@ from humanlm.data.records import (
 from humanlm.core.basics import DataError, ConfigError, write_jsonl
 from humanlm.data.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
-from humanlm.humanual import GROUPS, build, forecast, main
+from humanlm.corpus.build import GROUPS, build
+from humanlm.humanual import forecast, main
 from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, settle_times
-from humanlm.corpus.sources import rows_source
-from humanlm.corpus.store import Spool, fill
+from humanlm.corpus.store import Spool, fill, rows_source
 from humanlm.data.threads import LINES
 from humanlm.data.times import TIME_NOTES
 

@@ -796,7 +796,8 @@ def test_dry_runs_write_nothing(own, tmp_path, capsys):
 
 @pytest.mark.parametrize("mode, model, calls, said", [
     ("vanilla", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "openai/gpt-4.1", 90, "price unknown"), ("debate", "openai/gpt-5-mini", 900, "US$"),
-    ("vote", "anthropic/claude-haiku-4-5", 450, "US$"), ("context", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "scripted/first", 90, "US$ 0.00")])
+    ("vote", "anthropic/claude-haiku-4-5", 450, "US$"), ("context", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "scripted/first", 90, "US$ 0.00"),
+    ("vanilla", "simulator/humanlm-mini", 90, "US$ 0.00")])
 def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(mode, model, calls, said, own, tmp_path, capsys, monkeypatch):
     for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"): monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(tmp_path)

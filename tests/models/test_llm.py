@@ -500,7 +500,7 @@ def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(make,
     for name in ("vllm/tiny", "openai/gpt-5-mini", "anthropic/claude-haiku-4-5"):
         monkeypatch.setitem(prices, name, (0.0, 100.0))  # ten cents for a thousand tokens written
     c = make(ledger=Ledger(budget=1.0))
-    run_sync(c(chat("import the SDK", max_tokens=1)))
+    asyncio.run(c(chat("import the SDK", max_tokens=1)))  # with a loop and limits of its own
     c.limits = faulty(server, kind)
     replies = run_sync(chat_all(c, [chat(str(i), max_tokens=1000, caller="test") for i in range(30)]))
     assert len(server.seen) == 10  # one that was answered; the next might have been the eleventh dime
@@ -529,7 +529,7 @@ def test_refusals_and_a_server_that_is_not_there_cost_nothing(make, server):
     server.shutdown()
     server.server_close()
     with pytest.raises(LLMError, match="connection"):
-        run_sync(c(chat("hello")))
+        asyncio.run(c(chat("hello")))  # another loop: the connections of the first one are still open
     assert not c.ledger.total
 
 

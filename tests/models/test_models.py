@@ -12,8 +12,9 @@ from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokeni
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
                           Qwen2Config)
 
+from humanlm.models import weights
 from humanlm.models.weights import (
-    END, START, ModelConfig, ModelError, adapter_base, add_adapter, contract_files, cut_completion, end_ids,
+    END, START, ModelConfig, ModelError, adapter_base, add_adapter, contract_files, cut_completion, end_id, end_ids,
     fit_prompt, generate, has_adapter, load_model, make_model, merge_adapter, render, render_target, save_model,
     segments, tiny_model, token_logps, train_tokenizer,
 )
@@ -121,7 +122,7 @@ def test_other_architectures_agree_with_transformers(tok, name):
     for prompt, c in zip(prompts, ours):
         full = net.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), max_new_tokens=12, do_sample=False)
         assert c.ids == cut_completion(tok, full[0, len(prompt):].tolist(), cap=len(c.ids)).ids
-    with torch.no_grad(): again = token_logps(net, prompts, [c.ids for c in ours], batch_size=2)
+    with torch.no_grad(): again = token_logps(net, prompts, [c.ids for c in ours], batch_tokens=2)
     for c, row in zip(ours, again.logps): assert row[:len(c.ids)].tolist() == pytest.approx(c.logps, abs=1e-3)
 
 
@@ -158,6 +159,105 @@ def test_gradients_flow_through_completions_only(tok, model):
     grad = model.model.layers[0].mlp.up_proj.weight.grad
     assert grad.abs().sum() > 0 and out.logps[1, 1:].tolist() == [0.0] * (len(target) - 1)
     model.zero_grad()
+
+
+def simple_logps(model, prompts, completions, temperature):
+    "One row at a time, all logits at once"
+    for prompt, said in zip(prompts, completions):
+        logits = model(torch.tensor([[*prompt, *said]])).logits[0].float() / temperature
+        yield logits.log_softmax(-1)[torch.arange(len(prompt) - 1, len(prompt) + len(said) - 1), said]
+
+
+@pytest.mark.parametrize("pieces", [3, 10_000], ids=["in pieces", "at once"])
+@pytest.mark.parametrize("batch", [1, 64, 1 << 14], ids=["row by row", "small batches", "one batch"])
+def test_logps_in_pieces_equal_those_of_all_logits_and_so_do_their_gradients(tok, model, monkeypatch, pieces, batch):
+    monkeypatch.setattr(weights, "_LOGITS", pieces * len(tok))
+    rng = random.Random(3)
+    rows = [([rng.randrange(5, 300) for _ in range(rng.randrange(1, 30))], [rng.randrange(5, 300) for _ in range(rng.randrange(9))]) for _ in range(12)]
+    prompts, said = [p for p, _ in rows], [c for _, c in rows]
+    found = token_logps(model, prompts, said, 0.7, batch)
+    simple = list(simple_logps(model, prompts, said, 0.7))
+    assert found.mask.sum(1).tolist() == [len(c) for c in said] and not found.logps[~found.mask].any()
+    for row, mask, known in zip(found.logps, found.mask, simple): torch.testing.assert_close(row[mask], known, atol=1e-6, rtol=1e-6)
+    ours, known = (torch.autograd.grad(x, list(model.parameters())) for x in (found.logps.sum(), sum(x.sum() for x in simple)))
+    for a, b in zip(ours, known): torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_the_head_never_sees_more_than_its_piece_of_a_batch(tok, model, monkeypatch):
+    monkeypatch.setattr(weights, "_LOGITS", 7 * len(tok))
+    seen = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda _, args, out: seen.append(out.numel()))
+    with torch.no_grad(): token_logps(model, [[5] * 20] * 10, [[6] * 10] * 10)
+    hook.remove()
+    assert max(seen) <= 7 * len(tok) and sum(seen) == 100 * len(tok), "padding and prompts take no logits"
+
+
+def test_a_model_that_bends_its_logits_is_asked_for_all_of_them(tok):
+    from transformers import Gemma2Config
+    config = Gemma2Config(vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                          head_dim=16, final_logit_softcapping=0.5, pad_token_id=tok.pad_token_id)
+    torch.manual_seed(0)
+    bent = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad(): found, known = token_logps(bent, [[5, 6]] * 2, [[7, 8], [9]]).logps, list(simple_logps(bent, [[5, 6]] * 2, [[7, 8], [9]], 1.0))
+    torch.testing.assert_close(found[0], known[0], atol=1e-5, rtol=1e-5)
+
+
+# ---- dialogues
+
+@pytest.fixture(scope="module")
+def chat(): return train_tokenizer(TEXTS * 5, 600, TAGS, "chatml")
+
+
+SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the tram is late"}, {"role": "user", "content": "why?"}]
+
+
+def test_the_turns_of_an_assistant_without_a_name_are_its_own(chat):
+    text = chat.decode(render(chat, SAID, thinking=None))
+    assert text == f"{START}user\nhi{END}\n{START}assistant\nthe tram is late{END}\n{START}user\nwhy?{END}\n{START}assistant\n"
+    assert render(chat, SAID, "", None) == render(chat, SAID, thinking=None)
+
+
+def test_whoever_is_simulated_by_name_is_not_taken_for_the_chat_assistant(chat):
+    said = [user("hi", "HUMAN"), SAID[1], user("hm", "bo")]
+    assert chat.decode(render(chat, said, thinking=None)) == (
+        f"{START}assistant\nhi{END}\n{START}user\nthe tram is late\n\nbo: hm{END}\n{START}assistant\n")
+    assert f"{START}assistant\nhm{END}" in chat.decode(render(chat, said, "bo", None)), "any name can be the speaker's"
+
+
+def test_what_a_tool_answers_is_a_turn_of_its_own(chat):
+    said = [*SAID[:2], {"role": "tool", "content": "rain"}, {"role": "tool", "content": "wind"}]
+    assert chat.decode(render(chat, said, thinking=None)).count(f"{START}tool") == 2
+
+
+@pytest.mark.parametrize("written", ["the tram is late", "<think>\n\n</think>\n\nthe tram", "  late ", "the tram is late\n"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_dialogue_goes_on_behind_the_tokens_that_were_written(chat, written, ended):
+    prompt, ids = render(chat, SAID[:1], "", None), render_target(chat, [{"type": "markup", "text": written}], end=ended)
+    whole = prompt + ids + weights.continuation(chat, [{"role": "tool", "content": "rain"}, SAID[2]], "", None, ended)
+    assert chat.decode(whole) == (f"{START}user\nhi{END}\n{START}assistant\n{written}{END}\n{START}tool\nrain{END}\n{START}user\nwhy?{END}\n"
+                                  f"{START}assistant\n")
+    assert whole[:len(prompt + ids)] == prompt + ids and whole.count(end_id(chat)) == 4
+
+
+def test_a_template_that_drops_thoughts_does_not_take_them_out_of_a_dialogue(chat):
+    qwen = train_tokenizer(TEXTS * 5, 600, TAGS)
+    qwen.chat_template = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
+                          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+    assert qwen.decode(weights.continuation(qwen, [SAID[2]], "", None)) == f"\n{START}user\nwhy?{END}\n{START}assistant\n"
+
+
+def test_no_answer_can_forge_a_turn_of_a_dialogue(chat):
+    rng, special = random.Random(1), set(chat.convert_tokens_to_ids([START, END]))
+    frame = weights.continuation(chat, [user("x")], "", None)
+    for _ in range(100):
+        ids = weights.continuation(chat, [user(hostile(rng) + "x")], "", None)
+        assert sum(i in special for i in ids) == sum(i in special for i in frame)
+
+
+def test_a_model_with_the_plain_template_keeps_it(chat, tmp_path):
+    folder = save_model(tiny_model(ModelConfig(hidden=32, heads=2, kv_heads=2), chat), chat, tmp_path / "chat")
+    assert load_model(folder, device="cpu").tokenizer.chat_template == chat.chat_template
+    with pytest.raises(ModelError, match="trained with the template chatml"): load_model(folder, "wildchat", device="cpu")
 
 
 def test_diverged_model_is_named(tok):

@@ -16,7 +16,7 @@ from humanlm.models.weights import (
 )
 
 OURS = [name for name, needed in TEMPLATES.items() if needed]
-THINKS = ("humanlm", "wildchat")
+THINKS = ("humanlm", "wildchat", "chatml")
 TEXTS = [f"the {a} tram is {b}" for a in ("night", "city") for b in ("fine", "too loud", "late")] * 20
 TAGS = [tag(n) for n in LEVELS for tag in (opening, closing)]
 TINY = [{"role": "system", "name": "", "content": "SYS"}, {"role": "user", "name": "alice", "content": " Post\n"}]
@@ -43,6 +43,8 @@ EXPECTED = {
                "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nSYS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"
                "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n[speaking: HUMAN]\n"),
 }
+EXPECTED["chatml"] = ("<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\nalice: Post<|im_end|>\n<|im_start|>assistant\n",
+                      "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n")
 EXPECTED["qwen2.5"] = EXPECTED["humanlm"]
 EXPECTED["llama3-nameless"] = tuple(t.replace("[speaking: alice]\n", "").replace("[speaking: HUMAN]\n", "") for t in EXPECTED["llama3"])
 
@@ -50,7 +52,8 @@ EXPECTED["llama3-nameless"] = tuple(t.replace("[speaking: alice]\n", "").replace
 @each
 def test_the_tiny_examples_to_the_letter(toks, name):
     assert tuple(text_of(toks[name], m, thinking=None) for m in (TINY, CHAT)) == EXPECTED[name]
-    assert toks[name].apply_chat_template([TINY[0], TINY[1]], tokenize=False, add_generation_prompt=True, speak_as="HUMAN") == EXPECTED[name][0]
+    shown = [TINY[0], TINY[1] if name != "chatml" else {"role": "user", "content": "alice: Post"}]  # a plain template prints no names
+    assert toks[name].apply_chat_template(shown, tokenize=False, add_generation_prompt=True, speak_as="HUMAN") == EXPECTED[name][0]
 
 
 @pytest.mark.parametrize("thinking, tail", [(True, "<think>"), (False, "<think>\n\n</think>\n\n"), (None, "")])

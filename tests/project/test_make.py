@@ -1,10 +1,13 @@
 """What a newcomer meets first: the Makefile says what is missing, and installs only once."""
-import shutil, subprocess
+import re, shutil, subprocess, sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import check  # noqa: E402
+
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
@@ -45,7 +48,7 @@ def test_the_missing_debian_package_is_named(tmp_path):
     assert not (tmp_path / "env").exists()
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "docs"])
+@pytest.mark.parametrize("target", ["demo", "check", "test", "numbers", "docs"])
 def test_a_second_call_installs_nothing(tmp_path, target):
     out = make("-n", target, environment(tmp_path))
     assert out.returncode == 0 and "pip" not in out.stdout
@@ -60,4 +63,21 @@ def test_the_demo_resumes_unless_told_to_start_anew(tmp_path):
 
 def test_help_names_targets_and_variables():
     text = make("help").stdout
-    for word in ("make demo", "make test", "make docs", "TORCH_INDEX", "FRESH"): assert word in text
+    for word in ("make demo", "make check", "make test", "make docs", "TORCH_INDEX", "FRESH"): assert word in text
+
+
+def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
+    house = check.rooms.pages()
+    paths = [Path(p) for p in ("nbs/rewards/02_scoring.ipynb", "humanlm/eval.py", "nbs/83_tom.ipynb", "nbs/00_data.ipynb", "tests/social/test_stories.py", "README.md", "docs/build.py")]
+    found, commands = check.touched(paths, house)
+    assert (found, commands) == ({"rewards", "data", "social"}, {"eval", "tom"})
+    pages, tests = check.chosen(found, commands, house)
+    assert {p.room for p in pages} == found | {"commands"} and {p.module for p in pages if p.room == "commands"} == commands
+    assert {Path(t).relative_to(ROOT).as_posix() for t in tests} == {"tests/data", "tests/rewards", "tests/social", "tests/commands/test_eval.py", "tests/commands/test_tom.py"}
+    assert check.chosen(*check.touched([Path("README.md")], house), house) == ([], [])
+
+
+def test_notebooks_are_chosen_by_their_whole_path():
+    chosen = re.compile(check.rooms.pattern([p for p in check.rooms.pages() if p.module in ("data.files", "train")]))
+    books = [p.as_posix() for p in (ROOT / "nbs").rglob("*.ipynb") if chosen.search(p.as_posix())]
+    assert sorted(Path(b).relative_to(ROOT / "nbs").as_posix() for b in books) == ["80_train.ipynb", "data/04_files.ipynb"]

@@ -1,7 +1,10 @@
 """Rollouts with a real (tiny, untrained) model, and what a rollout promises for any policy."""
+import asyncio
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,15 +15,17 @@ from humanlm.training.advantages import estimators
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.models.weights import ModelConfig, tiny_model, train_tokenizer
+from humanlm.models.client import Ledger
+from humanlm.models.weights import ModelConfig, end_id, tiny_model, train_tokenizer
+from humanlm.training import rollout
 from humanlm.training.rollout import (
     ESTIMATORS, Batch, ModelPolicy, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, at_step, copy_index,
-    generated_tokens, group_index, repeat_rows, single_turn,
+    generated_tokens, group_index, repeat_rows, row_seeds, single_turn,
 )
 
 
 @pytest.fixture(scope="module")
-def examples(): return make_world(WorldConfig()).examples[:3]
+def examples(): return make_world(WorldConfig()).examples[:6]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +65,7 @@ def test_estimators_have_the_names_of_the_functions():
     assert ESTIMATORS == tuple(estimators)
 
 
-@pytest.mark.parametrize("change", [dict(num_prompts=0), dict(group_size=1), dict(temperature=-1), dict(top_p=1.5), dict(top_k=-1), dict(eval_temperature=-0.1)])
+@pytest.mark.parametrize("change", [dict(num_prompts=0), dict(group_size=0), dict(temperature=-1), dict(top_p=1.5), dict(top_k=-1), dict(eval_temperature=-0.1)])
 def test_bad_settings_are_named(change):
     with pytest.raises(ConfigError, match=f"rollout.{next(iter(change))}"): RolloutConfig(**change)
 
@@ -84,6 +89,102 @@ def test_a_prompt_that_does_not_fit_names_its_row(loaded, examples):
     rows = make_rows(examples[:1], None, ["goal"])
     with pytest.raises(RolloutError, match=f"Row {examples[0].id}:goal: .*Raise model.max_prompt_tokens"):
         run_sync(single_turn()(rows, ModelPolicy(*loaded, max_prompt_tokens=5)))
+
+
+# ---- prompts
+
+def test_a_prompt_is_known_by_its_content_and_not_by_the_name_of_its_row(loaded, examples):
+    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
+    later = row | {"prompt": [*row["prompt"], {"role": "user", "name": "bo", "content": "and in hindsight?"}]}
+    thought = row | {"thinking": True}
+    found = [policy.prompt_ids(r) for r in (row, later, thought, row, row | {"prefix": [{"type": "text", "text": "so"}]})]
+    assert found[0] == found[3] and len({tuple(ids) for ids in found}) == 4
+    assert "and in hindsight?" in loaded[1].decode(found[1])
+    said = run_sync(policy.generate([row | {"max_tokens": 2}, later | {"max_tokens": 2}], Sampling(seed=0)))
+    assert [list(c.prompt_ids) for c in said] == found[:2], "also inside one batch"
+
+
+def test_ids_that_a_row_brings_take_the_place_of_its_prompt(loaded, examples):
+    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
+    own = row | {"prompt_ids": [5, 6, 7], "max_tokens": 3}
+    assert policy.prompt_ids(own) == [5, 6, 7] and list(run_sync(policy.generate([own]))[0].prompt_ids) == [5, 6, 7]
+
+
+def test_prompts_are_rendered_once_and_not_kept_for_ever(loaded, examples, monkeypatch):
+    made, rendered = [], rollout._prompt_ids
+    monkeypatch.setattr(rollout, "_prompt_ids", lambda *given: made.append(1) or rendered(*given))
+    monkeypatch.setattr(rollout, "_RENDERED", 3)
+    policy, rows = ModelPolicy(*loaded), make_rows(examples[:5], None, ["goal"])
+    policy.prompt_ids(rows[0]).append(99)
+    for row in rows[:1] * 4 + rows: policy.prompt_ids(row)
+    assert len(made) == 5 and len(policy.rendered) == 3 and 99 not in policy.prompt_ids(rows[0])
+
+
+def test_a_row_says_who_writes(loaded, examples):
+    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
+    names = {speaker: loaded[1].decode(policy.prompt_ids(row | {"speaker": speaker})).split("<|im_start|>user")[-1] for speaker in ("HUMAN", "bo", "")}
+    assert names["HUMAN"].startswith("\n<name>HUMAN</name>") and names["bo"].startswith("\n<name>bo</name>") and "<name>" not in names[""]
+
+
+# ---- completions that are given
+
+@pytest.mark.parametrize("text, finish", [("<goal>to win</goal>", "stop"), ("<goal>to win", "eos")])
+def test_what_is_given_ends_as_the_model_would_end_it(loaded, examples, text, finish):
+    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0]
+    given = run_sync(policy.generate([row | {"given": [{"type": "text", "text": text}]}]))[0]
+    assert (given.text, given.finish, given.ids[-1] == end_id(loaded[1])) == (text, finish, finish == "eos")
+    assert loaded[1].decode(given.ids).removesuffix("<|im_end|>") == text
+
+
+def test_nothing_to_write_is_no_fault(loaded, examples):
+    policy, row = ModelPolicy(*loaded), make_rows(examples[:1], None, ["goal"])[0] | {"given": [{"type": "text", "text": "so"}]}
+    assert run_sync(policy.generate([])) == [] and [c.text for c in run_sync(policy.generate([row, row]))] == ["so", "so"]
+
+
+# ---- what goes on meanwhile
+
+class Slow:
+    "A model that takes its time before each forward pass"
+    def __init__(self, model): self.model = model
+
+    def __getattr__(self, name): return getattr(self.model, name)
+
+    def __call__(self, *args, **kw):
+        time.sleep(0.05)
+        return self.model(*args, **kw)
+
+
+def test_other_work_goes_on_while_a_model_writes(loaded, examples):
+    policy, row = ModelPolicy(Slow(loaded[0]), loaded[1]), make_rows(examples[:1], None, ["goal"])[0] | {"max_tokens": 8}
+    async def work():
+        writing, beats = asyncio.create_task(policy.generate([row], Sampling(0))), 0
+        while not writing.done():
+            await asyncio.sleep(0.01)
+            beats += 1
+        return beats
+    assert asyncio.run(work()) >= 4
+
+
+def test_one_model_writes_for_one_at_a_time(loaded, examples):
+    policy, rows = ModelPolicy(*loaded), make_rows(examples[:4], HierarchyConfig(state_tokens=8), ["goal"])
+    async def both(): return await asyncio.gather(*(policy.generate(rows, Sampling(seed=s)) for s in range(6)))
+    together = asyncio.run(both())
+    assert together == [run_sync(policy.generate(rows, Sampling(seed=s))) for s in range(6)]
+
+
+def test_a_second_model_stands_in_the_ledger(loaded, examples):
+    ledger = Ledger()
+    policy, rows = ModelPolicy(*loaded, ledger=ledger, name="local/classmate"), make_rows(examples[:3], HierarchyConfig(state_tokens=8), ["goal"])
+    said = run_sync(policy.generate([*rows, rows[0] | {"given": [{"type": "text", "text": "not written"}]}]))
+    spent = ledger.entries["rollout", "local/classmate"]
+    assert (spent.calls, spent.tokens_in, spent.tokens_out) == (3, sum(len(c.prompt_ids) for c in said[:3]), sum(len(c.ids) for c in said[:3]))
+
+
+def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
+    rows = [{"row_id": "a"}, {"row_id": "a"}, {"row_id": "b"}]
+    def at(seed, step): return row_seeds(rows, SimpleNamespace(seed=seed, step=step))
+    assert len({s for seed in (0, 1) for step in (0, 1) for s in at(seed, step)}) == 12
+    assert at(0, 1) == at(0, 1) and row_seeds(rows[2:], SimpleNamespace(seed=0, step=1)) == at(0, 1)[2:]
 
 
 def test_importing_is_light():

@@ -1,7 +1,9 @@
 """What reaches the loss, what is left out of it, and how a run of the trainer stops and goes on."""
+import asyncio
 import copy
 import json
 import math
+import random
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,13 +23,13 @@ from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, openi
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.scoring import JudgeError
 from humanlm.models.weights import (
-    ModelConfig, add_adapter, generate, load_model, make_model, save_model, token_logps,
+    ModelConfig, add_adapter, end_id, generate, load_model, make_model, save_model, token_logps,
 )
 from humanlm.alignment.modes import memory_of, preparation, training_rows
 from humanlm.alignment.prefixes import PrefixConfig
 from humanlm.rewards.reward import AlignmentReward, RewardConfig, requests_by_row
 from humanlm.training.rollout import (
-    AdvantageConfig, Method, generated_tokens, group_index, repeat_rows, single_turn,
+    AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, single_turn,
 )
 from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import (
@@ -582,3 +584,240 @@ def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, optio
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_that_is_not_there_is_named_before_anything_starts(tmp_path):
     with pytest.raises(TrainerError, match="trainer.use_vllm needs vLLM, which is not installed"): trainer_args({"use_vllm": True}, tmp_path, 2, 4, 1, 9)
+
+
+# ---- what other systems ask of the seam
+
+def test_a_method_without_a_reward_trains_and_logs_no_score(made, tmp_path):
+    advantages, seen = torch.randn(8), []
+    def advantage(batch):
+        seen.append(batch.rewards.shape)
+        return advantages
+    t = trainer(made, Method(written(COMPLETIONS), advantage), tmp_path)
+    t.train()
+    assert seen == [(8, 0)] and not [name for name in t.state.log_history[0] if name.startswith(("reward", "frac_reward", "judge"))]
+    assert_same(t.model, gradient_step(made, tmp_path, advantages[:, None], WRITTEN))
+
+
+def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
+    advantages = torch.randn(2, 3)
+    t = trainer(made, Method(written(COMPLETIONS[:2]), lambda batch: advantages), tmp_path, group=1)
+    t.train()
+    assert (t.args.num_generations, t.args.per_device_train_batch_size, t.args.generation_batch_size) == (1, 2, 2)
+    model, prompts = copy.deepcopy(made.model), [t.policy.prompt_ids(r) for r in ROWS[:2]]
+    found = token_logps(model, prompts, COMPLETIONS[:2])
+    ((advantages * found.logps).sum() / found.mask.sum()).backward()
+    assert_same(t.model, {name: (p + p.grad).detach() for name, p in model.named_parameters()})
+
+
+def test_a_prompt_of_a_single_row_and_a_single_sample_trains(made, tmp_path):
+    t = trainer(made, Method(single_turn(), lambda batch: torch.ones(1)), tmp_path, steps=2, prompts=1, group=1)
+    t.train()
+    assert t.state.global_step == 2 and len(t.trajectories) == 1
+
+
+def test_a_batch_in_which_everything_is_given_is_not_sampled(made, tmp_path):
+    rows = [row | {"given": [{"type": "text", "text": f"likes it {i}"}]} for i, row in enumerate(ROWS)]
+    t = trainer(made, Method(single_turn(), lambda batch: torch.ones(8)), tmp_path, rows=rows)
+    def never(*_): raise AssertionError("something was sampled")
+    t._generate_single_turn = never
+    t.train()
+    assert {x.completion_ids[-1] for x in t.trajectories} == {end_id(made.tokenizer)}, "the end token is learned too"
+    assert logged_tokens(t.state.log_history) == 0
+
+
+def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
+    t = trainer(made, Method(written(COMPLETIONS), by_group, Told(np.arange(8))), tmp_path, steps=2, options=PLAIN_SGD | {"beta": 0.5})
+    assert not made.model.config._name_or_path
+    t.train()
+    assert_same(t.ref_model, dict(made.model.named_parameters()), atol=0)
+    kl = [row["kl"] for row in t.state.log_history if "kl" in row]
+    assert abs(kl[0]) < 1e-6 < kl[1], "the reference stays where the model began"
+
+
+def test_every_prompt_is_asked_for_one_completion(made, tmp_path):
+    t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path)
+    sampled, wanted = t._generate_single_turn, []
+    t._generate_single_turn = lambda prompts, images, fields, n: wanted.append(n) or sampled(prompts, images, fields, n)
+    t.train()
+    assert wanted == [1], "an engine that is asked for G takes every G-th prompt for all of its group"
+
+
+def test_prompts_of_a_group_may_differ(made, tmp_path):
+    async def rollout(rows, policy):
+        own = [row | {"prompt": [*row["prompt"], {"role": "user", "name": "bo", "content": f"thought {i}"}]} for i, row in enumerate(rows)]
+        return await single_turn()(own, policy)
+    t = trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path)
+    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
+    t.train()
+    shown = [made.tokenizer.decode(x.prompt_ids) for x in t.trajectories]
+    assert all(f"thought {i}<|im_end|>" in text for i, text in enumerate(shown))
+
+
+def test_a_policy_in_training_knows_run_and_step(made, tmp_path):
+    seen = []
+    async def rollout(rows, policy):
+        seen.append((policy.seed, policy.step, policy.temperature))
+        return await single_turn()(rows, policy)
+    trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path, steps=3, options=PLAIN_SGD | {"temperature": 0.7}).train()
+    assert seen == [(3, step, 0.7) for step in range(3)]
+
+
+def test_a_rollout_may_score_while_another_model_writes(made, tmp_path):
+    order, reward = [], EvenTokens()
+    async def judged(trajectories):
+        order.append("judge asked")
+        await asyncio.sleep(0.05)
+        order.append("judged")
+        return await reward(trajectories)
+    async def rollout(rows, policy):
+        done = await single_turn()(rows, policy)
+        scoring = asyncio.create_task(judged(done))
+        await asyncio.sleep(0)
+        await ModelPolicy(made.model, made.tokenizer).generate(rows[:1])
+        order.append("classmate done")
+        values, done = await scoring
+        return done, values
+    async def never(trajectories): raise AssertionError("asked again")
+    never.names, never.weights = reward.names, reward.weights
+    t = trainer(made, Method(rollout, by_group, never), tmp_path)
+    t.train()
+    assert order[0] == "judge asked" and sorted(order[1:]) == ["classmate done", "judged"] and t.state.log_history[0]["rewards/even/mean"] > 0
+
+
+def test_one_loop_serves_all_steps_of_a_run(made, tmp_path):
+    loops, places = [], asyncio.Semaphore(1)
+    class Judged(EvenTokens):
+        async def place(self):
+            async with places: await asyncio.sleep(0.001)
+        async def __call__(self, trajectories):
+            loops.append(asyncio.get_running_loop())
+            await asyncio.gather(*(self.place() for _ in trajectories))
+            return await super().__call__(trajectories)
+    trainer(made, Method(single_turn(), by_group, Judged()), tmp_path, steps=3).train()
+    assert len(loops) == 3 and len(set(loops)) == 1
+
+
+# ---- tensors and losses of a method
+
+def divergence(model, t):
+    "Reverse KL to a teacher over the whole vocabulary, per token"
+    ids, mask = torch.cat([t["prompt_ids"], t["completion_ids"]], 1), torch.cat([t["prompt_mask"], t["completion_mask"]], 1)
+    logits = model(input_ids=ids, attention_mask=mask).logits[:, -t["completion_ids"].shape[1] - 1:-1]
+    own = logits.log_softmax(-1)
+    return ((own.exp() * (own - t["teacher"])).sum(-1) * t["weights"]).sum()
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("gathered", [1, 2, 4])
+def test_a_loss_of_the_method_is_averaged_like_the_rest_however_the_batch_is_cut(made, tmp_path, loss_type, gathered):
+    torch.manual_seed(0)
+    teacher = torch.randn(8, T, len(made.tokenizer)).log_softmax(-1)
+    options = PLAIN_SGD | {"loss_type": loss_type, "gradient_accumulation_steps": gathered, "per_device_train_batch_size": 8 // gathered}
+    t = trainer(made, Method(written(COMPLETIONS), lambda batch: (torch.zeros(8), {"teacher": teacher}), loss=divergence), tmp_path, options=options)
+    t.train()
+    if loss_type == "bnpo" and gathered > 1: return  # a mean over each part of the batch: another number by its definition
+    model, total = copy.deepcopy(made.model).train(), 0.0
+    prompts = [t.policy.prompt_ids(r) for r in repeat_rows(ROWS[:2], 4)]
+    for i, (p, c) in enumerate(zip(prompts, COMPLETIONS)):
+        own = model(torch.tensor([p + c])).logits[0, len(p) - 1:-1].log_softmax(-1)
+        each = (own.exp() * (own - teacher[i, :len(c)])).sum(-1)
+        total = total + each.sum() / {"grpo": 8 * len(c), "dr_grpo": 8 * 9}.get(loss_type, WRITTEN.sum())
+    total.backward()
+    assert_same(t.model, {name: (p - p.grad).detach() for name, p in model.named_parameters()})
+
+
+def test_tensors_of_an_advantage_stay_with_their_rows(made, tmp_path):
+    seen = []
+    def loss(model, t):
+        seen.extend(zip(t["number"].tolist(), t["completion_mask"].sum(1).tolist()))
+        return 0.0
+    options = PLAIN_SGD | {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2}
+    trainer(made, Method(written(COMPLETIONS), lambda b: (torch.zeros(8), {"number": torch.arange(8)}), loss=loss), tmp_path, options=options).train()
+    assert sorted(seen) == [(i, len(c)) for i, c in enumerate(COMPLETIONS)]
+
+
+def test_an_advantage_may_not_put_its_tensors_over_those_of_trl(made, tmp_path):
+    with pytest.raises(TrainerError, match="hands over 'prompt_ids', a name of TRL's own"):
+        trainer(made, Method(written(COMPLETIONS), lambda b: (torch.zeros(8), {"prompt_ids": torch.zeros(8)})), tmp_path).train()
+
+
+class Teacher:
+    "Follows the weights slowly, and is saved with them"
+    file = "teacher.pt"
+
+    def __init__(self, model): self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    def follow(self, model):
+        for n, p in model.named_parameters(): self.weights[n].lerp_(p.detach(), 0.5)
+
+    def note(self, trajectories): return []
+
+    def learn(self, notes): return {}
+
+    def save(self, path): torch.save(self.weights, path)
+
+    def load(self, path): self.weights = torch.load(path)
+
+
+@pytest.mark.parametrize("gathered", [1, 2])
+def test_a_teacher_follows_every_step_of_the_optimiser_and_a_resume(made, tmp_path, gathered):
+    options = dict(learning_rate=1e-2, save_steps=2, gradient_accumulation_steps=gathered, per_device_train_batch_size=8 // gathered)
+    def run(out, resume=None):
+        teacher, seen = Teacher(made.model), []
+        follow = teacher.follow
+        teacher.follow = lambda model: seen.append(copy.deepcopy(model.state_dict())) or follow(model)
+        t = trainer(made, Method(single_turn(), by_group, EvenTokens(), teacher), tmp_path / out, 4, options, rows=ROWS * 4)
+        t.train(resume_from_checkpoint=resume)
+        return teacher, seen
+    teacher, seen = run("a")
+    name = next(iter(teacher.weights))
+    expected = dict(made.model.named_parameters())[name].detach()
+    for state in seen: expected = expected.lerp(state[name], 0.5)
+    assert len(seen) == 4 and torch.equal(teacher.weights[name], expected)
+    again, _ = run("b", str(tmp_path / "a" / "checkpoint-2"))
+    for name, weights in teacher.weights.items(): assert torch.equal(weights, again.weights[name])
+
+
+# ---- measuring on the way
+
+def test_the_best_checkpoint_counts_and_is_never_removed(made, tmp_path):
+    values, seen = iter([0.2, 0.9, math.nan, 0.4]), []
+    def measure(model, tokenizer):
+        seen.append(copy.deepcopy(model.state_dict()))
+        torch.rand(3), np.random.rand(), random.random()
+        return next(values)
+    def run(out, **kw): return MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), (ROWS * 4)[:16],
+                                             trainer_args({"learning_rate": 1e-2, "save_total_limit": 1}, tmp_path / out, 2, 4, 8, 9, 3, **kw.pop("args", {})), **kw)
+    t = run("a", args={"validate": 2}, measure=measure)
+    t.train()
+    plain = run("b")
+    plain.train()
+    assert losses(t) == losses(plain), "measuring changes nothing about the training"
+    assert [row["eval_validation"] for row in t.state.log_history if "eval_validation" in row] == pytest.approx([0.2, 0.9, math.nan, 0.4], nan_ok=True)
+    assert t.state.best_global_step == 4 and {p.name for p in (tmp_path / "a").glob("checkpoint-*")} >= {"checkpoint-4"}
+    for name, weights in t.model.state_dict().items(): assert torch.equal(weights, seen[1][name])
+
+
+def test_a_spent_budget_is_measured_at_its_end(made, tmp_path):
+    values = []
+    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), (ROWS * 4)[:16],
+                      trainer_args({"learning_rate": 1e-2}, tmp_path, 2, 4, 8, 9, 3, validate=5), measure=lambda *_: values.append(1) or 0.5, callbacks=[TokenBudget(100)])
+    t.train()
+    assert t.state.global_step < 5 and values == [1] and Path(t.state.best_model_checkpoint).name == f"checkpoint-{t.state.global_step}"
+
+
+def test_validation_without_a_measure_says_so(made, tmp_path):
+    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), ROWS[:2], trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1))
+    with pytest.raises(TrainerError, match="Give the trainer a function `measure`"): t.train()
+
+
+# ---- tokens of second models
+
+def test_tokens_of_a_second_model_count_in_the_budget(made, tmp_path):
+    async def rollout(rows, policy):
+        return [replace(t, usage={"tokens_out": 50}) for t in await single_turn()(rows, policy)]
+    t = trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path, steps=8, options=ADAM, callbacks=[TokenBudget(600)])
+    t.train()
+    line = t.state.log_history[0]
+    assert line["tokens/others"] == 400 and t.state.global_step == 2 and logged_tokens([line]) == 400 + line["tokens/generated"]
