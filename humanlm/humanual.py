@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from .core.basics import DataError, aligned, shorten
+from .core.basics import DataError, shorten
+from .core.html import aligned
 from .core.commands import menu
 from .core.config import Settings, parse
 from .corpus.build import GROUPS, Built, build, input_state, select_from, source_of

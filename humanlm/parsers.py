@@ -40,9 +40,9 @@ from humanlm.social.contexts import (
     structural_score, to_lists, violations,
 )
 from humanlm.core.basics import (
-    DataError, aligned, atomic_path, atomic_write, fingerprint, jsonl_rows, require,
-    run_sync, shorten, table_cell, to_json, write_jsonl,
+    DataError, atomic_path, atomic_write, fingerprint, jsonl_rows, require, run_sync, shorten, to_json, write_jsonl,
 )
+from .core.html import aligned, table_cell
 from .hierarchy.prompts import markup, plain
 from .training.run import keep_memory, quiet_libraries
 from .core.stats import mean_interval

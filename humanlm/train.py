@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .core.basics import ConfigError, aligned, shorten, to_json
+from .core.basics import ConfigError, shorten, to_json
+from .core.html import aligned
 from .core.commands import command
 from .core.config import dotted
 from .training.run import check_settings, keep_memory, plan, quiet_libraries, read_settings, start

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.config import read_yaml
-from ..core.basics import DataError, jsonl_rows, shorten, table_cell
+from ..core.basics import DataError, jsonl_rows, shorten
+from ..core.html import table_cell
 from ..evaluation.results import ALL
 
 # %% ../../nbs/alignment/04_published.ipynb #Published

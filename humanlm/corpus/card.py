@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.basics import escape, table_cell
+from ..core.html import escape, table_cell
 from ..data.files import Faults
 from ..data.formats import FAULTS, NOTES
 from .personas import Failure
