@@ -25,7 +25,8 @@ from humanlm.alignment.lessons import (
 from .modes import MODES, check_mode, check_truth, hierarchy_of, settings_of, training_rows
 from .plan import plan_lines
 from .prefixes import PrefixConfig
-from ..core.basics import ConfigError, aligned, atomic_write, check_name, require, run_sync, write_jsonl
+from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
+from ..core.html import aligned
 from ..core.config import Settings
 from ..core.runs import is_main_process, process_count
 from ..data.records import DataConfig, data_fingerprint, dataset_card
@@ -210,9 +211,9 @@ class HumanLM(Recipe):
         columns = {"asks": [MODES[n].asks for n in own], "thinking": list(own.values()), "rewarded": [MODES[n].rewarded for n in own]}
         return {name: ", ".join(dict.fromkeys(column)) or "none" for name, column in columns.items()}
 
-    def report(self, folder: Path) -> Path:
-        from humanlm.alignment.report import write_report
-        return write_report(folder)
+    def sections(self) -> Mapping[str, tuple]:
+        from humanlm.alignment.sections import SECTIONS
+        return SECTIONS
 
 
 recipe = HumanLM()

@@ -28,9 +28,8 @@ import numpy as np
 from .audit import AuditConfig, Probe, audit, audit_requests, audit_table, audit_title, load_probes
 from ..core.config import Settings, parse
 from ..core.plugins import is_plugin, load_plugin
-from humanlm.core.basics import (
-    ConfigError, aligned, atomic_write, near_miss, run_sync, shorten, to_json,
-)
+from ..core.basics import ConfigError, atomic_write, near_miss, run_sync, shorten, to_json
+from ..core.html import aligned
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.client import ChatClient, ChatRequest, Ledger, providers, scripts
 from ..models.settings import ChatConfig, Estimate, estimate

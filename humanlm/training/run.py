@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import ConfigError, aligned, require, shorten
+from ..core.basics import ConfigError, require, shorten
+from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, parse, read_yaml
 from humanlm.core.runs import (
     Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
