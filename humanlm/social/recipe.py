@@ -27,6 +27,7 @@ from ..core.basics import DataError, atomic_write, fingerprint, jsonl_rows, run_
 from ..core.config import Settings
 from ..core.html import table_cell
 from ..core.runs import run_record
+from ..core.stats import number_text
 from ..evaluation.measured import Measured, Results, load_measured, score_table
 from ..evaluation.results import Result, result_rows
 from ..hierarchy.prompts import markup, plain
@@ -159,12 +160,9 @@ def report_table(
 ) -> str:  # Markdown
     "Compare parsers"
     head = ["parser", *HEADINGS.values(), "tokens", "seconds"]
-    rows = [[table_cell(name), *(_number(found["means"][key]["mean"]) for key in HEADINGS), _number(found["tokens"], 0), _number(found["seconds"])]
+    rows = [[table_cell(name), *(number_text(found["means"][key]["mean"], ".3f") for key in HEADINGS), number_text(found["tokens"], ".0f"), number_text(found["seconds"], ".3f")]
             for name, found in reports.items()]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows))
-
-
-def _number(value: float | None, digits: int = 3) -> str: return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 # %% ../../nbs/social/53_recipe.ipynb #AllSeeing
 class AllSeeing:

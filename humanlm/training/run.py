@@ -441,7 +441,7 @@ def show(recipe: Recipe, settings: Settings, folder: Path) -> None:
 def fit(
     settings: Settings | Mapping[str, Mapping] | str | Path,  # read ones; groups of values; or a YAML file
     recipe: Recipe | str | None = None,  # None: the one that the settings name
-    **given: Any,  # what the recipe takes as objects, such as judge= and reward=
+    **given: Any,  # objects in place of those that settings name, as the recipe takes them
 ) -> Path:  # the run's folder
     "Train, evaluate and report; a run that was started before goes on"
     if not isinstance(settings, Settings):
