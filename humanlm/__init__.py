@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .data.records import Example, Persona
     from .models.client import client
     from .rewards.judges import make_judge
+    from .training.run import fit
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "alignment.evaluation": ["evaluate"],
@@ -19,4 +20,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "data.records": ["Example", "Persona"],
     "models.client": ["client"],
     "rewards.judges": ["make_judge"],
+    "training.run": ["fit"],
 })

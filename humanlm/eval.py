@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain, count
@@ -28,9 +28,10 @@ from .core.commands import command
 from .core.config import RunConfig, Settings, cut_line, find_run, parse
 from .core.runs import Stages, open_run, read_record, run_record, save_config, save_record
 from humanlm.core.basics import (
-    ConfigError, DataError, aligned, atomic_path, atomic_write, check_name, escape, fingerprint, jsonl_rows,
-    near_miss, run_sync, shorten, to_json, write_jsonl,
+    ConfigError, DataError, atomic_path, atomic_write, check_name, fingerprint, jsonl_rows, near_miss, run_sync,
+    shorten, to_json, write_jsonl,
 )
+from .core.html import aligned, tag
 from .data.records import DataConfig, Example, data_fingerprint, dataset_card, from_dict, load_examples
 from humanlm.alignment.evaluation import (
     METRICS, EvalConfig, Evaluation, bundle_request, bundles, judge_texts, load_evaluations, questions,
@@ -49,13 +50,14 @@ from .rewards.costs import judging_plan
 from .training.run import keep_memory, quiet_libraries
 from .worlds.sources import load_data
 from humanlm.rewards.judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, RubricConfig, make_judge, same_judge_warning,
+    RUBRIC, Asked, EvalJudgeConfig, JudgeConfig, make_judge, same_judge_warning,
 )
+from .evaluation.report import RunFolder, dynamics_curves, radar, report_html
 from .evaluation.results import ALL, paired_table
 from .worlds.mini import World, WorldConfig, make_world
 from .models.weights import ModelConfig
 from .alignment.published import paper_tables, read_measured
-from .alignment.report import dynamics_curves, radar, read_run, report_html, statement, title_of
+from .alignment.sections import NAMES, SECTIONS, evaluations, statement
 from .alignment.contract import read_contract, run_settings
 from .training.rollout import RolloutConfig
 from .rewards.scoring import Judge
@@ -336,7 +338,7 @@ def conditions(
         "version": version, "rows": rows, "world": s.world if s.data.source == "miniworld" else None,
         "hierarchy": s.hierarchy, "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
         "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
-        "judge": {field.name: getattr(s.test_judge, field.name) for field in fields(RubricConfig)}})
+        "judge": {name: getattr(s.test_judge, name) for name in RUBRIC}})
 
 # %% ../nbs/90_eval.ipynb #judged_by_run
 def judged_by_run(
@@ -605,8 +607,8 @@ def draw_radar(
     rows = [r for r in found.rows if r.metric == metric and r.level in scored]
     if len(scored - {ALL}) < 3:
         return None
-    figure, n = radar(rows, metric), max(r.n for r in rows)
-    figure.supxlabel(f"{title_of(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} judge, n = {n}", fontsize=9)
+    figure, n = radar(rows, metric, names=NAMES), max(r.n for r in rows)
+    figure.supxlabel(f"{NAMES.title(metric)}: {WORLDS[s.data.source]}, {s.test_judge.model} judge, n = {n}", fontsize=9)
     for path in (c.folder / f"{metric}.svg", c.folder / f"{metric}.png"):
         with atomic_path(path) as new:
             figure.savefig(new, dpi=100, facecolor="white")
@@ -620,7 +622,7 @@ def draw_dynamics(
     "Draw the metrics over the steps of training, if checkpoints were compared"
     if not any(task.system.method for task in c.tasks):
         return None
-    figure = dynamics_curves(found.rows)
+    figure = dynamics_curves(found.rows, NAMES)
     for path in (c.folder / "dynamics.svg", c.folder / "dynamics.png"):
         with atomic_path(path) as new:
             figure.savefig(new, dpi=100, facecolor="white")
@@ -631,15 +633,15 @@ def write_page(
     c: Comparison,
 ) -> Path:  # of report.html
     "Write one page with tables, intervals and texts, without scripts and requests"
-    run, systems = read_run(c.folder), [task.system for task in c.tasks]
-    run = run._replace(evaluations={s.name: run.evaluations[s.name] for s in systems})
+    run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
+    run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
     about = statement(run.config)
-    said = "".join(f"<p>{escape(line)}</p>" for line in (*about[:2], *about[3:]))
-    compared = [s for s in systems if s.kind != "reference"]
-    items = "".join(f"<li><b>{escape(s.name)}</b>: {s.kind} {escape(s.place)}</li>" for s in compared)
-    first = f'<div class="plain">{said}</div><p>Compared:</p><ul>{items}</ul>'
-    sections, lead = ("results", "differences", "importance", "examples", "run"), "Comparison of systems on the same held-out rows"
-    return atomic_write(c.folder / "report.html", report_html(run, sections, lead, first))
+    said = tag("div", *(tag("p", line) for line in (*about[:2], *about[3:])), class_="plain")
+    items = (tag("li", tag("b", s.name), f": {s.kind} {s.place}") for s in systems if s.kind != "reference")
+    first = said + tag("p", "Compared:") + tag("ul", *items)
+    sections = {name: SECTIONS[name] for name in ("results", "differences", "importance", "examples", "run")}
+    page = report_html(run, {"first": ("", "", lambda run: first)} | sections, "Comparison of systems on the same held-out rows")
+    return atomic_write(c.folder / "report.html", page)
 
 # %% ../nbs/90_eval.ipynb #summary
 def summary(

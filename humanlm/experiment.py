@@ -38,9 +38,7 @@ from .core.config import Settings, parse, read_yaml
 from humanlm.core.runs import (
     Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
 )
-from humanlm.core.basics import (
-    ConfigError, HumanLMError, aligned, atomic_write, require, run_sync, shorten, to_dict, to_json,
-)
+from .core.basics import ConfigError, HumanLMError, atomic_write, require, run_sync, shorten, to_dict, to_json
 from .data.records import Example, from_dict, load_examples
 from .alignment.evaluation import Evaluation, judge_texts, load_evaluations, save_evaluations, score_table
 from .hierarchy.prompts import TRACE, HierarchyConfig, ParsePolicy, make_rows, target
@@ -53,7 +51,9 @@ from .core.stats import Interval, crossed_means, known_mean
 from .evaluation.results import ALL, Paired, Result, level_intervals, paired_table, results_table
 from .worlds.mini import World, describe_all, expressed, read, uniform_states
 from .alignment.modes import asks_together, cold_start_hierarchy, hierarchy_of
-from .alignment.report import INK, LINES, colour, load_log, styled, title_of
+from .alignment.sections import NAMES
+from .core.html import INK, aligned, styled
+from .evaluation.report import load_log
 from .training.rollout import ModelPolicy, single_turn
 from .rewards.scoring import Judge
 
@@ -747,12 +747,12 @@ def forest(
         for y, arm in enumerate(arms):
             if r := found.get((arm, metric)):
                 reach = [[max(0, r.mean - r.low)], [max(0, r.high - r.mean)]]
-                ax.errorbar(r.mean, y, xerr=reach, fmt="o", ms=4, lw=1.4, color=colour(arm, arms))
+                ax.errorbar(r.mean, y, xerr=reach, fmt="o", ms=4, lw=1.4, color=NAMES.colour(arm, arms))
         for name in outcome.facts["references"]:
             if r := found.get((name, metric)):
-                ax.axvline(r.mean, color=INK, lw=0.9, ls=LINES.get(name, "-"), label=name)
+                ax.axvline(r.mean, color=INK, lw=0.9, ls=NAMES.line(name), label=name)
         ax.set(xlim=(0, 1), xlabel="mean score")
-        ax.set_title(title_of(metric), fontsize=9, loc="left")
+        ax.set_title(NAMES.title(metric), fontsize=9, loc="left")
     panels[0].set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5))
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -776,7 +776,7 @@ def curves(
     for ax, level in zip(panels, levels):
         for line in (line for line in found if line["level"] == level):
             name, thousands = line["arm"], [t / 1000 for t in line["tokens"]]
-            ax.plot(thousands, line["reward"], color=colour(name, arms), label=name)
+            ax.plot(thousands, line["reward"], color=NAMES.colour(name, arms), label=name)
         ax.set_title(level, fontsize=9, loc="left")
     for ax in panels[len(levels):]:
         ax.set_axis_off()

@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from .core.basics import DataError, aligned, shorten
+from .core.basics import DataError, shorten
+from .core.html import aligned
 from .core.commands import menu
 from .core.config import Settings, parse
 from .corpus.build import GROUPS, Built, build, input_state, select_from, source_of
@@ -21,7 +22,7 @@ from .corpus.partition import TRAIN, VAL
 from .corpus.people import find_evidence, settle
 from .corpus.personas import FRAME, PERSONA_TOKENS
 from .corpus.rows import THOUGHT, THOUGHT_TOKENS
-from .corpus.store import Spool, fill, rows_read
+from .corpus.store import RowStore, fill, rows_read
 from .data.files import on_hub
 from .models.settings import Estimate, estimate
 
@@ -57,10 +58,10 @@ def forecast(
     c = s.build
     if on_hub(c.path): return Forecast(0, 0.0, {}, None, None)
     with TemporaryDirectory() as folder:
-        spool = Spool(Path(folder))
-        fill(spool, _only(source_of(s), most))
-        plan = settle(select_from(s, spool), None, c, replace(s.persona, least=0))
-        n, done = rows_read(spool), spool.notes[-1]["read"] < most
+        store = RowStore(Path(folder))
+        fill(store, _only(source_of(s), most))
+        plan = settle(select_from(s, store), None, c, replace(s.persona, least=0))
+        n, done = rows_read(store), store.notes[-1]["read"] < most
     share = 1.0 if done else _share_read(c, plan.records)
     return Forecast(n, share, plan.counts(), _persona_cost(s.persona, plan, share), _thought_cost(c, plan, share),
                     n - len(plan.records))

@@ -19,7 +19,8 @@ from .benchmarks.respondent import answer_all, concerns, fall_back, nothing_answ
 from .benchmarks.runs import GROUPS, TomRun, _Echo, make_run, run_once
 from .benchmarks.sets import benchmarks
 from .benchmarks.tables import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
-from .core.basics import aligned, run_sync, shorten
+from .core.basics import run_sync, shorten
+from .core.html import aligned
 from .core.commands import menu
 from .core.config import Settings, parse
 from .models.client import price

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .core.basics import ConfigError, aligned, shorten, to_json
+from .core.basics import ConfigError, shorten, to_json
+from .core.html import aligned
 from .core.commands import command
 from .core.config import dotted
 from .training.run import check_settings, keep_memory, plan, quiet_libraries, read_settings, start
@@ -74,7 +75,7 @@ def _shared(flat):
     return "\n".join(["In all of them, and unlike the defaults:", *(f"- {key} {_cell(first[key])}" for key in same)])
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     if "--dry-run" in sys.argv:
         gc.disable()  # a plan lives for less than a second
     sys.exit(main())

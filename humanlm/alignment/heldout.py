@@ -17,7 +17,7 @@ from ..core.config import Settings
 from ..data.records import Example
 from ..evaluation.results import Result, means_table, results_table
 from ..models.client import Ledger
-from ..rewards.judges import judge_client, other_judge, same_judge_warning
+from ..rewards.judges import other_judge, same_judge_warning
 from ..rewards.scoring import Judge, require_judged
 from ..rewards.texts import is_text_metric
 from ..training.chat import ChatPolicy, is_chat_model
@@ -57,7 +57,7 @@ def chat_policy(name: str, settings: Settings) -> ChatPolicy:
     "Make the client of a chat model; it has the patience and the cache of the test judge, and a budget of its own"
     s = settings
     access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=s.eval.base_url)
-    return ChatPolicy(judge_client(access), access.concurrency)
+    return ChatPolicy(access.client(access.model), access.concurrency)
 
 
 def judged(

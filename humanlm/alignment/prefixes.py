@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastcore.basics import patch
-from ..core.basics import DataError, atomic_write, escape, near_miss, require, shorten, to_json
+from ..core.basics import DataError, atomic_write, near_miss, require, shorten, to_json
+from ..core.html import escape
 from ..hierarchy.levels import Hierarchy
 
 # %% ../../nbs/alignment/01_prefixes.ipynb #Entry

@@ -25,7 +25,8 @@ from humanlm.alignment.lessons import (
 from .modes import MODES, check_mode, check_truth, hierarchy_of, settings_of, training_rows
 from .plan import plan_lines
 from .prefixes import PrefixConfig
-from ..core.basics import ConfigError, aligned, atomic_write, check_name, require, run_sync, write_jsonl
+from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
+from ..core.html import aligned
 from ..core.config import Settings
 from ..core.runs import is_main_process, process_count
 from ..data.records import DataConfig, data_fingerprint, dataset_card
@@ -35,7 +36,7 @@ from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training
 from ..rewards.audit import audit, audit_table
 from humanlm.rewards.judges import (
-    EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, require_price, same_judge_warning, second_judge,
+    EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, same_judge_warning, second_judge,
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError
@@ -61,10 +62,10 @@ def check_judge(judge: JudgeConfig, data: Data) -> None:
     if judge.model == "oracle" and not any(e.states for e in data.examples):
         raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
                           "such as openai/gpt-5-mini.")
-    require_price(judge, judge.model)
+    judge.require_price(judge.model)
     for field in ("model", "second") if judge.audit_every is not None else ():
         require_auditable(getattr(judge, field), f"{judge.group}.{field}")
-        require_price(judge, getattr(judge, field))
+        judge.require_price(getattr(judge, field))
 
 
 def load_work(
@@ -210,9 +211,9 @@ class HumanLM(Recipe):
         columns = {"asks": [MODES[n].asks for n in own], "thinking": list(own.values()), "rewarded": [MODES[n].rewarded for n in own]}
         return {name: ", ".join(dict.fromkeys(column)) or "none" for name, column in columns.items()}
 
-    def report(self, folder: Path) -> Path:
-        from humanlm.alignment.report import write_report
-        return write_report(folder)
+    def sections(self) -> Mapping[str, tuple]:
+        from humanlm.alignment.sections import SECTIONS
+        return SECTIONS
 
 
 recipe = HumanLM()

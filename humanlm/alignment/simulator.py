@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
-from ..core.basics import HumanLMError, check_name, escape, near_miss, run_sync, shorten
+from ..core.basics import HumanLMError, check_name, near_miss, run_sync, shorten
+from ..core.html import escape
 from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..data.trajectory import Completion

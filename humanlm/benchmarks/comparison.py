@@ -24,9 +24,8 @@ from .respondent import contexts_text, nothing_answered, read_outcomes, used_con
 from .runs import TomConfig
 from .sets import benchmarks
 from .tables import ReportLine, comparison_table
-from humanlm.core.basics import (
-    ConfigError, aligned, atomic_write, check_name, near_miss, require, shorten, table_cell, to_json,
-)
+from ..core.basics import ConfigError, atomic_write, check_name, near_miss, require, shorten, to_json
+from ..core.html import aligned, table_cell
 from ..core.config import parse
 from ..core.runs import read_record
 from ..core.stats import p_text

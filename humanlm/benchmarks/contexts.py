@@ -32,9 +32,10 @@ from humanlm.social.contexts import (
     Context, Violation, count_violations, read_contexts, step_names, to_published, violations,
 )
 from humanlm.core.basics import (
-    ConfigError, DataError, HumanLMError, atomic_write, check_name, escape, fingerprint, require, run_sync,
-    shorten, table_cell, to_json, write_jsonl,
+    ConfigError, DataError, HumanLMError, atomic_write, check_name, fingerprint, require, run_sync, shorten, to_json,
+    write_jsonl,
 )
+from ..core.html import Table, page, table_cell, tag
 from .protocol import Benchmark
 from ..models.client import Ledger, setting, side_by_side
 from ..models.settings import ClientConfig, model_check
@@ -42,8 +43,7 @@ from .questions import Item, Loaded, read_text
 from ..social.parsing import Parsed, Parser, Unasked, parser as make_parser, parsers, parsing_cost
 from ..social.stories import Tale, balanced, generate, hitom_rows, write_tomi
 from ..social.symbolic import to_context
-from ..social.timeline import html_page, pale, timeline_page, viewer_data
-from ..data.viz import tag
+from ..social.timeline import pale, timeline_page, viewer_data
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #ParsingConfig
 @dataclass(frozen=True)
@@ -485,7 +485,7 @@ def broken_page(
     reason: str,
 ) -> str:  # a whole HTML page
     "Say why a context cannot be shown"
-    return html_page(name, tag("p", tag("a", "all contexts", href="/")), tag("h1", escape(name)), tag("p", escape(reason), class_="bad"))
+    return page(name, tag("nav", tag("a", "all contexts", href="/")), tag("h1", name), tag("p", reason, class_="bad"))
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #address_of
 def address_of(
@@ -515,29 +515,28 @@ def list_page(
     "List contexts with their size and their faults"
     checked = len(files) <= MOST_CHECKED
     head = ["context", "data", *(["agents", "steps", "errors", "warnings", "what is wrong"] if checked else [])]
-    rows = [tag("tr", *(tag("td", cell) for cell in list_row(name, path, checked))) for name, path in files.items()]
-    table = tag("table", tag("tr", *(tag("th", word) for word in head)), *rows)
+    table = Table(head, [list_row(name, path, checked) for name, path in files.items()], "llrrrrl").html()
     note = "" if checked else pale(f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.")
-    return html_page("Social contexts", tag("h1", "Social contexts"), tag("p", f"{len(files):,} in all"), note, tag("div", table, class_="wide"))
+    return page("Social contexts", tag("h1", "Social contexts"), tag("p", f"{len(files):,} in all"), note, table)
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #list_row
 def list_row(
     name: str,
     path: Path,
     checked: bool = True,  # say what is wrong, too
-) -> list[str]:  # HTML cells
+) -> list[object]:  # cells
     "Describe a context in the list"
-    links = [tag("a", escape(shorten(name, 80)), href=address_of(name)), tag("a", "JSON", href=address_of(name, "data") + ".json")]
+    links = [tag("a", shorten(name, 80), href=address_of(name)), tag("a", "JSON", href=address_of(name, "data") + ".json")]
     if not checked:
         return links
     try:
         context = first_context(path)
     except HumanLMError as e:
-        return [*links[:1], "", "", "", "", "", tag("span", escape(shorten(str(e).replace(str(path), path.name), 120)), class_="bad")]
+        return [*links[:1], "", "", "", "", "", tag("span", shorten(str(e).replace(str(path), path.name), 120), class_="bad")]
     found = violations(context)
     kinds, codes = Counter(violation.severity for violation in found), sorted({violation.code for violation in found}, key=natural)
     errors = tag("b", f"{kinds['error']:,}", class_="bad") if kinds["error"] else "0"
-    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", escape(", ".join(codes))]
+    return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", ", ".join(codes)]
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #HEADERS
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from fastcore.basics import patch
 
-from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, shorten, table_cell
+from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, shorten
+from ..core.html import table_cell
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #Item
 @dataclass(frozen=True)

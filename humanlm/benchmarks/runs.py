@@ -28,9 +28,10 @@ from humanlm.benchmarks.tables import (
     mismatches, needs_ceiling, oddities, oddity_text, published_text, result_table,
 )
 from humanlm.core.basics import (
-    ConfigError, HumanLMError, atomic_write, check_name, fingerprint, near_miss, require, run_sync, shorten,
-    table_cell, to_dict, to_json,
+    ConfigError, HumanLMError, atomic_write, check_name, fingerprint, near_miss, require, run_sync, shorten, to_dict,
+    to_json,
 )
+from ..core.html import table_cell
 from ..core.config import Passed, Settings
 from humanlm.core.runs import (
     Stages, alone, open_run, read_record, require_conditions, run_record, save_config, save_record,

@@ -19,7 +19,8 @@ from .protocol import Benchmark
 from .questions import Item, Outcome
 from .respondent import SYMBOLIC, Respondent, _odd, fall_back, used_context
 from .sets import HITOM_100
-from ..core.basics import shorten, table_cell
+from ..core.basics import shorten
+from ..core.html import table_cell
 from ..core.stats import number_text, p_text, range_text, ratio
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #Line

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'atomic_path',
            'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl', 'jsonl_rows',
-           'json_object', 'escape', 'table_cell', 'aligned', 'run_sync']
+           'json_object', 'run_sync']
 
 # %% ../../nbs/core/01_basics.ipynb #import-hashlib-import-html
 import hashlib
-import html
 import json
 import os
 import re
@@ -236,40 +235,6 @@ def json_object(
 
 def _shown(line):
     return repr(shorten(line[:400].decode("utf-8", "replace")))
-
-# %% ../../nbs/core/01_basics.ipynb #escape
-def escape(
-    text: object,  # anything; shown as `str`
-) -> str:
-    "Make text safe to show inside HTML, attribute values included"
-    return html.escape(_UNSEEN.sub("\ufffd", str(text)), quote=True)
-
-
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-# %% ../../nbs/core/01_basics.ipynb #table_cell
-def table_cell(
-    text: object,  # anything; shown as `str`
-    n: int = 80,  # longest text, in characters
-) -> str:
-    "Make text safe to show in a cell of a Markdown table"
-    return escape(shorten(text, n)).replace("|", "&#124;")
-
-# %% ../../nbs/core/01_basics.ipynb #aligned
-def aligned(
-    text: str,  # Markdown, perhaps with tables
-) -> str:
-    "Pad the columns of tables and undo escapes, for reading without a renderer"
-    blocks = [block.split("\n") for block in text.split("\n\n")]
-    return "\n\n".join("\n".join(_padded(lines) if lines[0].startswith("|") else map(html.unescape, lines)) for lines in blocks)
-
-
-def _padded(lines):
-    head, rule, *body = ([html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
-    widths = [max(map(len, column)) for column in zip(head, *body)]
-    pads = [str.rjust if mark.endswith(":") else str.ljust for mark in rule]
-    shown = ["  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths)).rstrip() for row in (head, *body)]
-    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
 
 # %% ../../nbs/core/01_basics.ipynb #run_sync
 def run_sync(

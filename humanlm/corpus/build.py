@@ -29,7 +29,7 @@ from .people import People, settle, write_people
 from .personas import Failure, PersonaConfig
 from .selection import CODE, Plan, SelectConfig, find_leaks, listed, select, select_checks
 from .sets import SetsConfig, Writer, sets_checks, write_all
-from .store import Source, Spool, fill, rows_read, rows_source, threads_source, total_faults
+from .store import Source, RowStore, fill, rows_read, rows_source, threads_source, total_faults
 from ..data.formats import FAULTS, NOTES, formats, source_name
 from ..data.threads import LINES
 from ..hierarchy.prompts import HierarchyConfig
@@ -143,30 +143,30 @@ def source_of(
 # %% ../../nbs/corpus/10_build.ipynb #read_source
 def read_source(
     s: Settings,
-    spool: Spool,
+    store: RowStore,
     tell: Callable[[str], Any],
 ) -> str:  # Markdown of the reader's own
-    "Read the input into the spool"
-    kept, saved = spool.folder / "report.md", Path(s.build.out) / "config.yaml"
+    "Read the input into the store"
+    kept, saved = store.folder / "report.md", Path(s.build.out) / "config.yaml"
 
     def read(n):
         if n and not saved.exists(): save_config(saved, s)
-        tell(f"{rows_read(spool):,} rows read")
+        tell(f"{rows_read(store):,} rows read")
 
-    fill(spool, source_of(s, lambda text: atomic_write(kept, text)), tell=read)
-    if not any(note["read"] for note in spool.notes): raise DataError(f"{s.build.path}: there are no rows. Check the path.")
+    fill(store, source_of(s, lambda text: atomic_write(kept, text)), tell=read)
+    if not any(note["read"] for note in store.notes): raise DataError(f"{s.build.path}: there are no rows. Check the path.")
     return kept.read_text("utf-8") if kept.exists() else ""
 
 # %% ../../nbs/corpus/10_build.ipynb #select_from
 def select_from(
     s: Settings,
-    spool: Spool,
+    store: RowStore,
 ) -> Plan:
     "Select from what was read; where nothing is left, say what was met"
-    try: return select(spool.records(), s.build, s.persona, at_replies=s.build.source != "youtube")
+    try: return select(store.records(), s.build, s.persona, at_replies=s.build.source != "youtube")
     except DataError as e:
         head = f"{e} Look at --build.min_comments, and at what was met while reading:"
-        raise DataError("\n  - ".join([head, *_met(total_faults(spool))])) from e
+        raise DataError("\n  - ".join([head, *_met(total_faults(store))])) from e
 
 
 def _met(faults):
@@ -192,7 +192,7 @@ def clients(
 def describe(
     s: Settings,
     folder: Path,
-    spool: Spool,
+    store: RowStore,
     plan: Plan,
     client: ChatClient | None,
     tell: Callable[[str], Any],
@@ -202,7 +202,7 @@ def describe(
     path, lost = folder / ".build" / "people", folder / ".build" / "failures.json"
     if not lost.exists():
         place = formats[s.build.source].media if s.build.source != "threads" else "a forum"
-        atomic_write(lost, json.dumps(write_people(path, spool, plan, s.persona, place, client)))
+        atomic_write(lost, json.dumps(write_people(path, store, plan, s.persona, place, client)))
     people, failures = People(path), [Failure(*f) for f in json.loads(lost.read_bytes())]
     tell(f"{len(people.users):,} personas, {len(failures):,} failed")
     return people, failures
@@ -251,7 +251,7 @@ def _thought_sentences(c):
 # %% ../../nbs/corpus/10_build.ipynb #some_rows
 def some_rows(
     plan: Plan,
-    spool: Spool,
+    store: RowStore,
 ) -> dict[str, list[str]]:  # fate → id and text of some rows
     "Fetch examples of what was not used"
     found = {}
@@ -259,7 +259,7 @@ def some_rows(
         if CODE[name] <= SEEN: continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [f"{e.id}: {e.reply}" for e in spool.fetch(plan.records[rows])]
+        found[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows])]
     return found
 
 # %% ../../nbs/corpus/10_build.ipynb #Built
@@ -330,27 +330,27 @@ def rare_collection() -> Iterator[None]:
 
 # %% ../../nbs/corpus/10_build.ipynb #_build
 def _build(s, folder, tell, writer, thinker):
-    spool = Spool(folder / ".build" / "spool")
+    store = RowStore(folder / ".build" / "store")
     try:
-        report = read_source(s, spool, tell)
-        plan = select_from(s, spool)
-        people, failures = describe(s, folder, spool, plan, writer, tell)
+        report = read_source(s, store, tell)
+        plan = select_from(s, store)
+        people, failures = describe(s, folder, store, plan, writer, tell)
         plan = settle(plan, people, s.build, s.persona)
         refuse_leaks(plan, s.build)
     except DataError:  # the corrected command may start anew
         (folder / "config.yaml").unlink(missing_ok=True)
         raise
-    notes = _write(s, folder, spool, plan, people, thinker, tell)
-    account = Account(Path(s.build.path).name, s.build.about, total_faults(spool), plan, some_rows(plan, spool),
+    notes = _write(s, folder, store, plan, people, thinker, tell)
+    account = Account(Path(s.build.path).name, s.build.about, total_faults(store), plan, some_rows(plan, store),
                       find_leaks(plan, s.build.known), failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
-    spool.close()
+    store.close()
     return finish(s, folder, account, [client for client in (writer, thinker) if client])
 
 # %% ../../nbs/corpus/10_build.ipynb #_write
-def _write(s, folder, spool, plan, people, thinker, tell):
+def _write(s, folder, store, plan, people, thinker, tell):
     "Write all sets, and put fates that were met on the way into the plan"
     known = formats.get(s.build.source)
-    writer = Writer(folder, s.build, s.hierarchy, s.persona, spool, plan, people, known.media if known else "", thinker)
+    writer = Writer(folder, s.build, s.hierarchy, s.persona, store, plan, people, known.media if known else "", thinker)
     notes = write_all(writer, folder / ".build", tell)
     for note in notes.values():
         for r, fate in note["out"]: plan.fate[r] = CODE[fate]

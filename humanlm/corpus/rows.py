@@ -24,7 +24,7 @@ from humanlm.hierarchy.prompts import (
 )
 from ..models.client import ChatClient, ChatRequest, LLMError, chat, chat_all
 from ..data.persona import format_persona
-from .store import Entry, clean_text
+from .store import LogEntry, clean_text
 
 # %% ../../nbs/corpus/07_rows.ipynb #Voice
 NAME, MOST_QUOTED = "HUMAN", 0.6  # what the person is called; share of a reply that a persona may hold
@@ -80,7 +80,7 @@ class PromptMessage(NamedTuple):
 
 class Made(NamedTuple):
     "A row about to be written"
-    entry: Entry
+    entry: LogEntry
     voice: Voice
     split: str
     media: str         # name of the platform, as prompts have it
@@ -96,7 +96,7 @@ class Made(NamedTuple):
 
 # %% ../../nbs/corpus/07_rows.ipynb #make_row
 def make_row(
-    entry: Entry,
+    entry: LogEntry,
     voice: Voice,
     split: str,
     media: str = "",  # name of the platform, as prompts have it

@@ -112,7 +112,7 @@ CODE = {name: i for i, name in enumerate(MEANING)}
 # %% ../../nbs/corpus/05_selection.ipynb #Plan
 class Plan(NamedTuple):
     "What becomes of every entry"
-    records: np.ndarray  # [N] of the spool
+    records: np.ndarray  # [N] of the store
     rank: np.ndarray     # [N] int64, place in time
     fate: np.ndarray     # [N] places in `MEANING`
     used: np.ndarray     # [N] bool, evidence of a persona
@@ -204,7 +204,7 @@ def select(
 
 # %% ../../nbs/corpus/05_selection.ipynb #index_of
 def index_of(
-    records: np.ndarray,  # [N] of the spool
+    records: np.ndarray,  # [N] of the store
 ) -> Index:
     "Take what splitting needs"
     r = records

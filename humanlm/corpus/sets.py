@@ -30,7 +30,7 @@ from humanlm.corpus.rows import (
     sft_columns,
 )
 from .selection import Plan
-from .store import Entry, Spool
+from .store import LogEntry, RowStore
 
 # %% ../../nbs/corpus/09_sets.ipynb #SETS
 SETS = ("rl", "sft", "thinking_sft")
@@ -80,7 +80,7 @@ class Voices:
         self.people, self.fixed, self.kept = people, c.fixed, OrderedDict()
         self.given = c.model == "given" and not c.fixed
 
-    def of(self, entry: Entry, place: int) -> Voice:
+    def of(self, entry: LogEntry, place: int) -> Voice:
         "Find or make the voice of a row"
         given = entry.persona if self.given else ""
         key = (place, given, entry.user_id, entry.known_as)
@@ -142,13 +142,13 @@ class Writer:
         c: SetsConfig,
         hierarchy: HierarchyConfig,
         persona: PersonaConfig,
-        spool: Spool,
+        store: RowStore,
         plan: Plan,
         people: People | None = None,
         media: str = "",         # name of the platform, as prompts have it
         thinker: ChatClient | None = None,  # None: rules
     ):
-        self.folder, self.c, self.spool, self.plan, self.media = folder, c, spool, plan, media
+        self.folder, self.c, self.store, self.plan, self.media = folder, c, store, plan, media
         self.hierarchy, self.thinker = hierarchy, thinker
         self.lossy = replace(hierarchy, field_dropout=c.dropout, item_dropout=c.dropout, dropout_in="all")
         self.people, self.voices = people, Voices(people, persona)
@@ -156,7 +156,7 @@ class Writer:
 
 # %% ../../nbs/corpus/09_sets.ipynb #row
 @patch
-def row(self: Writer, entry: Entry, place: int, split: str, order: int, index: int = 0) -> Made | str:
+def row(self: Writer, entry: LogEntry, place: int, split: str, order: int, index: int = 0) -> Made | str:
     "Make a row; or say which fate it meets"
     voice = self.voices.of(entry, place)
     if voice.holds(entry.reply): return "quoted"
@@ -214,7 +214,7 @@ def _chunk(self: Writer, shard, chosen, note):
     "Make the rows of a row group and take note of them"
     rows, records = [], self.plan.records[chosen]
     places = self.people.place(records["user"]).tolist() if self.people else [-1] * len(chosen)
-    for entry, r, place, order in zip(self.spool.fetch(records), chosen.tolist(), places, self.plan.rank[chosen].tolist()):
+    for entry, r, place, order in zip(self.store.fetch(records), chosen.tolist(), places, self.plan.rank[chosen].tolist()):
         made = self.row(entry, place, shard.split, order, shard.start + note["rows"] + len(rows))
         if isinstance(made, str): note["out"].append([r, made])
         else: rows.append(made)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 
-from ..core.basics import DataError, shorten, table_cell
+from ..core.basics import DataError, shorten
+from ..core.html import table_cell
 
 # %% ../../nbs/data/04_files.ipynb #FILE_FAULTS
 # Why something is not read

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'Message', 'User', 'Thread', 'Persona', 'persona_text', 'Example', 'from_dict',
-           'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html',
+           'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html', 'bubble',
            'split_by_context', 'quoted_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig',
            'pick', 'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
 
@@ -30,9 +30,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from humanlm.core.basics import (
-    DataError, _SURROGATE, atomic_path, escape, fingerprint, jsonl_rows, near_miss, require, shorten, to_dict,
-    to_json, write_jsonl,
+    DataError, _SURROGATE, atomic_path, fingerprint, jsonl_rows, near_miss, require, shorten, to_dict, to_json,
+    write_jsonl,
 )
+from ..core.html import Html, escape, tag
 
 # %% ../../nbs/00_data.ipynb #Message
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Example:
     schema_version: int = 1
 
     def _repr_html_(self) -> str:
-        return conversation_html(self)
+        return conversation_html(self)._repr_html_()
 
 
 SPLITS = ("train", "val", "test", "test_seen")
@@ -336,21 +337,25 @@ def sample_examples() -> list[Example]:
 # %% ../../nbs/00_data.ipynb #conversation_html
 def conversation_html(
     example: Example,  # what to show
-) -> str:
-    "Draw the context and the reply as chat bubbles (static, escaped HTML)"
-    talk = "".join(_bubble(m.name or m.role, m.content, m.name == example.user_id) for m in example.context)
-    last = _bubble(example.user_id, example.reply, True, "#cfe8d5", persona_text(example.persona))
-    return f'<div style="max-width:640px;font:14px/1.4 sans-serif">{talk}{last}</div>'
+) -> Html:
+    "Draw the context and the reply as chat bubbles"
+    talk = (bubble(m.name or m.role, m.content, m.name == example.user_id) for m in example.context)
+    last = bubble(example.user_id, example.reply, True, "#cfe8d5", persona_text(example.persona))
+    return tag("div", *talk, last, style="max-width:640px;font:14px/1.4 sans-serif")
 
 # %% ../../nbs/00_data.ipynb #_bubble
-def _bubble(name, text, own, colour="#ececef", tip=""):
+def bubble(
+    name: str,
+    text: str,
+    own: bool = False,  # of the person who is simulated: it stands at the right
+    colour: str = "#ececef",
+    tip: str = "",  # shown over the name
+) -> Html:
+    "Draw one message"
     side = "margin-left:18%" if own else "margin-right:18%"
-    return (
-        f'<div style="{side};margin-bottom:6px;padding:6px 10px;border-radius:10px;'
-        f'background:{colour};color:#222">'
-        f'<b title="{escape(tip)}">{escape(name)}</b><br>'
-        f'<span style="white-space:pre-wrap;overflow-wrap:anywhere">{escape(text)}</span></div>'
-    )
+    words = tag("span", text, style="white-space:pre-wrap;overflow-wrap:anywhere")
+    head = (tag("b", name, title=tip), tag("br")) if name else ()
+    return tag("div", *head, words, style=f"{side};margin-bottom:6px;padding:6px 10px;border-radius:10px;background:{colour};color:#222")
 
 # %% ../../nbs/00_data.ipynb #split_by_context
 def split_by_context(

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 from .records import DataConfig, Example, Message, Persona, Thread
 from ..core.basics import DataError
-from ..core.basics import escape, near_miss, shorten
+from ..core.basics import near_miss, shorten
+from ..core.html import escape
 from .files import Faults, RowFault, read_rows
 from .persona import GONE
 from .times import time_note, utc_seconds

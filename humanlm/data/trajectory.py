@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
-from ..core.basics import DataError, atomic_path, escape, shorten, to_json
+from ..core.basics import DataError, atomic_path, shorten, to_json
+from ..core.html import Html, tag
 from .records import from_dict
 
 # %% ../../nbs/data/01_trajectory.ipynb #FINISHES
@@ -82,7 +83,7 @@ class Trajectory:
 
     def __post_init__(self): _check_lengths(self)
 
-    def _repr_html_(self) -> str: return _card(self)
+    def _repr_html_(self) -> str: return _card(self)._repr_html_()
 
 # %% ../../nbs/data/01_trajectory.ipynb #_check_lengths
 def _check_lengths(t: Trajectory):
@@ -97,50 +98,47 @@ def _check_lengths(t: Trajectory):
 _TRAINED, _MASKED = "rgba(22,130,80,{:.2f})", "rgba(128,128,128,.22)"
 
 
-def _token(text: str, trained: bool, logp: float | None, starts_turn: bool) -> str:
+def _token(text: str, trained: bool, logp: float | None, starts_turn: bool) -> Html:
     "Give one token as a coloured span"
     surprise = 0.2 if logp is None else min(0.85, 0.15 - 0.25 * logp)
     color = _TRAINED.format(surprise) if trained else _MASKED
     tip = "masked" if not trained else "trained" if logp is None else f"log-probability {logp:.2f}"
     bar = "border-left:3px solid currentColor;padding-left:3px;" if starts_turn else ""
-    shown = escape(text).replace("\n", "⏎<br>")
-    return f'<span title="{tip}" style="background:{color};{bar}border-radius:3px;margin:1px">{shown}</span>'
+    shown = Html("⏎<br>").join(text.split("\n"))
+    return tag("span", shown, title=tip, style=f"background:{color};{bar}border-radius:3px;margin:1px")
 
 # %% ../../nbs/data/01_trajectory.ipynb #token_strip
 def token_strip(
     t: Trajectory,                       # with token ids
     decode: Callable[[list[int]], str],  # ids → text, called with one id at a time
-) -> str:  # HTML, escaped
+) -> Html:
     "Show a completion token by token: trained or masked, turn borders, log-probabilities"
     starts = {turn.span[0] for turn in t.turns if turn.span[1] > turn.span[0]}
     logps = t.logps or [None] * len(t.completion_ids)
     rows = enumerate(zip(t.completion_ids, t.mask, logps))
-    spans = "".join(_token(decode([i]), trained, logp, n in starts) for n, (i, trained, logp) in rows)
+    spans = (_token(decode([i]), trained, logp, n in starts) for n, (i, trained, logp) in rows)
     legend = _token("trained", True, None, False) + _token("masked", False, None, False)
-    return (f'<div style="white-space:pre-wrap;line-height:1.9">{spans}</div>'
-            f"<small>{legend} stronger = less expected, bar = new turn</small>")
+    strip = tag("div", *spans, style="white-space:pre-wrap;line-height:1.9")
+    return strip + tag("small", legend, " stronger = less expected, bar = new turn")
 
 # %% ../../nbs/data/01_trajectory.ipynb #_verdict
-def _verdict(level: str, s: Score) -> str:
+def _verdict(level: str, s: Score) -> Html:
     value = "no score" if math.isnan(s.value) else f"{s.value:.2f}"
-    why = f"{escape(s.status)}: {escape(shorten(s.reason, 200))}"
-    return f"<li>{escape(level)}: <b>{value}</b>, {why} <small>({escape(s.judge)})</small></li>"
+    return tag("li", f"{level}: ", tag("b", value), f", {s.status}: {shorten(s.reason, 200)} ", tag("small", f"({s.judge})"))
 
 
-def _bubble(turn: Turn, mask: list[bool]) -> str:
+def _bubble(turn: Turn, mask: list[bool]) -> Html:
     trained = any(mask[slice(*turn.span)])
-    return f"<div><small>{escape(turn.role)}</small> {_token(turn.text, trained, None, False)}</div>"
+    return tag("div", tag("small", turn.role), " ", _token(turn.text, trained, None, False))
 
 # %% ../../nbs/data/01_trajectory.ipynb #_card
-def _card(t: Trajectory) -> str:
+def _card(t: Trajectory) -> Html:
     "Give a trajectory as HTML: what it is, its turns, its scores"
     head = f"{t.id} · {t.row_id} · group {t.group} · step {t.step} · {t.parse_status or 'not parsed'}"
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
-    body = "".join(_bubble(turn, t.mask) for turn in turns)
     notes = [_verdict(level, score) for level, score in t.scores.items()]
-    notes += [f"<li>{escape(error)}</li>" for error in t.errors]
-    notes.append(f"<li>advantage: {_signed(t.advantage)}</li>")
-    return f"<div><small>{escape(head)}</small>{body}<ul>{''.join(notes)}</ul></div>"
+    notes += [tag("li", line) for line in (*t.errors, f"advantage: {_signed(t.advantage)}")]
+    return tag("div", tag("small", head), *(_bubble(turn, t.mask) for turn in turns), tag("ul", *notes))
 
 
 def _signed(advantage: float | list[float]) -> str:

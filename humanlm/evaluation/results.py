@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.basics import DataError, shorten, table_cell
+from ..core.basics import DataError, shorten
+from ..core.html import table_cell
 from humanlm.core.stats import (
     Bootstrap, Interval, association, known_mean, number_text, p_text, percentile_interval, range_text, signed_rank,
 )

@@ -16,7 +16,8 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from ..core.basics import ConfigError, aligned, check_name, near_miss, require, shorten, table_cell
+from ..core.basics import ConfigError, check_name, near_miss, require, shorten
+from ..core.html import aligned, table_cell
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #is_level_name
 def is_level_name(

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 
-from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorten, table_cell, write_jsonl
+from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorten, write_jsonl
+from ..core.html import table_cell
 from humanlm.models.client import (
     CacheError, ChatReply, ChatRequest, Client, LLMError, PerLoop, Usage, redact, without_keys,
 )

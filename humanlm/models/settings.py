@@ -102,8 +102,10 @@ class ChatConfig(ClientConfig):
 
     above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "max_tokens")
 
+    def model_checks(self) -> Iterator[tuple[bool, str]]: yield model_check("model", self.model, self.rules)
+
     def checks(self) -> Iterator[tuple[bool, str]]:
-        yield model_check("model", self.model, self.rules)
+        yield from self.model_checks()
         yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
         yield from super().checks()
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..core.basics import HumanLMError, atomic_path, check_name, escape, near_miss, require, shorten
+from ..core.basics import HumanLMError, atomic_path, check_name, near_miss, require, shorten
+from ..core.html import escape
 from ..data.trajectory import Completion
 
 # %% ../../nbs/models/04_weights.ipynb #if-type-checking-import

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from humanlm.core.basics import (
-    DataError, check_name, fingerprint, jsonl_rows, require, shorten, table_cell, to_dict,
-)
+from ..core.basics import DataError, check_name, fingerprint, jsonl_rows, require, shorten, to_dict
+from ..core.html import table_cell
 from ..data.records import Message
 from ..core.stats import Interval, agreement, known_mean, mean_interval, number_text, range_text
 from ..hierarchy.levels import HIERARCHY

@@ -9,7 +9,8 @@ __all__ = ['judging_plan', 'budget_line']
 from collections.abc import Sequence
 
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from .judges import Asked, JudgeConfig, JudgingCost, cost_line, is_free, judging_cost
+from ..models.settings import Estimate, add_up
+from .judges import Asked, JudgeConfig, is_free, judging_cost
 
 # %% ../../nbs/rewards/06_costs.ipynb #judging_plan
 def judging_plan(
@@ -25,12 +26,12 @@ def judging_plan(
     costs = {p: [judging_cost(a, config, p, hierarchy) for a in asked] for p in ("group", "single")}
     for protocol in sorted(costs, key=config.protocol.__ne__):
         beside = "" if protocol == config.protocol else "  (not chosen)"
-        lines.append(f"{protocol + ' judging':<16}{cost_line(costs[protocol], config.model)}{beside}")
+        lines.append(f"{protocol + ' judging':<16}{add_up(costs[protocol])}{beside}")
     lines.append("not counted     questions repeated after a fault, and what a model thinks before it answers")
     return lines + ([budget_line(config, costs[config.protocol])] if config.budget else [])
 
 
-def budget_line(config: JudgeConfig, costs: Sequence[JudgingCost]) -> str:
+def budget_line(config: JudgeConfig, costs: Sequence[Estimate]) -> str:
     "State the budget, and warn where the plan needs more"
     planned = sum(cost.dollars or 0 for cost in costs)
     short = f"; WARNING: the plan needs ~${planned:,.2f}" if planned > config.budget else ""

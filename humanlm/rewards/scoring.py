@@ -21,7 +21,8 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from fastcore.basics import patch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
-from ..core.basics import ConfigError, HumanLMError, check_name, fingerprint, require, shorten, table_cell
+from ..core.basics import ConfigError, HumanLMError, check_name, fingerprint, require, shorten
+from ..core.html import table_cell
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, side_by_side

@@ -17,7 +17,7 @@ from .. import __version__
 from ..alignment.contract import run_folder, run_settings
 from ..alignment.heldout import tables
 from ..evaluation.measured import load_results
-from ..alignment.report import statement
+from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
 from ..models.weights import adapter_base, contract_files

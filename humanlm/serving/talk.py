@@ -112,7 +112,7 @@ class TalkWidget:
             asked = example()
             for self.interview in self.talk.follow(asked, self.seed.value):
                 self.state.value = f"{len(self.interview.said)} of {len(self.talk.client.levels)} levels"
-                self.page.value = interview_html(self.interview, conversation(asked))
+                self.page.value = interview_html(self.interview, conversation(asked))._repr_html_()
             self.state.value, self.next.value = "", ""
         except HumanLMError as e:
             self.state.value = shorten(e, 200)

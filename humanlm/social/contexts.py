@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from ..core.basics import DataError, escape, near_miss, shorten, table_cell
-from ..data.viz import tag
+from ..core.basics import DataError, near_miss, shorten
+from ..core.html import Html, Table, table_cell, tag
 
 # %% ../../nbs/social/01_contexts.ipynb #NONE
 NONE = "none"
@@ -64,34 +64,28 @@ class Context(BaseModel, extra="forbid"):
     @property
     def steps(self) -> list[Step]: return self.socialized_context
 
-    def _repr_html_(self) -> str: return context_table(self)
-
-# %% ../../nbs/social/01_contexts.ipynb #_BOX
-_BOX = ("border:1px solid rgba(128,128,128,.3);padding:3px 8px;text-align:left;vertical-align:top;min-width:90px;"
-        "overflow-wrap:anywhere")
+    def _repr_html_(self) -> str: return context_table(self)._repr_html_()
 
 # %% ../../nbs/social/01_contexts.ipynb #context_table
 def context_table(
     context: Context,
     limit: int = 400,  # longest text shown, in characters
-) -> str:  # HTML, escaped
+) -> Html:
     "Show a context as a table: steps × agents, observations over actions"
     keys = (name for step in context.steps for name in (*step.observations, *step.actions))
     names = list(dict.fromkeys([*context.agents, *keys]))
-    head = tag("tr", *(tag("th", escape(shorten(name, 40)), style=_BOX) for name in ("step", "state", *names)))
-    lines = [tag("tr", *(tag("td", cell, style=_BOX) for cell in _line(step, names, limit))) for step in context.steps]
-    table = tag("table", head, *lines, style="border-collapse:collapse;font-size:13px;line-height:1.4")
-    return tag("div", table, style="overflow-x:auto;max-width:100%")
+    heads = ("step", "state", *(shorten(name, 40) for name in names))
+    return Table(heads, [list(_line(step, names, limit)) for step in context.steps], "l").html()
 
 # %% ../../nbs/social/01_contexts.ipynb #_line
-def _line(step: Step, names: Sequence[str], limit: int) -> Iterator[str]:
+def _line(step: Step, names: Sequence[str], limit: int) -> Iterator[object]:
     "Give the cells of one step"
-    yield escape(shorten(step.timestep, 40))
-    yield escape(shorten(step.state, limit))
+    yield shorten(step.timestep, 40)
+    yield shorten(step.state, limit)
     for name in names:
         texts = (entries.get(name, "(missing)") for entries in (step.observations, step.actions))
-        seen, done = (escape(shorten(text, limit)) for text in texts)
-        yield tag("div", seen, style="opacity:.45" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
+        seen, done = (shorten(text, limit) for text in texts)
+        yield tag("div", seen, class_="soft" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
 
 # %% ../../nbs/social/01_contexts.ipynb #StepLists
 class StepLists(BaseModel, extra="forbid"):

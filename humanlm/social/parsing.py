@@ -36,7 +36,8 @@ from humanlm.social.contexts import (
     is_none, is_unread, memories, observation_scores, quality_means, quality_table, read_context, read_entries,
     repair, split_mental, structural_score, to_json, to_lists, to_published, turn_number, violations,
 )
-from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten, table_cell
+from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
+from ..core.html import table_cell
 from humanlm.models.client import (
     ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client,
 )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 from .contexts import Context, make_context, untagged
-from ..core.basics import escape, shorten
-from ..data.viz import tag
+from ..core.basics import shorten
+from ..core.html import Html, Table
 
 # %% ../../nbs/social/02_presence.ipynb #Turn
 class Turn(NamedTuple):
@@ -74,7 +74,7 @@ class Dialogue:
     def people(self) -> tuple[str, ...]:
         return _people(self.turns)
 
-    def _repr_html_(self) -> str: return presence_table(self)
+    def _repr_html_(self) -> str: return presence_table(self)._repr_html_()
 
 
 def read_dialogue(
@@ -121,18 +121,14 @@ def _missed(turns: Sequence[Turn], name: str, first: int, after: int) -> range:
     return range(first, after)
 
 # %% ../../nbs/social/02_presence.ipynb #_CELL
-_CELL = "padding:2px 8px;border:1px solid rgba(128,128,128,.25);text-align:left"
-
-
 def presence_table(
     dialogue: Dialogue,
     limit: int = 90,  # longest text shown, in characters
-) -> str:  # HTML, escaped
+) -> Html:
     "Show who hears each turn"
-    head = tag("tr", *(tag("th", escape(shorten(name, 30)), style=_CELL) for name in ("turn", *dialogue.people)))
-    rows = (tag("tr", tag("td", escape(shorten(_line(turn), limit)), style=_CELL), *(tag("td", "●" * (name in here), style=_CELL)
-            for name in dialogue.people)) for turn, here in zip(dialogue.turns, dialogue.present))
-    return tag("div", tag("table", head, *rows, style="border-collapse:collapse;font-size:13px"), style="overflow-x:auto;max-width:100%")
+    rows = [[shorten(_line(turn), limit), *("●" * (name in here) for name in dialogue.people)]
+            for turn, here in zip(dialogue.turns, dialogue.present)]
+    return Table(("turn", *(shorten(name, 30) for name in dialogue.people)), rows, "l").html()
 
 
 def _line(turn: Turn) -> str:

@@ -17,8 +17,8 @@ from math import inf
 from typing import NamedTuple
 from fastcore.basics import patch
 from .contexts import NONE, Context, Step, clauses, decode, is_none, make_context, split_mental
-from ..core.basics import DataError, check_name, escape, near_miss, shorten
-from ..data.viz import tag
+from ..core.basics import DataError, check_name, near_miss, shorten
+from ..core.html import Html, Table, tag
 
 # %% ../../nbs/social/03_symbolic.ipynb #Event
 class Event(NamedTuple):
@@ -761,33 +761,28 @@ def _answer(world: World, asked: Question, faults: frozenset[str]) -> str | None
     return world.belief(asked.chain, asked.object, ordered="F4" in faults)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_CELL
-_CELL = "padding:2px 8px;border:1px solid rgba(128,128,128,.25);text-align:left"
-
-
 @patch
-def _repr_html_(self: Story) -> str: return witness_table(self)
+def _repr_html_(self: Story) -> str: return witness_table(self)._repr_html_()
 
 # %% ../../nbs/social/03_symbolic.ipynb #witness_table
 def witness_table(
     story: Story,
     obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
-) -> str:  # HTML, escaped
+) -> Html:
     "Show who witnessed each sentence and what they then believe"
     world = new_world(story)
     obj = obj or next(iter(story.world.log), "")
-    head = tag("tr", *(tag("th", escape(name), style=_CELL) for name in ("", f"where is the {obj}?" if obj else "", *story.agents)))
+    heads = ("", f"where is the {obj}?" if obj else "", *story.agents)
     rows = [_witness_row(world, event, text, obj) for event, text in zip(story.events, story.sentences)]
-    table = tag("table", head, *rows, style="border-collapse:collapse;font-size:13px;line-height:1.4")
-    return tag("div", table, style="overflow-x:auto;max-width:100%")
+    return Table(heads, rows, "l").html()
 
 # %% ../../nbs/social/03_symbolic.ipynb #_witness_row
-def _witness_row(world: World, event: Event | Unknown, text: str, obj: str) -> str:
+def _witness_row(world: World, event: Event | Unknown, text: str, obj: str) -> list[object]:
     "Let an event happen and write its row"
     seen, n = world.step(event), len(world.events)
     cells = [f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}" for name in world.agents]
-    faint = [f"{_CELL};{'' if name in seen else 'opacity:.5'}" for name in world.agents]
-    return tag("tr", tag("td", str(n), style=_CELL), tag("td", escape(shorten(text, 120)), style=_CELL),
-               *(tag("td", escape(cell), style=style) for cell, style in zip(cells, faint)))
+    faint = ("" if name in seen else "soft" for name in world.agents)
+    return [n, shorten(text, 120), *(tag("td", cell, class_=kind) for cell, kind in zip(cells, faint))]
 
 # %% ../../nbs/social/03_symbolic.ipynb #_ACTS
 _ACTS = {"enter", "exit", "move", "stay", "claim", "tell"}  # the kinds that make a step

@@ -94,11 +94,12 @@ class Recipe:
 
     def report(self, folder: Path) -> Path:
         "Write the report of a finished run"
-        raise NotImplementedError
+        from humanlm.evaluation.report import write_report
+        return write_report(folder, self.sections())
 
-    def sections(self) -> Mapping[str, tuple]:
-        "Give the pages of the report: name → (title, what it shows, how it is drawn)"
-        return {}
+    def sections(self) -> Mapping[str, tuple] | None:
+        "Give the sections of the report: name → (title, the line below it, what draws it); None: those that serve every run"
+        return None
 
 # %% ../../nbs/training/05_recipe.ipynb #RECIPES
 RECIPES: dict[str, str] = {

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import ConfigError, aligned, require, shorten
+from ..core.basics import ConfigError, require, shorten
+from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, parse, read_yaml
 from humanlm.core.runs import (
     Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
@@ -441,7 +442,7 @@ def show(recipe: Recipe, settings: Settings, folder: Path) -> None:
 def fit(
     settings: Settings | Mapping[str, Mapping] | str | Path,  # read ones; groups of values; or a YAML file
     recipe: Recipe | str | None = None,  # None: the one that the settings name
-    **given: Any,  # what the recipe takes as objects, such as judge= and reward=
+    **given: Any,  # objects in place of those that settings name, as the recipe takes them
 ) -> Path:  # the run's folder
     "Train, evaluate and report; a run that was started before goes on"
     if not isinstance(settings, Settings):

@@ -24,7 +24,8 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from ..core.basics import DataError, check_name, escape, fingerprint, require, shorten
+from ..core.basics import DataError, check_name, fingerprint, require, shorten
+from ..core.html import escape
 from ..data.records import Example, Message, Persona
 
 # %% ../../nbs/worlds/01_mini.ipynb #Phrases

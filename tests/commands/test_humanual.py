@@ -21,7 +21,7 @@ from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, settle_times
-from humanlm.corpus.store import Spool, fill, rows_source
+from humanlm.corpus.store import RowStore, fill, rows_source
 from humanlm.data.threads import LINES
 from humanlm.data.times import TIME_NOTES
 
@@ -275,10 +275,10 @@ def test_reading_goes_on_behind_the_last_part(tmp_path):
         for step in rows_source("reddit", s.build.path)(skip, faults):
             if len(asked) == 1 and step.number == 57: raise KeyboardInterrupt
             yield step
-    spool = Spool(tmp_path / "spool")
-    with pytest.raises(KeyboardInterrupt): fill(spool, source, size=20)
-    fill(spool, source, size=20)
-    assert asked == [0, 40] and len(spool.records()) == 100 and [n["rows"] for n in spool.notes] == [20] * 5 + [0]
+    store = RowStore(tmp_path / "store")
+    with pytest.raises(KeyboardInterrupt): fill(store, source, size=20)
+    fill(store, source, size=20)
+    assert asked == [0, 40] and len(store.records()) == 100 and [n["rows"] for n in store.notes] == [20] * 5 + [0]
 
 
 def test_a_finished_build_is_not_made_again(tmp_path):
@@ -780,7 +780,7 @@ def test_questions_hold_hostile_text_as_text():
 
 
 def test_some_missing_times_stay_missing():
-    records = np.zeros(4, Spool("none").records().dtype)
+    records = np.zeros(4, RowStore("none").records().dtype)
     records["time"] = [1, np.nan, 2, np.nan]
     times, dated = settle_times(records)
     assert dated and np.isnan(times).tolist() == [False, True, False, True]

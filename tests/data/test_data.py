@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.basics import DataError, escape, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
+from humanlm.core.basics import DataError, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
+from humanlm.core.html import escape
 from humanlm.data.records import (
     Example, Message, Persona, check_leakage, data_fingerprint, example_from_dict, from_dict, load_examples, pick,
     quoted_share, sample_examples, save_examples, split_by_context,

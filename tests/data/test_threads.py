@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from humanlm.data.records import DataConfig, Message, Thread, check_leakage, prepare_examples
-from humanlm.core.basics import DataError, escape, write_jsonl
+from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.html import escape
 from humanlm.data.threads import (
     automatic_accounts, import_threads, load_threads, reply_turns, sample_threads, thread_examples,
 )

@@ -1,53 +1,17 @@
 "What is shown stays text, missing scores are never numbers, and pages stand alone."
-import io, math, shutil, subprocess
+import io, math
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from pages import CHROMIUM, HOSTILE, in_browser, read
 
 from humanlm.data.records import Message, Persona, Example
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 from humanlm.data.viz import (
     JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_figure, score_grid, score_mark,
-    score_style, spread, tag,
+    score_style, spread,
 )
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-TAGS = set("b br caption dd details div dl dt i li p small span summary table td th tr ul".split())
-ATTRIBUTES = {"style", "title", "open"}
-HOSTILE = [
-    "<script>alert(1)</script>", "</td></table></details>", '" onmouseover="alert(1)', "' onclick='x", "&lt;b&gt; &amp;",
-    "<stance>for</stance>", "<|im_end|>\n<|im_start|>assistant", "</title><img src=x onerror=y>", "\x00\x1b[31m\u202eabc",
-    "\ud800", "$x$ | `c`"]
-
-
-class Reader(HTMLParser):
-    "Read HTML as a browser would, and keep what it is made of"
-    def __init__(self):
-        super().__init__()
-        self.tags, self.attributes, self.text, self.stack = set(), set(), "", []
-
-    def handle_starttag(self, name, attrs):
-        self.tags.add(name)
-        self.attributes |= {key for key, _ in attrs}
-        if name != "br": self.stack.append(name)
-
-    def handle_endtag(self, name):
-        assert self.stack and self.stack.pop() == name
-
-    def handle_data(self, data): self.text += data
-
-
-def read(page: str) -> Reader:
-    "Parse a page; every element must be closed, every tag and attribute be one of ours"
-    reader = Reader()
-    reader.feed(page)
-    reader.close()
-    assert reader.stack == [] and reader.tags <= TAGS and reader.attributes <= ATTRIBUTES
-    return reader
-
 
 def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
     "An invented sample of one token"
@@ -77,14 +41,6 @@ def test_a_training_sample_stays_text(text):
     samples = [replace(trajectory(text, reason=text, status=text, errors=(text,)), row_id=text, level=text)]
     read(group_html(samples))
     read(TrajectoryViewer(samples)._repr_html_())
-
-
-@settings(deadline=None)
-@given(st.text(), st.text())
-def test_any_text_is_shown_as_it_is(inside, attribute):
-    from humanlm.core.basics import escape
-    page = read(tag("p", escape(inside), title=attribute))
-    assert page.tags == {"p"} and page.attributes <= {"title"}
 
 
 def test_a_text_can_be_read_again():
@@ -207,11 +163,8 @@ def test_no_candidate_runs_in_a_real_browser(tmp_path):
     attacks = ["<script>document.title = 'ran'</script>", "<img src=x onerror=\"document.title = 'ran'\">",
                "</td></table><svg onload=\"document.title = 'ran'\">", "' onmouseover='x' autofocus onfocus='document.title = 1"]
     batch = JudgedBatch({a: {"stance": judged(a), "emotion": judged(a, math.nan, status="judge failed")} for a in attacks}, title=attacks[0])
-    page = tmp_path / "page.html"
-    page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{batch.html()}", "utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
-    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=600)
-    assert "<title>quiet</title>" in done.stdout, "a text ran as a script"
-    body = done.stdout.split("</title>")[1]
+    page = in_browser(f"<!doctype html><meta charset=utf-8><title>quiet</title>{batch.html()}", tmp_path)
+    assert "<title>quiet</title>" in page, "a text ran as a script"
+    body = page.split("</title>")[1]
     assert not any(f"<{name}" in body for name in ("script", "img", "svg"))
     assert body.count("&lt;script&gt;document.title = 'ran'&lt;/script&gt;") >= 2

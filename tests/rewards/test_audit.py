@@ -14,7 +14,8 @@ from humanlm.rewards.audit import (
     ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, agreement_scatter, audit, audit_calls, audit_figure,
     audit_line, audit_requests, injected_texts, load_probes, probe_texts, text_id,
 )
-from humanlm.core.basics import DataError, aligned, run_sync, to_json
+from humanlm.core.basics import DataError, run_sync, to_json
+from humanlm.core.html import aligned
 from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.judges import main
 from humanlm.rewards.judges import RuleJudge

@@ -11,7 +11,7 @@ from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.judges import (
-    EmbedJudge, JudgeConfig, OracleJudge, RubricConfig, RuleJudge, calibration, fit_logistic, is_judge,
+    RUBRIC, EmbedJudge, JudgeConfig, OracleJudge, RuleJudge, calibration, fit_logistic, is_judge,
     labelled_pairs, logistic, make_judge, play_judge, sign,
 )
 from humanlm.models.local import Embedder, has_minilm, minilm_folder
@@ -110,7 +110,7 @@ def test_names_of_nobody(name):
 def test_what_decides_the_meaning_of_a_score_is_what_a_resumed_run_must_keep():
     for group in ("judge", "test_judge"):
         harmless = {name.partition(".")[2] for name in HARMLESS if name.startswith(f"{group}.")}
-        assert harmless == {f.name for f in fields(JudgeConfig)} - {f.name for f in fields(RubricConfig)}
+        assert harmless == {f.name for f in fields(JudgeConfig)} - set(RUBRIC)
 
 
 def test_settings_reach_the_client_and_the_question(tmp_path):

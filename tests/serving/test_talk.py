@@ -18,7 +18,7 @@ from humanlm.rewards.scoring import JudgeError
 from humanlm.serving.conversation import said_text, typed
 from humanlm.serving.talk import Talk, TalkWidget
 from humanlm.talk import TalkConfig, converse, main
-from test_viz import CHROMIUM, HOSTILE, read
+from pages import CHROMIUM, HOSTILE, in_browser, read
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = make_world(WorldConfig(users=36, replies_per_user=12))
@@ -112,11 +112,8 @@ def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
     attack = "</div></table><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
     talk = Talk(setup_of({level: attack for level in LEVELS}, "hetero"), judge=make_judge(JudgeConfig("rule")))
     told = talk.ask(typed(attack, f"bo: {attack}"))
-    page = tmp_path / "page.html"
-    page.write_text(f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", "utf-8")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={tmp_path / 'profile'}"]
-    done = subprocess.run([CHROMIUM, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=600)
-    assert "<title>quiet</title>" in done.stdout and "<script" not in done.stdout.split("</title>")[1] and "<img" not in done.stdout
+    page = in_browser(f"<!doctype html><meta charset=utf-8><title>quiet</title>{told._repr_html_()}", tmp_path)
+    assert "<title>quiet</title>" in page and "<script" not in page.split("</title>")[1] and "<img" not in page
 
 
 # ---- the widget
@@ -181,7 +178,7 @@ def run(tmp_path_factory):
 
 def test_the_command_brings_rows_and_judge_of_the_run(run, monkeypatch):
     command = [sys.executable, "-m", "humanlm.talk", "--model.name", "mini"]
-    done = subprocess.run(command, input="0\nWhy?\n", capture_output=True, text=True, cwd=run.parent.parent, timeout=600,
+    done = subprocess.run(command, input="0\nWhy?\n", capture_output=True, text=True, cwd=run.parent.parent, timeout=120,
                           env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert EXAMPLE.reply[:30] in done.stdout and "judge           oracle" in done.stdout and done.stdout.count("stance  ") >= 2

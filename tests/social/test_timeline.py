@@ -1,8 +1,9 @@
 "What a timeline shows is what the record says, as text, with its faults marked; its controls start anew with new data."
-import json, re, shutil, subprocess
-from html.parser import HTMLParser
+import json, re, subprocess
 
+import pages
 import pytest
+from pages import CHROMIUM, read
 
 from humanlm.social.contexts import Context, make_context, step_names, to_lists, violations
 from humanlm.benchmarks.contexts import Viewer, context_files
@@ -12,17 +13,7 @@ from humanlm.social.timeline import (
     viewer_data,
 )
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-HOSTILE = [
-    "<script>alert(1)</script>", "</td></table></details>", '" onmouseover="alert(1)', "' onclick='x",
-    "&lt;b&gt; &amp;", "</style><b>",
-    "<same_as_state />", "<mental_state>x", "</title><img src=x onerror=y>", "\x00\x1b[31m\u202eabc", "\ud800",
-    "$x$ | `c`", "a: b\n\n- c", ":1", ""]
-VOID = {"br", "input", "meta"}
-TAGS = {"a", "b", "body", "div", "details", "h1", "h2", "head", "html", "label", "li", "nav", "p", "pre", "section",
-    "small", "span", "style", "summary",
-        "table", "td", "th", "title", "tr", "ul", *VOID}
-ATTRIBUTES = {"charset", "checked", "class", "content", "for", "href", "id", "lang", "name", "style", "title", "type"}
+HOSTILE = [*pages.HOSTILE, "<same_as_state />", "<mental_state>x", "a: b\n\n- c", ":1", ""]
 
 GOLDEN = make_context(["Ida", "Per", "Moa"], [
     ("Ida and Per are in the barn.", {"Ida": "[SAME AS STATE]", "Per": "<same_as_state />"},
@@ -32,31 +23,6 @@ GOLDEN = make_context(["Ida", "Per", "Moa"], [
      {"Per": "leaves the barn"}),
     ("Ida is in the barn.", {"Ida": "<same_as_last_action />", "Moa": "A man comes by."}, {"Ida": "moves the bell"}),
     ("The bell is in the cart.", {"Per": "<same_as_last_action />"}, {})])
-
-
-class Reader(HTMLParser):
-    "Read HTML as a browser would: every element closed, every tag and attribute one of ours"
-    def __init__(self):
-        super().__init__()
-        self.stack, self.text, self.classes = [], "", []
-
-    def handle_starttag(self, name, attrs):
-        assert name in TAGS and {key for key, _ in attrs} <= ATTRIBUTES
-        self.classes += [word for key, value in attrs if key == "class" for word in value.split()]
-        if name not in VOID: self.stack.append(name)
-
-    def handle_endtag(self, name):
-        if name not in VOID: assert self.stack.pop() == name
-
-    def handle_data(self, data): self.text += data if self.stack[-1:] != ["style"] else ""
-
-
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    reader.close()
-    assert reader.stack == []
-    return reader
 
 
 # ---- the golden record
@@ -84,7 +50,7 @@ def test_the_page_holds_what_the_record_says():
 
 def test_the_page_stands_alone_and_hides_by_style():
     page = timeline_page(GOLDEN)
-    assert not any(word in page for word in ("<script", "http", "src=", "@import", "url("))
+    assert not any(word in page for word in ("<script", "http:", "https:", "src=", "@import", "url("))
     for i in range(3): assert f"#agent{i}:not(:checked)~.cards .by{i}" in page and f'id="agent{i}" checked' in page
     assert 'id="everyone">' in page and "#everyone:checked~.cards .own" in page
 
@@ -293,7 +259,7 @@ def test_a_browser_draws_the_page_and_its_chips_hide(tmp_path):
 
     page = timeline_page(GOLDEN)
     blue, green, violet, red = (37, 99, 235), (5, 150, 105), (124, 58, 237), (185, 28, 28)
-    drawn, without_first = colours("all", page), colours("some", page.replace('id="agent0" checked', 'id="agent0"'))
+    drawn, without_first = colours("all", page), colours("some", page.replace('id="agent0" checked="checked"', 'id="agent0"'))
     assert {blue, green, violet, red} <= drawn.keys(), "three agents and one frame"
     assert without_first[blue] < drawn[blue] and without_first[green] == drawn[green], "two faces and names less"
 

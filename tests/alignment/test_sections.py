@@ -1,47 +1,27 @@
-"A report is made from whatever a run left behind, holds it as text, and asks for nothing."
-import json, math, re, shutil
-from html.parser import HTMLParser
+"The report of a run says what the numbers rest on, holds what models and people wrote as text, and asks for nothing."
+import math, re, shutil
 from pathlib import Path
 
 import pytest
+from pages import CHROMIUM, in_browser, read
 
-from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
-from humanlm.data.records import Example, Message, Persona
 from humanlm.alignment.evaluation import Evaluation, save_evaluations
-from humanlm.evaluation.measured import Results, load_results
-from humanlm.evaluation.results import ALL, Importance, Paired, Result
-from humanlm.alignment.report import (
-    PIECES, colour, completions_html, curve, demo_picture, figure_svg, headline, load_log, markdown_html, paired_html,
-    radar, results_bars, results_html, reward_curves, statement, texts_html, thin, training_curves, write_report,
+from humanlm.alignment.sections import (
+    NAMES, SECTIONS, completions_html, demo_picture, reward_curves, statement, training_section,
 )
+from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
+from humanlm.core.html import figure_svg, markdown_html
+from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
+from humanlm.evaluation.report import (
+    RunFolder, curve, paired_html, radar, results_bars, results_html, thin, training_curves, write_report,
+)
+from humanlm.evaluation.results import ALL, Importance, Paired, Result
 
+PIECES = ("config.yaml", "run.json", "metrics.jsonl", "results.json", "evaluations", "examples.jsonl", "trajectories", "data.md")
 LEVELS = ("stance", "emotion", "goal")
 MODELS = {"base": 0.0, "cold-start": 0.2, "response-only": 0.3, "humanlm": 0.6, "chance": 0.1, "ceiling": 0.8}
 HOSTILE = """</style></script><script>alert(1)</script></td></pre><img src=//x.org onerror="z"><stance>' " & $x$ \u202e"""
-
-
-class Reader(HTMLParser):
-    "Read a page as a browser would: tags, attributes, text; every element must be closed"
-    VOID = {"meta", "br"}
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.tags, self.attributes, self.text, self.stack = set(), set(), [], []
-        self.feed(page)
-        self.close()
-        assert self.stack == []
-
-    def handle_starttag(self, name, attrs):
-        self.tags.add(name)
-        self.attributes |= {key for key, _ in attrs}
-        if name not in self.VOID: self.stack.append(name)
-
-    def handle_startendtag(self, name, attrs): self.tags.add(name)
-
-    def handle_endtag(self, name): assert self.stack.pop() == name
-
-    def handle_data(self, data): self.text.append(data)
 
 
 def result_rows() -> list[Result]:
@@ -110,12 +90,12 @@ def samples(text: str, step: int) -> list[Trajectory]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> str:
-    return write_report(make_run(tmp_path_factory.mktemp("runs") / "r")).read_text("utf-8")
+    return write_report(make_run(tmp_path_factory.mktemp("runs") / "r"), SECTIONS).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory) -> str:
-    return write_report(make_run(tmp_path_factory.mktemp("runs") / "h", HOSTILE)).read_text("utf-8")
+    return write_report(make_run(tmp_path_factory.mktemp("runs") / "h", HOSTILE), SECTIONS).read_text("utf-8")
 
 
 def matter(text: str) -> list[Importance]:
@@ -140,17 +120,6 @@ def test_states_that_matter_are_shown_with_their_points(page):
     for part in ("Pearson", "Spearman", "+0.60", "Every reply of", "Do they carry into the reply".lower()): assert part in section or part in section.lower()
 
 
-def test_measures_of_texts_have_a_table_of_their_own():
-    rows = [Result(m, name, ALL, 9, 0.5, 0.4, 0.6) for m in ("base", "<b>") for name in ("chrf", "bleu", "response_alignment")]
-    shown = texts_html(rows)
-    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and texts_html(rows[2:3]) == ""
-
-
-def test_differences_show_test_and_effect():
-    shown = paired_html([Paired("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), Paired("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
-    assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
-
-
 def test_it_opens_with_what_the_run_was(page):
     said = page.index("Synthetic world"), page.index("Oracle judge"), page.index("Toy model"), page.index("<h2")
     assert list(said) == sorted(said) and "Missing from this run" not in page
@@ -173,20 +142,26 @@ def test_it_asks_for_nothing_and_runs_nothing(page):
     assert "default-src 'none'" in page.replace("&#x27;", "'") and len(page) < 1_000_000
 
 
-def test_it_is_well_formed(page): assert {"svg", "table", "details", "h2"} <= Reader(page).tags
+def test_it_is_well_formed(page): assert {"svg", "table", "details", "h2"} <= read(page, figures=True).tags
 
 
 def test_the_same_run_gives_the_same_page(tmp_path, page):
-    assert write_report(make_run(tmp_path / "r")).read_text("utf-8") == page
+    assert write_report(make_run(tmp_path / "r"), SECTIONS).read_text("utf-8") == page
 
 
 # ---- hostile text
 
 def test_hostile_text_stays_text(page, hostile):
-    known, found = Reader(page), Reader(hostile)
+    known, found = read(page, figures=True), read(hostile, figures=True)
     assert found.tags <= known.tags and found.attributes <= known.attributes
     assert not found.tags & {"script", "img", "stance"}
-    assert any("<script>alert(1)</script>" in text for text in found.text)
+    assert "<script>alert(1)</script>" in found.text
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_hostile_text_does_not_run_in_a_real_browser(hostile, tmp_path):
+    page = in_browser(hostile.replace("alert(1)", "document.title=1"), tmp_path)
+    assert "&lt;script&gt;document.title=1&lt;/script&gt;" in page and "<title>1" not in page and "<img" not in page
 
 
 def test_hostile_names_stay_text():
@@ -195,13 +170,8 @@ def test_hostile_names_stay_text():
     pages = (results_html(rows, {(HOSTILE, HOSTILE): HOSTILE}), completions_html(answer, {HOSTILE: HOSTILE}),
              paired_html([Paired(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2, 0.1, 0.0, 0.2)]), markdown_html(HOSTILE),
              figure_svg(results_bars(rows, HOSTILE), HOSTILE))
-    found = Reader("".join(pages))
+    found = read("".join(pages), figures=True)
     assert not found.tags & {"script", "img", "stance"} and not found.attributes & {"onerror", "src"}
-
-
-@pytest.mark.parametrize("text", [
-    "|", "#", "- ", "| |\n|--|", "**", "`", "|a|\n\n#\n- b\n", "\n\n", "| a | b |\n| - | - |\n| c |"])
-def test_any_markdown_is_shown(text): Reader(markdown_html(text))
 
 
 # ---- what is missing or broken
@@ -210,8 +180,8 @@ def test_any_markdown_is_shown(text): Reader(markdown_html(text))
 def test_a_missing_piece_is_named(tmp_path, name):
     folder = make_run(tmp_path / "r")
     shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    page = write_report(folder).read_text("utf-8")
-    assert f"{name}: not there" in page and Reader(page)
+    page = write_report(folder, SECTIONS).read_text("utf-8")
+    assert f"{name}: not there" in page and read(page, figures=True).tags
 
 
 @pytest.mark.parametrize("name", [n for n in PIECES if n not in ("evaluations", "trajectories")])
@@ -219,7 +189,7 @@ def test_a_missing_piece_is_named(tmp_path, name):
 def test_a_broken_piece_is_named(tmp_path, name, content):
     folder = make_run(tmp_path / "r")
     (folder / name).write_bytes(content)
-    page = write_report(folder).read_text("utf-8")
+    page = write_report(folder, SECTIONS).read_text("utf-8")
     fits = name == "data.md" and b"\xff" not in content or name == "run.json" and content.startswith(b'{"')
     assert fits or f"{name}: not readable" in page
 
@@ -228,17 +198,17 @@ def test_a_broken_piece_is_named(tmp_path, name, content):
 def test_a_broken_file_in_a_folder_is_named(tmp_path, name):
     folder = make_run(tmp_path / "r")
     (folder / name).write_text("{")
-    page = write_report(folder).read_text("utf-8")
+    page = write_report(folder, SECTIONS).read_text("utf-8")
     assert "not readable" in page and Path(name).name in page
 
 
 def test_an_empty_folder_gets_a_report(tmp_path):
-    page = write_report(tmp_path).read_text("utf-8")
-    assert page.count(": not there") == len(PIECES) and "Data: unknown" in page and Reader(page)
+    page = write_report(tmp_path, SECTIONS).read_text("utf-8")
+    assert page.count(": not there") == len(PIECES) and "Data: unknown" in page and read(page, figures=True).tags
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="No run folder"): write_report(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="No run folder"): write_report(tmp_path / "nowhere", SECTIONS)
 
 
 def test_a_run_with_only_a_cold_start(tmp_path):
@@ -247,7 +217,7 @@ def test_a_run_with_only_a_cold_start(tmp_path):
     write_jsonl(folder / "metrics.jsonl", [line for line in log_lines() if line["stage"] == "cold-start"])
     rows = [r for r in result_rows() if r.model in ("base", "cold-start")]
     atomic_write(folder / "results.json", to_json({"rows": rows, "paired": []}))
-    page = write_report(folder).read_text("utf-8")
+    page = write_report(folder, SECTIONS).read_text("utf-8")
     said = ("No reward curves", "No training samples", "No paired differences", "loss, learning from text")
     assert [text for text in said if text not in page] == []
 
@@ -255,36 +225,10 @@ def test_a_run_with_only_a_cold_start(tmp_path):
 def test_an_unfinished_run_says_so(tmp_path):
     folder = make_run(tmp_path / "r")
     atomic_write(folder / "run.json", to_json({"state": "started"}))
-    assert "not finished (state: started)" in write_report(folder).read_text("utf-8")
-
-
-def test_a_log_that_was_cut_off_is_read(tmp_path):
-    lines = [to_json(line) for line in log_lines()]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, lines[-1][:20]]))
-    assert load_log(tmp_path / "metrics.jsonl") == log_lines()
+    assert "not finished (state: started)" in write_report(folder, SECTIONS).read_text("utf-8")
 
 
 # ---- numbers
-
-def test_missing_numbers_stay_missing(tmp_path):
-    rows = [Result("a", "m", ALL, 0, math.nan, math.nan, math.nan)]
-    atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
-    found = load_results(tmp_path / "results.json").rows
-    page = results_html(found, {("m", ALL): "all"})
-    assert math.isnan(found[0].mean) and "none" in page and "0.00" not in page
-    assert "<svg" in figure_svg(results_bars(found, "m"), "no bar at all")
-
-
-def test_a_wrong_result_row_is_named(tmp_path):
-    atomic_write(tmp_path / "results.json", json.dumps({"rows": [{"model": "a", "mean": "high"}], "paired": []}))
-    with pytest.raises(DataError, match="rows 1"): load_results(tmp_path / "results.json")
-
-
-def test_the_headline_turns_a_pair_round():
-    rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
-    said = headline(Results(rows, [Paired("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m")
-    assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
-
 
 # ---- figures
 
@@ -298,14 +242,14 @@ def test_figures_leave_no_window_and_no_style_behind():
     import matplotlib, matplotlib.pyplot as plt
     before = dict(matplotlib.rcParams), plt.get_fignums()
     rows, log = result_rows(), log_lines()
-    for figure in (results_bars(rows), radar(rows), training_curves(log), reward_curves(log, rows)):
+    for figure in (results_bars(rows, "state_alignment"), radar(rows, "state_alignment"), training_curves(log), reward_curves(log, rows)):
         figure_svg(figure, "x")
     assert (dict(matplotlib.rcParams), plt.get_fignums()) == before
 
 
 def test_a_model_keeps_its_colour():
     names = (*"abcd", "base", "cold-start", "humanlm", "sft", "response-only")
-    assert len({colour(name, list("abcd")) for name in names}) == len(names)
+    assert len({NAMES.colour(name, list("abcd")) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -1,0 +1,63 @@
+"Text stays text, wherever it is put; what is HTML is put together without losing that."
+import pytest
+from hypothesis import given, settings, strategies as st
+from pages import CHROMIUM, HOSTILE, in_browser, read
+
+from humanlm.core.html import Html, Table, aligned, escape, fold, markdown_html, page, table_cell, tag
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_any_text_is_shown_as_text(inside, attribute):
+    found = read(tag("p", inside, title=attribute))
+    assert found.tags == {"p"} and found.attributes <= {"title"}
+    assert read(page(inside, fold(inside, attribute), tag("b", attribute) + inside)).stack == []
+
+
+@given(st.lists(st.text(), min_size=1, max_size=4))
+def test_adding_and_joining_keep_text_apart_from_html(texts):
+    whole = Html("<br>").join(texts) + texts[0]
+    assert isinstance(texts[0] + whole, Html) and read(texts[0] + whole).tags <= {"br"}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_cells_and_headings_of_tables_stay_text(text):
+    table = Table([text, "n"], [[text, 1], [tag("td", text, class_="x"), tag("b", text)]])
+    assert read(table.html(title=text)).tags <= {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "b"}
+    lines = table.markdown().split("\n")
+    assert len(lines) == 4 and {line.count("|") for line in lines} == {3}
+    assert "<script" not in table.markdown() and len(str(table).split("\n")) == 4
+
+
+def test_a_table_pads_right_and_left_as_it_says():
+    table = Table(["who", "n", "why"], [["a", 5, "so"], ["bb", 10, "|"]], "lrl")
+    assert str(table) == "who   n  why\n------------\na     5  so\nbb   10  |"
+    assert table.html().count('class="number"') == 3 and "| --- | --: | --- |" in table.markdown()
+
+
+def test_what_is_cut_is_cut_before_it_is_escaped():
+    assert table_cell("<" * 9, 3) == "&lt;&lt;…" and escape(escape("&")) == "&amp;"
+    assert aligned("&lt;x&gt;") == "<x>"
+
+
+@pytest.mark.parametrize("text", [
+    *HOSTILE, "|", "#", "- ", "| |\n|--|", "**", "`", "|a|\n\n#\n- b\n", "\n\n", "| a | b |\n| - | - |\n| c |"])
+def test_any_markdown_is_shown(text): assert read(markdown_html(text)).stack == []
+
+
+@pytest.mark.parametrize("text", [
+    "[a](javascript:alert(1))", "![a](//x.org/a.png)", "<//x.org>", "<https://x.org>", "[a]: //x.org\n\n[a]", "<b onclick=x>",
+    "<script>\nx\n</script>", "&#60;script&#62;"])
+def test_markdown_of_strangers_gets_no_links_no_pictures_no_html(text):
+    found = read(markdown_html(f"# {text}\n\n{text}\n\n| a |\n|---|\n| {text} |"))
+    assert not found.tags & {"a", "img", "script", "b"} and not found.attributes & {"href", "src", "onclick"}
+
+
+def test_deep_markdown_ends():
+    assert len(markdown_html("> " * 5000 + "a\n" + "- " * 5000 + "[" * 5000)) < 1_000_000
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
+def test_a_page_runs_nothing_even_if_a_tag_gets_through(tmp_path):
+    held = in_browser(page("quiet", Html("<script>document.title = 'ran'</script>"), "<script>document.title = 'ran'</script>"), tmp_path)
+    assert "<title>quiet</title>" in held and "&lt;script&gt;" in held

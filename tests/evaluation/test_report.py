@@ -1,0 +1,83 @@
+"The frame of a report shows the numbers of any system, keeps what is missing apart from zero, and names what it cannot read."
+import json, math, re
+
+import pytest
+from pages import read
+
+from humanlm.core.basics import DataError, atomic_write, to_json
+from humanlm.core.html import figure_svg, tag
+from humanlm.evaluation.measured import Results, load_results
+from humanlm.evaluation.report import (
+    Names, RunFolder, headline, load_log, paired_html, report_html, results_bars, results_html, standard_sections, texts_html,
+    training_curves, write_report,
+)
+from humanlm.evaluation.results import ALL, Paired, Result
+
+
+def test_it_knows_no_system():
+    import inspect
+    from humanlm.evaluation import report
+    source = inspect.getsource(report).replace(".level", "")  # a field of its rows
+    assert re.findall(r"(?i)levels?\b|persona|hierarchy|judge|\bstance|cold.start|humanlm-", source) == []
+
+
+def test_a_system_brings_its_own_section_and_its_own_pieces(tmp_path):
+    atomic_write(tmp_path / "games.json", "[1, 2]")
+    def games(run): return tag("p", f"{sum(run.piece('games.json', lambda path: json.loads(path.read_text()), []))} won <b>")
+    def lost(run): return tag("p", run.piece("lost.json", json.loads, "none"))
+    own = {"first": standard_sections()["first"], "games": ("Games", "What was won.", games), "lost": ("Lost", "What was not.", lost)}
+    page = write_report(tmp_path, own).read_text("utf-8")
+    assert "<p>3 won &lt;b&gt;</p>" in page and 'href="#games"' in page and read(page)
+    assert page.index("lost.json: not there") < page.index("<h2"), "the first screen names what a later section could not read"
+
+
+def test_names_choose_titles_parts_and_references():
+    names = Names({"m": ("Wins", "How often?")}, {"dice": "throws dice"}, part="turn", units="games", start="a")
+    rows = [Result(model, "m", part, 2, 0.5, 0.4, 0.6) for model in ("a", "b", "dice") for part in (ALL, "1", "2")]
+    assert results_bars(rows, "m", names=names).axes[0].get_title(loc="left").startswith("Wins by turn")
+    assert "dice (reference)" in results_html(rows, {("m", ALL): "all"}, names)
+    assert headline(Results(rows), "m", names)[1][0] == "b, 2 games"
+
+
+def test_measures_of_texts_have_a_table_of_their_own():
+    rows = [Result(m, name, ALL, 9, 0.5, 0.4, 0.6) for m in ("base", "<b>") for name in ("chrf", "bleu", "response_alignment")]
+    shown = texts_html(rows)
+    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and texts_html(rows[2:3]) == ""
+
+
+def test_differences_show_test_and_effect():
+    shown = paired_html([Paired("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), Paired("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
+    assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
+
+
+def test_a_log_that_was_cut_off_is_read(tmp_path):
+    log = [{"stage": "a", "step": step, "loss": 1 / step} for step in (1, 2)]
+    lines = [to_json(line) for line in log]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, lines[-1][:20]]))
+    assert load_log(tmp_path / "metrics.jsonl") == log
+
+
+def test_missing_numbers_stay_missing(tmp_path):
+    rows = [Result("a", "m", ALL, 0, math.nan, math.nan, math.nan)]
+    atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
+    found = load_results(tmp_path / "results.json").rows
+    page = results_html(found, {("m", ALL): "all"})
+    assert math.isnan(found[0].mean) and "none" in page and "0.00" not in page
+    assert "<svg" in figure_svg(results_bars(found, "m"), "no bar at all")
+
+
+def test_a_wrong_result_row_is_named(tmp_path):
+    atomic_write(tmp_path / "results.json", json.dumps({"rows": [{"model": "a", "mean": "high"}], "paired": []}))
+    with pytest.raises(DataError, match="rows 1"): load_results(tmp_path / "results.json")
+
+
+def test_the_headline_turns_a_pair_round():
+    rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
+    said = headline(Results(rows, [Paired("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m", Names(start="cold-start"))
+    assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
+
+
+def test_panels_are_drawn_for_whatever_was_logged():
+    log = [{"stage": "a", "step": step, "reward": 0.1, "games/ok": 1.0} for step in range(1, 9)]
+    figure = training_curves(log, {"reward": "points", "games/ok": "share of games that ended"})
+    assert [ax.get_title() for ax in figure.axes] == ["points", "share of games that ended"] and figure.axes[1].get_ylim()[1] == 1.05
