@@ -26,9 +26,8 @@ from weakref import WeakKeyDictionary
 
 from fastcore.basics import patch
 
-from humanlm.core.basics import (
-    ConfigError, HumanLMError, check_name, escape, near_miss, require, run_sync, shorten, table_cell,
-)
+from ..core.basics import ConfigError, HumanLMError, check_name, near_miss, require, run_sync, shorten
+from ..core.html import escape, table_cell
 from .reader import read_answer
 
 # %% ../../nbs/models/02_client.ipynb #ChatRequest
