@@ -45,7 +45,7 @@ from humanlm.core.basics import (
 from .core.html import aligned, table_cell
 from .hierarchy.prompts import markup, plain
 from .training.run import keep_memory, quiet_libraries
-from .core.stats import mean_interval
+from .core.stats import mean_interval, number_text
 from .models.weights import ModelConfig
 from .models.reader import read_answer
 from .social.parsing import STYLES, Parsed, Parser, parse_prompt, parser
@@ -473,13 +473,9 @@ def report_table(
 ) -> str:  # Markdown
     "Compare parsers"
     head = ["parser", *HEADINGS.values(), "tokens", "seconds"]
-    rows = [[table_cell(name), *(_share(found["means"][key]["mean"]) for key in HEADINGS), _count(found["tokens"]), f"{found['seconds']:.3f}"]
+    rows = [[table_cell(name), *(number_text(found["means"][key]["mean"], ".3f") for key in HEADINGS), number_text(found["tokens"], ".0f"), f"{found['seconds']:.3f}"]
             for name, found in reports.items()]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows))
-
-
-def _share(value: float | None) -> str: return "–" if value is None or math.isnan(value) else f"{value:.3f}"
-def _count(value: float | None) -> str: return "–" if value is None or math.isnan(value) else f"{value:.0f}"
 
 # %% ../nbs/87_parsers.ipynb #AllSeeing
 class AllSeeing:

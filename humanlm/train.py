@@ -75,7 +75,7 @@ def _shared(flat):
     return "\n".join(["In all of them, and unlike the defaults:", *(f"- {key} {_cell(first[key])}" for key in same)])
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     if "--dry-run" in sys.argv:
         gc.disable()  # a plan lives for less than a second
     sys.exit(main())
