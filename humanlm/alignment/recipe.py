@@ -157,6 +157,7 @@ class HumanLM(Recipe):
         "data": DataConfig, "world": WorldConfig, "hierarchy": HierarchyConfig, "judge": JudgeConfig, "test_judge": EvalJudgeConfig,
         "reward": RewardConfig, "prefixes": PrefixConfig, "advantage": AdvantageConfig, "eval": EvalConfig}
     methods = ("response-only", "humanlm")
+    comparison = "humanlm.studies.comparison:compare_systems"
 
     def settle(self, s: Settings) -> Settings: return settle_judges(s)
     def check(self, s: Settings) -> None: check_settings(s)

@@ -37,6 +37,7 @@ class Recipe:
     "A system, as training sees it"
     groups: Mapping[str, type] = {}  # name → settings class, beside those that all recipes share
     methods: Sequence[str] = ()  # what run.methods means where nothing is said
+    comparison: str = ""  # module:function of `humanlm eval`, from a command line to an exit code; empty: runs are compared
 
     def settle(self, s: Settings) -> Settings:
         "Fill in what the settings leave open"
