@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from ..core.config import read_yaml
 from ..core.basics import DataError, jsonl_rows, shorten
 from ..core.html import table_cell
+from ..core.stats import number_text
 from ..evaluation.results import ALL
 
 # %% ../../nbs/alignment/04_published.ipynb #Published
@@ -112,7 +113,7 @@ def paper_tables(
 
 
 def _line(name: str, values: Sequence[float | None]) -> str:
-    shown = ["–" if v is None or math.isnan(v) else f"{v:.1f}" for v in values]
+    shown = [number_text(v, ".1f") for v in values]
     return f"| {' | '.join([table_cell(name, 40), *shown])} |"
 
 

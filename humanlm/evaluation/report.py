@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, HumanLMError, atomic_write, check_name, shorten
 from ..core.config import read_yaml
+from ..core.stats import p_text
 from humanlm.core.html import (
     INK, Html, Table, figure_html, fold, markdown_html, page, styled, tag,
 )
@@ -438,7 +439,7 @@ def _pair_line(p: Paired, most: float, parted: bool) -> list[object]:
     known = not math.isnan(p.low)
     side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
     diff, low, high = (number(x, "+.3f") for x in (p.diff, p.low, p.high))
-    tested = "–" if math.isnan(p.p) else "< 0.001" if p.p < 0.001 else f"{p.p:.3f}", number(p.effect, "+.2f")
+    tested = p_text(p.p), number(p.effect, "+.2f")
     return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", *([p.level] if parted else []), p.n, tag("b", diff), f"{low} to {high}",
             _whisker(p, most) if known else "", side, *tested]
 

@@ -17,7 +17,8 @@ from trl import GRPOTrainer
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
-from humanlm.alignment.grpo import batch_metrics, group_advantage
+from humanlm.alignment.grpo import batch_metrics
+from humanlm.training.methods import group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.scoring import JudgeError

@@ -1,0 +1,12 @@
+"""A judge and a reward of one's own."""
+
+
+def same_words(request):
+    "Judge: the share of the truth's words that a candidate has"
+    truth = set(request.truth.split())
+    return {id: len(truth & set(text.split())) / len(truth) for id, text in request.candidates.items()}
+
+
+def short(trajectories):
+    "Reward: 1 for at most six words, 0 for more"
+    return [float(len(" ".join(t.fields.values()).split()) <= 6) for t in trajectories]

@@ -1,0 +1,121 @@
+"""One command for every system: a recipe outside the package trains, evaluates, resumes and reports; train names no system."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
+from humanlm.evaluation.measured import Measured, load_measured, load_results
+from humanlm.models.client import Ledger, Usage
+from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
+from humanlm.training.run import fit, lessons, read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ROOT / "nbs" / "howto" / "my_recipe.py"
+TINY = ["--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "64", "--model.vocab", "330"]
+STEPS = ["--rollout.num_prompts", "4", "--rollout.group_size", "4", "--trainer.max_steps", "6", "--trainer.save_steps", "2"]
+WORDS = ("level", "persona", "hierarchy", "judge", "person", "stance", "response")
+
+
+def humanlm(folder: Path, *argv: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "humanlm.train", *argv], cwd=folder, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    "The recipe of the how-to, trained by the command from a folder outside the package"
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copy(OWN, folder)
+    done = humanlm(folder, "--run.recipe", "my_recipe:Animals", "--run.name", "zoo", *TINY, *STEPS)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_train_names_no_system():
+    for path in ("train.py", "training/run.py", "training/recipe.py"):
+        source = (ROOT / "humanlm" / path).read_text("utf-8")
+        assert re.findall(rf"\b(?:{'|'.join(WORDS)})s?\b", source) == [], path
+
+
+def test_a_recipe_outside_the_package_trains_and_is_evaluated(own):
+    folder, said = own
+    run = folder / "runs" / "zoo"
+    assert [p.name for p in sorted((run / "models").iterdir())] == ["animals", "base"]
+    assert {row["stage"] for row in read_jsonl(run / "metrics.jsonl")} == {"animals"}
+    assert len(load_measured(run / "measured" / "animals.jsonl")) == 4 and "animals" in said
+    rows = load_results(run / "results.json").rows
+    assert [(r.model, r.metric, r.n) for r in rows] == [("base", "animals", 4), ("animals", "animals", 4)]
+
+
+def test_a_recipe_outside_the_package_logs_nothing_of_another_system(own):
+    logged = {key for row in read_jsonl(own[0] / "runs" / "zoo" / "metrics.jsonl") for key in row}
+    assert not [key for key in logged if key.startswith(("parse/", "judge/", "text/"))]
+
+
+def test_a_recipe_outside_the_package_gets_a_report(own):
+    page = (own[0] / "runs" / "zoo" / "report.html").read_text("utf-8")
+    assert "animals" in page and "<script" not in page
+
+
+def test_a_killed_stage_of_an_own_recipe_goes_on_and_ends_with_the_same_weights(own):
+    folder = own[0]
+    first, again = folder / "runs" / "zoo", folder / "runs" / "again"
+    shutil.copytree(first, again)
+    for path in (again / "models" / "animals", again / "measured", again / "checkpoints" / "animals" / "checkpoint-6"): shutil.rmtree(path)
+    (again / "results.json").unlink()
+    record = json.loads((again / "run.json").read_text()) | {"state": "started"}
+    (again / "run.json").write_text(json.dumps(record))
+    argv = ("--run.recipe", "my_recipe:Animals", "--run.name", "again", *TINY, *STEPS)
+    done = humanlm(folder, *argv, "--resume")
+    assert done.returncode == 0, done.stderr
+    weights = [(run / "models" / "animals" / "model.safetensors").read_bytes() for run in (first, again)]
+    assert weights[0] == weights[1]
+
+
+def test_the_plan_of_an_own_recipe_needs_nothing_heavy(own):
+    done = humanlm(own[0], "--run.recipe", "my_recipe:Animals", "--dry-run")
+    assert done.returncode == 0 and "judged by counting animals" in done.stdout
+
+
+@pytest.mark.parametrize("name, said", [
+    ("humanml", "Did you mean 'humanlm'"), ("nothere:X", "there is no module 'nothere'"), ("my_recipe:Animal", "Did you mean 'Animals'")])
+def test_a_recipe_that_is_not_there_is_named(own, name, said):
+    done = humanlm(own[0], "--run.recipe", name, "--dry-run")
+    assert done.returncode == 2 and said in done.stderr
+
+
+class Spender(Recipe):
+    "Trains nothing; spends"
+    def load(self, s, **given):
+        self.ledger = Ledger(budget=1.0)
+        return Work("spender", {"": self.ledger})
+    def vocabulary(self, run): return ["some words to learn from"] * 9, []
+    def stages(self, run): return [Stage("paid", "base", self.pay)]
+    def pay(self, run, stage, model, tokenizer):
+        self.ledger.record("tests", "model", Usage(calls=1, cost=0.25))
+        if self.stop: raise DataError("stopped here")
+    def evaluate(self, run, name): return [Measured("u", "c", {"m": {"all": 1.0}})]
+
+
+def test_what_a_stopped_run_has_spent_counts_after_a_resume(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = Spender()
+    groups = {"run": {"name": "r", "report": False}, "model": dict(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=330)}
+    recipe.stop = True
+    with pytest.raises(HumanLMError, match="stopped here"): fit(groups, recipe)
+    recipe.stop = False
+    folder = fit(groups, recipe)
+    assert recipe.ledger.total.cost == 0.5
+    assert json.loads((folder / "run.json").read_text())["ledger"][0]["cost"] == 0.5
+
+
+def test_flags_of_a_recipe_are_those_of_its_groups():
+    recipe, settings = read_settings(["--run.recipe", "humanlm", "--judge.model", "rule"])
+    assert settings.judge.model == "rule" and recipe is find_recipe("humanlm") and settings.run.methods == ["response-only", "humanlm"]
+    with pytest.raises(ConfigError, match="judge"): read_settings(["--run.recipe", f"{__name__}:Spender", "--judge.model", "rule"])
