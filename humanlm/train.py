@@ -15,7 +15,7 @@ from .core.basics import ConfigError, shorten, to_json
 from .core.html import aligned
 from .core.commands import command
 from .core.config import dotted
-from .training.run import check_settings, keep_memory, plan, quiet_libraries, read_settings, start
+from .training.run import read_settings, train_or_plan
 
 # %% ../nbs/80_train.ipynb #print_trainer_options
 def print_trainer_options() -> int:
@@ -37,13 +37,7 @@ def main(
     recipe, settings = read_settings(argv or ["--help"], "Train and evaluate simulated users.")
     if settings.help_trainer:
         return print_trainer_options()
-    check_settings(recipe, settings)
-    if settings.dry_run:
-        print(plan(recipe, settings))
-        return 0
-    quiet_libraries()
-    keep_memory()
-    start(recipe, settings)
+    train_or_plan(recipe, settings)
     return 0
 
 # %% ../nbs/80_train.ipynb #compare
@@ -75,7 +69,7 @@ def _shared(flat):
     return "\n".join(["In all of them, and unlike the defaults:", *(f"- {key} {_cell(first[key])}" for key in same)])
 
 # %% ../nbs/80_train.ipynb #if-name-main-if
-if __name__ == "__main__":
+if __name__ == "__main__" and __spec__:
     if "--dry-run" in sys.argv:
         gc.disable()  # a plan lives for less than a second
     sys.exit(main())

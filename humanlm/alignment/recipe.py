@@ -157,6 +157,7 @@ class HumanLM(Recipe):
         "data": DataConfig, "world": WorldConfig, "hierarchy": HierarchyConfig, "judge": JudgeConfig, "test_judge": EvalJudgeConfig,
         "reward": RewardConfig, "prefixes": PrefixConfig, "advantage": AdvantageConfig, "eval": EvalConfig}
     methods = ("response-only", "humanlm")
+    comparison = "humanlm.studies.comparison:compare_systems"
 
     def settle(self, s: Settings) -> Settings: return settle_judges(s)
     def check(self, s: Settings) -> None: check_settings(s)
@@ -179,7 +180,7 @@ class HumanLM(Recipe):
         own = [Stage(name, "cold-start", train_replies if MODES[name].supervised else train_by_reward) for name in run.settings.run.methods]
         return [Stage("cold-start", "base", cold_start), *own]
 
-    def contract(self, run: Run, name: str) -> dict[str, str]:
+    def contract(self, run: Run, name: str, tokenizer: Any) -> dict[str, str]:
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
         return contract(s.model, hierarchy_of(s, name), s.rollout, name, sources.most_common(1)[0][0])
 

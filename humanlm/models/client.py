@@ -46,6 +46,7 @@ class ChatRequest:
     repeat: int = 0                  # number of this repetition of the same question
     caller: str = ""                 # who asks, for the ledger
     extra: dict | None = None        # further fields by name, for models that know them; others refuse
+    prefill: str = ""                # how the answer begins; the reply holds what follows it
     schema_version: int = 1
 
     def __post_init__(self):
@@ -712,6 +713,7 @@ class Client:
     takes_n = False       # does one call give several answers?
     takes_schema = False  # does the provider see to it that answers follow a schema?
     takes_extra: tuple[str, ...] | None = ()  # names in `ChatRequest.extra` that it understands; None = whatever the server does
+    takes_prefill = False # can it go on with a text that another model has begun?
 
     def __init__(
         self,
@@ -928,6 +930,7 @@ async def _asked(self: Client, request, sent, name, check):
 @patch
 def _sent(self: Client, request, name):
     _check_extra(request.extra or {}, self.takes_extra, name)
+    _check_prefill(request, self.takes_prefill, name)
     changes, notes = settle_settings(request, name)
     if request.schema and not self.takes_schema:
         changes |= {"messages": state_schema(request), "schema": None}
@@ -940,6 +943,15 @@ def _check_extra(extra, known, name):
     if strange is not None:
         hint = near_miss(strange, known) if known else " Write it into a message, or ask a model that knows it (simulator/RUN)."
         raise LLMError("bad request", f"{name} does not know the field {shorten(strange)!r} of extra.{hint}")
+
+# %% ../../nbs/models/02_client.ipynb #_check_prefill
+def _check_prefill(request, taken, name):
+    "Refuse to begin an answer anew that should have been continued"
+    if request.prefill and not taken:
+        raise LLMError("bad request", f"{name} cannot go on with a text that has been begun (prefill). Ask vllm/NAME, hf/NAME or anthropic/NAME, "
+                       "or put the text into a message.")
+    if request.prefill and request.schema:
+        raise LLMError("bad request", f"{name}: an answer that follows a schema cannot go on with a text. Leave out prefill or schema.")
 
 # %% ../../nbs/models/02_client.ipynb #__call__
 @patch
@@ -973,7 +985,7 @@ def _hit(self: Client, request, reply, name, check):
 # %% ../../nbs/models/02_client.ipynb #ScriptedClient
 class ScriptedClient(Client):
     "Answers from a list, or by a function of the request; costs nothing"
-    takes_schema, takes_extra = True, None
+    takes_schema, takes_extra, takes_prefill = True, None, True
 
     def __init__(
         self,
@@ -1026,9 +1038,16 @@ def openai_arguments(
             "top_p": request.top_p, "stop": list(request.stop) or None, "seed": request.seed,
             "n": request.n if request.n > 1 else None, "response_format": _response_format(request.schema),
             "max_completion_tokens" if official else "max_tokens": request.max_tokens}
+    if request.prefill: args |= {"messages": _begun(request), "add_generation_prompt": False, "continue_final_message": True}  # vLLM's words
     return (request.extra or {}) | {k: v for k, v in args.items() if v is not None}
 
 # %% ../../nbs/models/02_client.ipynb #_response_format
+def _begun(request, messages=None):
+    "Give the messages with the beginning of the answer behind them"
+    messages = request.messages if messages is None else messages
+    return [*messages, *([{"role": "assistant", "content": request.prefill}] if request.prefill else [])]
+
+
 def _response_format(schema):
     if schema is not None:
         wanted = {"name": "answer", "strict": _is_strict(schema), "schema": schema}
@@ -1176,7 +1195,7 @@ class OpenAIClient(Client):
     ):
         super().__init__(f"{provider}/{model}", **options)
         self.official = provider == "openai"
-        self.takes_extra = () if self.official else None
+        self.takes_extra, self.takes_prefill = () if self.official else None, not self.official
         self.base_url = _checked_url(base_url or "https://api.openai.com/v1")  # the SDK would look into OPENAI_BASE_URL
         self._key = _key("OPENAI_API_KEY") if self.official else _key("VLLM_API_KEY", default="none")
         self._sdk = PerLoop(self._connect)
@@ -1248,7 +1267,7 @@ def anthropic_arguments(
     system = "\n\n".join(m["content"] for m in request.messages if m["role"] == "system")
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
     args = {"model": request.model, "max_tokens": request.max_tokens, "system": system,
-            "messages": [m for m in request.messages if m["role"] != "system"], "stop_sequences": list(request.stop),
+            "messages": _begun(request, [m for m in request.messages if m["role"] != "system"]), "stop_sequences": list(request.stop),
             "output_config": request.schema and {"format": _output_format(request.schema)},
             "extra_body": {k: v for k, v in sampling.items() if v is not None}}
     return {k: v for k, v in args.items() if v}
@@ -1276,7 +1295,7 @@ def anthropic_reply(
 # %% ../../nbs/models/02_client.ipynb #AnthropicClient
 class AnthropicClient(Client):
     "A model of Anthropic"
-    takes_schema = True
+    takes_schema = takes_prefill = True
 
     def __init__(
         self,

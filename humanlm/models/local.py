@@ -24,7 +24,7 @@ from fastcore.basics import patch
 
 from ..core.basics import HumanLMError, shorten
 from .client import ChatReply, ChatRequest, Client, Limits, LLMError, PerLoop, Usage
-from .weights import LoadedModel, ModelError, generate, load_encoder, load_model, render
+from .weights import LoadedModel, ModelError, generate, load_encoder, load_model, render, render_target
 
 # %% ../../nbs/models/05_local.ipynb #Batches
 class Batches:
@@ -121,7 +121,7 @@ class Asked(NamedTuple):
 # %% ../../nbs/models/05_local.ipynb #LocalClient
 class LocalClient(Client):
     "A model in this process; `write` answers a batch"
-    takes_n = True
+    takes_n = takes_prefill = True
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ def prompt_ids(
     if request.model not in ("", self.model):
         raise LLMError("unknown model", f"{self.name} is in memory, not {shorten(request.model)!r}. Make a client for that.")
     try:
-        ids = render(self.tokenizer, own_turns(request.messages), SPEAKER, self.thinking)
+        ids = render(self.tokenizer, own_turns(request.messages), SPEAKER, self.thinking) + render_target(self.tokenizer, request.prefill, end=False)
     except HumanLMError as e:
         raise LLMError("bad request", f"{self.name}: {e}") from e
     if problem := request_problem(request, len(ids), self.room):

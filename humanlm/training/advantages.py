@@ -111,8 +111,18 @@ def decoupled_advantages(
     rewards = _tensor(rewards)
     parts = group_advantages(rewards, groups, True, eps, floor)
     total = parts @ torch.as_tensor(weights, dtype=parts.dtype, device=parts.device)
-    scored = torch.where(rewards.isnan().all(1), math.nan, total)
-    return group_advantages(scored, torch.zeros(len(total)), True, eps, floor=0)
+    every, own = _everywhere(torch.where(rewards.isnan().all(1), math.nan, total))
+    return group_advantages(every, torch.zeros(len(every)), True, eps, floor=0)[own]
+
+
+def _everywhere(x: torch.Tensor) -> tuple[torch.Tensor, slice]:
+    "Join the numbers of all processes, in their order; where those of this one are"
+    several = torch.distributed
+    if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1): return x, slice(None)
+    parts = [None] * several.get_world_size()
+    several.all_gather_object(parts, x.cpu())
+    before = sum(map(len, parts[:several.get_rank()]))
+    return torch.cat(parts).to(x.device), slice(before, before + len(x))
 
 # %% ../../nbs/training/01_advantages.ipynb #broadcast
 def broadcast(

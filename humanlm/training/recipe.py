@@ -37,6 +37,7 @@ class Recipe:
     "A system, as training sees it"
     groups: Mapping[str, type] = {}  # name → settings class, beside those that all recipes share
     methods: Sequence[str] = ()  # what run.methods means where nothing is said
+    comparison: str = ""  # module:function of `humanlm eval`, from a command line to an exit code; empty: runs are compared
 
     def settle(self, s: Settings) -> Settings:
         "Fill in what the settings leave open"
@@ -60,7 +61,7 @@ class Recipe:
         "List the stages of a run, each after the one it starts from"
         raise NotImplementedError
 
-    def contract(self, run: Any, name: str) -> dict[str, str]:
+    def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how a model must be asked: files that lie beside its weights, path → text"
         return {}
 
@@ -104,6 +105,7 @@ class Recipe:
 # %% ../../nbs/training/05_recipe.ipynb #RECIPES
 RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
+    "parser": "humanlm.social.recipe:recipe",
 }
 
 

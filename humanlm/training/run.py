@@ -7,7 +7,7 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries', 'keep_memory', 'base_model',
            'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room', 'lessons', 'learn', 'wandb_run',
            'record', 'train_stage', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes', 'make_run',
-           'start', 'table', 'show', 'fit', 'plan', 'step_plan']
+           'start', 'table', 'show', 'fit', 'plan', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/06_run.ipynb #exported-imports
 import json
@@ -184,7 +184,7 @@ def base_model(run: Run) -> tuple[Any, Any]:  # model, tokenizer
 def keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
     "Save a model of the comparison with its contract"
     from humanlm.models.weights import save_model
-    asked = run.recipe.contract(run, name)
+    asked = run.recipe.contract(run, name, tokenizer)
     if is_main_process():
         save_model(model, tokenizer, run.model_folder(name), asked)
     wait_for_all()
@@ -405,8 +405,7 @@ def start(
         if is_main_process():
             open_run(settings.run.out, settings.run.name, settings.resume, settings.fresh)
         wait_for_all()
-        if (folder / "config.yaml").exists():
-            require_same(folder, settings)
+        require_same(folder, settings)
         if run_state(folder) == "finished":
             print(f"{folder} has finished; --fresh starts it anew.\n") if is_main_process() else None
         else:
@@ -436,7 +435,7 @@ def show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     report = folder / "report.html"
     if settings.run.report and not report.exists():
         recipe.report(folder)
-    print(table(recipe, folder) + (f"\n\nreport: {report}" if settings.run.report else ""))
+    print(table(recipe, folder) + (f"\n\nreport: {report}" if report.exists() else ""))
 
 # %% ../../nbs/training/06_run.ipynb #fit
 def fit(
@@ -476,3 +475,16 @@ def step_plan(settings: Settings, steps: int) -> str:
     batch = roll.num_prompts * roll.group_size
     budget = f"; stops past {s.run.token_budget:,} generated tokens" if s.run.token_budget else ""
     return f"at most {steps} steps of {roll.num_prompts} prompts x {roll.group_size} completions = {batch} completions a step, {steps * batch:,} in all{budget}"
+
+
+def train_or_plan(
+    recipe: Recipe,
+    settings: Settings,
+) -> None:
+    "Do what a command line asks for: check, then show the plan or train"
+    check_settings(recipe, settings)
+    if settings.dry_run:
+        return print(plan(recipe, settings))
+    quiet_libraries()
+    keep_memory()
+    start(recipe, settings)

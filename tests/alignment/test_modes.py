@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-import humanlm.eval
+from humanlm.core.config import parse as parse_settings
+from humanlm.studies.systems import GROUPS
 import humanlm.train
 from humanlm.training.run import check_settings, max_steps, read_settings, updates
 from humanlm.core.config import parse as parse_settings
@@ -229,7 +230,7 @@ def test_settings_of_an_evaluation_train_nothing(capsys):
     path = ROOT / "configs" / "paper" / "eval-only.yaml"
     assert humanlm.train.main(["--config", str(path), "--dry-run"]) == 2
     assert "nothing to train" in (said := capsys.readouterr().err) and "python -m humanlm.eval RUN --config" in said
-    assert parse_settings(humanlm.eval.GROUPS, ["--config", str(path)]).test_judge.model == "anthropic/claude-haiku-4-5"
+    assert parse_settings(GROUPS, ["--config", str(path)]).test_judge.model == "anthropic/claude-haiku-4-5"
 
 
 def test_delta_is_the_dual_clip():

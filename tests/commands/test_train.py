@@ -19,6 +19,8 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import humanlm.training.run
+from humanlm.studies.comparison import plan as plan_of
+from humanlm.studies.tasks import asked_otherwise, prepare
 import raw_rows
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
@@ -184,13 +186,13 @@ def answers(folder: Path, name: str) -> list[tuple]:
 def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, capsys):
     "8.2 V13: a run asks its models as it trained them; away from it, whoever asks otherwise is told so, and it is kept with the results"
     assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
-    c = humanlm.eval.prepare([str(whole), "--run.out", str(tmp_path)])
-    assert [humanlm.eval.asked_otherwise(task, c.rows.examples[0]) for task in c.tasks] == [""] * 3
+    c = prepare([str(whole), "--run.out", str(tmp_path)])
+    assert [asked_otherwise(task, c.rows.examples[0]) for task in c.tasks] == [""] * 3
     shutil.copytree(whole / "models" / "humanlm", tmp_path / "mine")
     line = [str(tmp_path / "mine"), "--config", str(whole / "config.yaml"), "--run.out", str(tmp_path), "--run.name", "other"]
-    assert "not asked as it was trained" not in humanlm.eval.plan(humanlm.eval.prepare(line))
+    assert "not asked as it was trained" not in plan_of(prepare(line))
     line += ["--hierarchy.prompt", "full"]
-    assert "its template, prompt would differ" in humanlm.eval.plan(humanlm.eval.prepare([*line, "--model.template", "wildchat"]))
+    assert "its template, prompt would differ" in plan_of(prepare([*line, "--model.template", "wildchat"]))
     said = "Warning: mine is not asked as it was trained: its prompt would differ"
     capsys.readouterr()
     assert humanlm.eval.main(line) == 0

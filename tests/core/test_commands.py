@@ -124,3 +124,9 @@ def test_a_pipe_that_closes_before_little_is_said_is_no_error_either():
     process.stdout.close()
     assert process.wait(60) == 141 and process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_no_notebook_starts_its_command_when_all_cells_are_run():
+    "In a notebook `__name__` is `__main__` too, and `__spec__` is None"
+    bare = [page.name for page in sorted((ROOT / "nbs").rglob("*.ipynb")) if 'if __name__ == \\"__main__\\":' in page.read_text("utf-8")]
+    assert bare == [], 'write: if __name__ == "__main__" and __spec__:'

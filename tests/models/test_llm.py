@@ -20,9 +20,10 @@ from humanlm.models import client as llm
 from clock import until, virtual
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.client import (
-    AnthropicClient, ChatReply, Client, Ledger, Limits, LLMError, OpenAIClient, ScriptedClient, Usage, ask, chat,
-    chat_all, client, price, prices, providers, vllm_client,
+    AnthropicClient, ChatReply, ChatRequest, Client, Ledger, Limits, LLMError, OpenAIClient, ScriptedClient, Usage,
+    anthropic_arguments, ask, chat, chat_all, client, openai_arguments, price, prices, providers, vllm_client,
 )
+from humanlm.models.cache import request_key
 
 SECRET = "sk-loopback-0123456789abcdef"
 FAST = Limits(concurrency=8, timeout=5.0, attempts=4, backoff=0.001, longest_wait=0.05)
@@ -932,3 +933,28 @@ def test_own_time_per_request_is_small():
         run_sync(chat_all(model, [chat(str(i)) for i in range(2000)]))
         best.append((time.process_time() - start) / 2000)
     assert min(best) < 0.0003
+
+
+# ---- an answer that has been begun
+
+BEGUN = ChatRequest(({"role": "user", "content": "what is 2 + 2?"},), prefill="2 + 2 is")
+
+
+def test_a_server_is_told_to_go_on_with_what_was_begun():
+    args = openai_arguments(BEGUN, official=False)
+    assert args["messages"][-1] == {"role": "assistant", "content": "2 + 2 is"} and args["continue_final_message"] and args["add_generation_prompt"] is False
+    assert anthropic_arguments(BEGUN)["messages"][-1] == {"role": "assistant", "content": "2 + 2 is"}
+    plain = replace(BEGUN, prefill="")
+    assert "continue_final_message" not in openai_arguments(plain, False) and len(anthropic_arguments(plain)["messages"]) == 1
+
+
+def test_a_provider_that_cannot_go_on_with_a_text_refuses_before_it_is_asked(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with pytest.raises(LLMError, match="openai/gpt-5-mini cannot go on with a text that has been begun.*Ask vllm/NAME"):
+        run_sync(OpenAIClient("gpt-5-mini", "http://127.0.0.1:9/v1")(BEGUN))
+    with pytest.raises(LLMError, match="Leave out prefill or schema"): run_sync(ScriptedClient(["four"])(replace(BEGUN, schema={"type": "object"})))
+
+
+def test_an_answer_that_was_begun_is_another_question_to_a_cache_and_none_is_the_same_as_before():
+    assert request_key(BEGUN, "vllm/x") != request_key(replace(BEGUN, prefill=""), "vllm/x")
+    assert request_key(replace(BEGUN, prefill=""), "vllm/x") == request_key(ChatRequest(BEGUN.messages), "vllm/x")

@@ -379,3 +379,14 @@ def test_an_engine_of_vllm_answers(folder):
     replies = ask(model, *numbered(8), chat("hi", n=2, seed=3, max_tokens=8), chat("x " * 2000))
     assert [isinstance(r, ChatReply) for r in replies] == [True] * 9 + [False], str(replies)
     assert len(set(replies[8].texts)) == 2 and replies[9].kind == "bad request"
+
+
+def test_a_local_model_goes_on_with_what_was_begun(model):
+    whole = chat("Is tram 3 worth it?", max_tokens=12, temperature=0)
+    first, = ask(model, whole)
+    half = first.text[:len(first.text) // 2]
+    ids = model.prompt_ids(replace(whole, prefill=half))
+    assert ids[:len(model.prompt_ids(whole))] == model.prompt_ids(whole) and model.tokenizer.decode(ids).endswith(half) and len(ids) > len(model.prompt_ids(whole))
+    rest, = ask(model, replace(whole, prefill="tram <|im_end|>"))
+    assert model.prompt_ids(replace(whole, prefill="tram <|im_end|>")).count(model.tokenizer.eos_token_id) == model.prompt_ids(whole).count(model.tokenizer.eos_token_id)
+    assert not rest.text.startswith("tram <|im_end|>"), "the reply holds what follows"

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-import humanlm.eval as ev
+import humanlm.eval
+from humanlm.studies import comparison as ev
+from humanlm.studies.systems import read_replies, read_settings, reply_id, row_texts
+from humanlm.studies.tasks import prepare
 from humanlm.core.runs import run_record, save_record
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.data.records import load_examples
@@ -40,7 +43,7 @@ def made(tmp_path_factory):
     run = place / "runs/mini"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(CONFIG)
-    settings = ev.read_settings([], run)
+    settings = read_settings([], run)
     world, test = make_world(settings.world), load_data(settings).split("test")
     said = {name: predictor_texts(world, test, name) for name in ("rules", "uniform", "agreeable")}
     write_jsonl(run / "examples.jsonl", test)
@@ -74,13 +77,13 @@ def means(folder, level=ALL):
     return {(r["model"], r["metric"]): r["mean"] for r in rows if r["level"] == level}
 
 
-def done(*argv): return {task.system.name: bool(task.done) for task in ev.prepare(list(argv)).tasks}
+def done(*argv): return {task.system.name: bool(task.done) for task in prepare(list(argv)).tasks}
 
 
 # ---- the whole command
 
 def test_one_command_leaves_numbers_pictures_and_a_page(place, capsys):
-    assert ev.main(["mini", "reader.jsonl", "polite.jsonl"]) == 0
+    assert humanlm.eval.main(["mini", "reader.jsonl", "polite.jsonl"]) == 0
     out = Path("runs/mini-eval")
     kept = {"base", "script", "reader", "polite", "chance", "constant", "ceiling"}
     assert {p.stem for p in (out / "evaluations").glob("*.jsonl")} == kept
@@ -98,24 +101,24 @@ def test_one_command_leaves_numbers_pictures_and_a_page(place, capsys):
 
 
 def test_the_same_texts_get_the_same_scores_whether_from_a_run_or_a_file(here):
-    ev.main(["mini", "reader.jsonl"])
+    humanlm.eval.main(["mini", "reader.jsonl"])
     assert {m: v for (name, m), v in means("runs/mini-eval").items() if name == "script"} == \
            {m: v for (name, m), v in means("runs/mini-eval").items() if name == "reader"}
 
 
 def test_replies_alone_need_no_run(here):
     Path("mini.yaml").write_text(CONFIG)
-    assert ev.main(["--config", "mini.yaml", "reader.jsonl"]) == 0
+    assert humanlm.eval.main(["--config", "mini.yaml", "reader.jsonl"]) == 0
     assert load_examples("runs/mini-eval/examples.jsonl") == here
 
 
 def test_rows_can_be_had_before_anybody_has_answered(here, capsys):
     Path("mini.yaml").write_text(CONFIG)
-    assert ev.main(["--config", "mini.yaml"]) == 2
+    assert humanlm.eval.main(["--config", "mini.yaml"]) == 2
     assert "The rows to answer are in runs/mini-eval/examples.jsonl" in capsys.readouterr().err
     rows = read_jsonl("runs/mini-eval/examples.jsonl")
     write_jsonl("theirs.jsonl", [{"id": row["id"], "response": "well, maybe"} for row in rows])
-    assert ev.main(["--config", "mini.yaml", "theirs.jsonl"]) == 0
+    assert humanlm.eval.main(["--config", "mini.yaml", "theirs.jsonl"]) == 0
 
 
 def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
@@ -124,8 +127,8 @@ def test_real_threads_have_no_known_states_and_still_get_reply_states(here):
     write_jsonl("replies.jsonl", [{"id": row["id"], "response": "I really love this, thanks!"} for row in bare])
     argv = ["--data.source", "examples", "--data.path", "rows.jsonl", "--test_judge.model", "rule", "replies.jsonl"]
     with pytest.raises(DataError, match="split"):
-        load_data(ev.read_settings(argv)).split("train")
-    assert ev.main(argv) == 0
+        load_data(read_settings(argv)).split("train")
+    assert humanlm.eval.main(argv) == 0
     assert {metric for _, metric in means("runs/run-eval")} == {"response_alignment", "reply_state_alignment", "edit_similarity", "bleu", "chrf"}
 
 
@@ -146,21 +149,21 @@ def chat(monkeypatch):
 
 
 def test_a_chat_model_gets_the_same_prompt_and_is_read_by_the_same_parser(here, chat):
-    assert ev.main(["mini:script", "scripted/user", "--eval.budget", "1"]) == 0
+    assert humanlm.eval.main(["mini:script", "scripted/user", "--eval.budget", "1"]) == 0
     found = {e.example_id: e for e in load_evaluations("runs/mini-eval/evaluations/scripted_user.jsonl")}
     assert [*found] == [e.id for e in here] and {t for e in found.values() for t in e.texts.values()} == {"I am against it, sorry."}
     assert len(chat) == len(here) * len(LEVELS)
-    row = make_rows(here[:1], ev.read_settings([], Path("runs/mini")).hierarchy, ["stance"])[0]
+    row = make_rows(here[:1], read_settings([], Path("runs/mini")).hierarchy, ["stance"])[0]
     asked = [q for q in chat if q.messages[0]["content"] == parts_text(row["prompt"][0]["content"])]
     assert len(asked) == 1 and all(m["content"] in asked[0].messages[1]["content"] for m in row["prompt"][1:])
     ledger = json.loads(Path("runs/mini-eval/run.json").read_text())["ledger"]
     assert [(line["caller"], line["calls"]) for line in ledger] == [("simulated user", len(chat))]
-    assert ev.main(["mini:script", "scripted/user"]) == 0 and len(chat) == len(here) * len(LEVELS), "judged before"
+    assert humanlm.eval.main(["mini:script", "scripted/user"]) == 0 and len(chat) == len(here) * len(LEVELS), "judged before"
 
 
 def test_a_chat_model_that_is_down_stops_the_comparison_and_scores_nothing(here, capsys):
     argv = ["vllm/gone", "--eval.base_url", "http://127.0.0.1:9/v1", "--test_judge.attempts", "1", "--config", "runs/mini/config.yaml"]
-    assert ev.main(argv) == 2
+    assert humanlm.eval.main(argv) == 2
     assert "did not answer 12 of 12 questions" in capsys.readouterr().err
     assert not Path("runs/mini-eval/evaluations/vllm_gone.jsonl").exists()
 
@@ -170,7 +173,7 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
     for name in ("base", "humanlm-hetero"):
         Path(f"runs/mini/models/{name}").mkdir(parents=True)
         Path(f"runs/mini/models/{name}/config.json").write_text("{}")
-    tasks = ev.prepare(["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]).tasks[:4]
+    tasks = prepare(["mini:base", "mini:base@on", "mini:humanlm-hetero", "scripted/user"]).tasks[:4]
     assert [(t.system.name, t.settings.hierarchy.thinking) for t in tasks] == [
         ("base", "off"), ("base@on", "on"), ("humanlm-hetero", "hetero"), ("scripted_user", "off")]
     assert len({t.key for t in tasks}) == 4
@@ -178,13 +181,13 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
 
 def test_all_models_are_asked_the_same_rows_whatever_their_prompts(here):
     "8.2 V14: the list of ids is fixed before any prompt is made or shortened"
-    lists = [[e.id for e in ev.prepare(["mini:script", *flags]).rows.examples] for flags in (
+    lists = [[e.id for e in prepare(["mini:script", *flags]).rows.examples] for flags in (
         [], ["--hierarchy.prompt", "full"], ["--hierarchy.thinking", "on"], ["--model.max_prompt_tokens", "20"], ["--eval.samples", "3"])]
     assert all(ids == lists[0] for ids in lists) and len(lists[0]) == 12
 
 
 def test_repeated_answers_are_averaged_before_models_are_paired(place):
-    world = make_world(ev.read_settings([], Path("runs/mini")).world)
+    world = make_world(read_settings([], Path("runs/mini")).world)
     kinds = ["rules", "uniform", "agreeable"]
     said = [predictor_texts(world, place, kind) for kind in kinds]
     oracle, thrice = OracleJudge(world), [e for e in place for _ in kinds]
@@ -221,7 +224,7 @@ def test_every_kind_of_missing_score_has_a_status_of_its_own(place):
 
     texts = [{"response": "", }, {"response": "x"}, {"response": "purple monkey dishwasher"}]
     statuses = [{"response": "ok"}, {"response": "missing"}, {"response": "ok"}]
-    found = run_sync(judge_texts(place[:3], texts, OracleJudge(make_world(ev.read_settings([], Path("runs/mini")).world)), statuses, False))
+    found = run_sync(judge_texts(place[:3], texts, OracleJudge(make_world(read_settings([], Path("runs/mini")).world)), statuses, False))
     down = run_sync(judge_texts(place[2:3], texts[2:], Down(), None, False))
     scores = [e.scores["response_alignment"]["response"] for e in (*found, *down)]
     assert [s.status for s in scores] == ["empty", "bad format", "scored", "judge failed"]
@@ -233,17 +236,17 @@ def test_checkpoints_are_compared_in_the_order_of_their_steps(here, capsys):
         Path(f"runs/mini/checkpoints/script/checkpoint-{step}").mkdir(parents=True)
         Path(f"runs/mini/checkpoints/script/checkpoint-{step}/model.safetensors").write_text("")
     Path("runs/mini/checkpoints/script/checkpoint-7").mkdir()  # cut off by a kill: no weights
-    c = ev.prepare(["dynamics", "mini"])
+    c = prepare(["dynamics", "mini"])
     assert c.folder == Path("runs/mini-dynamics")
     assert [t.system.name for t in c.tasks if t.system.kind == "model"] == ["script step 3", "script step 20", "script step 100"]
-    assert ev.main(["dynamics", "mini:base"]) == 2 and "Unknown method of runs/mini 'base'" in capsys.readouterr().err
+    assert humanlm.eval.main(["dynamics", "mini:base"]) == 2 and "Unknown method of runs/mini 'base'" in capsys.readouterr().err
     shutil.rmtree("runs/mini/checkpoints")
-    assert ev.main(["dynamics", "mini"]) == 2 and "keeps no checkpoints" in capsys.readouterr().err
-    assert ev.main(["dynamics", "nothing"]) == 2 and "is no run" in capsys.readouterr().err
+    assert humanlm.eval.main(["dynamics", "mini"]) == 2 and "keeps no checkpoints" in capsys.readouterr().err
+    assert humanlm.eval.main(["dynamics", "nothing"]) == 2 and "is no run" in capsys.readouterr().err
 
 
 def test_a_model_whose_prompts_were_changed_is_another_model(here):
-    def key(): return next(task.key for task in ev.prepare(["mini:script"]).tasks if task.system.name == "script")
+    def key(): return next(task.key for task in prepare(["mini:script"]).tasks if task.system.name == "script")
 
     prompt, before = Path("runs/mini/models/script/prompts/stance.txt"), key()
     prompt.parent.mkdir(parents=True)
@@ -258,11 +261,11 @@ def test_a_model_whose_prompts_were_changed_is_another_model(here):
 # ---- the paper's tables
 
 def test_published_figures_stand_beside_ours_only_in_the_same_setting(here, capsys):
-    ev.main(["mini:script"])
-    assert ev.main(["tables", "runs/mini-eval"]) == 0
+    humanlm.eval.main(["mini:script"])
+    assert humanlm.eval.main(["tables", "runs/mini-eval"]) == 0
     shown = capsys.readouterr().out
     assert "(paper)" not in shown and "No published figures beside miniworld" in shown and "judge oracle, not anthropic" in shown
-    assert ev.main(["tables"]) == 2 and ev.main(["tables", "nowhere"]) == 2
+    assert humanlm.eval.main(["tables"]) == 2 and humanlm.eval.main(["tables", "nowhere"]) == 2
     assert "the paper's tables" in Path("runs/mini-eval/report.html").read_text() if Path("runs/mini-eval/report.html").exists() else True
 
 
@@ -300,7 +303,7 @@ def test_another_version_or_other_rows_are_not_used_again(here):
 
 
 def test_only_what_changed_is_judged_again(here):
-    ev.main(["mini", "reader.jsonl", "polite.jsonl"])
+    humanlm.eval.main(["mini", "reader.jsonl", "polite.jsonl"])
     assert all(done("mini", "reader.jsonl", "polite.jsonl").values())
     rows = read_jsonl("reader.jsonl")
     write_jsonl("reader.jsonl", [rows[0] | {"response": "hm"}, *rows[1:]])
@@ -314,29 +317,29 @@ def test_a_comparison_that_was_killed_goes_on(here, monkeypatch):
         if task.system.name == "chance": raise KeyboardInterrupt
         return evaluation_of(task, *args)
     monkeypatch.setattr(ev, "evaluation_of", dies)
-    assert ev.main(["mini", "reader.jsonl"]) == 130
+    assert humanlm.eval.main(["mini", "reader.jsonl"]) == 130
     assert done("mini", "reader.jsonl") == dict(base=True, script=True, reader=True, chance=False, constant=False, ceiling=False)
     monkeypatch.setattr(ev, "evaluation_of", evaluation_of)
-    assert ev.main(["mini", "reader.jsonl"]) == 0
+    assert humanlm.eval.main(["mini", "reader.jsonl"]) == 0
 
 
 def test_a_folder_with_something_else_is_left_alone(here, capsys):
     before = {p: p.read_bytes() for p in Path("runs/mini").rglob("*") if p.is_file()}
-    assert ev.main(["mini", "--run.name", "mini"]) == 2
+    assert humanlm.eval.main(["mini", "--run.name", "mini"]) == 2
     assert "holds no comparison" in capsys.readouterr().err
     assert {p: p.read_bytes() for p in Path("runs/mini").rglob("*") if p.is_file()} == before
-    ev.main(["mini"])
-    assert ev.main(["mini", "--test_judge.model", "rule", "polite.jsonl"]) == 2
+    humanlm.eval.main(["mini"])
+    assert humanlm.eval.main(["mini", "--test_judge.model", "rule", "polite.jsonl"]) == 2
     assert "--fresh" in capsys.readouterr().err
-    assert ev.main(["mini:script", "reader.jsonl", "--data.max_test", "5", "--fresh", "--run.name", "mini-eval"]) == 2  # 12 answers
+    assert humanlm.eval.main(["mini:script", "reader.jsonl", "--data.max_test", "5", "--fresh", "--run.name", "mini-eval"]) == 2  # 12 answers
     assert Path("runs/mini-eval/results.json").exists()
 
 
 def test_fresh_moves_an_older_comparison_aside(here):
-    ev.main(["reader.jsonl", "mini:script"])
+    humanlm.eval.main(["reader.jsonl", "mini:script"])
     write_jsonl("polite2.jsonl", read_jsonl("polite.jsonl"))
     Path("old").mkdir()
-    assert ev.main(["polite2.jsonl", "mini:script", "--fresh"]) == 0
+    assert humanlm.eval.main(["polite2.jsonl", "mini:script", "--fresh"]) == 0
     assert ("reader", "response_alignment") in means("runs/mini-eval.old-1")
     assert ("reader", "response_alignment") not in means("runs/mini-eval")
 
@@ -345,14 +348,14 @@ def test_a_failing_judge_stops_the_comparison_and_keeps_nothing_of_it(here, monk
     class Broken(OracleJudge):
         async def __call__(self, request): raise ConnectionError("no route")
     monkeypatch.setattr(ev, "make_judge", lambda *_: Broken())
-    assert ev.main(["mini", "reader.jsonl"]) == 2
+    assert humanlm.eval.main(["mini", "reader.jsonl"]) == 2
     assert "no route" in capsys.readouterr().err
     assert not Path("runs/mini-eval/evaluations/reader.jsonl").exists()
 
 
 def test_a_broken_evaluation_of_a_run_is_named(here, capsys):
     Path("runs/mini/evaluations/script.jsonl").write_text('{"example_id": "1"}\n')
-    assert ev.main(["mini"]) == 2
+    assert humanlm.eval.main(["mini"]) == 2
     assert "runs/mini/evaluations/script.jsonl, row 1: not an evaluation" in capsys.readouterr().err
 
 
@@ -372,7 +375,7 @@ def test_models_of_two_runs_carry_the_name_of_their_run(here):
 
 
 def test_the_folder_of_a_comparison_is_an_input_too(here):
-    ev.main(["mini", "reader.jsonl"])
+    humanlm.eval.main(["mini", "reader.jsonl"])
     assert done("runs/mini-eval", "polite.jsonl") == dict(
         base=True, script=True, reader=True, polite=False, chance=False, constant=False, ceiling=False)
 
@@ -385,7 +388,7 @@ def test_the_folder_of_a_comparison_is_an_input_too(here):
     (["mini", "--data.path", "x.jsonl"], "Add --data.source threads"), (["mini", "--eval.split", "tset"], "Unknown split 'tset'"),
     (["mini", "--hierarchy.levels", "[stanse]"], "Did you mean 'stance'"), (["mini", "--help-trainer"], "humanlm.train")])
 def test_bad_input_is_a_message_with_a_next_step(here, capsys, argv, said):
-    assert ev.main(argv) == 2
+    assert humanlm.eval.main(argv) == 2
     assert said in capsys.readouterr().err
 
 
@@ -410,7 +413,7 @@ def test_a_bad_row_is_named_before_anything_is_judged(here, capsys, line, said):
     line = line if isinstance(line, bytes) else line.replace("ID", here[1].id).replace("FIRST", here[0].id).encode()
     first = json.dumps({"id": here[0].id, "response": "x"}).encode()
     Path("bad.jsonl").write_bytes(first + b"\n\n" + line + b"\n")
-    assert ev.main(["mini", "bad.jsonl"]) == 2
+    assert humanlm.eval.main(["mini", "bad.jsonl"]) == 2
     err = capsys.readouterr().err
     assert said in err and "bad.jsonl" in err and err.rstrip().endswith(("."))
     assert not Path("runs/mini-eval").exists()
@@ -420,22 +423,22 @@ def test_missing_rows_and_empty_files_are_named(here):
     rows = read_jsonl("polite.jsonl")
     write_jsonl("few.jsonl", rows[2:])
     with pytest.raises(DataError, match=f"few.jsonl: 2 of {len(rows)} held-out rows have no reply, such as {rows[0]['example_id']}"):
-        ev.prepare(["mini", "few.jsonl"])
+        prepare(["mini", "few.jsonl"])
     Path("none.jsonl").write_text("\n")
-    with pytest.raises(DataError, match="Answer all rows of runs/mini/examples.jsonl"): ev.prepare(["mini", "none.jsonl"])
+    with pytest.raises(DataError, match="Answer all rows of runs/mini/examples.jsonl"): prepare(["mini", "none.jsonl"])
 
 
 def test_order_ids_as_numbers_blank_lines_and_a_byte_order_mark_are_fine(here):
     rows = read_jsonl("polite.jsonl")
     text = "\n\n".join(json.dumps(row) for row in rows[::-1])
     Path("polite.jsonl").write_text("\ufeff" + text, encoding="utf-8")
-    assert ev.read_replies("polite.jsonl", here, LEVELS)[0]["response"] == rows[0]["response"]
-    assert ev.reply_id({"id": 12}, ["12"], {}, "row 1", "rows.jsonl") == "12"
+    assert read_replies("polite.jsonl", here, LEVELS)[0]["response"] == rows[0]["response"]
+    assert reply_id({"id": 12}, ["12"], {}, "row 1", "rows.jsonl") == "12"
 
 
 def test_silence_scores_zero_and_says_so(here):
     write_jsonl("mute.jsonl", [{"id": e.id, "response": ""} for e in here])
-    ev.main(["mini", "mute.jsonl"])
+    humanlm.eval.main(["mini", "mute.jsonl"])
     assert means("runs/mini-eval")["mute", "response_alignment"] == 0
     assert read_jsonl("runs/mini-eval/evaluations/mute.jsonl")[0]["scores"]["response_alignment"]["response"]["status"] == "empty"
 
@@ -444,7 +447,7 @@ def test_hostile_texts_pass_through_judge_results_and_page(place):
     rows = [{"id": e.id, "response": HOSTILE[i % len(HOSTILE)], "texts": {k: HOSTILE[-i % len(HOSTILE)] for k in LEVELS[:-1]}}
             for i, e in enumerate(place)]
     Path("<script>x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ev.main(["mini", "<script>x.jsonl"]) == 0
+    assert humanlm.eval.main(["mini", "<script>x.jsonl"]) == 0
     page = Path("runs/mini-eval/report.html").read_text("utf-8")
     assert not re.search(r"<script|<img|\x1b|\u202e|\x00", page)
     assert all(0 <= v <= 1 for v in means("runs/mini-eval").values())
@@ -456,7 +459,7 @@ anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_si
 
 @given(st.dictionaries(st.sampled_from([*LEVELS, "texts", "id", "x"]), anything))
 def test_any_row_gives_texts_or_a_message(row):
-    try: said = ev.row_texts(row, LEVELS, "x.jsonl, row 1")
+    try: said = row_texts(row, LEVELS, "x.jsonl, row 1")
     except DataError as e: assert "x.jsonl, row 1" in str(e)
     else: assert all(isinstance(text, str) for text in said.values()) and "response" in said
 
@@ -465,7 +468,7 @@ def test_any_row_gives_texts_or_a_message(row):
 
 def test_the_plan_needs_neither_torch_nor_pandas(here):
     out = subprocess.run([sys.executable, "-X", "importtime", "-m", "humanlm.eval", "mini", "polite.jsonl", "--dry-run"],
-                         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(Path(ev.__file__).parent.parent)})
+                         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(Path(humanlm.eval.__file__).parent.parent)})
     assert out.returncode == 0, out.stderr[-500:]
     assert "polite      replies polite.jsonl: 96 questions" in out.stdout and "base        model runs/mini/models/base: judged before" in out.stdout
     loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
@@ -480,21 +483,21 @@ def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
     seen = []
     monkeypatch.setattr(ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args))
     from humanlm.alignment.heldout import evaluate_model
-    assert ev.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0
+    assert humanlm.eval.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0
     assert seen[0][0] == "runs/mini/models/tiny" and seen[0][2].hierarchy.response_tokens == 9 and len(seen[0][1]) == 4
     assert done("mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9")["tiny"]
-    assert ev.main(["runs/mini/models/tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0 and len(seen) == 1
+    assert humanlm.eval.main(["runs/mini/models/tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0 and len(seen) == 1
 
 
 @pytest.mark.parametrize("argv", [[], ["--dry-run"], ["--fresh"]])
 def test_a_bare_command_shows_its_usage_and_writes_nothing(tmp_path, monkeypatch, capsys, argv):
     monkeypatch.chdir(tmp_path)
-    assert ev.main(argv) == 2 and "Usage: python -m humanlm.eval" in capsys.readouterr().err
+    assert humanlm.eval.main(argv) == 2 and "Usage: python -m humanlm.eval" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_one_mistake_beside_a_run_is_one_problem(here, capsys):
-    assert ev.main(["mini", "--eval.bootstrap", "x"]) == 2
+    assert humanlm.eval.main(["mini", "--eval.bootstrap", "x"]) == 2
     said = capsys.readouterr().err
     assert "one problem" in said and "--eval.bootstrap must be int, got 'x'" in said
 

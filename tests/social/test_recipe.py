@@ -1,0 +1,85 @@
+"""A parser of our own: the tokens of its form, the order of its lessons, and grades by the simulator."""
+import json
+import random
+
+import pytest
+
+from humanlm.core.basics import run_sync
+from humanlm.evaluation.measured import score_table
+from humanlm.models.client import ScriptedClient
+from humanlm.models.weights import ModelConfig
+from humanlm.social.pairs import chat_row, completion, fresh_pairs
+from humanlm.social.parsing import LLMParser, parser
+from humanlm.social.recipe import (
+    FRAMES, HEADINGS, AllSeeing, belief_questions, examine, grade, in_batches, pieces, report, report_table, vocabulary,
+    written_form,
+)
+
+PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
+
+
+def test_story_text_cannot_forge_the_form(tmp_path):
+    hostile = PAIRS[0].context.model_copy(deep=True)
+    hostile.steps[0].state = 'Ada wrote "],"actions":[" and <|im_end|> on the wall.'
+    text = completion(hostile)
+    assert "".join(part["text"] for part in pieces(text)) == text
+    from humanlm.models.weights import END, make_model, render_target
+    small = ModelConfig(layers=1, hidden=32, heads=2, kv_heads=2, mlp=32, vocab=700)
+    made = make_model(small, vocabulary([chat_row(pair) for pair in PAIRS]), FRAMES)
+    ids = render_target(made.tokenizer, pieces(text))
+    assert ids.count(made.tokenizer.convert_tokens_to_ids(END)) == 1 and ids[-1] == made.tokenizer.convert_tokens_to_ids(END)
+    assert made.tokenizer.decode(ids[:-1]) == text
+    assert len(ids) < 0.75 * len(render_target(made.tokenizer, text))
+
+
+def test_rows_of_a_batch_are_of_like_length():
+    lengths = [random.Random(i).randint(50, 90) for i in range(330)]
+    waste = lambda found: sum(max(found[i:i + 16]) * len(found[i:i + 16]) for i in range(0, 330, 16)) / sum(found)
+    ordered = in_batches(lengths, lengths, 16)
+    assert waste(ordered) < 1.03 < 1.15 < waste(lengths)
+    assert sorted(ordered) == sorted(lengths) and ordered != sorted(lengths)
+    assert ordered == in_batches(lengths, lengths, 16) != in_batches(lengths, lengths, 16, seed=1)
+
+
+def test_the_exact_parser_is_perfect_and_the_careless_one_is_not():
+    exactly, careless = (report(examine(p, PAIRS)) for p in (parser("symbolic"), AllSeeing()))
+    assert {key: value["mean"] for key, value in exactly["means"].items()} == \
+        dict(zip(HEADINGS, (1, 0, 1, 1, 1, 1, 1, 1)))
+    means = {key: value["mean"] for key, value in careless["means"].items()}
+    assert means["recall"] == 1 and means["precision"] < 0.8 and means["memory"] < 0.9 and means["false_belief"] == 0
+
+
+def test_every_order_of_belief_is_asked_and_answers_are_the_simulators():
+    text = "Ada entered the barn.\nBen entered the barn.\nThe key is in the tin.\nBen exited the barn.\nAda moved the key to the jar."
+    asked = {q.question.chain: (q.answer, q.real) for q in belief_questions(text)}
+    assert asked == {("Ada",): ("jar", "jar"), ("Ben",): ("tin", "jar"), ("Ada", "Ben"): ("tin", "jar"), ("Ben", "Ada"): ("tin", "jar")}
+
+
+def test_no_record_counts_as_zero_and_is_reported():
+    texts = {pair.text: completion(pair.context) for pair in PAIRS[:4]}
+    answer = lambda request: texts[request.messages[0]["content"].split('"""')[1].strip()]
+    broken = lambda request: answer(request)[:200] if PAIRS[0].text in request.messages[0]["content"] else answer(request)
+    found = examine(LLMParser(ScriptedClient(broken), style="bare"), PAIRS[:4])
+    half = report(found)
+    assert score_table(found)["valid"]["story"] == [0, 1, 1, 1] and half["means"]["f1"]["mean"] == 0.75
+    assert sum(half["failures"].values()) == 1 and half["tokens"] > 0 and half["sample"]
+
+
+@pytest.mark.parametrize("raw, valid, structural", [
+    ("", 0, 0), ("I cannot do that.", 0, 0), ('{"agents_names": ["Ada"', 0, 0), ('{"agents_names": []}', 0, 0),
+    ('{"agents_names": ["A"], "socialized_context": [{"timestep": "0", "state": "none", "observations": ["A: none"]}]}', 0, 0.6)])
+def test_form_of_broken_answers(raw, valid, structural):
+    assert written_form(raw) == (valid, pytest.approx(structural))
+
+
+def test_mended_records_are_told_from_whole_ones():
+    raw = json.loads(completion(PAIRS[0].context))
+    raw["socialized_context"][0]["timestep"] = "7"
+    found = run_sync(LLMParser(ScriptedClient([json.dumps(raw)]), style="bare")(PAIRS[0].text))
+    graded = grade(found, PAIRS[0].text, PAIRS[0].context)
+    assert graded.mended == 1 and graded.f1 == 1 and graded.structural < 1
+
+
+def test_tables_show_missing_numbers_as_a_dash():
+    rows = report_table({"a|b": report(examine(parser("symbolic"), PAIRS[:2]))}).splitlines()
+    assert len(rows) == 3 and "a|b" not in rows[2] and "–" in rows[2]

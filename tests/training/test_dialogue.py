@@ -1,0 +1,183 @@
+"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end, and how processes keep step."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.utils import gather_object
+
+from humanlm.core.basics import run_sync
+from humanlm.data.trajectory import Completion
+from humanlm.models.weights import ModelConfig, end_id, generate, make_model, render, token_logps
+from humanlm.training.dialogue import Dialogue, multi_turn
+from humanlm.training.rollout import Method, ModelPolicy, Sampling
+from humanlm.training.trainer import MethodTrainer, trainer_args
+
+TEXTS = [f"is it a {a}? it is a {b}." for a in ("cat", "tram", "river") for b in ("dog", "bridge", "city")] * 5
+ROW = {"row_id": "guess:1", "level": "guess", "prompt": [{"role": "user", "content": "is it a cat?"}], "speaker": "", "thinking": None, "stop": (), "max_tokens": 60,
+       "turn_tokens": 6}
+DOG = [{"role": "user", "content": "it is a dog."}]
+
+
+@pytest.fixture(scope="module")
+def made():
+    torch.set_num_threads(1)
+    return make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), TEXTS)
+
+
+def said(made, text, end=True):
+    ids = made.tokenizer.encode(text) + [end_id(made.tokenizer)] * end
+    return Completion(ids, text, "eos" if end else "length", (), [-0.5] * len(ids))
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(made, end):
+    talk = Dialogue(ROW, ModelPolicy(*made))
+    talk.write(said(made, "a tram", end))
+    assert talk.hear(DOG)
+    t, shown = talk.trajectory(), made.tokenizer.decode
+    assert shown(t.completion_ids) == "a tram<|im_end|>\n<|im_start|>user\nit is a dog.<|im_end|>\n<|im_start|>assistant\n"
+    assert shown([i for i, own in zip(t.completion_ids, t.mask) if own]) == "a tram" + "<|im_end|>" * end
+
+
+def test_the_next_prompt_is_everything_so_far_to_the_token(made):
+    policy, odd = ModelPolicy(*made), [*made.tokenizer.encode("a"), *made.tokenizer.encode(" tr"), *made.tokenizer.encode("am"), end_id(made.tokenizer)]
+    talk = Dialogue(ROW, policy)
+    talk.write(Completion(odd, "a tram", "eos"))
+    talk.hear(DOG)
+    asked = policy.prompt_ids(talk.asked())
+    assert asked[:len(talk.prompt_ids) + len(odd)] == talk.prompt_ids + odd, "the policy's own spelling stays"
+    again = render(made.tokenizer, [*ROW["prompt"], {"role": "assistant", "content": "a tram"}, *DOG], "", None)
+    assert made.tokenizer.decode(asked) == made.tokenizer.decode(again)
+
+
+def test_what_others_say_has_a_log_probability_of_zero(made):
+    talk = Dialogue(ROW, ModelPolicy(*made))
+    talk.write(said(made, "a tram"))
+    talk.hear(DOG)
+    t = talk.trajectory()
+    assert {x for x, own in zip(t.logps, t.mask) if own} == {-0.5} and {x for x, own in zip(t.logps, t.mask) if not own} == {0.0}
+
+
+def test_the_room_is_that_of_the_whole_dialogue(made):
+    talk = Dialogue(ROW | {"max_tokens": 30}, ModelPolicy(*made))
+    talk.write(said(made, "a tram"))
+    assert talk.hear(DOG) and talk.asked()["max_tokens"] == min(6, 30 - len(talk.ids))
+    talk.write(said(made, "a", end=False))
+    before = list(talk.ids)
+    assert not talk.hear(DOG) and not talk.open and talk.ids == before, "an answer that leaves no room for a turn is not added"
+
+
+def test_nothing_said_ends_a_dialogue(made):
+    talk = Dialogue(ROW, ModelPolicy(*made))
+    talk.write(said(made, "a tram"))
+    assert not talk.hear([]) and not talk.open
+
+
+class Chosen(ModelPolicy):
+    "Notes how many rows each call asks for"
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.calls = []
+
+    def write(self, rows, sampling=None):
+        self.calls.append(len(rows))
+        return super().write(rows, Sampling(seed=len(self.calls)))
+
+
+def test_only_open_dialogues_are_asked_again_and_all_keep_their_place(made):
+    policy, ends = Chosen(*made), iter([True, False, True, False, True, True, False, False])
+    async def answer(talk): return DOG if next(ends) else []
+    done = run_sync(multi_turn(answer, 4)([ROW | {"row_id": f"r{i}"} for i in range(4)], policy))
+    assert policy.calls == [4, 2, 2] and [len(t.turns) for t in done] == [5, 1, 5, 1] and [t.row_id for t in done] == ["r0", "r1", "r2", "r3"]
+
+
+# ---- in training
+
+class Engine:
+    "Stands in for vLLM: writes with the model and gives log-probabilities"
+    max_completion_length, generation_kwargs, model = 60, None, None
+
+    def __init__(self, trainer): self.trainer, self.n = trainer, 0
+
+    def sync_weights(self): pass
+
+    def generate(self, prompts, images, num_generations, profiler=None):
+        self.n += 1
+        assert len(set(gather_object([len(prompts)]))) == 1, "vLLM's server deals answers out in equal shares"
+        found = generate(self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, seed=self.n)
+        return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
+
+
+async def dog(talk): return DOG
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, engine):
+    args = trainer_args({"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 0.0, "save_strategy": "no",
+                         "vllm_importance_sampling_correction": False}, tmp_path, 1, 2, 1, 60)
+    t = MethodTrainer(*made, Method(multi_turn(dog, 3), lambda batch: torch.tensor([1.0, -0.5])), [ROW], args)
+    if engine == "vllm": t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
+    first = {n: p.detach().clone() for n, p in t.model.named_parameters()}
+    t.train()
+    assert all(len(x.turns) == 5 for x in t.trajectories) and (t.trajectories[0].logps is not None) == (engine == "vllm")
+    changed = {n: p.detach().clone() for n, p in t.model.named_parameters()}
+    for n, p in t.model.named_parameters(): p.data = first[n].clone().requires_grad_()
+    found = token_logps(t.model, [x.prompt_ids for x in t.trajectories], [x.completion_ids for x in t.trajectories])
+    mask = torch.zeros_like(found.mask)
+    for i, x in enumerate(t.trajectories): mask[i, :len(x.mask)] = torch.tensor(x.mask)
+    t.model.zero_grad()
+    ((torch.tensor([[1.0], [-0.5]]) * found.logps * mask).sum() / mask.sum()).backward()
+    for n, p in t.model.named_parameters(): torch.testing.assert_close(changed[n], p.detach() + p.grad, atol=2e-5, rtol=1e-4)
+
+
+# ---- several processes
+
+TWO = '''
+import sys, torch
+from humanlm.models.weights import ModelConfig, make_model
+from humanlm.training.dialogue import multi_turn
+from humanlm.training.rollout import Method
+from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.training.advantages import decoupled_advantages
+sys.path.insert(0, {tests!r})
+from test_dialogue import DOG, ROW, TEXTS, Engine
+
+torch.set_num_threads(1)
+made = make_model(ModelConfig(vocab=360, hidden=32, heads=2, kv_heads=2, mlp=48, template="chatml"), TEXTS)
+
+async def answer(talk):
+    "The first process is done after one turn, the second goes on"
+    return DOG if talk.row["row_id"] == "b" else []
+
+args = trainer_args({{"save_strategy": "no"}}, {out!r}, 2, 2, 2, 60)
+t = MethodTrainer(*made, Method(multi_turn(answer, 3), lambda batch: torch.ones(2)), [ROW | {{"row_id": name}} for name in "abab"], args)
+if {vllm}: t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
+t.train()
+process = t.accelerator.process_index
+assert [len(x.turns) for x in t.trajectories] == [5, 5] if t.trajectories[0].row_id == "b" else [1, 1], t.trajectories
+
+rewards, groups = torch.tensor([[.1, .9], [.5, .2], [.3, .3], [.8, .1], [.2, .7], [.9, .6]]), torch.tensor([0, 0, 0, 1, 1, 1])
+whole = slice(0, 3) if process == 0 else slice(3, 6)
+found = decoupled_advantages(rewards[whole], groups[whole], [1.0, 0.5])
+parts = [None, None]
+torch.distributed.all_gather_object(parts, found)
+torch.distributed.destroy_process_group()
+assert torch.equal(parts[process], found)
+known = decoupled_advantages(rewards, groups, [1.0, 0.5])
+assert torch.allclose(torch.cat(parts), known, atol=1e-6), (parts, known)
+open({out!r} + f"-{{process}}", "w").close()
+'''
+
+
+@pytest.mark.parametrize("vllm", [False, True], ids=["transformers", "vllm"])
+def test_two_processes_keep_step_where_one_has_nothing_left_to_ask_and_scale_over_both(tmp_path, vllm):
+    script = tmp_path / "two.py"
+    script.write_text(TWO.format(out=str(tmp_path / "c"), tests=str(Path(__file__).parent), vllm=vllm))
+    env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all((tmp_path / f"c-{i}").exists() for i in (0, 1))
