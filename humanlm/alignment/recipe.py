@@ -96,6 +96,8 @@ def check_settings(s: Settings) -> None:
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
+    alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
+    require("rollout", (not alone, "group_size must be at least 2: the completions of a prompt are compared with each other, got 1"))
     require("sft", (taught is None or s.sft.reply_steps > 0, f"reply_steps must be above 0 for the method {taught}, got 0"))
     require("run", (process_count() == 1 or not s.judge.budget,
                     f"judge.budget cannot be kept by {process_count()} processes, which spend side by side. Leave it out"))
