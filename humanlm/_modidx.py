@@ -5213,7 +5213,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.worlds.mini._slide': ('worlds/mini.html#_slide', 'humanlm/worlds/mini.py'),
                                      'humanlm.worlds.mini._spoken': ('worlds/mini.html#_spoken', 'humanlm/worlds/mini.py'),
                                      'humanlm.worlds.mini._state_parts': ('worlds/mini.html#_state_parts', 'humanlm/worlds/mini.py'),
-                                     'humanlm.worlds.mini._table': ('worlds/mini.html#_table', 'humanlm/worlds/mini.py'),
                                      'humanlm.worlds.mini._tint': ('worlds/mini.html#_tint', 'humanlm/worlds/mini.py'),
                                      'humanlm.worlds.mini._tree': ('worlds/mini.html#_tree', 'humanlm/worlds/mini.py'),
                                      'humanlm.worlds.mini._true_states': ('worlds/mini.html#_true_states', 'humanlm/worlds/mini.py'),
