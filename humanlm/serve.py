@@ -7,9 +7,7 @@ __all__ = ['GROUPS', 'ABOUT', 'choose_engine', 'served_name', 'plan', 'open_clie
 
 # %% ../nbs/85_serve.ipynb #imports
 import shlex
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,10 +16,11 @@ from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
 from .core.config import parse
+from .core.web import address, end_by_signal, listen, serve_app, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
 from .serving.protocol import ServeConfig
-from .serving.service import Service, address, http_server, listen, web_libraries
+from .serving.service import Service, make_app
 from .serving.vllm import has_gpu, start_vllm, vllm_command, vllm_program
 
 # %% ../nbs/85_serve.ipynb #choose_engine
@@ -77,14 +76,13 @@ def serve(
 ) -> None:
     "Serve until told to stop"
     web_libraries()
-    if threading.current_thread() is threading.main_thread():  # the only one that may ask for signals
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # like Ctrl+C: whatever was started is ended
-    line = listen(config)
+    end_by_signal()
+    line = listen(config.host, config.port)
     print(f"loading {choice.place} ({choose_engine(config)})", flush=True)
     client = open_client(choice, config)
     try:
-        print(f"{served_name(choice, config)} answers at {address(line)} (Ctrl+C stops it)", flush=True)
-        http_server(Service(client, served_name(choice, config), config)).run(sockets=[line])
+        print(f"{served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
+        serve_app(make_app(Service(client, served_name(choice, config), config)), line)
     finally:
         close = getattr(client.setup.policy, "close", None)
         if close:

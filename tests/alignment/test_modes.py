@@ -9,12 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from humanlm.core.basics import ConfigError
 import yaml
 
 from humanlm.core.config import parse as parse_settings
 from humanlm.studies.systems import GROUPS
 import humanlm.train
 from humanlm.training.run import check_settings, max_steps, read_settings, updates
+from humanlm.core.config import parse as parse_settings
 from humanlm.data.records import Persona, sample_examples
 from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text
@@ -208,6 +211,11 @@ TABLE = {
 def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
 
 
+def test_a_group_of_one_is_refused_where_completions_are_compared():
+    recipe, s = read_settings(["--config", "configs/humanlm-mini.yaml", "--rollout.group_size", "1"])
+    with pytest.raises(ConfigError, match="rollout.group_size must be at least 2"): check_settings(recipe, s)
+
+
 @pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)
 def test_a_file_of_the_paper_is_what_its_row_says(path):
     recipe, s = read_settings(["--config", str(path)])
@@ -308,7 +316,9 @@ def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, ca
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     config = tmp_path / "three.yaml"
-    config.write_text(yaml.safe_dump(TINY | {"judge": {"model": "openai/gpt-5-mini", "budget": 1.0}}), "utf-8")
-    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
-    error = capsys.readouterr().err
-    assert "judge.budget cannot be kept by 3 processes" in error and "FSDP would split the model" in error and "num_prompts (2) must be a multiple" in error and "sft.batch (32)" in error
+    for judge, problems in [({"model": "openai/gpt-5-mini", "budget": 1.0}, ["judge.budget cannot be kept by 3 processes"]),
+                            (TINY["judge"], ["FSDP would split the model", "num_prompts (2) must be a multiple", "sft.batch (32)"])]:
+        config.write_text(yaml.safe_dump(TINY | {"judge": judge}), "utf-8")
+        assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
+        error = capsys.readouterr().err
+        assert [problem for problem in problems if problem not in error] == []

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -939,14 +938,13 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.benchmarks.contexts import Viewer, context_files, viewer_server
+    from humanlm.benchmarks.contexts import Viewer, context_files, viewer_app
+    from humanlm.core.web import serving_app
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
     (tmp_path / "contexts/broken.json").write_text("{")
-    with viewer_server(Viewer(context_files([str(tmp_path)]))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{server.server_port}"
-        assert server.server_address[0] == "127.0.0.1"
+    with serving_app(viewer_app(Viewer(context_files([str(tmp_path)])))) as base:
+        assert base.startswith("http://127.0.0.1:")
 
         def get(path):
             try:
@@ -964,7 +962,6 @@ def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
         stranger = urllib.request.Request(base + "/list.json", headers={"Host": "evil.test"})
         with pytest.raises(urllib.error.HTTPError, match="403"): urllib.request.urlopen(stranger)
         assert [get(path)[0] for path in ("/data/..%2f..%2fsettings.ini", "/page/none", "/data/broken.json", "/etc/passwd")] == [404, 404, 422, 404]
-        server.shutdown()
 
 
 def test_help_is_fast_and_light():

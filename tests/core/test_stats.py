@@ -1,5 +1,6 @@
 "Intervals cover what they promise, pairs stay paired, and every test and measure of agreement is what the libraries say."
-import math, subprocess, sys
+import math, re, subprocess, sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import scipy.stats
 import sklearn.metrics
 from hypothesis import given, settings, strategies as st
 
+import humanlm
 from humanlm.core.basics import DataError
 from humanlm.core.stats import (
     Bootstrap, agreement, association, bin_scores, crossed_means, mean_difference, mean_interval, signed_rank, spearman,
@@ -212,3 +214,9 @@ def test_missing_scores_and_few_of_them():
         assert all(math.isnan(e.low) for e in agreement(*pair))
     with pytest.raises(DataError, match="2 scores against 1"): agreement([0.1, 0.2], [0.1])
     with pytest.raises(DataError, match="1 clusters"): agreement([0.1, 0.2], [0.1, 0.3], ["a"])
+
+
+def test_nobody_else_draws_resamples_or_takes_percentiles():
+    sources = {p: p.read_text("utf-8") for p in Path(humanlm.__file__).parent.rglob("*.py") if p.name != "_modidx.py"}
+    found = {str(p.relative_to(Path(humanlm.__file__).parent)) for p, text in sources.items() if re.search(r"percentile\(|quantile\(|bincount\(cells", text)}
+    assert found == {"core/stats.py"}
