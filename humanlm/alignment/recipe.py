@@ -101,6 +101,8 @@ def check_settings(s: Settings) -> None:
     held = s.data.val_frac > 0 or s.data.source == "examples"
     require("run", (held or not s.run.validate, "validate needs rows of the split val, and data.val_frac is 0. Give it a share, such as 0.05"))
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
+    alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
+    require("rollout", (not alone, "group_size must be at least 2: the completions of a prompt are compared with each other, got 1"))
     require("sft", (taught is None or s.sft.reply_steps > 0, f"reply_steps must be above 0 for the method {taught}, got 0"))
     require("run", (process_count() == 1 or not s.judge.budget,
                     f"judge.budget cannot be kept by {process_count()} processes, which spend side by side. Leave it out"))
