@@ -79,6 +79,7 @@ class Trajectory:
     example_id: str = ""
     context_id: str = ""
     user_id: str = ""
+    signals: dict[str, list[float]] = field(default_factory=dict)  # name → T numbers, such as what each token gains in hindsight
     schema_version: int = 1
 
     def __post_init__(self): _check_lengths(self)
@@ -88,8 +89,7 @@ class Trajectory:
 # %% ../../nbs/data/01_trajectory.ipynb #_check_lengths
 def _check_lengths(t: Trajectory):
     T = len(t.completion_ids)
-    for name in ("mask", "logps", "advantage"):
-        value = getattr(t, name)
+    for name, value in [*((name, getattr(t, name)) for name in ("mask", "logps", "advantage")), *t.signals.items()]:
         if isinstance(value, (list, tuple)) and len(value) != T:
             raise DataError(f"trajectory {shorten(t.id)!r}: {name} has {len(value)} entries for {T} completion tokens. "
                             "Give one per token.")
@@ -168,8 +168,8 @@ def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
     "Build the records inside a trajectory"
     turns = [from_dict(Turn, _fill(x, "reward"), f"{where}, turn {i}") for i, x in enumerate(d["turns"])]
     scores = {k: score_from_dict(x, f"{where}, score {shorten(k)!r}") for k, x in d["scores"].items()}
-    rewards = {k: _nan(v) for k, v in d["rewards"].items()}
-    return _fill(d, "advantage") | dict(turns=tuple(turns), scores=scores, rewards=rewards, errors=tuple(d["errors"]))
+    rewards, signals = ({k: _nan(v) for k, v in d.get(name, {}).items()} for name in ("rewards", "signals"))
+    return _fill(d, "advantage") | dict(turns=tuple(turns), scores=scores, rewards=rewards, signals=signals, errors=tuple(d["errors"]))
 
 # %% ../../nbs/data/01_trajectory.ipynb #trajectory_from_dict
 def trajectory_from_dict(
@@ -187,7 +187,7 @@ def trajectory_from_dict(
 
 # %% ../../nbs/data/01_trajectory.ipynb #SCHEMA_VERSION
 SCHEMA_VERSION = 1
-_JSON = ("turns", "fields", "scores", "rewards", "usage", "errors")
+_JSON = ("turns", "fields", "scores", "rewards", "signals", "usage", "errors")
 _NUMBERS = {"group": "int64", "step": "int64", "advantage": "float64", "schema_version": "int64"}
 _LISTS = {"prompt_ids": "int32", "completion_ids": "int32", "mask": "bool_",
           "logps": "float64", "token_advantages": "float64"}
@@ -244,7 +244,8 @@ def _read_table(path: Path):
 def _unflatten(d: dict[str, Any], where: str) -> Trajectory:
     "Undo `_columns`"
     try:
-        d = d | {n: json.loads(d[n]) for n in _JSON}
+        d = {"signals": "{}"} | d  # files from before there were any
+        d |= {n: json.loads(d[n]) for n in _JSON}
     except (KeyError, TypeError, ValueError) as e:
         fault = f"a nested column is not JSON ({shorten(str(e))})"
         raise DataError(f"{where}: {fault}. Restore the file or leave it out.") from e

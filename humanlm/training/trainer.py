@@ -343,7 +343,7 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
         raise TrainerError(f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name.")
     output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
     output["advantages"] = advantages.to(mask.device, torch.float32)
-    self.keep(batch, output["advantages"])
+    self.keep(batch, output["advantages"], further)
     return output
 
 # %% ../../nbs/training/04_trainer.ipynb #_compute_loss
@@ -385,11 +385,14 @@ def keep(
     self: MethodTrainer,
     batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
+    further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories
 ) -> None:
-    "Attach the advantages, log what the method measures, write the trajectories of this batch"
-    pairs = zip(self.trajectories, advantages.tolist(), strict=True)
-    self.trajectories = [replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)])
-                         for t, a in pairs]
+    "Attach the advantages and signals, log what the method measures, write the trajectories of this batch"
+    signals = {name: x.tolist() for name, x in further.items() if x.shape == batch.mask.shape and x.is_floating_point()}
+    self.trajectories = [
+        replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
+                signals={name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
+        for i, (t, a) in enumerate(zip(self.trajectories, advantages.tolist(), strict=True))]
     found = self.method.metrics(batch._replace(trajectories=self.trajectories)) if self.method.metrics else {}
     counts = {"tokens/generated": generated_tokens(self.trajectories), "tokens/others": other_tokens(self.trajectories)}
     self.note(gather_object([found | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}]))

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from humanlm.core.basics import ConfigError
 import yaml
 
 from humanlm.core.config import parse as parse_settings
@@ -207,6 +209,11 @@ TABLE = {
 
 
 def test_every_row_of_the_table_has_a_file(): assert {p.stem for p in PAPER} == {*TABLE, "eval-only"}
+
+
+def test_a_group_of_one_is_refused_where_completions_are_compared():
+    recipe, s = read_settings(["--config", "configs/humanlm-mini.yaml", "--rollout.group_size", "1"])
+    with pytest.raises(ConfigError, match="rollout.group_size must be at least 2"): check_settings(recipe, s)
 
 
 @pytest.mark.parametrize("path", [p for p in PAPER if p.stem in TABLE], ids=lambda p: p.stem)

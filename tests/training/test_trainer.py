@@ -821,3 +821,12 @@ def test_tokens_of_a_second_model_count_in_the_budget(made, tmp_path):
     t.train()
     line = t.state.log_history[0]
     assert line["tokens/others"] == 400 and t.state.global_step == 2 and logged_tokens([line]) == 400 + line["tokens/generated"]
+
+
+def test_signals_per_token_are_kept_with_their_trajectories(made, tmp_path):
+    gain = torch.randn(8, T)
+    t = trainer(made, Method(written(COMPLETIONS), lambda b: (torch.zeros(8), {"gain": gain, "teacher": torch.zeros(8, T, 3)})), tmp_path / "c", records=tmp_path / "t")
+    t.train()
+    kept = load_trajectories(tmp_path / "t")
+    assert [list(x.signals) for x in kept] == [["gain"]] * 8
+    for x, row in zip(kept, gain): assert x.signals["gain"] == pytest.approx(row[:len(x.completion_ids)].tolist())
