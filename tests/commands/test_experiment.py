@@ -1,4 +1,4 @@
-"""Experiments from outside: killed and resumed, seeds crossed with contexts by hand, thoughts that are given."""
+"""Experiments from outside: killed and resumed, planned, refused."""
 import json
 import math
 import os
@@ -12,17 +12,12 @@ import numpy as np
 import pytest
 import yaml
 
-from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.alignment.evaluation import load_evaluations
-from humanlm.experiment import (
-    GROUPS, Found, cold_start_key, compared, crossed_intervals, differences, follows, load_outcome,
-    main, means, next_run, planned_runs, seed_means, told_rows, twin, written,
-)
-from humanlm.core.config import parse
-from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
-from humanlm.core.stats import crossed_means
+from humanlm.core.basics import read_jsonl
+from humanlm.evaluation.outcome import load_outcome
 from humanlm.evaluation.results import ALL
-from humanlm.worlds.mini import WorldConfig, describe_all, make_world, realise, uniform_states
+from humanlm.experiment import main
+from humanlm.training.experiment import comparisons, experiment_settings, next_trial, study_of, trials_of, twin
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
@@ -44,16 +39,6 @@ def write(folder: Path, **groups) -> Path:
     return folder / "tiny.yaml"
 
 
-def settings(folder: Path, **groups): return parse(GROUPS, ["--config", str(write(folder, **groups))], "test")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def wait_for(what, seconds: float = 300):
     end = time.monotonic() + seconds
     while not what():
@@ -69,7 +54,7 @@ def begin(config: Path, *more: str) -> subprocess.Popen:
 def children(folder: Path) -> list[int]:
     "Processes that work on the runs of an experiment"
     found = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in found if "humanlm.experiment import work" in line and str(folder) in line]
+    return [int(line.split()[0]) for line in found if "humanlm.training.experiment import" in line and str(folder) in line]
 
 
 # A killed experiment leaves no process behind and goes on.
@@ -116,46 +101,18 @@ def assert_outcome(path: Path, runs: Path):
 def read_jsonl_rows(path: Path): return list(enumerate(read_jsonl(path)))
 
 
-# Seeds and contexts are crossed.
-
-def test_one_context_leaves_only_the_seeds_and_one_seed_only_the_contexts():
-    values = np.array([[[0.1]], [[0.5]]])
-    assert set(crossed_means(values, ["x"], resamples=200).round(3).ravel()) == {0.1, 0.3, 0.5}
-    alone = crossed_intervals(["a"], np.array([[[0.25], [0.75]]]), ["x", "y"])[ALL]
-    assert (alone.value, alone.low, alone.high, alone.n) == (0.5, 0.25, 0.75, 2)
-
-
-def test_missing_scores_are_left_out_and_none_is_nan():
-    values = np.array([[[0.2, math.nan], [math.nan, math.nan]]])
-    found = crossed_intervals(["a", "b"], values, ["x", "y"])
-    assert (found["a"].value, found["a"].n, found[ALL].value, found[ALL].n) == (0.2, 1, 0.2, 1)
-    assert math.isnan(found["b"].value) and math.isnan(found["b"].low)
-
-
-def table(*values): return {"m": {"a": list(values), "b": [v + 0.2 for v in values]}}
-
-
-def test_differences_are_paired_by_seed_and_example():
-    rng = np.random.default_rng(0)
-    noise = rng.random((2, 6))
-    found = Found(list("uvwxyz"), {"one": [table(*row) for row in noise], "other": [table(*(row + 0.3)) for row in noise]}, [])
-    wide = [r for r in means(found, 200) if r.model == "one" and r.level == ALL][0]
-    pair = [p for p in differences(found, [("other", "one")], 200) if p.level == ALL][0]
-    assert wide.high - wide.low > 0.05
-    assert np.allclose([pair.diff, pair.low, pair.high], 0.3)
-    assert np.allclose(list(seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)
-
-
 # Plans.
 
 def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
     variants = {"plain": {}, "longer": {"trainer": {"max_steps": 9}}, "faithless": {"sft": {"faithful_share": 0.0}}}
-    runs = planned_runs(settings(tmp_path, variants=variants, experiment={"seeds": [5], "results": None}))
-    assert [twin(run, runs).variant for run in runs] == ["plain", "plain", "faithless"]
+    config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
+    recipe, settings = experiment_settings(["--config", str(config)])
+    runs, study = trials_of(recipe, settings), study_of(recipe, settings)
+    assert [twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
     assert [run.settings.run.name for run in runs] == ["plain-seed-5", "longer-seed-5", "faithless-seed-5"]
-    assert next_run(runs[1:2], runs) is None and next_run(runs[1:], runs) is runs[2]
-    assert len({cold_start_key(run.settings) for run in runs}) == 2
-    pairs = compared(runs, ["cold-start"])
+    assert next_trial(runs[1:2], runs, study) is None and next_trial(runs[1:], runs, study) is runs[2]
+    assert len({str(study.shared(run.settings)) for run in runs}) == 2
+    pairs = comparisons(runs, study, ["cold-start"])
     assert ("longer: humanlm-hetero", "plain: humanlm-hetero") in pairs
     assert ("plain: response-only", "plain: cold-start") in pairs
     assert all(a != b for a, b in pairs) and len(set(pairs)) == len(pairs)
@@ -183,31 +140,3 @@ def test_other_settings_do_not_go_on_with_an_experiment(tmp_path, capsys):
     (folder / "config.yaml").write_text("run: {seed: 4}\n")
     assert main(["--config", str(config), "--resume"]) == 2
     assert "was started with other settings" in capsys.readouterr().err
-
-
-# Thoughts that are given.
-
-def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
-    import random
-    rng = random.Random(0)
-    pairs = []
-    for _ in range(40):
-        states = uniform_states("the night tram", rng)
-        thought = written(describe_all(states, rng))
-        pairs += [(follows(thought, realise(states, rng)), follows(thought, realise(uniform_states("the night tram", rng), rng)))]
-    own, other = ([v for pair in pairs for v in pair[i].values() if not math.isnan(v)] for i in (0, 1))
-    assert set(own) == {1.0}
-    assert np.mean(other) < 0.4
-
-
-@pytest.mark.parametrize("thought", ["", "<value>", "<value></think>", "<nothing>here", "<value>purple", "a < b > c", "<" * 1000])
-def test_broken_thoughts_agree_with_nothing(thought):
-    assert all(math.isnan(v) for v in follows(thought, "frugal is the right way.").values())
-
-
-def test_told_rows_hold_the_whole_thought_and_ask_for_the_reply():
-    world = make_world(WorldConfig(users=24, replies_per_user=8))
-    example = next(e for e in world.examples if e.split == "test")
-    row, = told_rows([example], [{"belief": "luck decides most things"}], HierarchyConfig(thinking="hetero"))
-    assert parts_text(row["told"]) == "<belief>luck decides most things</think>"
-    assert row["thinking"] and row["level"] == "response"

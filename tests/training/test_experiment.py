@@ -1,0 +1,66 @@
+"""Experiments of any recipe: what runs leave behind becomes one outcome, and no system is named."""
+import inspect
+import json
+import math
+import re
+
+import pytest
+
+from humanlm.core.basics import ConfigError, write_jsonl
+from humanlm.core.runs import save_record
+from humanlm.evaluation import outcome as outcomes
+from humanlm.evaluation.measured import Measured, save_measured
+from humanlm.evaluation.outcome import load_outcome
+from humanlm.evaluation.results import ALL
+from humanlm.training import experiment as experiments
+from humanlm.training.experiment import Study, gather, outcome, trials_of
+from humanlm.training.recipe import Recipe
+
+
+class Plain(Recipe):
+    "A recipe that says nothing about experiments"
+    methods = ("ours",)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    "Two finished runs of a plain recipe, one per seed, whose model gains 0.4 on every unit"
+    from humanlm.core.config import parse
+    from humanlm.training.run import COMMON
+    groups = COMMON | {"experiment": experiments.ExperimentConfig, "variants": dict}
+    settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--run.methods", "[ours]", "--experiment.seeds", "[0,1]"])
+    trials = trials_of(Plain(), settings)
+    for trial in trials:
+        for model, gain in (("base", 0.0), ("ours", 0.4), ("chance", 0.1)):
+            scores = [{"score": {"a": 0.1 * i + gain + 0.01 * trial.seed, "b": math.nan if i else gain}} for i in range(4)]
+            found = [Measured(f"u{i}", f"c{i // 2}", values) for i, values in enumerate(scores)]
+            save_measured(trial.folder / "measured" / f"{model}.jsonl", found)
+        write_jsonl(trial.folder / "metrics.jsonl", [{"stage": "ours", "step": n, "tokens/generated": 50, "reward/a": n / 4} for n in (1, 2)])
+        save_record(trial.folder, {"state": "finished", "seconds": {"ours": 2.0}, "commit": "abc"})
+    return settings, trials
+
+
+def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tmp_path):
+    settings, trials = finished
+    found = outcome(settings, trials, Study(Plain()), ["--config", "x.yaml"])
+    (tmp_path / "o.json").write_text(json.dumps(found))
+    read = load_outcome(tmp_path / "o.json")
+    pair, = [p for p in read.differences if p.level == "a"]
+    assert (pair.a, pair.b, pair.n) == ("ours", "base", 8) and math.isclose(pair.diff, 0.4) and pair.low == pair.high
+    assert [(r.n, r.mean) for r in read.rows if (r.model, r.level) == ("ours", "b")] == [(2, 0.4)]  # missing scores stay missing
+    assert read.facts["references"] == ["chance"] and read.facts["arms"] == ["base", "ours"]
+    assert [(s["tokens"], s["seconds"]) for s in read.facts["spent"] if s["arm"] == "ours"] == [(100, 2.0)] * 2
+    assert read.facts["curves"][0]["reward"] == [0.25, 0.5] and "`python -m humanlm.experiment --config x.yaml`" in read.head()
+
+
+def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
+    settings, trials = finished
+    save_measured(trials[1].folder / "measured" / "base.jsonl", [Measured("other", "c", {"score": {"a": 1.0}})])
+    with pytest.raises(ConfigError, match="evaluated on other rows"):
+        gather(trials, Study(Plain()))
+
+
+@pytest.mark.parametrize("module", [experiments, outcomes])
+def test_experiments_name_no_system(module):
+    source = re.sub(r"STUDIES = .*", "", inspect.getsource(module))
+    assert not re.findall(r"(?i)persona|hierarchy|judge|thought|alignment|parser", source)
