@@ -234,7 +234,7 @@ class Outputs:
 
 def write_pages(processed: Path, repo_url: str) -> list[Path]:
     "Turn nbdev's processed notebooks into Markdown pages and return the notebooks, as paths in nbs/"
-    pages, outputs = WORK / "pages", Outputs()
+    pages, outputs, texts = WORK / "pages", Outputs(), {}
     shutil.rmtree(WORK, ignore_errors=True)
     (pages / "figures").mkdir(parents=True)
     books = sorted(book.relative_to(processed) for book in processed.rglob("*.ipynb"))
@@ -246,12 +246,23 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
             return os.path.relpath(path, folder or ".")
         to = Target(lambda t, folder=folder: site_link(t, repo_url, folder), image, outputs.put_html, " { .text .output }",
                     ("text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"), fold=True)
+        texts[name] = notebook_md(json.loads((processed / where).read_text("utf-8")), to)
+    for name, text in texts.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
-        (pages / name).write_text(notebook_md(json.loads((processed / where).read_text("utf-8")), to), "utf-8")
+        (pages / name).write_text(link_classes(text, name, texts), "utf-8")
+    for code in NBS.glob("howto/*.py"): shutil.copy(code, pages / "howto")
     shutil.copytree(NBS / "images", pages / "images")
     for extra in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/site.css"): shutil.copy(ROOT / extra, pages / Path(extra).name)
     outputs.save()
     return books
+
+
+def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
+    "Where a link leads to a method that stands in its class and has no heading of its own, let it lead to the class"
+    def one(m: re.Match) -> str:
+        there = texts.get(os.path.normpath(Path(page).parent / m[1]), "")
+        return m[0] if f"{{ #{m[2]}.{m[3]} }}" in there else f"]({m[1]}#{m[2]})"
+    return re.sub(r"\]\(([\w./-]+\.md)#(\w+)\.(\w+)\)", one, text)
 
 
 def navigation(books: Iterable[Path]) -> list[dict]:

@@ -34,6 +34,7 @@ ABOUT = {
     "social": "stories",
     "gyms": "UserRL",
     "benchmarks": "Theory-of-Mind question sets",
+    "studies": "comparisons of systems, experiments",
     "engines": "the same methods on many machines",
     "serving": "trained simulators for other people",
     "commands": "humanlm train, eval, serve …",

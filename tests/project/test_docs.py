@@ -77,6 +77,11 @@ def test_links_change_in_prose_only():
 def test_links_lead_to_pages(target, page): assert build.site_link(target, "") == page
 
 
+def test_a_link_to_a_method_without_a_heading_leads_to_its_class():
+    texts = {"a/x.md": "### One { #one }\n\n### One.go { #one.go }", "b.md": ""}
+    assert build.link_classes("[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one.run)", "b.md", texts) == "[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one)"
+
+
 def test_links_to_sources_need_a_repository():
     assert build.site_link("/blob/main/humanlm/data/records.py#L3", "") is None
     assert build.site_link("/blob/main/data.py#L3", "https://host/me") == "https://host/me/blob/main/data.py#L3"
