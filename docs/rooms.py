@@ -34,9 +34,9 @@ ABOUT = {
     "social": "stories",
     "gyms": "UserRL",
     "benchmarks": "Theory-of-Mind question sets",
-    "studies": "comparisons of systems, experiments",
-    "engines": "the same methods on many machines",
     "serving": "trained simulators for other people",
+    "engines": "the same methods on many machines",
+    "studies": "comparisons of systems, experiments",
     "commands": "humanlm train, eval, serve …",
 }
 

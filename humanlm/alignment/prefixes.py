@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 from ..core.basics import DataError, atomic_write, near_miss, require, shorten, to_json
-from ..core.html import escape
+from ..core.html import Table
 from ..hierarchy.levels import Hierarchy
 
 # %% ../../nbs/alignment/01_prefixes.ipynb #Entry
@@ -165,6 +165,4 @@ def _repr_html_(self: PrefixMap) -> str:
     best = {level: max(found.values(), key=lambda e: e.reward) for level, found in self.entries.items() if found}
     cells = [(level, len(found), best[level].reward if found else "", best[level].field if found else "")
              for level, found in self.entries.items()]
-    rows = "".join("<tr>" + "".join(f"<td style='text-align:left'>{escape(str(c))}</td>" for c in row) + "</tr>" for row in cells)
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("level", "examples", "best score", "its text"))
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    return Table(("level", "examples", "best score", "its text"), cells, "lrrl").html()._repr_html_()

@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['recipe', 'AlignmentWork', 'check_judge', 'load_work', 'check_settings', 'cold_start', 'train_replies',
-           'train_by_reward', 'audit_judge', 'evaluations_of', 'HumanLM']
+           'train_by_reward', 'audit_judge', 'validation_score', 'evaluations_of', 'HumanLM']
 
 # %% ../../nbs/alignment/51_recipe.ipynb #exported-imports
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .contract import contract
-from .evaluation import EvalConfig, Evaluation, importance, judge_texts, load_evaluations, measured, save_evaluations
+from .evaluation import EvalConfig, Evaluation, evaluate, importance, judge_texts, load_evaluations, measured, save_evaluations
 from humanlm.alignment.heldout import (
     REFERENCES, evaluate_model, judged, judges_record, reference_texts, settle_judges, tables,
 )
@@ -28,6 +30,7 @@ from .prefixes import PrefixConfig
 from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
 from ..core.html import aligned
 from ..core.config import Settings
+from ..core.stats import known_mean
 from ..core.runs import is_main_process, process_count
 from ..data.records import DataConfig, data_fingerprint, dataset_card
 from ..evaluation.measured import Measured, Results
@@ -41,7 +44,7 @@ from humanlm.rewards.judges import (
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import AdvantageConfig
+from ..training.rollout import AdvantageConfig, ModelPolicy
 from ..training.run import Run, learn, lessons
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
@@ -95,6 +98,8 @@ def check_settings(s: Settings) -> None:
     levels = check_training(s.hierarchy.load()).names
     for name in levels if s.data.source == "miniworld" else ():
         check_name(name, LEVELS, "level of the synthetic world", ConfigError)
+    held = s.data.val_frac > 0 or s.data.source == "examples"
+    require("run", (held or not s.run.validate, "validate needs rows of the split val, and data.val_frac is 0. Give it a share, such as 0.05"))
     taught = next((name for name in s.run.methods if MODES[name].supervised), None)
     alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
     require("rollout", (not alone, "group_size must be at least 2: the completions of a prompt are compared with each other, got 1"))
@@ -142,6 +147,15 @@ def audit_judge(run: Run) -> None:
     print(f"{aligned(audit_table(found))}\n", flush=True)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
+def validation_score(run: Run, name: str, model: Any, tokenizer: Any) -> float:
+    "Measure a model in training: the judge of training scores its states and replies for the rows of the split val"
+    s, w = settings_of(run.settings, name), run.work
+    policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
+    asked = evaluate(policy, w.data.split("val"), s.hierarchy, w.judge, s.rollout.eval_sampling(s.run.seed), replace(s.eval, reply_states=False))
+    scores = [score.value for e in run_sync(asked) for by_level in e.scores.values() for score in by_level.values()]
+    return float(known_mean(np.array(scores)))
+
+
 def evaluations_of(run: Run, name: str) -> list[Evaluation]:
     "Ask one model for every level of the held-out rows, or judge what a predictor says; done once and kept"
     s, w = settings_of(run.settings, name), run.work
@@ -185,6 +199,10 @@ class HumanLM(Recipe):
     def contract(self, run: Run, name: str, tokenizer: Any) -> dict[str, str]:
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
         return contract(s.model, hierarchy_of(s, name), s.rollout, name, sources.most_common(1)[0][0])
+
+    def validate(self, run: Run, name: str, model: Any, tokenizer: Any) -> float:
+        "The mean score of states and replies on validation rows, by the judge of training"
+        return validation_score(run, name, model, tokenizer)
 
     def evaluate(self, run: Run, name: str) -> list[Measured]:
         s = run.settings

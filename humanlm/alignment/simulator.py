@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
 from ..core.basics import HumanLMError, check_name, near_miss, run_sync, shorten
-from ..core.html import escape
+from ..core.html import Table, tag
 from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..data.trajectory import Completion
@@ -345,10 +345,9 @@ class SimulatedReply:
 
     def _repr_html_(self) -> str:
         rows = [*self.states.items(), *([("thought", self.thought)] if self.thought else [])]
-        cell = "<t{0} style='text-align:left'>{1}</t{0}>".format
-        table = "".join(f"<tr>{cell('h', escape(name))}{cell('d', escape(said))}</tr>" for name, said in rows)
-        reply = f"<blockquote style='white-space:pre-wrap'>{escape(self.text) or '<i>no reply</i>'}</blockquote>"
-        return f"<div style='max-width:690px'>{reply}<table>{table}</table></div>"
+        table = Table(("asked for", "said"), [(tag("th", name), said) for name, said in rows], "l").html() if rows else ""
+        reply = tag("blockquote", self.text or tag("i", "no reply"), style="white-space:pre-wrap")
+        return tag("div", reply, table, style="max-width:690px")._repr_html_()
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Simulator
 def simulator_client(

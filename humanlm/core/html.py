@@ -217,16 +217,16 @@ small, .lead, .missing { color: var(--soft); }
 nav { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 14px 0; font-size: 14px; }
 .plain { margin: 20px 0; padding: 10px 16px; border-left: 4px solid #d19a1d; background: var(--card); }
 .plain p { margin: 3px 0; max-width: none; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; margin: 20px 0; }
-.cards div { padding: 12px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--card); font-size: 13px; }
-.cards b { display: block; font-size: 30px; line-height: 1.25; color: var(--accent); }
+.headlines { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; margin: 20px 0; }
+.headlines div { padding: 12px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--card); font-size: 13px; }
+.headlines b { display: block; font-size: 30px; line-height: 1.25; color: var(--accent); }
 article { margin: 18px 0; padding: 4px 16px 2px; border: 1px solid var(--line); border-radius: 8px; }
 article h3 { margin: 10px 0; }
 pre { padding: 12px; overflow-x: auto; background: var(--card); font-size: 12px; }
 code { font-size: .92em; }
 @media print {
   main { max-width: none; padding: 0; }
-  figure, tr, .cards div { break-inside: avoid; }
+  figure, tr, .headlines div { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   nav { display: none; }
   * { print-color-adjust: exact; } }

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from fastcore.basics import patch
 
 from ..core.basics import ConfigError, HumanLMError, check_name, near_miss, require, run_sync, shorten
-from ..core.html import escape, table_cell
+from ..core.html import fold, table_cell, tag
 from .reader import read_answer
 
 # %% ../../nbs/models/02_client.ipynb #ChatRequest
@@ -140,8 +140,8 @@ def _repr_html_(self: ChatReply) -> str:
     u = self.usage
     facts = [self.model, f"{u.tokens_in} tokens read", f"{u.tokens_out} written", _money(u.cost), self.finish,
              f"attempts: {self.attempts}", f"{self.latency:.2f} s", *["from the cache"][:self.cached], *self.notes]
-    return (f"<div style='max-width:640px;white-space:pre-wrap'>{escape(self.text)}</div>"
-            f"<details><summary>usage</summary><small>{escape(' · '.join(facts))}</small></details>")
+    said = tag("div", self.text, style="max-width:640px;white-space:pre-wrap")
+    return (said + fold("usage", tag("small", " · ".join(facts))))._repr_html_()
 
 
 def _money(cost):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..core.basics import HumanLMError, atomic_path, check_name, near_miss, require, shorten
-from ..core.html import escape
+from ..core.html import Html, tag
 from ..data.trajectory import Completion
 
 # %% ../../nbs/models/04_weights.ipynb #if-type-checking-import
@@ -374,9 +374,9 @@ _COLOURS = {"template": "#e3e3e3", "content": "#cfe2fb", "markup": "#fbd9a5"}
 
 
 def _box(kind, text):
-    shown = escape(text).replace(" ", "·").replace("\n", "↵")
+    shown = text.replace(" ", "·").replace("\n", "↵")
     style = f"background:{_COLOURS[kind]};border:1px solid #fff;border-radius:3px;padding:1px"
-    return f"<span style='{style}' title='{kind}'>{shown}</span>" + ("<br>" if "\n" in text else "")
+    return tag("span", shown, title=kind, style=style) + (tag("br") if "\n" in text else "")
 
 
 class PromptStrip:
@@ -385,9 +385,9 @@ class PromptStrip:
         self.tokens = [(s.kind, tokenizer.decode([i])) for s in parts for i in s.ids]
 
     def _repr_html_(self):
-        legend, strip = " ".join(_box(k, k) for k in _COLOURS), "".join(_box(*t) for t in self.tokens)
+        legend, strip = Html(" ").join(_box(k, k) for k in _COLOURS), (_box(*t) for t in self.tokens)
         style = "max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
-        return f"<div style='{style}'><div>{legend} &nbsp; {len(self.tokens)} tokens</div>{strip}</div>"
+        return tag("div", tag("div", legend, f" \u00a0 {len(self.tokens)} tokens"), *strip, style=style)._repr_html_()
 
 # %% ../../nbs/models/04_weights.ipynb #show_prompt
 def show_prompt(

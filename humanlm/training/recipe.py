@@ -66,8 +66,8 @@ class Recipe:
         return {}
 
     def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
-        "Measure a model on the way, more is better; nan: not at all. The best checkpoint becomes the model"
-        return float("nan")
+        "Measure a model on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
+        raise NotImplementedError
 
     def evaluate(self, run: Any, name: str) -> list[Measured]:
         "Measure one model of the run on held-out units"

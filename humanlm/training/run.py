@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,8 @@ def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str =
     roll = settings.rollout
     options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
-    return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings, rows), max_tokens, settings.run.seed)
+    return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings, rows), max_tokens, settings.run.seed,
+                        settings.run.validate)
 
 
 def prepare_torch(settings: Settings) -> None:
@@ -265,7 +267,8 @@ def learn(
     args = method_args(s, out, tokens or max(row["max_tokens"] for row in rows), run.report_to, len(rows))
     prompts = (order or _passes(s))(rows, args.max_steps)
     trainer = MethodTrainer(model, tokenizer, method, prompts, args, run.folder / "trajectories" / stage,
-                            [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens)
+                            [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
+                            partial(run.recipe.validate, run, stage) if s.run.validate else None)
     newest = latest_checkpoint(out)
     if is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)
@@ -358,6 +361,8 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     steps = settings.trainer.get("max_steps", 1)
     whole = type(steps) is int and steps > 0
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
+    measures = type(recipe).validate is not Recipe.validate
+    require("run", (measures or not settings.run.validate, "validate asks for measurements on the way, and this recipe makes none. Leave it out"))
     recipe.check(settings)
     check_processes(settings)
 

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..core.basics import DataError, check_name, fingerprint, require, shorten
-from ..core.html import escape
+from ..core.html import Html, Table, tag
 from ..data.records import Example, Message, Persona
 
 # %% ../../nbs/worlds/01_mini.ipynb #Phrases
@@ -435,13 +435,7 @@ class Profile(NamedTuple):
         names = ("value, dominant", "value", "value", *Traits._fields[1:])
         rows = zip(names, (*self.traits.values, *self.traits[1:]), self.phrases)
         title = f"{self.id} (synthetic user{', held out' if self.held_out else ''})"
-        return f"<b>{escape(title)}</b>" + _table(("trait", "hidden key", "persona phrase"), rows)
-
-
-def _table(head, rows):
-    cells = lambda tag, row: "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in row)
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><tr>{cells('th', head)}</tr>{body}</table>"
+        return (tag("b", title) + Table(("trait", "hidden key", "persona phrase"), [*rows], "l").html())._repr_html_()
 
 # %% ../../nbs/worlds/01_mini.ipynb #make_traits
 def make_traits(
@@ -684,14 +678,13 @@ def _example(world, reply, order, personas):
 # %% ../../nbs/worlds/01_mini.ipynb #row_html
 def row_html(
     example: Example,  # with known states
-) -> str:
-    "Show persona, context and reply beside the states, as HTML"
+) -> Html:
+    "Show persona, context and reply beside the states"
     talk = [("persona (synthetic)", example.persona.text), *((m.name, m.content) for m in example.context)]
-    says = [f'<p style="margin:.4em 0"><b>{escape(who)}</b><br>{escape(text)}</p>' for who, text in talk]
-    says.append(f'<p style="margin:.4em 0"><b>HUMAN replies</b><br>{escape(example.reply)}</p>')
-    halves = "".join(says), _table(("level", "known state"), (example.states or {}).items())
-    boxes = [f'<div style="flex:1;min-width:280px;max-width:340px;text-align:left">{half}</div>' for half in halves]
-    return f'<div style="display:flex;flex-wrap:wrap;gap:16px">{"".join(boxes)}</div>'
+    says = (tag("p", tag("b", who), tag("br"), text, style="margin:.4em 0") for who, text in (*talk, ("HUMAN replies", example.reply)))
+    halves = Html().join(says), Table(("level", "known state"), [*(example.states or {}).items()], "l").html()
+    boxes = (tag("div", half, style="flex:1;min-width:280px;max-width:340px;text-align:left") for half in halves)
+    return tag("div", *boxes, style="display:flex;flex-wrap:wrap;gap:16px")
 
 # %% ../../nbs/worlds/01_mini.ipynb #SLOTS
 SLOTS = {
@@ -825,23 +818,22 @@ _COLOURS = dict(zip(STATE_LEVELS, ("#ffd6a5", "#ffadad", "#cde7ff", "#caffbf", "
 
 
 def _mark(text, item):
-    if item is None: return escape(text) if text.lower() in GLUE | NEGATORS else f"<u>{escape(text)}</u>"
-    if item.slot == "target": return f"<b>{escape(text)}</b>"
+    if item is None: return text if text.lower() in GLUE | NEGATORS else tag("u", text)
+    if item.slot == "target": return tag("b", text)
     return _tint(text, _LEVEL_OF[item.slot], item.key)
 
 
 def _tint(text, level, title=""):
     style = f"background:{_COLOURS[level]};color:#111;border-radius:3px;padding:1px 3px"
-    return f'<span title="{escape(title)}" style="{style}">{escape(text)}</span>'
+    return tag("span", text, title=title, style=style)
 
 # %% ../../nbs/worlds/01_mini.ipynb #highlight
 def highlight(
     *texts: str,  # replies or descriptions
-) -> str:
-    "Show what the oracle reads, as HTML: phrases coloured by level, unexplained words underlined, targets bold"
-    legend = " ".join(_tint(level, level) for level in STATE_LEVELS)
-    shown = "".join(f"<p>{_highlight(text)}</p>" for text in texts)
-    return f'<div style="max-width:680px;line-height:1.9">{legend}{shown}</div>'
+) -> Html:
+    "Show what the oracle reads: phrases coloured by level, unexplained words underlined, targets bold"
+    legend = Html(" ").join(_tint(level, level) for level in STATE_LEVELS)
+    return tag("div", legend, *(tag("p", *_highlight(text)) for text in texts), style="max-width:680px;line-height:1.9")
 
 
 def _highlight(text):
@@ -851,9 +843,9 @@ def _highlight(text):
         item = items.get(word)
         last = item.end - 1 if item else word
         start, end = words[word].start(), words[last].end()
-        parts += [escape(text[at:start]), _mark(text[start:end], item)]
+        parts += [text[at:start], _mark(text[start:end], item)]
         at, word = end, last + 1
-    return "".join(parts) + escape(text[at:])
+    return [*parts, text[at:]]
 
 # %% ../../nbs/worlds/01_mini.ipynb #expressed
 def expressed(

@@ -68,12 +68,12 @@ def test_help_names_targets_and_variables():
 
 def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
     house = check.rooms.pages()
-    paths = [Path(p) for p in ("nbs/rewards/02_scoring.ipynb", "humanlm/eval.py", "nbs/83_tom.ipynb", "nbs/00_data.ipynb", "tests/social/test_stories.py", "README.md", "docs/build.py")]
+    paths = [Path(p) for p in ("nbs/rewards/02_scoring.ipynb", "humanlm/train.py", "nbs/83_tom.ipynb", "nbs/00_data.ipynb", "tests/social/test_stories.py", "README.md", "docs/build.py")]
     found, commands = check.touched(paths, house)
-    assert (found, commands) == ({"rewards", "data", "social"}, {"eval", "tom"})
+    assert (found, commands) == ({"rewards", "data", "social"}, {"train", "tom"})
     pages, tests = check.chosen(found, commands, house)
     assert {p.room for p in pages} == found | {"commands"} and {p.module for p in pages if p.room == "commands"} == commands
-    assert {Path(t).relative_to(ROOT).as_posix() for t in tests} == {"tests/data", "tests/rewards", "tests/social", "tests/commands/test_eval.py", "tests/commands/test_tom.py"}
+    assert {Path(t).relative_to(ROOT).as_posix() for t in tests} == {"tests/data", "tests/rewards", "tests/social", "tests/commands/test_train.py", "tests/commands/test_tom.py"}
     assert check.chosen(*check.touched([Path("README.md")], house), house) == ([], [])
 
 

@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
 from humanlm.evaluation.measured import Measured, load_measured, load_results
 from humanlm.models.client import Ledger, Usage
+from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
-from humanlm.training.run import fit, lessons, read_settings
+from humanlm.training.rollout import Method, single_turn
+from humanlm.training.run import fit, learn, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "nbs" / "howto" / "my_recipe.py"
@@ -119,3 +123,34 @@ def test_flags_of_a_recipe_are_those_of_its_groups():
     recipe, settings = read_settings(["--run.recipe", "humanlm", "--judge.model", "rule"])
     assert settings.judge.model == "rule" and recipe is find_recipe("humanlm") and settings.run.methods == ["response-only", "humanlm"]
     with pytest.raises(ConfigError, match="judge"): read_settings(["--run.recipe", f"{__name__}:Spender", "--judge.model", "rule"])
+
+
+class Judged(Recipe):
+    "Measures on the way: the second measurement is the best one"
+    def __init__(self): self.values = iter((0.2, 0.9, 0.1))
+    def load(self, s, **given): return Work("measured")
+    def vocabulary(self, run): return ["some words to learn from"] * 9, []
+    def stages(self, run): return [Stage("taught", "base", self.train)]
+    def train(self, run, stage, model, tokenizer):
+        rows = [ask_row(f"question {i}", str(i), 4) for i in range(4)]
+        learn(run, stage, model, tokenizer, Method(single_turn(), group_advantage([1.0]), TextReward(lambda texts: [len(t) for t in texts])), rows)
+    def validate(self, run, name, model, tokenizer): return next(self.values)
+    def evaluate(self, run, name): return [Measured("u", "c", {"m": {"all": 1.0}})]
+
+
+def test_the_best_checkpoint_by_the_recipes_measure_becomes_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    groups = {"run": {"name": "r", "report": False, "validate": 2}, "model": dict(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=330),
+              "rollout": dict(num_prompts=2, group_size=4), "trainer": dict(max_steps=6)}
+    folder = fit(groups, Judged())
+    def weights(path): return (path / "model.safetensors").read_bytes()
+    steps = {step: weights(folder / "checkpoints" / "taught" / f"checkpoint-{step}") for step in (2, 4, 6)}
+    kept = load_file(folder / "models" / "taught" / "model.safetensors")
+    found = {step: load_file(folder / "checkpoints" / "taught" / f"checkpoint-{step}" / "model.safetensors") for step in (2, 4, 6)}
+    assert len(set(steps.values())) == 3
+    assert [all(torch.equal(kept[name], tensors[name]) for name in kept) for tensors in found.values()] == [False, True, False]
+
+
+def test_measuring_on_the_way_is_refused_where_the_recipe_cannot(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="this recipe makes none"): fit({"run": {"name": "r", "validate": 2}}, Spender())
