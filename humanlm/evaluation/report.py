@@ -490,7 +490,7 @@ def first_screen(
     cards = [_card(names.title(metric), *headline(run.results, metric, names)) for metric in metrics]
     gone = tag("p", "Missing from this run:") + tag("ul", *(tag("li", line) for line in run.missing)) if run.missing else ""
     plain = tag("div", *(tag("p", line) for line in said), class_="plain") if said else ""
-    return Html().join([plain, tag("div", *cards, class_="cards") if cards else "", gone])
+    return Html().join([plain, tag("div", *cards, class_="headlines") if cards else "", gone])
 
 
 def _card(title: str, mean: str, said: Sequence[str]) -> Html:
