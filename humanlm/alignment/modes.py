@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastcore.basics import patch
 from ..core.basics import ConfigError, check_name
 from ..data.records import Example
 from ..hierarchy.prompts import HierarchyConfig, joint_row, make_rows, target, token_cap
@@ -150,35 +149,29 @@ class Chain:
         "Read the map"
         self.states.load(path)
 
-# %% ../../nbs/alignment/02_modes.ipynb #prepare
-@patch
-def prepare(self: Chain, rows: Sequence[dict]) -> list[dict]:
-    "Put into each row what stands before it, or another row in its place; equal rows stay equal"
-    self.asked, found = {}, {}
-    for row in {row["row_id"]: row for row in rows}.values():
-        choice = choose(self.states, row["level"], row["example_id"], self.places, self.asked)
-        self.asked[choice.level, choice.example] = choice.prefix
-        chosen = self.rows[choice.level, choice.example]
-        found[row["row_id"]] = chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen
-    self.moved = sum(found[row["row_id"]]["row_id"] != row["row_id"] for row in rows) / len(rows)
-    return [found[row["row_id"]] for row in rows]
+    def prepare(self, rows: Sequence[dict]) -> list[dict]:
+        "Put into each row what stands before it, or another row in its place; equal rows stay equal"
+        self.asked, found = {}, {}
+        for row in {row["row_id"]: row for row in rows}.values():
+            choice = choose(self.states, row["level"], row["example_id"], self.places, self.asked)
+            self.asked[choice.level, choice.example] = choice.prefix
+            chosen = self.rows[choice.level, choice.example]
+            found[row["row_id"]] = chosen | {"prefix": target(dict(choice.prefix))} if choice.prefix else chosen
+        self.moved = sum(found[row["row_id"]]["row_id"] != row["row_id"] for row in rows) / len(rows)
+        return [found[row["row_id"]] for row in rows]
 
-# %% ../../nbs/alignment/02_modes.ipynb #note
-@patch
-def note(self: Chain, trajectories: Sequence[Trajectory]) -> list[Entry]:
-    "Make an entry of every trajectory that can be built on"
-    found = [(t, self.asked.get((t.level, t.example_id), ())) for t in trajectories]
-    return [Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step, before)
-            for t, before in found if t.level in t.scores and self.states.threshold(t.level) is not None]
+    def note(self, trajectories: Sequence[Trajectory]) -> list[Entry]:
+        "Make an entry of every trajectory that can be built on"
+        found = [(t, self.asked.get((t.level, t.example_id), ())) for t in trajectories]
+        return [Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step, before)
+                for t, before in found if t.level in t.scores and self.states.threshold(t.level) is not None]
 
-
-@patch
-def learn(self: Chain, notes: Sequence[Entry]) -> dict[str, float]:
-    "Offer entries to the map; its size by level, and the share of rows that took the place of others"
-    for entry in notes:
-        self.states.offer(entry)
-    sizes = {f"prefixes/{level}": float(len(found)) for level, found in self.states.entries.items()}
-    return dict(list(sizes.items())[:-1]) | {"prefixes/moved": self.moved}
+    def learn(self, notes: Sequence[Entry]) -> dict[str, float]:
+        "Offer entries to the map; its size by level, and the share of rows that took the place of others"
+        for entry in notes:
+            self.states.offer(entry)
+        sizes = {f"prefixes/{level}": float(len(found)) for level, found in self.states.entries.items()}
+        return dict(list(sizes.items())[:-1]) | {"prefixes/moved": self.moved}
 
 # %% ../../nbs/alignment/02_modes.ipynb #interleave_truth
 def interleave_truth(

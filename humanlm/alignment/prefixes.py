@@ -73,24 +73,35 @@ class PrefixMap:
     def __len__(self) -> int:
         return sum(map(len, self.entries.values()))
 
-# %% ../../nbs/alignment/01_prefixes.ipynb #offer
-@patch
-def offer(self: PrefixMap, entry: Entry) -> bool:
-    "Take an entry if it is good enough and beats what is there; whether it was taken"
-    least, known = self.threshold(entry.level), self.entries[entry.level].get(entry.example)
-    if least is None or not entry.field.strip() or not entry.reward >= least:  # also false for nan
-        return False
-    if known and self._rank(entry) < self._rank(known):
-        return False
-    self.entries[entry.level][entry.example] = entry
-    return True
+    def offer(self, entry: Entry) -> bool:
+        "Take an entry if it is good enough and beats what is there; whether it was taken"
+        least, known = self.threshold(entry.level), self.entries[entry.level].get(entry.example)
+        if least is None or not entry.field.strip() or not entry.reward >= least:  # also false for nan
+            return False
+        if known and self._rank(entry) < self._rank(known):
+            return False
+        self.entries[entry.level][entry.example] = entry
+        return True
 
+    def _rank(self, entry: Entry) -> tuple[float, float]:
+        if self.config.keep == "best":
+            return entry.reward, entry.timestamp
+        return entry.timestamp, entry.reward
 
-@patch
-def _rank(self: PrefixMap, entry: Entry) -> tuple[float, float]:
-    if self.config.keep == "best":
-        return entry.reward, entry.timestamp
-    return entry.timestamp, entry.reward
+    def save(
+        self,
+        path: str | Path,  # a .json file
+    ) -> Path:
+        "Write the map"
+        found = [e._asdict() for level in self.entries.values() for e in level.values()]
+        record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": found}
+        return atomic_write(path, to_json(record, indent=1))
+
+    def _repr_html_(self) -> str:
+        best = {level: max(found.values(), key=lambda e: e.reward) for level, found in self.entries.items() if found}
+        cells = [(level, len(found), best[level].reward if found else "", best[level].field if found else "")
+                 for level, found in self.entries.items()]
+        return Table(("level", "examples", "best score", "its text"), cells, "lrrl").html()._repr_html_()
 
 # %% ../../nbs/alignment/01_prefixes.ipynb #Choice
 class Choice(NamedTuple):
@@ -120,17 +131,6 @@ def choose(
     name = min(free, key=lambda name: (places[name] - start) % len(places))
     return Choice(level, name, known[name].prefix)
 
-# %% ../../nbs/alignment/01_prefixes.ipynb #save
-@patch
-def save(
-    self: PrefixMap,
-    path: str | Path,  # a .json file
-) -> Path:
-    "Write the map"
-    found = [e._asdict() for level in self.entries.values() for e in level.values()]
-    record = {"schema_version": 1, "levels": list(self.hierarchy.names), "entries": found}
-    return atomic_write(path, to_json(record, indent=1))
-
 # %% ../../nbs/alignment/01_prefixes.ipynb #load
 @patch
 def load(
@@ -158,11 +158,3 @@ def _read(path):
     except (OSError, ValueError, KeyError, TypeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
         raise DataError(f"{path} is no prefix map ({problem}). Resume from an older checkpoint, or remove the file.") from e
-
-# %% ../../nbs/alignment/01_prefixes.ipynb #_repr_html_
-@patch
-def _repr_html_(self: PrefixMap) -> str:
-    best = {level: max(found.values(), key=lambda e: e.reward) for level, found in self.entries.items() if found}
-    cells = [(level, len(found), best[level].reward if found else "", best[level].field if found else "")
-             for level, found in self.entries.items()]
-    return Table(("level", "examples", "best score", "its text"), cells, "lrrl").html()._repr_html_()

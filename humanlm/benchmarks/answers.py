@@ -122,6 +122,43 @@ class Asker:
         self.client, self.benchmark, self.config = client, benchmark, config or AnswerConfig()
         self._shown: dict[int, tuple[Context, Extra]] = {}  # contexts as they are shown, for the next question about the same text
 
+    async def __call__(
+        self,
+        item: Item,
+        prompt: str,
+        system: str = "",
+        **settings,      # fields of `ChatRequest`
+    ) -> Given:
+        "Ask, and take the answer out of the reply; `LLMError` if there is none"
+        try:
+            reply = await self.client(self.request(prompt, system, **settings))
+        except LLMError as e:
+            if e.kind != "bad answer" or not e.raw:
+                raise
+            return self.cut(item, e.raw, ("no JSON: read as text",))
+        if self.config.form == "text":
+            return self.cut(item, reply.text)
+        return Given(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
+
+    def cut(self, item: Item, text: str, notes: tuple[str, ...] = ()) -> Given:
+        "Take the final answer out of free text"
+        answer = self.benchmark.final(item, text)
+        return Given(answer, text if answer != text.strip() else "", notes)
+
+    def shown(self, context: Context) -> Extra:
+        "Write a context, once for several questions"
+        if id(context) not in self._shown:
+            for old in list(self._shown)[:-100]:
+                del self._shown[old]
+            self._shown[id(context)] = context, shown(context, self.config)
+        return self._shown[id(context)][1]
+
+    @property
+    def examples(self) -> str:
+        if "_examples" not in self.__dict__:
+            self.__dict__["_examples"] = examples_for(self.benchmark, self.config)
+        return self.__dict__["_examples"]
+
 # %% ../../nbs/benchmarks/06_answers.ipynb #request
 @patch
 def request(
@@ -135,33 +172,6 @@ def request(
     schema = answer_schema(c.reasoning) if c.form == "json" else None
     usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
     return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #__call__
-@patch
-async def __call__(
-    self: Asker,
-    item: Item,
-    prompt: str,
-    system: str = "",
-    **settings,      # fields of `ChatRequest`
-) -> Given:
-    "Ask, and take the answer out of the reply; `LLMError` if there is none"
-    try:
-        reply = await self.client(self.request(prompt, system, **settings))
-    except LLMError as e:
-        if e.kind != "bad answer" or not e.raw:
-            raise
-        return self.cut(item, e.raw, ("no JSON: read as text",))
-    if self.config.form == "text":
-        return self.cut(item, reply.text)
-    return Given(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #cut
-@patch
-def cut(self: Asker, item: Item, text: str, notes: tuple[str, ...] = ()) -> Given:
-    "Take the final answer out of free text"
-    answer = self.benchmark.final(item, text)
-    return Given(answer, text if answer != text.strip() else "", notes)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #trimmed
 def trimmed(
@@ -201,16 +211,6 @@ def shown(
     "Write a context as the settings say"
     context = trimmed(context, config.without)
     return Extra(sentences(context) if config.rendering == "text" else to_text(context, config.manual))
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #shown-2
-@patch
-def shown(self: Asker, context: Context) -> Extra:
-    "Write a context, once for several questions"
-    if id(context) not in self._shown:
-        for old in list(self._shown)[:-100]:
-            del self._shown[old]
-        self._shown[id(context)] = context, shown(context, self.config)
-    return self._shown[id(context)][1]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #Way
 Way = Callable[[Asker, Item, Context | None], Awaitable[Given]]
@@ -403,13 +403,6 @@ async def few_shot(asker: Asker, item: Item, context: Context | None = None) -> 
     "Ask with worked examples and no context"
     extra = Extra(asker.examples, "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #examples
-@patch(as_prop=True)
-def examples(self: Asker) -> str:
-    if "_examples" not in self.__dict__:
-        self.__dict__["_examples"] = examples_for(self.benchmark, self.config)
-    return self.__dict__["_examples"]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #majority
 def majority(

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
-from fastcore.basics import patch
 
 from .sets import benchmarks
 from ..core.config import Settings, parse
@@ -465,19 +464,17 @@ class Viewer:
         except HumanLMError as e:
             return (422, "text/html", broken_page(name, str(e))) if what == "page" else (422, "text/plain", str(e))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #shown
-@patch
-def shown(
-    self: Viewer,
-    what: str,    # data or page
-    name: str,
-) -> tuple[int, str, str]:  # status, kind of content, content
-    "Give one context as data or as a page"
-    path, reference = self.files[name], self.references.get(name)
-    both = first_context(path), reference and first_context(reference)
-    if what == "data":
-        return 200, "application/json", to_json(viewer_data(*both))
-    return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
+    def shown(
+        self,
+        what: str,    # data or page
+        name: str,
+    ) -> tuple[int, str, str]:  # status, kind of content, content
+        "Give one context as data or as a page"
+        path, reference = self.files[name], self.references.get(name)
+        both = first_context(path), reference and first_context(reference)
+        if what == "data":
+            return 200, "application/json", to_json(viewer_data(*both))
+        return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #broken_page
 def broken_page(

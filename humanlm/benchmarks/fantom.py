@@ -202,6 +202,23 @@ class Fantom(Benchmark):
                 for kind in kinds_asked(qa, beliefs):
                     yield self._item(row, id + "-free" * (form_of(kind) == "free"), kind, qa, source, context, similarity)
 
+    def wished(self, item: Item) -> str:
+        "Say in which form the answer to a question is wanted"
+        return self.wishes[form_of(item.kind)]
+
+    def parse(self, item: Item, text: str) -> Reading:
+        form = form_of(item.kind)
+        if form == "multiple-choice":
+            return read_choice(text, item.options)
+        if form == "binary":
+            return read_yes_no(text)
+        said = final_answer(text)
+        return Reading(said, "read" if said else "empty", "sentence" if said else "")
+
+    def score(self, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
+        found = _SCORES[form_of(item.kind)](untagged(text), item, str(reading.value or ""))
+        return {rule: float(score) for rule, score in found.items()}
+
 # %% ../../nbs/benchmarks/04_fantom.ipynb #gold_of
 def gold_of(
     qa: Mapping,
@@ -268,12 +285,6 @@ def scenario_of(
     missed = names(qa.get("wrong_answer")) if kind.endswith("list") else kind.endswith("binary") and any(q.get("correct_answer") != "yes" for q in same)
     return "inaccessible" if context == "full" and missed else said
 
-# %% ../../nbs/benchmarks/04_fantom.ipynb #wished
-@patch
-def wished(self: Fantom, item: Item) -> str:
-    "Say in which form the answer to a question is wanted"
-    return self.wishes[form_of(item.kind)]
-
 # %% ../../nbs/benchmarks/04_fantom.ipynb #in_brackets
 def in_brackets(
     text: str,
@@ -335,17 +346,6 @@ def read_yes_no(
         return Reading(word, "read", "bare" if said.lower() == word else "marked" if words == [word] else "sentence")
     return Reading(None, "several" if found else "unreadable" if said else "empty")
 
-# %% ../../nbs/benchmarks/04_fantom.ipynb #parse
-@patch
-def parse(self: Fantom, item: Item, text: str) -> Reading:
-    form = form_of(item.kind)
-    if form == "multiple-choice":
-        return read_choice(text, item.options)
-    if form == "binary":
-        return read_yes_no(text)
-    said = final_answer(text)
-    return Reading(said, "read" if said else "empty", "sentence" if said else "")
-
 # %% ../../nbs/benchmarks/04_fantom.ipynb #score_list
 def score_list(said: str, item: Item, value: str) -> dict[str, bool]:
     "Score a list by the three rules"
@@ -378,12 +378,6 @@ def score_fact(said: str, item: Item, value: str) -> dict[str, float]:
 
 
 _SCORES = {"multiple-choice": score_choice, "list": score_list, "binary": score_binary, "free": score_free, "fact": score_fact}
-
-
-@patch
-def score(self: Fantom, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
-    found = _SCORES[form_of(item.kind)](untagged(text), item, str(reading.value or ""))
-    return {rule: float(score) for rule, score in found.items()}
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #_cluster
 def _cluster(o: Outcome) -> str:

@@ -44,32 +44,52 @@ class Benchmark:
         "Read the rows of a file"
         return read_table(path)
 
-# %% ../../nbs/benchmarks/03_protocol.ipynb #checked
-@patch
-def checked(self: Benchmark, options: Mapping[str, Any]) -> dict[str, Any]:
-    "Check what `load` is told; `ConfigError` names the near misses"
-    found = {}
-    for name, value in options.items():
-        several = isinstance(self.options[check_name(name, self.options, f"option of {self.name}", ConfigError)], tuple)
-        values = list(value) if several and isinstance(value, (list, tuple)) else [value]
-        for each in values if name in self.allowed else []:
-            check_name(each, self.allowed[name], f"value of {name}", ConfigError)
-        found[name] = values if several else value
-    return found
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        "Check what `load` is told; `ConfigError` names the near misses"
+        found = {}
+        for name, value in options.items():
+            several = isinstance(self.options[check_name(name, self.options, f"option of {self.name}", ConfigError)], tuple)
+            values = list(value) if several and isinstance(value, (list, tuple)) else [value]
+            for each in values if name in self.allowed else []:
+                check_name(each, self.allowed[name], f"value of {name}", ConfigError)
+            found[name] = values if several else value
+        return found
+
+    def load(
+        self,
+        path: str | Path,
+        **options: Any,     # as in `self.options`
+    ) -> Loaded:
+        "Read the questions of a file"
+        chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
+        rows = [(where, _named(row, n)) for n, (where, row) in enumerate(table.rows)]
+        return collect(rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path))
+
+    def source_text(self, item: Item) -> str:
+        "Give what a parser of social contexts reads"
+        return item.source
+
+    def cache_key(self, item: Item) -> str:
+        "Give what questions with one social context share"
+        return fingerprint([self.task, self.source_text(item)])
+
+    def choices(self, item: Item) -> str:
+        "List the options of a question, one per line"
+        return "".join(f"\n{key}. {option}" for key, option in item.options.items())
+
+    def wished(self, item: Item) -> str:
+        "Say in which form the answer to a question is wanted"
+        return self.wish
+
+    def final(self, item: Item, text: str) -> str:
+        "Cut the answer out of what a model said"
+        return final_answer(text)
+
+    def parse(self, item: Item, text: str) -> Reading:
+        "Read what an answer means"
+        return read_choice(text, item.options)
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #load
-@patch
-def load(
-    self: Benchmark,
-    path: str | Path,
-    **options: Any,     # as in `self.options`
-) -> Loaded:
-    "Read the questions of a file"
-    chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
-    rows = [(where, _named(row, n)) for n, (where, row) in enumerate(table.rows)]
-    return collect(rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path))
-
-
 def _named(row: dict, n: int) -> dict:
     "Give a row without an index its number, and one with an empty index a name that no other has"
     return {"index": str(n), **row} if row.get("index", n) not in (None, "") else row | {"index": f"row-{n}"}
@@ -79,18 +99,6 @@ def _checked(row: dict) -> dict:
     if not isinstance(row["index"], (str, int, float)):
         raise DataError(f"index must be a number or text, got {shorten(repr(row['index']))}.")
     return row
-
-# %% ../../nbs/benchmarks/03_protocol.ipynb #source_text
-@patch
-def source_text(self: Benchmark, item: Item) -> str:
-    "Give what a parser of social contexts reads"
-    return item.source
-
-# %% ../../nbs/benchmarks/03_protocol.ipynb #cache_key
-@patch
-def cache_key(self: Benchmark, item: Item) -> str:
-    "Give what questions with one social context share"
-    return fingerprint([self.task, self.source_text(item)])
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #PROMPT
 PROMPT = """{advice}
@@ -119,18 +127,6 @@ def parts_of(
     blocks = [] if alone and extra else [f"{label}:\n{fenced(source)}"]
     return "\n\n".join(blocks + ([f"{extra.title}:\n{fenced(extra.text)}"] if extra else []))
 
-# %% ../../nbs/benchmarks/03_protocol.ipynb #choices
-@patch
-def choices(self: Benchmark, item: Item) -> str:
-    "List the options of a question, one per line"
-    return "".join(f"\n{key}. {option}" for key, option in item.options.items())
-
-# %% ../../nbs/benchmarks/03_protocol.ipynb #wished
-@patch
-def wished(self: Benchmark, item: Item) -> str:
-    "Say in which form the answer to a question is wanted"
-    return self.wish
-
 # %% ../../nbs/benchmarks/03_protocol.ipynb #prompt
 @patch
 def prompt(
@@ -142,18 +138,6 @@ def prompt(
     "Put a question"
     parts = parts_of(self.label, item.source, extra, mode == "pure_context")
     return fill(PROMPT, advice=self.advice, parts=parts, question=item.question, choices=self.choices(item), wish=self.wished(item))
-
-# %% ../../nbs/benchmarks/03_protocol.ipynb #final
-@patch
-def final(self: Benchmark, item: Item, text: str) -> str:
-    "Cut the answer out of what a model said"
-    return final_answer(text)
-
-# %% ../../nbs/benchmarks/03_protocol.ipynb #parse
-@patch
-def parse(self: Benchmark, item: Item, text: str) -> Reading:
-    "Read what an answer means"
-    return read_choice(text, item.options)
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #score
 @patch

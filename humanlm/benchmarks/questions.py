@@ -19,7 +19,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastcore.basics import patch
 
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, shorten
 from ..core.html import table_cell
@@ -208,16 +207,14 @@ class Loaded:
     def __repr__(self) -> str:
         return f"{Path(self.file).name}: {len(self)} questions, {len(self.problems)} rows that cannot be used"
 
-# %% ../../nbs/benchmarks/01_questions.ipynb #_repr_markdown_
-@patch
-def _repr_markdown_(self: Loaded) -> str:
-    kinds, sets = Counter(item.kind for item in self.items), {(item.kind, item.set_id) for item in self.items}
-    texts = Counter(kind for kind, _ in sets)
-    lines = [f"| {table_cell(kind)} | {n} | {texts[kind]} |" for kind, n in kinds.items()]
-    listed = [f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in self.problems[:20]]
-    more = [f"- … and {len(self.problems) - 20} more"] if len(self.problems) > 20 else []
-    head = ["| question type | questions | source texts |", "|---|--:|--:|"]
-    return "\n".join([*head, *lines, *(["", "Rows that cannot be used:", ""] if listed else []), *listed, *more])
+    def _repr_markdown_(self) -> str:
+        kinds, sets = Counter(item.kind for item in self.items), {(item.kind, item.set_id) for item in self.items}
+        texts = Counter(kind for kind, _ in sets)
+        lines = [f"| {table_cell(kind)} | {n} | {texts[kind]} |" for kind, n in kinds.items()]
+        listed = [f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in self.problems[:20]]
+        more = [f"- … and {len(self.problems) - 20} more"] if len(self.problems) > 20 else []
+        head = ["| question type | questions | source texts |", "|---|--:|--:|"]
+        return "\n".join([*head, *lines, *(["", "Rows that cannot be used:", ""] if listed else []), *listed, *more])
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #collect
 def collect(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fastcore.basics import patch
 
 from ..data.records import Persona
 from ..core.basics import atomic_path, run_sync, to_json
@@ -136,19 +135,17 @@ class People:
         at = np.minimum(np.searchsorted(self.users, users), len(self.users) - 1)
         return np.where(self.users[at] == users, at, -1)
 
+    def read(self, place: int) -> str:
+        "Give a persona as JSON"
+        if place not in self.kept:
+            start = int(self.ends[place - 1]) if place else 0
+            self.texts.seek(start)
+            self.kept[place] = self.texts.read(int(self.ends[place]) - start).decode()
+            if len(self.kept) > KEPT: self.kept.popitem(last=False)
+        return self.kept[place]
+
 # %% ../../nbs/corpus/06_people.ipynb #KEPT
 KEPT = 4096  # personas in memory
-
-
-@patch
-def read(self: People, place: int) -> str:
-    "Give a persona as JSON"
-    if place not in self.kept:
-        start = int(self.ends[place - 1]) if place else 0
-        self.texts.seek(start)
-        self.kept[place] = self.texts.read(int(self.ends[place]) - start).decode()
-        if len(self.kept) > KEPT: self.kept.popitem(last=False)
-    return self.kept[place]
 
 # %% ../../nbs/corpus/06_people.ipynb #prompt_chars
 def prompt_chars(

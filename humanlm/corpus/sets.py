@@ -154,38 +154,43 @@ class Writer:
         self.people, self.voices = people, Voices(people, persona)
         self.least = persona.fewest_items if persona.model == "given" else 0
 
-# %% ../../nbs/corpus/09_sets.ipynb #row
-@patch
-def row(self: Writer, entry: LogEntry, place: int, split: str, order: int, index: int = 0) -> Made | str:
-    "Make a row; or say which fate it meets"
-    voice = self.voices.of(entry, place)
-    if voice.holds(entry.reply): return "quoted"
-    if self.least and voice.persona.fields and persona_items(voice.persona.fields) < self.least: return "thin persona"
-    return make_row(entry, voice, split.removesuffix("_dropout"), self.media, order, index)
+    def row(self, entry: LogEntry, place: int, split: str, order: int, index: int = 0) -> Made | str:
+        "Make a row; or say which fate it meets"
+        voice = self.voices.of(entry, place)
+        if voice.holds(entry.reply): return "quoted"
+        if self.least and voice.persona.fields and persona_items(voice.persona.fields) < self.least: return "thin persona"
+        return make_row(entry, voice, split.removesuffix("_dropout"), self.media, order, index)
 
-# %% ../../nbs/corpus/09_sets.ipynb #tables
-@patch
-def tables(self: Writer, rows: list[Made], split: str) -> dict[str, dict]:  # set → column → values
-    "Make the columns of all sets"
-    if split.endswith("_dropout"): return {"rl": rl_columns(rows, self.lossy)}
-    made = {"examples": example_columns(rows)}
-    if "rl" in self.c.sets: made["rl"] = rl_columns(rows, self.hierarchy)
-    if "sft" in self.c.sets: made["sft"] = sft_columns(rows, self.hierarchy)
-    if "thinking_sft" in self.c.sets:
-        thinks = split in ("train", "val")
-        made["thinking_sft"] = sft_columns([r for r in rows if r.thought or not thinks], self.hierarchy, True)
-    return made
+    def tables(self, rows: list[Made], split: str) -> dict[str, dict]:  # set → column → values
+        "Make the columns of all sets"
+        if split.endswith("_dropout"): return {"rl": rl_columns(rows, self.lossy)}
+        made = {"examples": example_columns(rows)}
+        if "rl" in self.c.sets: made["rl"] = rl_columns(rows, self.hierarchy)
+        if "sft" in self.c.sets: made["sft"] = sft_columns(rows, self.hierarchy)
+        if "thinking_sft" in self.c.sets:
+            thinks = split in ("train", "val")
+            made["thinking_sft"] = sft_columns([r for r in rows if r.thought or not thinks], self.hierarchy, True)
+        return made
 
-# %% ../../nbs/corpus/09_sets.ipynb #thoughts
-@patch
-def thoughts(self: Writer, rows: list[Made], lost: list[list[str]]) -> list[Made]:
-    "Add thoughts; what failed is listed"
-    examples, about = [r.example for r in rows], [r.voice.about for r in rows]
-    if self.thinker: found = run_sync(ask_thoughts(self.thinker, examples, about))
-    else: found = [rule_thought(e, text) for e, text in zip(examples, about)]
-    lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
-    if stop := next((t for t in found if isinstance(t, LLMError) and t.kind in STOPS), None): raise stop
-    return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
+    def thoughts(self, rows: list[Made], lost: list[list[str]]) -> list[Made]:
+        "Add thoughts; what failed is listed"
+        examples, about = [r.example for r in rows], [r.voice.about for r in rows]
+        if self.thinker: found = run_sync(ask_thoughts(self.thinker, examples, about))
+        else: found = [rule_thought(e, text) for e, text in zip(examples, about)]
+        lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
+        if stop := next((t for t in found if isinstance(t, LLMError) and t.kind in STOPS), None): raise stop
+        return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
+
+    def write(self, shard: Shard) -> dict:
+        "Write one file per set; give the note on what went in"
+        note = new_note()
+        with ExitStack() as files:
+            sinks: dict[str, Any] = {}
+            for i in range(0, len(shard.rows), CHUNK):
+                rows = self._chunk(shard, shard.rows[i:i + CHUNK], note)
+                for name, columns in self.tables(rows, shard.split).items() if rows else ():
+                    self._put(name, columns, shard, sinks, files)
+        return note
 
 # %% ../../nbs/corpus/09_sets.ipynb #new_note
 def new_note() -> dict[str, Any]:
@@ -194,19 +199,6 @@ def new_note() -> dict[str, Any]:
 
 # %% ../../nbs/corpus/09_sets.ipynb #CHUNK
 CHUNK = 1_000  # rows of a row group
-
-
-@patch
-def write(self: Writer, shard: Shard) -> dict:
-    "Write one file per set; give the note on what went in"
-    note = new_note()
-    with ExitStack() as files:
-        sinks: dict[str, Any] = {}
-        for i in range(0, len(shard.rows), CHUNK):
-            rows = self._chunk(shard, shard.rows[i:i + CHUNK], note)
-            for name, columns in self.tables(rows, shard.split).items() if rows else ():
-                self._put(name, columns, shard, sinks, files)
-    return note
 
 # %% ../../nbs/corpus/09_sets.ipynb #_chunk
 @patch

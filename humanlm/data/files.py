@@ -73,13 +73,11 @@ class Faults:
             both._keep(kind, more)
         return both
 
+    def to_dict(self) -> dict:
+        "Give what a file can keep; `Faults(**kept)` goes on from there"
+        return {"counts": dict(sorted(self.counts.items())), "examples": dict(sorted(self.examples.items()))}
+
 # %% ../../nbs/data/04_files.ipynb #to_dict
-@patch
-def to_dict(self: Faults) -> dict:
-    "Give what a file can keep; `Faults(**kept)` goes on from there"
-    return {"counts": dict(sorted(self.counts.items())), "examples": dict(sorted(self.examples.items()))}
-
-
 @patch
 def _repr_markdown_(self: Faults) -> str:
     lines = [f"| {table_cell(kind)} | {n:,} | {some_cells(self.examples.get(kind, ()))} |" for kind, n in self.counts.most_common()]

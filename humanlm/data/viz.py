@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastcore.basics import patch
 
 from .records import Example, conversation_html, persona_text
 from ..core.basics import check_name, shorten
@@ -112,24 +111,37 @@ class JudgedBatch:
         return [name for name, row in self.rows.items()
                 if any(map(wanted, (*row.values(), *self.second.get(name, {}).values())))]
 
-# %% ../../nbs/data/08_viz.ipynb #html
-@patch
-def html(
-    self: JudgedBatch,
-    show: str = "all",  # one of `filters`
-    at_least: float = 0.3,  # difference between two judges that counts
-) -> Html:
-    "Show the chosen candidates; the second judge's score stands under the first"
-    names, both = self.keep(show, at_least), (self.rows, self.second)
-    cells = {name: {level: tuple(scores[name][level] for scores in both if level in scores.get(name, {}))
-                    for level in self.rows[name]} for name in names}
-    count = f"{show}: {len(names)} of {len(self.rows)} candidates"
-    return score_grid(cells, f"{self.title} · {count}" if self.title else count)
+    def html(
+        self,
+        show: str = "all",  # one of `filters`
+        at_least: float = 0.3,  # difference between two judges that counts
+    ) -> Html:
+        "Show the chosen candidates; the second judge's score stands under the first"
+        names, both = self.keep(show, at_least), (self.rows, self.second)
+        cells = {name: {level: tuple(scores[name][level] for scores in both if level in scores.get(name, {}))
+                        for level in self.rows[name]} for name in names}
+        count = f"{show}: {len(names)} of {len(self.rows)} candidates"
+        return score_grid(cells, f"{self.title} · {count}" if self.title else count)
 
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()
 
-@patch
-def _repr_html_(self: JudgedBatch) -> str:
-    return self.html()._repr_html_()
+    def widget(self) -> Any:  # an ipywidgets box
+        "Put a filter and the smallest difference that counts above the grid"
+        import ipywidgets
+
+        menu = ipywidgets.Dropdown(options=self.filters, description="show")
+        least = ipywidgets.FloatSlider(0.3, min=0.0, max=1.0, step=0.05, description="differ by", disabled=True)
+        page = ipywidgets.HTML()
+
+        def refresh(*_):
+            least.disabled = menu.value != "judges differ"
+            page.value = self.html(menu.value, least.value)._repr_html_()
+
+        for control in (menu, least):
+            control.observe(refresh, "value")
+        refresh()
+        return ipywidgets.VBox([ipywidgets.HBox([menu, least]), page])
 
 # %% ../../nbs/data/08_viz.ipynb #score_figure
 def score_figure(
@@ -282,41 +294,20 @@ class TrajectoryViewer:
 
     def _repr_html_(self) -> str: return self.html()._repr_html_()
 
-# %% ../../nbs/data/08_viz.ipynb #widget
-@patch
-def widget(self: TrajectoryViewer) -> Any:  # an ipywidgets box
-    "Put menus for step, level and group above the view they choose"
-    import ipywidgets
+    def widget(self) -> Any:  # an ipywidgets box
+        "Put menus for step, level and group above the view they choose"
+        import ipywidgets
 
-    most = max(map(len, self.groups.values()), default=0)
-    choices = {"step": self.steps, "level": self.levels, "group": [(str(n + 1), n) for n in range(most)]}
-    menus = [ipywidgets.Dropdown(options=options, description=name) for name, options in choices.items()]
-    page = ipywidgets.HTML()
+        most = max(map(len, self.groups.values()), default=0)
+        choices = {"step": self.steps, "level": self.levels, "group": [(str(n + 1), n) for n in range(most)]}
+        menus = [ipywidgets.Dropdown(options=options, description=name) for name, options in choices.items()]
+        page = ipywidgets.HTML()
 
-    def refresh(*_):
-        shown = self.show(*(menu.value for menu in menus)) if most else tag("p", "No samples.")
-        page.value = shown._repr_html_()
+        def refresh(*_):
+            shown = self.show(*(menu.value for menu in menus)) if most else tag("p", "No samples.")
+            page.value = shown._repr_html_()
 
-    for menu in menus:
-        menu.observe(refresh, "value")
-    refresh()
-    return ipywidgets.VBox([ipywidgets.HBox(menus), page])
-
-# %% ../../nbs/data/08_viz.ipynb #widget-2
-@patch
-def widget(self: JudgedBatch) -> Any:  # an ipywidgets box
-    "Put a filter and the smallest difference that counts above the grid"
-    import ipywidgets
-
-    menu = ipywidgets.Dropdown(options=self.filters, description="show")
-    least = ipywidgets.FloatSlider(0.3, min=0.0, max=1.0, step=0.05, description="differ by", disabled=True)
-    page = ipywidgets.HTML()
-
-    def refresh(*_):
-        least.disabled = menu.value != "judges differ"
-        page.value = self.html(menu.value, least.value)._repr_html_()
-
-    for control in (menu, least):
-        control.observe(refresh, "value")
-    refresh()
-    return ipywidgets.VBox([ipywidgets.HBox([menu, least]), page])
+        for menu in menus:
+            menu.observe(refresh, "value")
+        refresh()
+        return ipywidgets.VBox([ipywidgets.HBox(menus), page])

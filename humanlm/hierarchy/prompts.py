@@ -18,7 +18,6 @@ from functools import lru_cache
 from string import Formatter
 from typing import NamedTuple
 
-from fastcore.basics import patch
 
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
 from ..data.records import Example, Message, Persona
@@ -257,33 +256,27 @@ class HierarchyConfig:
         require("hierarchy", *_config_checks(self))
         if self.path is None: self.load()
 
-# %% ../../nbs/10_hierarchy.ipynb #load
-@patch
-def load(self: HierarchyConfig) -> Hierarchy:
-    "Give the hierarchy that these settings name"
-    return _load(self.path, self.variant, None if self.levels is None else tuple(self.levels))
+    def load(self) -> Hierarchy:
+        "Give the hierarchy that these settings name"
+        return _load(self.path, self.variant, None if self.levels is None else tuple(self.levels))
 
+    def thinks(
+        self,
+        level: str, # its name
+    ) -> bool:
+        "Tell whether a completion of this level starts inside a thought"
+        if self.thinking == "on" or self.thinking == "hetero" and level == "response": return True
+        return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
 
-@patch
-def thinks(
-    self: HierarchyConfig,
-    level: str, # its name
-) -> bool:
-    "Tell whether a completion of this level starts inside a thought"
-    if self.thinking == "on" or self.thinking == "hetero" and level == "response": return True
-    return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
-
-
-@patch
-def shown(
-    self: HierarchyConfig,
-    example: Example,
-) -> Example:
-    "Leave out what prompts do not show: parts of the persona, if there is dropout"
-    here = {"all": True, "train": example.split == "train", "test": example.split != "train"}[self.dropout_in]
-    if not here or not (self.field_dropout or self.item_dropout): return example
-    shares = self.field_dropout, self.item_dropout, self.dropout_seed
-    return replace(example, persona=drop_persona(example.persona, *shares))
+    def shown(
+        self,
+        example: Example,
+    ) -> Example:
+        "Leave out what prompts do not show: parts of the persona, if there is dropout"
+        here = {"all": True, "train": example.split == "train", "test": example.split != "train"}[self.dropout_in]
+        if not here or not (self.field_dropout or self.item_dropout): return example
+        shares = self.field_dropout, self.item_dropout, self.dropout_seed
+        return replace(example, persona=drop_persona(example.persona, *shares))
 
 # %% ../../nbs/10_hierarchy.ipynb #_config_checks
 def _config_checks(c):

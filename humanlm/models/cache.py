@@ -143,74 +143,69 @@ class ReplyFile:
         self.path, self.clock = Path(path), clock
         self._lock, self._process, self._connections, self._hits = threading.RLock(), 0, [], []
 
-# %% ../../nbs/models/03_cache.ipynb #open
-@patch
-@contextmanager
-def open(self: ReplyFile) -> Iterator[sqlite3.Connection]:
-    "Give the connection to one thread at a time; `CacheError` says what is wrong with the file"
-    with self._lock:
-        try:
-            if self._process != os.getpid():
-                self._connections.append(_connect(self.path))
-                self._process = os.getpid()
-            yield self._connections[-1]
-        except (sqlite3.Error, OSError, ValueError, TypeError) as e:
-            raise _explained(self.path, e) from e
+    @contextmanager
+    def open(self) -> Iterator[sqlite3.Connection]:
+        "Give the connection to one thread at a time; `CacheError` says what is wrong with the file"
+        with self._lock:
+            try:
+                if self._process != os.getpid():
+                    self._connections.append(_connect(self.path))
+                    self._process = os.getpid()
+                yield self._connections[-1]
+            except (sqlite3.Error, OSError, ValueError, TypeError) as e:
+                raise _explained(self.path, e) from e
 
-# %% ../../nbs/models/03_cache.ipynb #find
-@patch
-def find(
-    self: ReplyFile,
-    key: str,            # from `request_key`
-    since: float = -1.0, # older replies do not count (seconds since 1970)
-) -> ChatReply | None:
-    "Look a reply up"
-    with self.open() as db:
-        row = db.execute("SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
-                         (key, since)).fetchone()
-        return row and _unpacked(row[0], json.loads(row[1]), *row[2:])
+    def find(
+        self,
+        key: str,            # from `request_key`
+        since: float = -1.0, # older replies do not count (seconds since 1970)
+    ) -> ChatReply | None:
+        "Look a reply up"
+        with self.open() as db:
+            row = db.execute("SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
+                             (key, since)).fetchone()
+            return row and _unpacked(row[0], json.loads(row[1]), *row[2:])
+
+    def add(
+        self,
+        key: str,
+        model: str,      # provider/model that answered
+        reply: ChatReply,
+        owner: str = "", # whose claim on the question ends with this
+    ):
+        "Store a reply, in place of an older one"
+        said, used = json.dumps(_packed(reply)), reply.usage
+        with self.open() as db, _writing(db):
+            db.execute(_ADD, (key, model, said, len(said), used.tokens_in, used.tokens_out, used.cost, self.clock()))
+            db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner))
+
+    def count(self, reply: ChatReply) -> ChatReply:
+        "Note a hit and give it back"
+        self._hits.append((reply.model, reply.usage.cost))
+        if len(self._hits) >= 256:
+            self.flush()
+        return reply
+
+    def flush(self):
+        "Write the hits that were noted"
+        with self._lock:
+            hits, self._hits = self._hits, []
+            if hits:
+                with self.open() as db, _writing(db):
+                    db.executemany(_COUNT, hits)
+
+    def renew(self, key: str, owner: str, lease: float):
+        "Hold a claim for another `lease` seconds"
+        with self.open() as db:
+            db.execute("UPDATE claims SET until = ? WHERE key = ? AND owner = ?", (self.clock() + lease, key, owner))
 
 # %% ../../nbs/models/03_cache.ipynb #_ADD
 _ADD = """INSERT OR REPLACE INTO replies(key, model, said, bytes, tokens_in, tokens_out, cost, made)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 
-
-@patch
-def add(
-    self: ReplyFile,
-    key: str,
-    model: str,      # provider/model that answered
-    reply: ChatReply,
-    owner: str = "", # whose claim on the question ends with this
-):
-    "Store a reply, in place of an older one"
-    said, used = json.dumps(_packed(reply)), reply.usage
-    with self.open() as db, _writing(db):
-        db.execute(_ADD, (key, model, said, len(said), used.tokens_in, used.tokens_out, used.cost, self.clock()))
-        db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner))
-
 # %% ../../nbs/models/03_cache.ipynb #_COUNT
 _COUNT = """INSERT INTO hits VALUES (?, 1, ?)
     ON CONFLICT(model) DO UPDATE SET hits = hits + 1, saved = saved + excluded.saved"""
-
-
-@patch
-def count(self: ReplyFile, reply: ChatReply) -> ChatReply:
-    "Note a hit and give it back"
-    self._hits.append((reply.model, reply.usage.cost))
-    if len(self._hits) >= 256:
-        self.flush()
-    return reply
-
-# %% ../../nbs/models/03_cache.ipynb #flush
-@patch
-def flush(self: ReplyFile):
-    "Write the hits that were noted"
-    with self._lock:
-        hits, self._hits = self._hits, []
-        if hits:
-            with self.open() as db, _writing(db):
-                db.executemany(_COUNT, hits)
 
 # %% ../../nbs/models/03_cache.ipynb #close
 @patch
@@ -242,13 +237,6 @@ def claim(
         values = {"key": key, "owner": owner, "lease": lease, "since": since, "now": self.clock()}
         return db.execute(_CLAIM, values).rowcount == 1
 
-# %% ../../nbs/models/03_cache.ipynb #renew
-@patch
-def renew(self: ReplyFile, key: str, owner: str, lease: float):
-    "Hold a claim for another `lease` seconds"
-    with self.open() as db:
-        db.execute("UPDATE claims SET until = ? WHERE key = ? AND owner = ?", (self.clock() + lease, key, owner))
-
 # %% ../../nbs/models/03_cache.ipynb #release
 @patch
 def release(self: ReplyFile, key: str, owner: str):
@@ -278,27 +266,49 @@ class DiskCache:
             with self.replies.open():
                 weakref.finalize(self, self.replies.close)
 
-# %% ../../nbs/models/03_cache.ipynb #__call__
-@patch
-async def __call__(
-    self: DiskCache,
-    request: ChatRequest,
-    name: str,                                # provider/model
-    ask: Callable[[], Awaitable[ChatReply]],  # asks the model
-) -> ChatReply:
-    "Answer from disk or ask; `LLMError` (cache miss) if asking is not allowed"
-    if self.mode == "off":
-        return await ask()
-    key, flights = request_key(request, name), self._flights.get()
-    since = self.replies.clock() if self.mode == "refresh" else -1.0
-    while not (reply := self.replies.find(key, since)):
-        if self.mode == "only":
-            raise _miss(request, name, key, f"The cache {self.replies.path.parent}", "Ask it once in mode 'use'.")
-        if key in flights:
-            await _landed(flights[key])
-        elif reply := await self._fly(flights, key, name, since, ask):
-            return reply
-    return self.replies.count(reply)
+    async def __call__(
+        self,
+        request: ChatRequest,
+        name: str,                                # provider/model
+        ask: Callable[[], Awaitable[ChatReply]],  # asks the model
+    ) -> ChatReply:
+        "Answer from disk or ask; `LLMError` (cache miss) if asking is not allowed"
+        if self.mode == "off":
+            return await ask()
+        key, flights = request_key(request, name), self._flights.get()
+        since = self.replies.clock() if self.mode == "refresh" else -1.0
+        while not (reply := self.replies.find(key, since)):
+            if self.mode == "only":
+                raise _miss(request, name, key, f"The cache {self.replies.path.parent}", "Ask it once in mode 'use'.")
+            if key in flights:
+                await _landed(flights[key])
+            elif reply := await self._fly(flights, key, name, since, ask):
+                return reply
+        return self.replies.count(reply)
+
+    async def _fly(self, flights, key, name, since, ask):
+        "Ask while others wait; None if another process was faster"
+        flight = flights[key] = asyncio.get_running_loop().create_future()
+        owner, error = token_hex(8), None
+        try:
+            if await self._claimed(flights, key, owner, since):
+                return await self._ask(key, owner, name, ask)
+        except (LLMError, CacheError) as e:
+            error = None if getattr(e, "kind", "") in _OWN else e
+            raise
+        finally:
+            del flights[key]
+            flight.set_result(error)
+
+    async def _claimed(self, flights, key, owner, since):
+        "Wait for the right to ask; False if the reply came first"
+        pause = 0.005
+        while not self.replies.claim(key, owner, self.lease, since):
+            if self.replies.find(key, since):
+                return False
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, max(0.1, 0.002 * len(flights)))
+        return True
 
 # %% ../../nbs/models/03_cache.ipynb #_miss
 def _miss(request, name, key, where, advice):
@@ -316,34 +326,6 @@ async def _landed(flight):
 
 # %% ../../nbs/models/03_cache.ipynb #_OWN
 _OWN = ("over budget", "unknown price")   # failures that lie in the asker's purse
-
-
-@patch
-async def _fly(self: DiskCache, flights, key, name, since, ask):
-    "Ask while others wait; None if another process was faster"
-    flight = flights[key] = asyncio.get_running_loop().create_future()
-    owner, error = token_hex(8), None
-    try:
-        if await self._claimed(flights, key, owner, since):
-            return await self._ask(key, owner, name, ask)
-    except (LLMError, CacheError) as e:
-        error = None if getattr(e, "kind", "") in _OWN else e
-        raise
-    finally:
-        del flights[key]
-        flight.set_result(error)
-
-# %% ../../nbs/models/03_cache.ipynb #_claimed
-@patch
-async def _claimed(self: DiskCache, flights, key, owner, since):
-    "Wait for the right to ask; False if the reply came first"
-    pause = 0.005
-    while not self.replies.claim(key, owner, self.lease, since):
-        if self.replies.find(key, since):
-            return False
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, max(0.1, 0.002 * len(flights)))
-    return True
 
 # %% ../../nbs/models/03_cache.ipynb #_ask
 @patch
@@ -510,15 +492,13 @@ class Recording:
             raise DataError(f"{path} holds replies of {len(names)} models, not of one. Record it again.")
         self.model = names.pop()
 
-# %% ../../nbs/models/03_cache.ipynb #__call__-2
-@patch
-async def __call__(self: Recording, request: ChatRequest, name: str, ask: Callable[[], Awaitable[ChatReply]]) -> ChatReply:
-    "Answer from the file; never ask"
-    key = request_key(request, name)
-    if key in self.replies:
-        return self.replies[key]
-    raise _miss(request, name, key, f"The recording {self.path}",
-                "Ask it through a DiskCache, then export that as the new recording.")
+    async def __call__(self, request: ChatRequest, name: str, ask: Callable[[], Awaitable[ChatReply]]) -> ChatReply:
+        "Answer from the file; never ask"
+        key = request_key(request, name)
+        if key in self.replies:
+            return self.replies[key]
+        raise _miss(request, name, key, f"The recording {self.path}",
+                    "Ask it through a DiskCache, then export that as the new recording.")
 
 # %% ../../nbs/models/03_cache.ipynb #_replayed
 def _replayed(where, row):

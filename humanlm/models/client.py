@@ -101,21 +101,18 @@ class Usage:
                      self.tokens_out + other.tokens_out, _sum(self.cost, other.cost), _sum(self.saved, other.saved),
                      self.tokens_saved + other.tokens_saved)
 
+    def as_hit(self) -> "Usage":
+        "Turn what an answer cost into what the cache saved by having it"
+        return Usage(hits=1, cost=0.0, saved=self.cost, tokens_saved=self.tokens_in + self.tokens_out)
+
+    @property
+    def cold(self) -> float | None:
+        "US dollars that the same answers cost without a cache; None = unknown"
+        return _sum(self.cost, self.saved)
+
 # %% ../../nbs/models/02_client.ipynb #_sum
 def _sum(a, b):
     return None if a is None or b is None else a + b
-
-# %% ../../nbs/models/02_client.ipynb #as_hit
-@patch
-def as_hit(self: Usage) -> Usage:
-    "Turn what an answer cost into what the cache saved by having it"
-    return Usage(hits=1, cost=0.0, saved=self.cost, tokens_saved=self.tokens_in + self.tokens_out)
-
-
-@patch(as_prop=True)
-def cold(self: Usage) -> float | None:
-    "US dollars that the same answers cost without a cache; None = unknown"
-    return _sum(self.cost, self.saved)
 
 # %% ../../nbs/models/02_client.ipynb #ChatReply
 @dataclass(frozen=True)
@@ -134,16 +131,14 @@ class ChatReply:
     extra: dict | None = None    # what it says beside the text, such as the thoughts of a simulated user
     schema_version: int = 1
 
+    def _repr_html_(self) -> str:
+        u = self.usage
+        facts = [self.model, f"{u.tokens_in} tokens read", f"{u.tokens_out} written", _money(u.cost), self.finish,
+                 f"attempts: {self.attempts}", f"{self.latency:.2f} s", *["from the cache"][:self.cached], *self.notes]
+        said = tag("div", self.text, style="max-width:640px;white-space:pre-wrap")
+        return (said + fold("usage", tag("small", " · ".join(facts))))._repr_html_()
+
 # %% ../../nbs/models/02_client.ipynb #_repr_html_
-@patch
-def _repr_html_(self: ChatReply) -> str:
-    u = self.usage
-    facts = [self.model, f"{u.tokens_in} tokens read", f"{u.tokens_out} written", _money(u.cost), self.finish,
-             f"attempts: {self.attempts}", f"{self.latency:.2f} s", *["from the cache"][:self.cached], *self.notes]
-    said = tag("div", self.text, style="max-width:640px;white-space:pre-wrap")
-    return (said + fold("usage", tag("small", " · ".join(facts))))._repr_html_()
-
-
 def _money(cost):
     return "cost unknown" if cost is None else f"${cost:.4f}"
 
@@ -361,13 +356,44 @@ class Ledger:
             both.record(caller, model, usage)
         return both
 
+    def to_dict(self) -> list[dict]:
+        "Give one row per caller and model"
+        return [{"caller": c, "model": m, **vars(u)} for (c, m), u in sorted(self.entries.items())]
+
+    def _repr_markdown_(self) -> str:
+        rows = [*self.to_dict(), {"caller": "**total**", "model": "", **vars(self.total)}]
+        return "\n".join([*LEDGER_HEAD, *(_ledger_row(row) for row in rows)])
+
+    @property
+    def spent(self) -> float:
+        "US dollars spent so far, as far as prices are known"
+        return sum(usage.cost or 0.0 for usage in list(self.entries.values()))
+
+    @contextlib.asynccontextmanager
+    async def reserve(
+        self,
+        cost: float,   # US dollars, at the most
+    ):
+        "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
+        while (settled := self._take(cost)) is not None:
+            await settled
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open -= 1
+                self.reserved = self.reserved - cost if self._open else 0.0
+            self._settled.ring()
+
+    def _take(self, cost):
+        with self._lock:
+            if self.spent + cost > self.budget:
+                raise LLMError("over budget", self._refusal(cost))
+            if self.spent + self.reserved + cost > self.budget:
+                return self._settled.listen()
+            self.reserved, self._open = self.reserved + cost, self._open + 1
+
 # %% ../../nbs/models/02_client.ipynb #to_dict
-@patch
-def to_dict(self: Ledger) -> list[dict]:
-    "Give one row per caller and model"
-    return [{"caller": c, "model": m, **vars(u)} for (c, m), u in sorted(self.entries.items())]
-
-
 @patch(cls_method=True)
 def from_dict(
     cls: Ledger,
@@ -384,12 +410,6 @@ def from_dict(
 # %% ../../nbs/models/02_client.ipynb #LEDGER_HEAD
 LEDGER_HEAD = ("| caller | model | calls | cache hits | tokens read | tokens written | US$ | saved US$ |",
                "|---|---|--:|--:|--:|--:|--:|--:|")
-
-
-@patch
-def _repr_markdown_(self: Ledger) -> str:
-    rows = [*self.to_dict(), {"caller": "**total**", "model": "", **vars(self.total)}]
-    return "\n".join([*LEDGER_HEAD, *(_ledger_row(row) for row in rows)])
 
 
 def _ledger_row(row):
@@ -416,41 +436,7 @@ def worst_cost(
     read = sum(16 + len(text.encode("utf-8", "replace")) for text in written)
     return price(name, request.n * read, request.n * request.max_tokens)
 
-# %% ../../nbs/models/02_client.ipynb #spent
-@patch(as_prop=True)
-def spent(self: Ledger) -> float:
-    "US dollars spent so far, as far as prices are known"
-    return sum(usage.cost or 0.0 for usage in list(self.entries.values()))
-
-# %% ../../nbs/models/02_client.ipynb #reserve
-@patch
-@contextlib.asynccontextmanager
-async def reserve(
-    self: Ledger,
-    cost: float,   # US dollars, at the most
-):
-    "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
-    while (settled := self._take(cost)) is not None:
-        await settled
-    try:
-        yield
-    finally:
-        with self._lock:
-            self._open -= 1
-            self.reserved = self.reserved - cost if self._open else 0.0
-        self._settled.ring()
-
 # %% ../../nbs/models/02_client.ipynb #_take
-@patch
-def _take(self: Ledger, cost):
-    with self._lock:
-        if self.spent + cost > self.budget:
-            raise LLMError("over budget", self._refusal(cost))
-        if self.spent + self.reserved + cost > self.budget:
-            return self._settled.listen()
-        self.reserved, self._open = self.reserved + cost, self._open + 1
-
-
 @patch
 def _refusal(self: Ledger, cost):
     return (f"US$ {self.spent:.4f} of {self.budget:.4f} are spent and {self.reserved:.4f} set aside for calls under way; "
@@ -512,6 +498,15 @@ class Limits:
     def __post_init__(self):
         _require_numbers("limits", self, _LIMITS)
 
+    def wait(
+        self,
+        attempt: int,               # number of the attempt that failed, from 1
+        asked: float | None = None, # seconds that the server asked to wait
+    ) -> float:
+        "Give the pause before the next attempt in seconds"
+        drawn = _dice.uniform(0.0, self.backoff * 2 ** (attempt - 1))
+        return min(max(drawn, asked or 0.0), self.longest_wait)
+
 
 _LIMITS = {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE} | dict.fromkeys(
     ("timeout", "deadline", "requests_per_minute", "tokens_per_minute"), ABOVE_0) | dict.fromkeys(
@@ -519,17 +514,6 @@ _LIMITS = {"concurrency": COUNT, "attempts": COUNT, "breaker": WHOLE} | dict.fro
 
 # %% ../../nbs/models/02_client.ipynb #_dice
 _dice = random.Random()
-
-
-@patch
-def wait(
-    self: Limits,
-    attempt: int,               # number of the attempt that failed, from 1
-    asked: float | None = None, # seconds that the server asked to wait
-) -> float:
-    "Give the pause before the next attempt in seconds"
-    drawn = _dice.uniform(0.0, self.backoff * 2 ** (attempt - 1))
-    return min(max(drawn, asked or 0.0), self.longest_wait)
 
 # %% ../../nbs/models/02_client.ipynb #Pace
 class Pace:
@@ -573,24 +557,43 @@ class Breaker:
         self.failed_probes = 0      # since it opened
         self._lock, self._news = threading.Lock(), Bell()
 
-# %% ../../nbs/models/02_client.ipynb #note
-@patch
-def note(
-    self: Breaker,
-    kind: str,            # of the failure; empty if there was none
-    probe: bool = False,  # was this attempt the probe?
-):
-    "Take note of how an attempt ended"
-    with self._lock:
-        if kind not in OUTAGES:
-            self.outages, self.failed_probes, self.since = 0, 0, None
-            return
-        self.outages += 1
-        self.failed_probes += probe
-        opens = self.since is None and 0 < self.limits.breaker <= self.outages
-        if opens or probe:
-            self.since = self.since or time.time()
-            self.probe_at = time.time() + self.limits.pause
+    def note(
+        self,
+        kind: str,            # of the failure; empty if there was none
+        probe: bool = False,  # was this attempt the probe?
+    ):
+        "Take note of how an attempt ended"
+        with self._lock:
+            if kind not in OUTAGES:
+                self.outages, self.failed_probes, self.since = 0, 0, None
+                return
+            self.outages += 1
+            self.failed_probes += probe
+            opens = self.since is None and 0 < self.limits.breaker <= self.outages
+            if opens or probe:
+                self.since = self.since or time.time()
+                self.probe_at = time.time() + self.limits.pause
+
+    async def admit(self) -> bool:
+        "Wait while the server is down; say whether this call is the probe"
+        while self.since is not None:
+            probe_at = self.probe_at
+            pause = probe_at - time.time()
+            if pause > 0 and self.failed_probes:
+                raise self.error()
+            if pause > 0:
+                await self.sleep(pause)
+            with self._lock:
+                if self.probe_at > probe_at:  # a probe has failed in the meantime
+                    continue
+                if self.since is None:
+                    return False
+                if not self.probing:
+                    self.probing = True
+                    return True
+                news = self._news.listen()
+            await news
+        return False
 
 # %% ../../nbs/models/02_client.ipynb #error
 @patch
@@ -599,29 +602,6 @@ def error(self: Breaker) -> LLMError:
     since, again = (time.strftime("%H:%M:%S", time.localtime(t)) for t in (self.since or time.time(), self.probe_at))
     return LLMError("unavailable", f"{self.name} has not answered since {since} ({self.outages} failures in a row). "
                     f"The next call after {again} tries again. Check the server, or wait and resume.")
-
-# %% ../../nbs/models/02_client.ipynb #admit
-@patch
-async def admit(self: Breaker) -> bool:
-    "Wait while the server is down; say whether this call is the probe"
-    while self.since is not None:
-        probe_at = self.probe_at
-        pause = probe_at - time.time()
-        if pause > 0 and self.failed_probes:
-            raise self.error()
-        if pause > 0:
-            await self.sleep(pause)
-        with self._lock:
-            if self.probe_at > probe_at:  # a probe has failed in the meantime
-                continue
-            if self.since is None:
-                return False
-            if not self.probing:
-                self.probing = True
-                return True
-            news = self._news.listen()
-        await news
-    return False
 
 # %% ../../nbs/models/02_client.ipynb #run
 @patch
@@ -736,19 +716,42 @@ class Client:
         "Ask once; raise `LLMError` if there is no answer"
         raise NotImplementedError(f"{type(self).__name__} has no send()")
 
-# %% ../../nbs/models/02_client.ipynb #model
-@patch(as_prop=True)
-def model(self: Client) -> str:
-    return self.name.partition("/")[2]
+    @property
+    def model(self) -> str:
+        return self.name.partition("/")[2]
 
+    def full_name(
+        self,
+        model: str,   # may be empty for the client's own
+    ) -> str:
+        "Give provider/model"
+        return f"{self.name.partition('/')[0]}/{model}" if model else self.name
 
-@patch
-def full_name(
-    self: Client,
-    model: str,   # may be empty for the client's own
-) -> str:
-    "Give provider/model"
-    return f"{self.name.partition('/')[0]}/{model}" if model else self.name
+    async def _billed(self, request, name):
+        try:
+            reply = await self._once(request)
+        except (LLMError, asyncio.CancelledError) as e:
+            if getattr(e, "billed", True) and not name.startswith(FREE):
+                self.ledger.record(request.caller, name, Usage(1, cost=worst_cost(request, name)))
+            raise
+        usage = reply.usage
+        if usage.cost is None:  # it does not say what it charged
+            usage = replace(usage, cost=worst_cost(request, name))
+        self.ledger.record(request.caller, name, usage)
+        return replace(reply, model=name, usage=usage)
+
+    def _start_pacing(self):
+        limits = self.limits
+        self._paused_until = 0.0   # on the clock of time.monotonic, as `Retry-After` asked
+        self._requests = limits.requests_per_minute and Pace(limits.requests_per_minute)
+        self._tokens = limits.tokens_per_minute and Pace(limits.tokens_per_minute)
+        self._queue = PerLoop(asyncio.Lock)
+
+    async def _wait(self, until):
+        now = time.monotonic()
+        while (until := max(until, self._paused_until)) > now:
+            await self.sleep(until - now)
+            now = max(time.monotonic(), until)
 
 # %% ../../nbs/models/02_client.ipynb #_once
 @patch
@@ -760,39 +763,7 @@ async def _once(self: Client, request):
         raise LLMError("timeout", f"{self.name} gave no answer within {self.limits.timeout:g} s. "
                        "Raise the timeout or lower the concurrency.") from None
 
-# %% ../../nbs/models/02_client.ipynb #_billed
-@patch
-async def _billed(self: Client, request, name):
-    try:
-        reply = await self._once(request)
-    except (LLMError, asyncio.CancelledError) as e:
-        if getattr(e, "billed", True) and not name.startswith(FREE):
-            self.ledger.record(request.caller, name, Usage(1, cost=worst_cost(request, name)))
-        raise
-    usage = reply.usage
-    if usage.cost is None:  # it does not say what it charged
-        usage = replace(usage, cost=worst_cost(request, name))
-    self.ledger.record(request.caller, name, usage)
-    return replace(reply, model=name, usage=usage)
-
-# %% ../../nbs/models/02_client.ipynb #_start_pacing
-@patch
-def _start_pacing(self: Client):
-    limits = self.limits
-    self._paused_until = 0.0   # on the clock of time.monotonic, as `Retry-After` asked
-    self._requests = limits.requests_per_minute and Pace(limits.requests_per_minute)
-    self._tokens = limits.tokens_per_minute and Pace(limits.tokens_per_minute)
-    self._queue = PerLoop(asyncio.Lock)
-
 # %% ../../nbs/models/02_client.ipynb #_wait
-@patch
-async def _wait(self: Client, until):
-    now = time.monotonic()
-    while (until := max(until, self._paused_until)) > now:
-        await self.sleep(until - now)
-        now = max(time.monotonic(), until)
-
-
 @patch
 async def _turn(self: Client, tokens, until):
     await self._wait(until)

@@ -37,43 +37,37 @@ class Batches:
         self.answer, self.window = answer, window
         self.waiting, self.busy = [], False
 
-# %% ../../nbs/models/05_local.ipynb #add
-@patch
-def add(
-    self: Batches,
-    item: Any,     # what is asked
-) -> asyncio.Future: # gets the result
-    "Put something into the next batch"
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    self.waiting.append((item, future))
-    if not self.busy:
-        self.busy = True
-        loop.call_later(self.window, self._start)
-    return future
+    def add(
+        self,
+        item: Any,     # what is asked
+    ) -> asyncio.Future: # gets the result
+        "Put something into the next batch"
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self.waiting.append((item, future))
+        if not self.busy:
+            self.busy = True
+            loop.call_later(self.window, self._start)
+        return future
 
+    def _start(self):
+        batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
+        self.busy = bool(batch)
+        if batch:
+            job = asyncio.get_running_loop().run_in_executor(None, self.answer, [item for item, _ in batch])
+            job.add_done_callback(lambda job: self._finish([f for _, f in batch], job))
 
-@patch
-def _start(self: Batches):
-    batch, self.waiting = [(item, f) for item, f in self.waiting if not f.done()], []
-    self.busy = bool(batch)
-    if batch:
-        job = asyncio.get_running_loop().run_in_executor(None, self.answer, [item for item, _ in batch])
-        job.add_done_callback(lambda job: self._finish([f for _, f in batch], job))
+    def _finish(self, futures, job):
+        if job.cancelled():
+            for future in futures:
+                future.cancel()
+            return
+        failure = job.exception()
+        for future, result in zip(futures, [failure] * len(futures) if failure else job.result()):
+            _settle(future, result)
+        asyncio.get_running_loop().call_later(self.window, self._start)
 
 # %% ../../nbs/models/05_local.ipynb #_finish
-@patch
-def _finish(self: Batches, futures, job):
-    if job.cancelled():
-        for future in futures:
-            future.cancel()
-        return
-    failure = job.exception()
-    for future, result in zip(futures, [failure] * len(futures) if failure else job.result()):
-        _settle(future, result)
-    asyncio.get_running_loop().call_later(self.window, self._start)
-
-
 def _settle(future, result):
     if future.done():
         return
@@ -140,6 +134,21 @@ class LocalClient(Client):
         "Answer a batch"
         raise NotImplementedError(f"{type(self).__name__} has no write()")
 
+    async def send(self, request: ChatRequest) -> ChatReply:
+        "Ask once, in a batch with others"
+        return await self._batches.get().add(Asked(request, self.prompt_ids(request)))
+
+    def _answered(self, batch):
+        try:
+            with self._lock:
+                return self.write(batch)
+        except Exception as e:
+            if len(batch) > 1:
+                return [answer for asked in batch for answer in self._answered([asked])]
+            bad = isinstance(e, ValueError) or "Validation" in type(e).__name__   # ours, or vLLM's word for it
+            message = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
+            return [LLMError("bad request" if bad else "server", message)]
+
 # %% ../../nbs/models/05_local.ipynb #prompt_ids
 @patch
 def prompt_ids(
@@ -156,25 +165,6 @@ def prompt_ids(
     if problem := request_problem(request, len(ids), self.room):
         raise LLMError("bad request", f"{self.name}: {problem}")
     return ids
-
-
-@patch
-async def send(self: LocalClient, request: ChatRequest) -> ChatReply:
-    "Ask once, in a batch with others"
-    return await self._batches.get().add(Asked(request, self.prompt_ids(request)))
-
-# %% ../../nbs/models/05_local.ipynb #_answered
-@patch
-def _answered(self: LocalClient, batch):
-    try:
-        with self._lock:
-            return self.write(batch)
-    except Exception as e:
-        if len(batch) > 1:
-            return [answer for asked in batch for answer in self._answered([asked])]
-        bad = isinstance(e, ValueError) or "Validation" in type(e).__name__   # ours, or vLLM's word for it
-        message = f"{self.name} failed: {type(e).__name__}: {shorten(e, 200)}"
-        return [LLMError("bad request" if bad else "server", message)]
 
 # %% ../../nbs/models/05_local.ipynb #local_reply
 def local_reply(
@@ -229,29 +219,25 @@ class HFClient(LocalClient):
         room = getattr(self.loaded.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
         super().__init__(name, self.loaded.tokenizer, room, **options)
 
-# %% ../../nbs/models/05_local.ipynb #write
-@patch
-def write(self: HFClient, batch: list[Asked]) -> list[ChatReply]:
-    "Answer a batch"
-    rows = [(asked, seed) for asked in batch for seed in seeds(asked.request)]
-    groups, done = {}, {}
-    for i, (asked, _) in enumerate(rows):
-        groups.setdefault(sampling(asked.request, self.loaded.model.generation_config), []).append(i)
-    for options, places in groups.items():
-        done |= zip(places, self._complete([rows[i] for i in places], options))
-    completions = (done[i] for i in range(len(rows)))
-    return [_hf_reply(asked, [next(completions) for _ in range(asked.request.n)]) for asked in batch]
+    def write(self, batch: list[Asked]) -> list[ChatReply]:
+        "Answer a batch"
+        rows = [(asked, seed) for asked in batch for seed in seeds(asked.request)]
+        groups, done = {}, {}
+        for i, (asked, _) in enumerate(rows):
+            groups.setdefault(sampling(asked.request, self.loaded.model.generation_config), []).append(i)
+        for options, places in groups.items():
+            done |= zip(places, self._complete([rows[i] for i in places], options))
+        completions = (done[i] for i in range(len(rows)))
+        return [_hf_reply(asked, [next(completions) for _ in range(asked.request.n)]) for asked in batch]
+
+    def _complete(self, rows, options):
+        "Write rows of (asked, seed) with the same sampling options"
+        prompts = [asked.prompt_ids for asked, _ in rows]
+        caps = [asked.request.max_tokens for asked, _ in rows]
+        stops = [asked.request.stop for asked, _ in rows]
+        return generate(*self.loaded, prompts, caps, stops, *options, [seed for _, seed in rows], self.batch_size)
 
 # %% ../../nbs/models/05_local.ipynb #_complete
-@patch
-def _complete(self: HFClient, rows, options):
-    "Write rows of (asked, seed) with the same sampling options"
-    prompts = [asked.prompt_ids for asked, _ in rows]
-    caps = [asked.request.max_tokens for asked, _ in rows]
-    stops = [asked.request.stop for asked, _ in rows]
-    return generate(*self.loaded, prompts, caps, stops, *options, [seed for _, seed in rows], self.batch_size)
-
-
 def _hf_reply(asked, completions):
     ends = ["length" if c.finish == "length" else "stop" for c in completions]
     return local_reply(asked, [c.text for c in completions], ends, sum(len(c.ids) for c in completions))
@@ -285,14 +271,12 @@ class VLLMOfflineClient(LocalClient):
         size = self.engine.llm_engine.model_config.max_model_len
         super().__init__(name, self.engine.get_tokenizer(), size, **options)
 
-# %% ../../nbs/models/05_local.ipynb #write-2
-@patch
-def write(self: VLLMOfflineClient, batch: list[Asked]) -> list[ChatReply]:
-    "Answer a batch"
-    params = [_vllm_params(self.engine, asked.request) for asked in batch]
-    prompts = [{"prompt_token_ids": asked.prompt_ids} for asked in batch]
-    done = self.engine.generate(prompts, params, use_tqdm=False)
-    return [_vllm_reply(asked, output.outputs) for asked, output in zip(batch, done)]
+    def write(self, batch: list[Asked]) -> list[ChatReply]:
+        "Answer a batch"
+        params = [_vllm_params(self.engine, asked.request) for asked in batch]
+        prompts = [{"prompt_token_ids": asked.prompt_ids} for asked in batch]
+        done = self.engine.generate(prompts, params, use_tqdm=False)
+        return [_vllm_reply(asked, output.outputs) for asked, output in zip(batch, done)]
 
 # %% ../../nbs/models/05_local.ipynb #_VLLM
 _VLLM = ("vLLM wants an environment of its own. Next: make one, run pip install vllm humanlm there, and start this program "
@@ -426,55 +410,49 @@ class Embedder:
         "Length of a vector, D"
         return self.loaded.model.config.get_text_config().hidden_size
 
+    def _read(self, texts: list[str]) -> np.ndarray: # [len(texts), D]
+        "Compute the vectors of some texts"
+        import torch
+        rows = self.loaded.tokenizer(
+            [text.encode("utf-8", "replace").decode() for text in texts], truncation=True, max_length=self.window,
+            return_overflowing_tokens=True, padding=True, return_tensors="pt").to(self.loaded.model.device)
+        owner = rows.pop("overflow_to_sample_mapping")
+        sums = torch.zeros(len(texts), self.size, device=owner.device)
+        with torch.inference_mode():
+            for some in torch.arange(len(owner), device=owner.device).split(self.batch_size):
+                part = {k: v[some] for k, v in rows.items()}
+                states = self.loaded.model(**part).last_hidden_state
+                counted = self.pick(part["attention_mask"].bool())
+                sums.index_add_(0, owner[some], (states * counted[..., None]).sum(1))
+            return torch.nn.functional.normalize(sums, dim=-1).cpu().numpy()
+
+    def __call__(
+        self,
+        texts: Sequence[str], # N of them
+    ) -> np.ndarray: # [N, D] float32, rows of length 1; nan for a blank text
+        "Give the vectors of texts"
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ModelError(f"An embedder takes a list of texts, got {shorten(repr(texts))}.")
+        new = sorted({text for text in texts if text.strip()} - self.known.keys(), key=lambda text: (len(text), text))
+        for i in range(0, len(new), self.batch_size):
+            some = new[i:i + self.batch_size]
+            self.known.update(zip(some, self._read(some)))
+        blank = np.full(self.size, np.nan, np.float32)
+        vectors = [self._recall(text) if text.strip() else blank for text in texts]
+        while len(self.known) > self.remember:
+            self.known.popitem(last=False)
+        return np.stack(vectors) if vectors else np.zeros((0, self.size), np.float32)
+
+    def _recall(self, text: str) -> np.ndarray:
+        self.known.move_to_end(text)
+        return self.known[text]
+
 # %% ../../nbs/models/05_local.ipynb #_encoder
 def _encoder(where, device):
     try:
         return load_encoder(where, device)
     except ImportError as e:
         raise ModelError(f"Sentence vectors need {e.name or shorten(e)}, which cannot be imported. {_TRAIN}") from e
-
-# %% ../../nbs/models/05_local.ipynb #_read
-@patch
-def _read(self: Embedder, texts: list[str]) -> np.ndarray: # [len(texts), D]
-    "Compute the vectors of some texts"
-    import torch
-    rows = self.loaded.tokenizer(
-        [text.encode("utf-8", "replace").decode() for text in texts], truncation=True, max_length=self.window,
-        return_overflowing_tokens=True, padding=True, return_tensors="pt").to(self.loaded.model.device)
-    owner = rows.pop("overflow_to_sample_mapping")
-    sums = torch.zeros(len(texts), self.size, device=owner.device)
-    with torch.inference_mode():
-        for some in torch.arange(len(owner), device=owner.device).split(self.batch_size):
-            part = {k: v[some] for k, v in rows.items()}
-            states = self.loaded.model(**part).last_hidden_state
-            counted = self.pick(part["attention_mask"].bool())
-            sums.index_add_(0, owner[some], (states * counted[..., None]).sum(1))
-        return torch.nn.functional.normalize(sums, dim=-1).cpu().numpy()
-
-# %% ../../nbs/models/05_local.ipynb #__call__
-@patch
-def __call__(
-    self: Embedder,
-    texts: Sequence[str], # N of them
-) -> np.ndarray: # [N, D] float32, rows of length 1; nan for a blank text
-    "Give the vectors of texts"
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise ModelError(f"An embedder takes a list of texts, got {shorten(repr(texts))}.")
-    new = sorted({text for text in texts if text.strip()} - self.known.keys(), key=lambda text: (len(text), text))
-    for i in range(0, len(new), self.batch_size):
-        some = new[i:i + self.batch_size]
-        self.known.update(zip(some, self._read(some)))
-    blank = np.full(self.size, np.nan, np.float32)
-    vectors = [self._recall(text) if text.strip() else blank for text in texts]
-    while len(self.known) > self.remember:
-        self.known.popitem(last=False)
-    return np.stack(vectors) if vectors else np.zeros((0, self.size), np.float32)
-
-
-@patch
-def _recall(self: Embedder, text: str) -> np.ndarray:
-    self.known.move_to_end(text)
-    return self.known[text]
 
 # %% ../../nbs/models/05_local.ipynb #similarity
 @patch

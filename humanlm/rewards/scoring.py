@@ -702,23 +702,41 @@ class LLMJudge:
         "Judge a group on its level"
         return (await self.aspects(replace(request, levels=()) if request.levels else request))[request.level]
 
-# %% ../../nbs/rewards/02_scoring.ipynb #aspects
-@patch
-async def aspects(
-    self: LLMJudge,
-    request: JudgeRequest, # on one level or on several at once
-) -> dict[str, list[Score]]:
-    "Ask all questions of a request; give level → scores"
-    rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
-    turns = [replace(request, rubric=rubric, seed=request.seed + i, repeat=request.repeat * self.repeats + i)
-             for i in range(self.repeats)]
-    parts = [part for turn in turns for part in split_request(turn, self.protocol)]
-    answers = await _together([self._one(part) for part in parts])
-    found = {level: {id: [] for id in request.candidates} for level in request.asked}
-    for level, scores in ((level, scores) for answer in answers for level, scores in answer.items()):
-        for score in scores:
-            found[level][score.id].append(score)
-    return {level: [mean_score(scores) for scores in by_id.values()] for level, by_id in found.items()}
+    async def aspects(
+        self,
+        request: JudgeRequest, # on one level or on several at once
+    ) -> dict[str, list[Score]]:
+        "Ask all questions of a request; give level → scores"
+        rubric = "\n\n".join(filter(None, (self.rubric, request.rubric)))
+        turns = [replace(request, rubric=rubric, seed=request.seed + i, repeat=request.repeat * self.repeats + i)
+                 for i in range(self.repeats)]
+        parts = [part for turn in turns for part in split_request(turn, self.protocol)]
+        answers = await _together([self._one(part) for part in parts])
+        found = {level: {id: [] for id in request.candidates} for level in request.asked}
+        for level, scores in ((level, scores) for answer in answers for level, scores in answer.items()):
+            for score in scores:
+                found[level][score.id].append(score)
+        return {level: [mean_score(scores) for scores in by_id.values()] for level, by_id in found.items()}
+
+    async def _one(self, request):
+        "Ask one question; give level → scores"
+        try:
+            request, cut = self.fit(request)
+            question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
+            scores, cached = await self._answer(question, partial(self._read, request, dict(zip(ids, ids))))
+        except CacheError:
+            raise
+        except Exception as e:  # of any kind: one question must not cost the others
+            return {level: [_fault(self, id, e) for id in request.candidates] for level in request.asked}
+        known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request)}
+        return {level: [replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one]
+                for level, of_one in scores.items()}
+
+    def _how(self, question, request):
+        "Say how a question was asked"
+        rules = f"{self.variant} {rubric_id(question.messages[0]['content'])}"
+        order = f"order {request.seed}" if len(request.candidates) > 1 else ""
+        return ", ".join(filter(None, (self.protocol, f"{len(request.levels)} levels" if request.levels else "", rules, order)))
 
 # %% ../../nbs/rewards/02_scoring.ipynb #_together
 async def _together(jobs):
@@ -729,31 +747,7 @@ async def _together(jobs):
         tasks = [group.create_task(job) for job in jobs]
     return [task.result() for task in tasks]
 
-# %% ../../nbs/rewards/02_scoring.ipynb #_one
-@patch
-async def _one(self: LLMJudge, request):
-    "Ask one question; give level → scores"
-    try:
-        request, cut = self.fit(request)
-        question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
-        scores, cached = await self._answer(question, partial(self._read, request, dict(zip(ids, ids))))
-    except CacheError:
-        raise
-    except Exception as e:  # of any kind: one question must not cost the others
-        return {level: [_fault(self, id, e) for id in request.candidates] for level in request.asked}
-    known = {"judge": self.name, "cached": cached, "protocol": self._how(question, request)}
-    return {level: [replace(s, id=ids[s.id], flags=s.flags + cut[ids[s.id]], **known) for s in of_one]
-            for level, of_one in scores.items()}
-
 # %% ../../nbs/rewards/02_scoring.ipynb #_how
-@patch
-def _how(self: LLMJudge, question, request):
-    "Say how a question was asked"
-    rules = f"{self.variant} {rubric_id(question.messages[0]['content'])}"
-    order = f"order {request.seed}" if len(request.candidates) > 1 else ""
-    return ", ".join(filter(None, (self.protocol, f"{len(request.levels)} levels" if request.levels else "", rules, order)))
-
-
 @patch
 def _read(self: LLMJudge, request, ids, answer):
     if request.levels:

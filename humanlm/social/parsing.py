@@ -261,54 +261,46 @@ class LLMParser:
         self.settings = {"temperature": 0.0, "max_tokens": 8192, "caller": "parser"} | settings
         self.name = getattr(client, "name", type(client).__name__)
 
-# %% ../../nbs/60_social_world.ipynb #request
-@patch
-def request(
-    self: LLMParser,
-    text: str,
-    task: str = "",  # a key of `TASKS`, or empty
-    problems: str = "",  # what was wrong with an earlier attempt
-    repeat: int = 0,  # number of the fresh start
-) -> ChatRequest:
-    "Ask for a record"
-    prompt = parse_prompt(text, task, self.style, self.example, problems)
-    schema = None if self.style == "bare" else context_schema(compact=True)
-    return chat(prompt, schema=schema, repeat=repeat, **self.settings)
+    def request(
+        self,
+        text: str,
+        task: str = "",  # a key of `TASKS`, or empty
+        problems: str = "",  # what was wrong with an earlier attempt
+        repeat: int = 0,  # number of the fresh start
+    ) -> ChatRequest:
+        "Ask for a record"
+        prompt = parse_prompt(text, task, self.style, self.example, problems)
+        schema = None if self.style == "bare" else context_schema(compact=True)
+        return chat(prompt, schema=schema, repeat=repeat, **self.settings)
 
-# %% ../../nbs/60_social_world.ipynb #key
-@patch
-def key(
-    self: LLMParser,
-    text: str,
-    task: str = "",  # a key of `TASKS`, or empty
-) -> str:
-    "Give what identifies a result: every word asked, every setting, and who is asked"
-    critic = self.critic and [getattr(self.critic, "name", ""), self.rounds]
-    return fingerprint([VERSION, self.name, self.attempts, critic, asdict(self.request(text, task))])
+    def key(
+        self,
+        text: str,
+        task: str = "",  # a key of `TASKS`, or empty
+    ) -> str:
+        "Give what identifies a result: every word asked, every setting, and who is asked"
+        critic = self.critic and [getattr(self.critic, "name", ""), self.rounds]
+        return fingerprint([VERSION, self.name, self.attempts, critic, asdict(self.request(text, task))])
 
-# %% ../../nbs/60_social_world.ipynb #__call__
-@patch
-async def __call__(
-    self: LLMParser,
-    text: str,
-    task: str = "",  # a key of `TASKS`, or empty
-) -> Parsed:
-    "Write the context of a text"
-    found = await self._write(text, task)
-    return await self._reviewed(text, task, found) if self.critic and found.context else found
+    async def __call__(
+        self,
+        text: str,
+        task: str = "",  # a key of `TASKS`, or empty
+    ) -> Parsed:
+        "Write the context of a text"
+        found = await self._write(text, task)
+        return await self._reviewed(text, task, found) if self.critic and found.context else found
 
-# %% ../../nbs/60_social_world.ipynb #_write
-@patch
-async def _write(self: LLMParser, text: str, task: str, problems: str = "", start: int = 0) -> Parsed:
-    "Ask until there is a record, or `attempts` are used up"
-    usage = Usage()
-    for attempt in range(self.attempts):
-        found, unreadable = await self._ask(self.request(text, task, problems, start + attempt), hint(task))
-        usage += found.usage
-        if not unreadable:
-            break
-        problems = _told(found.reason, found.raw)
-    return replace(found, usage=usage)
+    async def _write(self, text: str, task: str, problems: str = "", start: int = 0) -> Parsed:
+        "Ask until there is a record, or `attempts` are used up"
+        usage = Usage()
+        for attempt in range(self.attempts):
+            found, unreadable = await self._ask(self.request(text, task, problems, start + attempt), hint(task))
+            usage += found.usage
+            if not unreadable:
+                break
+            problems = _told(found.reason, found.raw)
+        return replace(found, usage=usage)
 
 # %% ../../nbs/60_social_world.ipynb #_ask
 @patch
@@ -414,22 +406,18 @@ class ContextStore:
         row = {"socialized_context": to_published(found.context), "notes": list(found.notes), **about}
         atomic_write(self.folder / f"{key}.json", json.dumps(row, ensure_ascii=False, indent=1))
 
-# %% ../../nbs/60_social_world.ipynb #link
-@patch
-def link(
-    self: ContextStore,
-    item: str,  # name of a question
-    key: str,   # of the context it was answered with
-):
-    "Note which context an item used"
-    atomic_write(self.folder / "items" / f"{fingerprint(item)}.json", json.dumps({"item": item, "key": key}))
+    def link(
+        self,
+        item: str,  # name of a question
+        key: str,   # of the context it was answered with
+    ):
+        "Note which context an item used"
+        atomic_write(self.folder / "items" / f"{fingerprint(item)}.json", json.dumps({"item": item, "key": key}))
 
-# %% ../../nbs/60_social_world.ipynb #index
-@patch
-def index(self: ContextStore) -> dict[str, str]:  # item → key
-    "Read which item used which context"
-    rows = (json.loads(path.read_text("utf-8")) for path in sorted((self.folder / "items").glob("*.json")))
-    return {row["item"]: row["key"] for row in rows}
+    def index(self) -> dict[str, str]:  # item → key
+        "Read which item used which context"
+        rows = (json.loads(path.read_text("utf-8")) for path in sorted((self.folder / "items").glob("*.json")))
+        return {row["item"]: row["key"] for row in rows}
 
 # %% ../../nbs/60_social_world.ipynb #StoredParser
 class StoredParser:
@@ -454,14 +442,12 @@ class StoredParser:
         flight.add_done_callback(lambda _: flights.pop(key))
         return await asyncio.shield(flight)
 
-# %% ../../nbs/60_social_world.ipynb #_parse
-@patch
-async def _parse(self: StoredParser, key: str, text: str, task: str) -> Parsed:
-    "Have a text parsed and keep its context"
-    found = await self.parser(text, task)
-    if found.context:
-        self.store.add(key, found, parser=self.name, task=task, text=text)
-    return found
+    async def _parse(self, key: str, text: str, task: str) -> Parsed:
+        "Have a text parsed and keep its context"
+        found = await self.parser(text, task)
+        if found.context:
+            self.store.add(key, found, parser=self.name, task=task, text=text)
+        return found
 
 # %% ../../nbs/60_social_world.ipynb #parsers
 parsers: dict[str, Callable[..., Parser]] = {"symbolic": SymbolicParser, "dialogue": DialogueParser}

@@ -176,6 +176,8 @@ class Story:
         "Share of the sentences that were understood"
         return 1 - len(self.unknown) / max(1, len(self.events))
 
+    def _repr_html_(self) -> str: return witness_table(self)._repr_html_()
+
 # %% ../../nbs/social/03_symbolic.ipynb #_TOGETHER
 _TOGETHER = rf"(?:{_NAME}(?:, {_NAME})*,? and )?{_NAME}"
 _STOPS = re.compile(r"(?<=[.!?])\s+(?=\S)")
@@ -263,6 +265,47 @@ class World:
         self.conflicts: list[Conflict] = []
         self.unknown: list[tuple[int, Unknown]] = []  # number and sentence of what was not understood
 
+    def step(
+        self,
+        event: Event | Unknown,
+    ) -> frozenset[str]:  # who witnessed it
+        "Let an event happen"
+        for name in event.cast:
+            self.agents.setdefault(name)
+        seen = _rules[event.kind](self, event)
+        self.events.append(event)
+        self.seen.append(seen)
+        return seen
+
+    def witnesses(
+        self,
+        i: int,  # number of the event, from 0
+    ) -> frozenset[str]:
+        "Who witnessed event `i`"
+        return self.seen[i]
+
+    def _go(self, name: str, room: str = ""):
+        "Take someone out of the room they are in, and into another"
+        old = self.place.pop(name, "")
+        if old:
+            self.rooms[old].remove(name)
+            if not self.rooms[old]:
+                del self.rooms[old]
+        if room:
+            self.place[name] = room
+            self.rooms.setdefault(room, []).append(name)
+
+    def _here(self, room: str) -> frozenset[str]:
+        return frozenset(self.rooms.get(room, ()))
+
+    def _reveal(self, obj: str, container: str, witnesses: frozenset[str], **how):
+        "Note that somebody learned where the object is"
+        self.log.setdefault(obj, []).append(Reveal(len(self.seen), container, witnesses, **how))
+
+    def _conflict(self, reason: str):
+        "Note that the event contradicts what came before; it is believed as far as it goes"
+        self.conflicts.append(Conflict(len(self.seen), reason))
+
 # %% ../../nbs/social/03_symbolic.ipynb #_unknown
 def _unknown(world: "World", event: Unknown) -> frozenset[str]:
     "Rule for what was not understood"
@@ -271,29 +314,6 @@ def _unknown(world: "World", event: Unknown) -> frozenset[str]:
 
 
 _rules = {"unknown": _unknown}  # kind → rule; more are added below
-
-# %% ../../nbs/social/03_symbolic.ipynb #step
-@patch
-def step(
-    self: World,
-    event: Event | Unknown,
-) -> frozenset[str]:  # who witnessed it
-    "Let an event happen"
-    for name in event.cast:
-        self.agents.setdefault(name)
-    seen = _rules[event.kind](self, event)
-    self.events.append(event)
-    self.seen.append(seen)
-    return seen
-
-# %% ../../nbs/social/03_symbolic.ipynb #witnesses
-@patch
-def witnesses(
-    self: World,
-    i: int,  # number of the event, from 0
-) -> frozenset[str]:
-    "Who witnessed event `i`"
-    return self.seen[i]
 
 # %% ../../nbs/social/03_symbolic.ipynb #new_world
 def new_world(
@@ -310,36 +330,6 @@ def new_world(
     places = {event.place for event in story.events if event.kind != "unknown" and event.place}
     rooms = {container: room for container, room in announced.items() if container != room or room in places}
     return World((*story.agents, *extra), rooms, places)
-
-# %% ../../nbs/social/03_symbolic.ipynb #_go
-@patch
-def _go(self: World, name: str, room: str = ""):
-    "Take someone out of the room they are in, and into another"
-    old = self.place.pop(name, "")
-    if old:
-        self.rooms[old].remove(name)
-        if not self.rooms[old]:
-            del self.rooms[old]
-    if room:
-        self.place[name] = room
-        self.rooms.setdefault(room, []).append(name)
-
-# %% ../../nbs/social/03_symbolic.ipynb #_here
-@patch
-def _here(self: World, room: str) -> frozenset[str]:
-    return frozenset(self.rooms.get(room, ()))
-
-# %% ../../nbs/social/03_symbolic.ipynb #_reveal
-@patch
-def _reveal(self: World, obj: str, container: str, witnesses: frozenset[str], **how):
-    "Note that somebody learned where the object is"
-    self.log.setdefault(obj, []).append(Reveal(len(self.seen), container, witnesses, **how))
-
-
-@patch
-def _conflict(self: World, reason: str):
-    "Note that the event contradicts what came before; it is believed as far as it goes"
-    self.conflicts.append(Conflict(len(self.seen), reason))
 
 # %% ../../nbs/social/03_symbolic.ipynb #_arrive
 def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
@@ -760,10 +750,6 @@ def _answer(world: World, asked: Question, faults: frozenset[str]) -> str | None
         return world.where(asked.object)
     return world.belief(asked.chain, asked.object, ordered="F4" in faults)
 
-# %% ../../nbs/social/03_symbolic.ipynb #_CELL
-@patch
-def _repr_html_(self: Story) -> str: return witness_table(self)._repr_html_()
-
 # %% ../../nbs/social/03_symbolic.ipynb #witness_table
 def witness_table(
     story: Story,
@@ -798,6 +784,38 @@ class _Scribe:
         self.act = ""                            # the sentence of the last step, where a single agent acted
         self.since = 0                           # number of the first event after the last step
 
+    def close(
+        self,
+        deeds: dict[str, str],  # who does what in this step
+    ) -> tuple[str, dict[str, str], dict[str, str]]:  # state, observations, actions
+        "End a step"
+        state = _state(self.world)
+        observed = {name: self._observation(name, told, state) for name, told in self.pending.items()}
+        self.pending, self.since = {}, len(self.world.events)
+        self.act = f"{next(iter(deeds))} {next(iter(deeds.values()))}." if len(deeds) == 1 else ""
+        return " ".join(state) or NONE, observed, deeds
+
+    def _observation(self, name: str, told: list[str], state: list[str]) -> str:
+        "Write what one agent perceived and what it thinks now"
+        text = " ".join(told)
+        if self.compact and told == [self.act]:
+            text = "<same_as_last_action />"
+        elif self.compact and set(told) == set(state):
+            text = "<same_as_state />"
+        thoughts = " ".join(self._thoughts(name)) if self.beliefs else ""
+        return f"{text} <mental_state>{thoughts}</mental_state>" if thoughts else text
+
+    def _thoughts(self, name: str) -> Iterator[str]:
+        "Write the beliefs that are new since they were last written"
+        others = [other for other in self.world.agents if other != name] if self.beliefs > 1 else []
+        fresh = [obj for obj, log in self.world.log.items() if log[-1].n >= self.since]
+        for obj in fresh:
+            for chain in [(name,), *((name, other) for other in others)]:
+                container = self.world.belief(chain, obj)
+                if container != self.thought.get((chain, obj)):
+                    self.thought[chain, obj] = container
+                    yield f"I {'believe' if len(chain) == 1 else f'think {chain[1]} believes'} the {obj} is in the {container}."
+
 # %% ../../nbs/social/03_symbolic.ipynb #take
 @patch
 def take(self: _Scribe, event: Event) -> None:
@@ -818,44 +836,6 @@ def _state(world: World) -> list[str]:
     found += [f"The {container} is in the {world.stands[container]}." for container in dict.fromkeys(world.inside.values())
               if container in world.stands]
     return found + [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} in the {room}." for room, names in world.rooms.items()]
-
-# %% ../../nbs/social/03_symbolic.ipynb #close
-@patch
-def close(
-    self: _Scribe,
-    deeds: dict[str, str],  # who does what in this step
-) -> tuple[str, dict[str, str], dict[str, str]]:  # state, observations, actions
-    "End a step"
-    state = _state(self.world)
-    observed = {name: self._observation(name, told, state) for name, told in self.pending.items()}
-    self.pending, self.since = {}, len(self.world.events)
-    self.act = f"{next(iter(deeds))} {next(iter(deeds.values()))}." if len(deeds) == 1 else ""
-    return " ".join(state) or NONE, observed, deeds
-
-# %% ../../nbs/social/03_symbolic.ipynb #_observation
-@patch
-def _observation(self: _Scribe, name: str, told: list[str], state: list[str]) -> str:
-    "Write what one agent perceived and what it thinks now"
-    text = " ".join(told)
-    if self.compact and told == [self.act]:
-        text = "<same_as_last_action />"
-    elif self.compact and set(told) == set(state):
-        text = "<same_as_state />"
-    thoughts = " ".join(self._thoughts(name)) if self.beliefs else ""
-    return f"{text} <mental_state>{thoughts}</mental_state>" if thoughts else text
-
-# %% ../../nbs/social/03_symbolic.ipynb #_thoughts
-@patch
-def _thoughts(self: _Scribe, name: str) -> Iterator[str]:
-    "Write the beliefs that are new since they were last written"
-    others = [other for other in self.world.agents if other != name] if self.beliefs > 1 else []
-    fresh = [obj for obj, log in self.world.log.items() if log[-1].n >= self.since]
-    for obj in fresh:
-        for chain in [(name,), *((name, other) for other in others)]:
-            container = self.world.belief(chain, obj)
-            if container != self.thought.get((chain, obj)):
-                self.thought[chain, obj] = container
-                yield f"I {'believe' if len(chain) == 1 else f'think {chain[1]} believes'} the {obj} is in the {container}."
 
 # %% ../../nbs/social/03_symbolic.ipynb #to_context
 def to_context(

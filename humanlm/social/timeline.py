@@ -600,41 +600,46 @@ class TimelineControls:
 
         display(self.box)
 
-# %% ../../nbs/social/05_timeline.ipynb #load
-@patch
-def load(
-    self: TimelineControls,
-    text: str,  # JSON of a context, or a story
-    as_reference: bool = False,  # compare the record shown with it
-) -> None:
-    "Show what was pasted, or say what is wrong with it"
-    context, notes = load_text(text)
-    if context is not None:
-        self.start(*((self.context, context) if as_reference else (context, None)))
-        self.tabs.selected_index = TABS.index("Compare") if as_reference else 0
-    listed = tag("ul", *(tag("li", note) for note in notes), class_="" if context else "bad") if notes else ""
-    self.status.value = part(tag("p", "" if context else tag("b", "This could not be shown.")), listed)._repr_html_()
+    def load(
+        self,
+        text: str,  # JSON of a context, or a story
+        as_reference: bool = False,  # compare the record shown with it
+    ) -> None:
+        "Show what was pasted, or say what is wrong with it"
+        context, notes = load_text(text)
+        if context is not None:
+            self.start(*((self.context, context) if as_reference else (context, None)))
+            self.tabs.selected_index = TABS.index("Compare") if as_reference else 0
+        listed = tag("ul", *(tag("li", note) for note in notes), class_="" if context else "bad") if notes else ""
+        self.status.value = part(tag("p", "" if context else tag("b", "This could not be shown.")), listed)._repr_html_()
+
+    def start(
+        self,
+        context: Context,
+        reference: Context | None = None,
+    ) -> None:
+        "Show a record, with all controls as at first"
+        import ipywidgets
+
+        self.context, self.reference, self.view = context, reference, view(context)
+        compared = comparison_html(context, reference) if reference else pale("Paste a reference under Load.")
+        loading = ipywidgets.VBox([self.pasted, ipywidgets.HBox([self.show, self.compare])])
+        seen = _pane(perception_html(self.view), violations_html(self.view))
+        believed = _pane(beliefs_html(self.view, beliefs(context)))
+        self.tabs.children = [seen, self._actions(), self._steps(), self._memory(), believed, _pane(compared), loading]
+        self.tabs.titles = TABS
+
+    def _steps(self) -> Any:
+        "List the steps, of which one is open"
+        import ipywidgets
+
+        numbers = range(len(self.view.states))
+        self.steps = ipywidgets.Accordion([_pane(step_html(self.view, t)) for t in numbers])
+        self.steps.titles = [step_title(self.view, t) for t in numbers]
+        return self.steps
 
 # %% ../../nbs/social/05_timeline.ipynb #TABS
 TABS = ("Perception", "Actions", "Steps", "Memory", "Beliefs", "Compare", "Load")
-
-# %% ../../nbs/social/05_timeline.ipynb #start
-@patch
-def start(
-    self: TimelineControls,
-    context: Context,
-    reference: Context | None = None,
-) -> None:
-    "Show a record, with all controls as at first"
-    import ipywidgets
-
-    self.context, self.reference, self.view = context, reference, view(context)
-    compared = comparison_html(context, reference) if reference else pale("Paste a reference under Load.")
-    loading = ipywidgets.VBox([self.pasted, ipywidgets.HBox([self.show, self.compare])])
-    seen = _pane(perception_html(self.view), violations_html(self.view))
-    believed = _pane(beliefs_html(self.view, beliefs(context)))
-    self.tabs.children = [seen, self._actions(), self._steps(), self._memory(), believed, _pane(compared), loading]
-    self.tabs.titles = TABS
 
 # %% ../../nbs/social/05_timeline.ipynb #_actions
 @patch
@@ -659,17 +664,6 @@ def _actions(self: TimelineControls) -> Any:
     for row in rows:
         row.layout.flex_flow = "row wrap"
     return ipywidgets.VBox([*rows, pane])
-
-# %% ../../nbs/social/05_timeline.ipynb #_steps
-@patch
-def _steps(self: TimelineControls) -> Any:
-    "List the steps, of which one is open"
-    import ipywidgets
-
-    numbers = range(len(self.view.states))
-    self.steps = ipywidgets.Accordion([_pane(step_html(self.view, t)) for t in numbers])
-    self.steps.titles = [step_title(self.view, t) for t in numbers]
-    return self.steps
 
 # %% ../../nbs/social/05_timeline.ipynb #_memory
 @patch

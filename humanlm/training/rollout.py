@@ -19,7 +19,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fastcore.basics import patch
 
 from ..core.basics import HumanLMError, check_name, near_miss, require, run_sync, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
@@ -60,6 +59,14 @@ class RolloutConfig:
 
     def __post_init__(self): require("rollout", *_rollout_checks(self))
 
+    def sampling(self, seed: int | None = None) -> Sampling:
+        "Say how training draws"
+        return Sampling(self.temperature, self.top_p, self.top_k, seed)
+
+    def eval_sampling(self, seed: int | None = None) -> Sampling:
+        "Say how evaluation draws"
+        return Sampling(self.eval_temperature, self.top_p, self.top_k, seed)
+
 # %% ../../nbs/training/02_rollout.ipynb #_rollout_checks
 def _rollout_checks(c):
     return [
@@ -71,18 +78,6 @@ def _rollout_checks(c):
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
         (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]
-
-# %% ../../nbs/training/02_rollout.ipynb #sampling
-@patch
-def sampling(self: RolloutConfig, seed: int | None = None) -> Sampling:
-    "Say how training draws"
-    return Sampling(self.temperature, self.top_p, self.top_k, seed)
-
-
-@patch
-def eval_sampling(self: RolloutConfig, seed: int | None = None) -> Sampling:
-    "Say how evaluation draws"
-    return Sampling(self.eval_temperature, self.top_p, self.top_k, seed)
 
 # %% ../../nbs/training/02_rollout.ipynb #Policy
 class Policy(Protocol):

@@ -152,6 +152,39 @@ class MethodTrainer(GRPOTrainer):
             self.add_callback(Following(method.memory))
         check_groups(args, self.accelerator.num_processes)
 
+    @contextmanager
+    def limits(
+        self,
+        rows: Sequence[dict],  # what is asked inside the block
+    ) -> Iterator[None]:
+        "Let the engine stop early: at the longest cap of the rows, and at their stop strings"
+        engine, names = (self.vllm_generation, ("max_completion_length", "generation_kwargs")) if self.use_vllm else (
+            self.generation_config, ("max_new_tokens",))
+        before = [getattr(engine, name) for name in names]
+        asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows]) or [(before[0],)]
+        own = before[-1] or {} if self.use_vllm else {}
+        stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
+        cap = min(before[0], max(cap for cap, *_ in asked))
+        for name, value in zip(names, (cap, own | {"stop": list(stops)})):
+            setattr(engine, name, value)
+        try:
+            yield
+        finally:
+            for name, value in zip(names, before):
+                setattr(engine, name, value)
+
+    def roll_out(self) -> dict[str, Any]:
+        "Run the method's rollout over the rows of this batch; the fields TRL expects"
+        done = run_sync(self.method.rollout(self.batch_rows, self.policy))
+        done, self.scored = done if isinstance(done, tuple) else (done, None)
+        self.trajectories = at_step(done, self.state.global_step)
+        return {
+            "prompt_ids": [t.prompt_ids for t in done],
+            "completion_ids": [t.completion_ids for t in done],
+            "logprobs": [t.logps for t in done] if self.use_vllm else None,
+            "env_mask": None if all(all(t.mask) for t in done) else [[int(m) for m in t.mask] for t in done],
+        }
+
 # %% ../../nbs/training/04_trainer.ipynb #reference_by_copy
 @contextmanager
 def reference_by_copy(model) -> Iterator[None]:
@@ -232,43 +265,6 @@ class TrainerPolicy(ModelPolicy):
     def everywhere(self, count: int) -> int:
         "Add up a number over the processes"
         return sum(gather_object([count]))
-
-# %% ../../nbs/training/04_trainer.ipynb #limits
-@patch
-@contextmanager
-def limits(
-    self: MethodTrainer,
-    rows: Sequence[dict],  # what is asked inside the block
-) -> Iterator[None]:
-    "Let the engine stop early: at the longest cap of the rows, and at their stop strings"
-    engine, names = (self.vllm_generation, ("max_completion_length", "generation_kwargs")) if self.use_vllm else (
-        self.generation_config, ("max_new_tokens",))
-    before = [getattr(engine, name) for name in names]
-    asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows]) or [(before[0],)]
-    own = before[-1] or {} if self.use_vllm else {}
-    stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
-    cap = min(before[0], max(cap for cap, *_ in asked))
-    for name, value in zip(names, (cap, own | {"stop": list(stops)})):
-        setattr(engine, name, value)
-    try:
-        yield
-    finally:
-        for name, value in zip(names, before):
-            setattr(engine, name, value)
-
-# %% ../../nbs/training/04_trainer.ipynb #roll_out
-@patch
-def roll_out(self: MethodTrainer) -> dict[str, Any]:
-    "Run the method's rollout over the rows of this batch; the fields TRL expects"
-    done = run_sync(self.method.rollout(self.batch_rows, self.policy))
-    done, self.scored = done if isinstance(done, tuple) else (done, None)
-    self.trajectories = at_step(done, self.state.global_step)
-    return {
-        "prompt_ids": [t.prompt_ids for t in done],
-        "completion_ids": [t.completion_ids for t in done],
-        "logprobs": [t.logps for t in done] if self.use_vllm else None,
-        "env_mask": None if all(all(t.mask) for t in done) else [[int(m) for m in t.mask] for t in done],
-    }
 
 # %% ../../nbs/training/04_trainer.ipynb #random_state
 def random_state() -> tuple:
