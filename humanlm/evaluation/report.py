@@ -26,6 +26,7 @@ from ..core.stats import p_text
 from humanlm.core.html import (
     INK, Html, Table, figure_html, fold, markdown_html, page, styled, tag,
 )
+from ..core.runs import grown_rows
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import TrajectoryViewer, score_style, spread
 from .measured import Results, load_results
@@ -92,9 +93,8 @@ def load_log(
     path: str | Path,  # metrics.jsonl
 ) -> list[dict]:
     "Read a training log; a last line that was cut off by a kill is left out"
-    lines = Path(path).read_text("utf-8").splitlines(keepends=True)
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    wrong = [i for i, row in enumerate(rows, 1) if not (isinstance(row, dict) and {"stage", "step"} <= row.keys())]
+    rows = grown_rows(path)
+    wrong = [i for i, row in enumerate(rows, 1) if not {"stage", "step"} <= row.keys()]
     if wrong:
         raise DataError(f"{path}, row {wrong[0]}: a log line needs stage and step.")
     return rows

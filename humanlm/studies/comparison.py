@@ -21,7 +21,7 @@ from ..alignment.published import paper_tables, read_measured
 from ..alignment.sections import NAMES, SECTIONS, evaluations, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
-from ..core.runs import Stages, open_run, read_record, run_record, save_config, save_record
+from ..core.runs import alone, Stages, open_run, read_record, run_record, save_config, save_record
 from ..data.records import data_fingerprint, dataset_card
 from ..evaluation.measured import Results, save_results
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
@@ -195,7 +195,12 @@ def summary(
 def compare(
     c: Comparison,
 ) -> Results:
-    "Evaluate all systems and write the comparison's folder"
+    "Evaluate all systems and write the comparison's folder; `ConfigError` if another process is at it"
+    with alone(c.folder):
+        return _compare(c)
+
+
+def _compare(c):
     s, stages = c.settings, Stages()
     open_comparison(c)
     world = make_world(s.world) if s.data.source == "miniworld" else None

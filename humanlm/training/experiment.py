@@ -163,7 +163,7 @@ class Study:
         return {}
 
 
-STUDIES = {"humanlm": "humanlm.alignment.study:AlignmentStudy"}  # by recipe; others have the plain one
+STUDIES = {"humanlm": "humanlm.studies.thoughts:AlignmentStudy"}  # by recipe; others have the plain one
 
 
 def study_of(recipe: Recipe, settings: Settings) -> Study:

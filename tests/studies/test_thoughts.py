@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from humanlm.alignment.study import follows, told_rows, written
+from humanlm.studies.thoughts import follows, told_rows, written
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.worlds.mini import WorldConfig, describe_all, make_world, realise, uniform_states
 
