@@ -15,7 +15,7 @@ from .core.commands import command
 from .core.config import RunConfig, cut_line, find_run, parse, read_yaml
 from .core.html import aligned
 from .core.plugins import load_plugin
-from .core.runs import open_run, run_record, save_config, save_record
+from .core.runs import alone, open_run, run_record, save_config, save_record
 from .evaluation.measured import Measured, Results, load_measured, results, save_results
 from .evaluation.results import ALL, paired_table
 from .training.recipe import Recipe, find_recipe
@@ -78,10 +78,11 @@ def compare_runs(
         return 0
     found = results(models, getattr(s.groups.get("eval"), "bootstrap", 2000))
     own = s.changed(run={"name": s.run.name if "--run.name" in " ".join(argv) else f"{run_of(s.inputs[0], s.run.out)[0].name}-eval"})
-    folder = open_run(own.run.out, own.run.name, "", s.fresh)
-    save_config(folder / "config.yaml", own)
-    save_results(folder / "results.json", found)
-    save_record(folder, run_record(own, state="finished", systems=list(models)))
+    with alone(Path(own.run.out) / own.run.name):
+        folder = open_run(own.run.out, own.run.name, "", s.fresh)
+        save_config(folder / "config.yaml", own)
+        save_results(folder / "results.json", found)
+        save_record(folder, run_record(own, state="finished", systems=list(models)))
     print(f"{aligned(summary(recipe, found))}\n\nresults: {folder / 'results.json'}")
     return 0
 
