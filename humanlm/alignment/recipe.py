@@ -78,6 +78,8 @@ def load_work(
 ) -> AlignmentWork:
     "Read the data and make the judges"
     data, levels = load_data(s), s.hierarchy.load()
+    for split in ("train", s.eval.split):
+        data.split(split)  # an unknown one is refused before anything is written
     for config in (s.judge, s.test_judge):
         check_judge(config, data)
     first, test = judge or make_judge(s.judge, data.world, levels), make_judge(s.test_judge, data.world, levels)

@@ -24,16 +24,15 @@ from humanlm.studies.tasks import asked_otherwise, prepare
 import raw_rows
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
-from humanlm.core.basics import read_jsonl, to_json, write_jsonl
+from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
 from humanlm.data.formats import map_row
-from humanlm.hierarchy.prompts import STATUSES, closing, markup, opening
+from humanlm.hierarchy.prompts import STATUSES, ParsePolicy, closing, make_rows, markup, opening
 from humanlm.rewards.judges import JudgeConfig, other_judge
 from humanlm.models.client import prices
 from humanlm.models.weights import END, START, load_model
 from humanlm.alignment.contract import load_policy
-from humanlm.training.rollout import ModelPolicy, RolloutError
+from humanlm.training.rollout import ModelPolicy, RolloutError, single_turn
 from humanlm.training.trainer import TrainerPolicy
-from humanlm.serving.talk import Talk
 from humanlm.data.trajectory import load_trajectories
 from server import serving
 
@@ -323,18 +322,18 @@ def test_the_plan_counts_what_will_be_done(tmp_path, capsys):
     config = write(tmp_path, rows())
     assert train(config, "--dry-run", "--judge.model", "openai/gpt-5-mini", "--run.methods", "[sft,humanlm]") == 0
     plan = capsys.readouterr().out
-    for part in ("30 training rows, 4 held out", "stance, response", "60 steps of 8 rows: 480 rows", "2 prompts x 4 completions = 8 completions a step, 192 in all",
-                 "judge       openai/gpt-5-mini: about 48 questions in training", "group judging   48 calls, ~", "single judging  192 calls, ~", "~$", "(not chosen)",
+    for part in ("30 training rows, 4 held out", "stance, response", "60 steps of 8 rows: 480 rows", "2 prompts x 4 completions = 8 completions a step, 128 in all",
+                 "judge       openai/gpt-5-mini: about 32 questions in training", "group judging   32 calls, ~", "single judging  128 calls, ~", "~$", "(not chosen)",
                  "test judge  rule: about 48 questions in evaluation"):
         assert part in plan
     assert not (tmp_path / "runs").exists()
 
 
 def test_the_plan_counts_audits_and_compares_with_the_budget(tmp_path, capsys):
-    config = write(tmp_path, rows(), judge={"model": "openai/gpt-5-mini", "second": "openai/gpt-5-nano", "audit_every": 10, "budget": 0.01})
+    config = write(tmp_path, rows(), judge={"model": "openai/gpt-5-mini", "second": "openai/gpt-5-nano", "audit_every": 8, "budget": 0.01})
     assert train(config, "--dry-run") == 0
     plan = capsys.readouterr().out
-    for part in ("about 48 questions in training, 336 questions in audits", "openai/gpt-5-nano: about 84 questions in audits",
+    for part in ("about 32 questions in training, 336 questions in audits", "openai/gpt-5-nano: about 84 questions in audits",
                  "$0.01; the run stops before it spends more; WARNING: the plan needs ~$", "not counted"):
         assert part in plan
 
@@ -378,12 +377,12 @@ def go_down(server, requests):
 def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
-        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": 0.03, "max_tokens": 500})
+        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": 0.012, "max_tokens": 500})
         assert train(config) == 2
         shown, folder = capsys.readouterr().err, tmp_path / "runs" / "tiny"
         assert "over budget" in shown and "Stopped after step" in shown
         spent = json.loads((folder / "run.json").read_text())["ledger"][0]["cost"]
-        assert 0.02 < spent <= 0.03
+        assert 0.006 < spent <= 0.012
         assert train(config, "--resume") == 2 and "over budget" in capsys.readouterr().err
         assert train(config, "--resume", "--judge.budget", "5") == 0
 
@@ -416,10 +415,10 @@ def test_another_judge_is_chosen_for_the_test(judge, source, chosen):
 
 @pytest.mark.long
 def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
-    config = write(tmp_path, rows(), judge={"audit_every": 10, "second": "scripted/judge"})
+    config = write(tmp_path, rows(), judge={"audit_every": 8, "second": "scripted/judge"})
     assert train(config) == 0 and "injection" in capsys.readouterr().out
     lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
-    assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 10), ("humanlm", 20)]
+    assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 8), ("humanlm", 16)]
     assert "Audit of the judge" in (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
     assert sum(line["calls"] for line in json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"]) == 3 * 28
     assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
@@ -427,7 +426,7 @@ def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
 
 @pytest.mark.long
 def test_a_cache_does_not_answer_a_later_audit(tmp_path):
-    cache = {"model": "scripted/judge", "audit_every": 10, "cache": str(tmp_path / "cache")}
+    cache = {"model": "scripted/judge", "audit_every": 8, "cache": str(tmp_path / "cache")}
     assert train(write(tmp_path, rows(), judge=cache)) == 0
     spent = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]
     assert spent["calls"] >= 3 * 112
@@ -688,18 +687,21 @@ def test_real_posts_and_requests_get_replies(real):
     "Whatever a trained model says, it is within its caps, up to its stop strings, and without a mark of the template"
     setup = load_policy(real / "run" / "models" / "humanlm-hetero")
     long = Example("long", "reddit", "test", "u", "c", Persona("u", "a tailor"), (Message("m", "user", "ann", "word " * 4000),), "")
-    with pytest.raises(RolloutError, match="limit is 768. Raise model.max_prompt_tokens"): Talk(setup).ask(long)
+    def ask(example, policy):
+        trajectories = run_sync(single_turn(ParsePolicy(strict=setup.hierarchy.strict), setup.sampling)(make_rows([example], setup.hierarchy), policy))
+        return {t.level: t for t in trajectories}
+    with pytest.raises(RolloutError, match="limit is 768. Raise model.max_prompt_tokens"): ask(long, setup.policy)
     tokenizer, asked = setup.policy.tokenizer, json.loads((real / "run/models/humanlm-hetero/humanlm.json").read_text())["asked"]
-    talk = Talk(setup._replace(policy=ModelPolicy(setup.policy.model, tokenizer, 4000)))
+    patient = ModelPolicy(setup.policy.model, tokenizer, 4000)
     marks, statuses = [tokenizer.convert_tokens_to_ids(mark) for mark in (START, END)], Counter()
     for row in openings():
-        told = talk.ask(Example(row.row_id, row.source, "test", "tailor", row.context_id, Persona("tailor", "a tailor from Riga, short of time"), row.prompt, ""))
-        assert list(told.said) == ["stance", "response"] and told.thinks >= {"response"}
-        for level, t in told.said.items():
+        told = ask(Example(row.row_id, row.source, "test", "tailor", row.context_id, Persona("tailor", "a tailor from Riga, short of time"), row.prompt, ""), patient)
+        assert list(told) == ["stance", "response"] and setup.hierarchy.thinks("response")
+        for level, t in told.items():
             assert [t.prompt_ids.count(mark) for mark in marks] == [3, 2], "a system message, the post, an open turn"
             assert 0 < len(t.completion_ids) <= asked[level]["max_tokens"] and not set(marks[:1]) & set(t.completion_ids)
             assert all(stop not in t.text[:-len(stop)] for stop in asked[level]["stop"]), "nothing is written behind a stop string"
-            assert not re.search(r"<\|im_|</?name>", told.text(level))
+            assert not re.search(r"<\|im_|</?name>", t.text)
             assert t.fields.get(level) or t.parse_status != "ok"
             statuses[t.parse_status] += 1
     assert statuses.total() == 12 and set(statuses) <= set(STATUSES)
