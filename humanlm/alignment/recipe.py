@@ -30,6 +30,7 @@ from .prefixes import PrefixConfig
 from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
 from ..core.html import aligned
 from ..core.config import Settings
+from ..core.plugins import is_plugin, load_plugin
 from ..core.stats import known_mean
 from ..core.runs import is_main_process, process_count
 from ..data.records import DataConfig, data_fingerprint, dataset_card
@@ -39,7 +40,7 @@ from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training
 from ..rewards.audit import audit, audit_table
 from humanlm.rewards.judges import (
-    EvalJudgeConfig, JudgeConfig, make_judge, require_auditable, same_judge_warning, second_judge,
+    EvalJudgeConfig, JudgeConfig, OwnJudge, make_judge, require_auditable, same_judge_warning, second_judge,
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError
@@ -82,7 +83,8 @@ def load_work(
         data.split(split)  # an unknown one is refused before anything is written
     for config in (s.judge, s.test_judge):
         check_judge(config, data)
-    first, test = judge or make_judge(s.judge, data.world, levels), make_judge(s.test_judge, data.world, levels)
+    own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
+    first, test = own or make_judge(s.judge, data.world, levels), make_judge(s.test_judge, data.world, levels)
     notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}
     return AlignmentWork(data_fingerprint(data.examples), {"": first.ledger, "test judge": test.ledger}, notes, data, first, test,
                          second_judge(s.judge, first.ledger), reward)
@@ -93,6 +95,9 @@ def check_settings(s: Settings) -> None:
     if not s.run.methods:
         raise ConfigError("run.methods names none, so there is nothing to train. To answer and judge only, give the same settings to "
                           "python -m humanlm.eval RUN --config FILE.")
+    for name, what in ((s.judge.model, "judge.model"), (s.test_judge.model, "test_judge.model"), (s.reward.extra, "reward.extra")):
+        if is_plugin(name):
+            load_plugin(name, what)
     for name in s.run.methods:
         check_mode(name)
         if s.rollout.interleave_truth and not MODES[name].supervised:
@@ -176,6 +181,7 @@ class HumanLM(Recipe):
         "reward": RewardConfig, "prefixes": PrefixConfig, "advantage": AdvantageConfig, "eval": EvalConfig}
     methods = ("response-only", "humanlm")
     comparison = "humanlm.studies.comparison:compare_systems"
+    study = "humanlm.studies.thoughts:AlignmentStudy"
 
     def settle(self, s: Settings) -> Settings: return settle_judges(s)
     def check(self, s: Settings) -> None: check_settings(s)

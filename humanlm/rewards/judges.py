@@ -256,14 +256,18 @@ class OwnJudge:
         judge: Callable[[JudgeRequest], Any],  # → scores, or id → number in [0, 1]
         name: str = "",
     ):
+        if not callable(judge):
+            raise ConfigError(f"The judge {name or 'of your own'} cannot be called: {shorten(repr(judge))}. Give a function of a JudgeRequest.")
         self.judge, self.name = judge, getattr(judge, "name", name or getattr(judge, "__name__", "own"))
         self.ledger = getattr(judge, "ledger", None) or Ledger()
 
     async def __call__(self, request: JudgeRequest) -> list[Score]:
         found = self.judge(request)
         found = await found if isawaitable(found) else found
-        if not isinstance(found, Mapping):
+        if isinstance(found, Sequence) and all(isinstance(score, Score) for score in found):
             return list(found)
+        if not isinstance(found, Mapping) or not all(isinstance(value, (int, float)) for value in found.values()):
+            raise JudgeError("judge failed", f"The judge {self.name} must give a number in [0, 1] for each id, or a list of Score; it gave {shorten(repr(found))}.")
         return [Score(id, float(value), "scored" if value == value else "unsaid", judge=self.name) for id, value in found.items()]
 
 # %% ../../nbs/rewards/04_judges.ipynb #JudgeConfig

@@ -6,12 +6,12 @@
 __all__ = ['ask_row', 'TextReward', 'group_advantage', 'answers']
 
 # %% ../../nbs/training/08_methods.ipynb #exported-imports
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from inspect import isawaitable
 from typing import Any
 
-from ..core.basics import DataError, check_name, run_sync
+from ..core.basics import DataError, check_name, run_sync, shorten
 from ..data.trajectory import Completion, Trajectory
 from .rollout import Advantage, AdvantageConfig, Batch, ModelPolicy
 from .run import Run
@@ -44,9 +44,11 @@ class TextReward:
     async def __call__(self, trajectories: Sequence[Trajectory]) -> tuple[list[list[float]], list[Trajectory]]:
         "Score a batch: values `[B, 1]`, and the trajectories with their rewards"
         found = self.score([t.text for t in trajectories])
-        found = list(await found if isawaitable(found) else found)
-        if len(found) != len(trajectories):
-            raise DataError(f"The reward {self.names[0]} gave {len(found)} numbers for {len(trajectories)} texts. Give one for each, nan for none.")
+        found = await found if isawaitable(found) else found
+        found = list(found) if isinstance(found, Iterable) else [found]
+        if len(found) != len(trajectories) or not all(isinstance(value, (int, float)) or hasattr(value, "__float__") for value in found):
+            raise DataError(f"The reward {self.names[0]} gave {len(found)} numbers for {len(trajectories)} texts: {shorten(repr(found))}. "
+                            "Give one for each, nan for none.")
         values = [float(value) for value in found]
         return [[value] for value in values], [replace(t, rewards=t.rewards | {self.names[0]: value}) for t, value in zip(trajectories, values)]
 

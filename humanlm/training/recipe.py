@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
 from ..evaluation.measured import Measured, Results
@@ -38,6 +39,7 @@ class Recipe:
     groups: Mapping[str, type] = {}  # name → settings class, beside those that all recipes share
     methods: Sequence[str] = ()  # what run.methods means where nothing is said
     comparison: str = ""  # module:function of `humanlm eval`, from a command line to an exit code; empty: runs are compared
+    study: str = ""  # module:class that experiments with it use; empty: the plain one
 
     def settle(self, s: Settings) -> Settings:
         "Fill in what the settings leave open"
@@ -48,7 +50,7 @@ class Recipe:
 
     def load(self, s: Settings, **given: Any) -> Any:
         "Read data and make clients; `given` are objects that take the place of named ones, from `fit`"
-        raise NotImplementedError
+        raise _missing(self, "load", "a Work")
 
     def begin(self, run: Any) -> None:
         "Do what comes before the first stage: write down what the data are, examine clients"
@@ -59,7 +61,7 @@ class Recipe:
 
     def stages(self, run: Any) -> Sequence[Stage]:
         "List the stages of a run, each after the one it starts from"
-        raise NotImplementedError
+        raise _missing(self, "stages", "a list of Stage")
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how a model must be asked: files that lie beside its weights, path → text"
@@ -67,11 +69,11 @@ class Recipe:
 
     def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
         "Measure a model on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
-        raise NotImplementedError
+        raise _missing(self, "validate", "a number")
 
     def evaluate(self, run: Any, name: str) -> list[Measured]:
         "Measure one model of the run on held-out units"
-        raise NotImplementedError
+        raise _missing(self, "evaluate", "a list of Measured")
 
     def references(self, run: Any) -> dict[str, list[Measured]]:
         "Measure what needs no model, such as chance, on the same units"
@@ -103,6 +105,10 @@ class Recipe:
         return None
 
 # %% ../../nbs/training/06_recipe.ipynb #RECIPES
+def _missing(recipe: Recipe, method: str, what: str) -> ConfigError:
+    return ConfigError(f"The recipe {type(recipe).__name__} has no method {method}. Write it; it gives {what}.")
+
+
 RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
     "parser": "humanlm.social.recipe:recipe",
@@ -114,4 +120,7 @@ def find_recipe(
 ) -> Recipe:
     "Give the recipe of a name; a class is called without arguments"
     found = find_plugin(name, RECIPES, "run.recipe")
-    return found() if isinstance(found, type) else found
+    found = found() if isinstance(found, type) and issubclass(found, Recipe) else found
+    if not isinstance(found, Recipe):
+        raise ConfigError(f"run.recipe {shorten(name)!r} is no recipe: {shorten(repr(found))}. Give a subclass of humanlm.training.recipe.Recipe, or an object of one.")
+    return found

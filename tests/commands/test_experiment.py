@@ -107,7 +107,7 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
     variants = {"plain": {}, "longer": {"trainer": {"max_steps": 9}}, "faithless": {"sft": {"faithful_share": 0.0}}}
     config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
     recipe, settings = experiment_settings(["--config", str(config)])
-    runs, study = trials_of(recipe, settings), study_of(recipe, settings)
+    runs, study = trials_of(recipe, settings), study_of(recipe)
     assert [twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
     assert [run.settings.run.name for run in runs] == ["plain-seed-5", "longer-seed-5", "faithless-seed-5"]
     assert next_trial(runs[1:2], runs, study) is None and next_trial(runs[1:], runs, study) is runs[2]

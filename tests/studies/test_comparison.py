@@ -27,7 +27,7 @@ from humanlm.rewards.judges import JudgeConfig, OracleJudge, RuleJudge, make_jud
 from humanlm.models.client import scripts
 from humanlm.evaluation.results import ALL
 from humanlm.worlds.mini import make_world, predictor_texts
-from humanlm.alignment.published import Measured, paper_tables
+from humanlm.alignment.published import FolderResults, paper_tables
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
 CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
@@ -275,9 +275,9 @@ def test_any_difference_hides_the_published_figures(change):
     same = {"test_judge": {"model": "anthropic/claude-haiku-4-5", "protocol": "single", "variant": "plain"}, "model": {"name": "Qwen/Qwen3-8B"},
             "rollout": {"eval_temperature": 0.4}, "eval": {"no_repeat_ngram": 4, "samples": 1}}
     ours = {("humanlm", "response_alignment", ALL): 30.0}
-    assert "humanlm (paper)" in paper_tables([Measured("Opinion", same, ours)])
+    assert "humanlm (paper)" in paper_tables([FolderResults("Opinion", same, ours)])
     other = {group: same[group] | change.get(group, {}) for group in same}
-    text = paper_tables([Measured("Opinion", other, ours)])
+    text = paper_tables([FolderResults("Opinion", other, ours)])
     assert "(paper)" not in text and "No published figures beside Opinion" in text
 
 

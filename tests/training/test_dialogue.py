@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
 from humanlm.models.weights import ModelConfig, end_id, generate, make_model, render, token_logps
-from humanlm.training.dialogue import Dialogue, multi_turn
+from humanlm.training.dialogue import TokenDialogue, multi_turn
 from humanlm.training.rollout import Method, ModelPolicy, Sampling
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
@@ -34,7 +34,7 @@ def said(made, text, end=True):
 
 @pytest.mark.parametrize("end", [True, False])
 def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(made, end):
-    talk = Dialogue(ROW, ModelPolicy(*made))
+    talk = TokenDialogue(ROW, ModelPolicy(*made))
     talk.write(said(made, "a tram", end))
     assert talk.hear(DOG)
     t, shown = talk.trajectory(), made.tokenizer.decode
@@ -44,7 +44,7 @@ def test_a_turn_that_was_cut_off_gets_an_end_that_is_not_trained_on(made, end):
 
 def test_the_next_prompt_is_everything_so_far_to_the_token(made):
     policy, odd = ModelPolicy(*made), [*made.tokenizer.encode("a"), *made.tokenizer.encode(" tr"), *made.tokenizer.encode("am"), end_id(made.tokenizer)]
-    talk = Dialogue(ROW, policy)
+    talk = TokenDialogue(ROW, policy)
     talk.write(Completion(odd, "a tram", "eos"))
     talk.hear(DOG)
     asked = policy.prompt_ids(talk.asked())
@@ -54,7 +54,7 @@ def test_the_next_prompt_is_everything_so_far_to_the_token(made):
 
 
 def test_what_others_say_has_a_log_probability_of_zero(made):
-    talk = Dialogue(ROW, ModelPolicy(*made))
+    talk = TokenDialogue(ROW, ModelPolicy(*made))
     talk.write(said(made, "a tram"))
     talk.hear(DOG)
     t = talk.trajectory()
@@ -62,7 +62,7 @@ def test_what_others_say_has_a_log_probability_of_zero(made):
 
 
 def test_the_room_is_that_of_the_whole_dialogue(made):
-    talk = Dialogue(ROW | {"max_tokens": 30}, ModelPolicy(*made))
+    talk = TokenDialogue(ROW | {"max_tokens": 30}, ModelPolicy(*made))
     talk.write(said(made, "a tram"))
     assert talk.hear(DOG) and talk.asked()["max_tokens"] == min(6, 30 - len(talk.ids))
     talk.write(said(made, "a", end=False))
@@ -71,7 +71,7 @@ def test_the_room_is_that_of_the_whole_dialogue(made):
 
 
 def test_nothing_said_ends_a_dialogue(made):
-    talk = Dialogue(ROW, ModelPolicy(*made))
+    talk = TokenDialogue(ROW, ModelPolicy(*made))
     talk.write(said(made, "a tram"))
     assert not talk.hear([]) and not talk.open
 

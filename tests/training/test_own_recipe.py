@@ -154,3 +154,59 @@ def test_the_best_checkpoint_by_the_recipes_measure_becomes_the_model(tmp_path, 
 def test_measuring_on_the_way_is_refused_where_the_recipe_cannot(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="this recipe makes none"): fit({"run": {"name": "r", "validate": 2}}, Spender())
+
+
+TINY_PEOPLE = {"data": dict(max_train=40, max_test=4), "world": dict(users=24, replies_per_user=8), "run": {"name": "r", "report": False, "methods": ["response-only"]},
+               "model": dict(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=700), "sft": dict(lesson_steps=2, polite_steps=1, reply_steps=2, batch=4),
+               "hierarchy": dict(state_tokens=12, response_tokens=24), "rollout": dict(num_prompts=2, group_size=2), "judge": {"model": "rule"},
+               "trainer": dict(max_steps=1), "eval": dict(bootstrap=20)}
+
+
+def test_a_function_is_taken_as_judge_and_as_reward(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked, rewarded = [], []
+    def brief(request): return asked.append(request) or {id: 0.5 for id in request.candidates}
+    def short(trajectories): return rewarded.append(trajectories) or [1.0 for _ in trajectories]
+    folder = fit(TINY_PEOPLE, judge=brief, reward=short)
+    assert len(rewarded) == 1 and len(rewarded[0]) == 4
+    assert json.loads((folder / "run.json").read_text())["judge"] == "brief"
+
+
+@pytest.mark.parametrize("flag, said", [
+    ("--reward.extra=nothere:x", "there is no module 'nothere'"), ("--judge.model=json:nope", "json has no 'nope'")])
+def test_own_code_that_is_not_there_is_refused_by_the_plan_and_before_a_folder_is_made(tmp_path, flag, said):
+    for more in (["--dry-run"], []):
+        done = humanlm(tmp_path, "--run.name", "r", flag, *more)
+        assert done.returncode == 2 and said in done.stderr and not (tmp_path / "runs").exists()
+
+
+def test_a_run_remembers_the_recipe_that_was_given_as_an_object(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = Spender()
+    recipe.stop = False
+    folder = fit({"run": {"name": "r", "report": False}, "model": dict(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=330)}, recipe)
+    assert f"recipe: {__name__}:Spender" in (folder / "config.yaml").read_text()
+
+
+class Faulty(Recipe):
+    "Gives what it is told to give"
+    work, listed = Work("faulty"), ()
+    def load(self, s, **given): return self.work
+    def stages(self, run): return self.listed
+    def evaluate(self, run, name): return [Measured("u", "c", {"m": {"all": 1.0}})]
+
+
+@pytest.mark.parametrize("own, said", [
+    ({"work": None}, "load gave None. It must give a Work"), ({"listed": ["a"]}, "It must give a list of Stage"),
+    ({"listed": [Stage("a", "base", print), Stage("a", "base", print)]}, "two stages or models named 'a'"),
+    ({"listed": [Stage("a", "nowhere", print)]}, "start of the stage 'a'"), ({}, "learns its tokenizer from texts"), ({"groups": {"run": dict}}, "all recipes share")])
+def test_faulty_recipes_are_named_with_what_is_expected(tmp_path, monkeypatch, own, said):
+    monkeypatch.chdir(tmp_path)
+    recipe = type("Faulty", (Faulty,), own)()
+    with pytest.raises(ConfigError, match=re.escape(said)): fit({"run": {"name": "r", "report": False}}, recipe)
+
+
+@pytest.mark.parametrize("name", ["json:dumps", "pathlib:Path"])
+def test_what_is_no_recipe_is_refused_with_a_sentence(tmp_path, name):
+    done = humanlm(tmp_path, "--run.recipe", name, "--dry-run")
+    assert done.returncode == 2 and "is no recipe" in done.stderr and "Traceback" not in done.stderr
