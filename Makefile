@@ -45,7 +45,7 @@ readme: $(MARK)-dev
 	@$(BIN)/python docs/build.py readme
 
 export: $(MARK)-dev
-	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean
+	@$(BIN)/nbdev_export && $(BIN)/nbdev_clean && $(BIN)/python docs/rooms.py --write
 
 clean:
 	rm -rf _proc _site _docs build dist .pytest_cache .hypothesis *.egg-info

@@ -1,4 +1,4 @@
-"""The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--check` says which imports break the law,
+"""The rooms of the package, measured: `python docs/rooms.py` prints the table of CONTRIBUTING, `--write` puts it there, `--check` says which imports break the law,
 `--light` which notebooks run without torch (for `nbdev_test --path-re`)."""
 import ast
 import json
@@ -144,8 +144,15 @@ def pattern(house: list[Page]) -> str:
     return "/(" + "|".join(re.escape(p.notebook.relative_to(ROOT / "nbs").as_posix()) for p in house) + ")$"
 
 
+def contributing() -> str:
+    "CONTRIBUTING.md with the table of now"
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    return re.sub(r"(?m)^\| room \|.*(?:\n\|.*)*", lambda _: table(survey(pages())[0]), text, count=1)
+
+
 def main() -> int:
     house = pages()
+    if "--write" in sys.argv: return print(f"CONTRIBUTING.md: {(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} letters") or 0
     if "--light" in sys.argv: return print(pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")])) or 0
     problems = law_problems({p.module: ast.parse(p.path.read_text("utf-8")) for p in house}, house)
     if "--check" not in sys.argv:

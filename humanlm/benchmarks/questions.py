@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, shorten
+from ..core.basics import DataError, check_name, fingerprint, near_miss, shorten
 from ..core.html import table_cell
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #Item

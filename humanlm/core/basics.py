@@ -15,19 +15,14 @@ import re
 import shutil
 import tempfile
 import threading
-import unicodedata
-from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from statistics import median
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any
 
 # %% ../../nbs/core/01_basics.ipynb #HumanLMError
 class HumanLMError(Exception):

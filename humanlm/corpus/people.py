@@ -11,7 +11,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

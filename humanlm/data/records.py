@@ -10,18 +10,13 @@ __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'Message', 'User', 'Thread', 'P
 
 # %% ../../nbs/00_data.ipynb #import-hashlib-import-html
 import hashlib
-import html
 import json
-import os
 import re
-import shutil
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path

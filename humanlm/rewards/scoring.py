@@ -11,7 +11,7 @@ __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'CANDIDATE_FAULTS', 'JUDGE_RULES
            'complain', 'split_request', 'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
 
 # %% ../../nbs/rewards/02_scoring.ipynb #import-asyncio-json-math
-import asyncio, json, math, random, re, zlib
+import json, math, random, re, zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

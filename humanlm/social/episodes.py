@@ -21,16 +21,14 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from fastcore.basics import patch
 
 from .contexts import NONE, Context, Step, decode, is_none, make_context, split_mental, turn_number
-from ..core.basics import DataError, HumanLMError, check_name, fingerprint, near_miss, shorten, to_json
-from ..models.client import ChatClient, LLMError, PerLoop, Usage, chat, client as chat_client
+from ..core.basics import DataError, HumanLMError, check_name, fingerprint, shorten, to_json
+from ..models.client import ChatClient, LLMError, Usage, chat, client as chat_client
 from ..models.prompts import fenced, fill
 from .parsing import predict_step
 from ..data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories

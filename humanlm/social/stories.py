@@ -17,7 +17,6 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
-from .contexts import Context
 from ..core.basics import DataError, atomic_write, check_name, shorten
 from .symbolic import Story, answer, read_question, read_story, to_context
 

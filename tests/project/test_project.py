@@ -106,6 +106,10 @@ def test_workflows_are_valid_yaml(workflow):
 
 # ---- the law of rooms
 
+def test_the_table_of_rooms_in_contributing_is_the_one_of_now():
+    assert (ROOT / "CONTRIBUTING.md").read_text("utf-8") == rooms.contributing(), "Next: run `make export` and commit the result"
+
+
 def test_rooms_import_only_rooms_below():
     trees = {page.module: ast.parse(page.path.read_text("utf-8")) for page in rooms.pages()}
     assert rooms.law_problems(trees, rooms.pages()) == [], "see the table of rooms in CONTRIBUTING.md"
