@@ -143,7 +143,7 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch: a tiny model in this process")
     from humanlm.models.weights import ModelConfig, make_model, save_model
     read = [(DATA / benchmarks[name].file).read_text()[-50_000:] for name in SETS if (DATA / benchmarks[name].file).exists()]   # whole words as tokens
     model = make_model(ModelConfig(vocab=2000, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32), ["A story about people, boxes and beliefs.", *read] * 2)

@@ -71,7 +71,7 @@ def test_the_order_of_the_file_does_not_matter(tmp_path):
 
 
 def test_parquet_reads_as_jsonl_does(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = (pytest.importorskip(name, reason="needs pyarrow to write a table") for name in ("pyarrow", "pyarrow.parquet"))
     rows = [json.loads(line) for line in sample_threads().read_text().splitlines()]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
     assert import_threads(tmp_path / "t.parquet", INVENTED, "s") == import_threads(sample_threads(), INVENTED, "s")

@@ -186,10 +186,8 @@ def test_empty_account_is_not_repeated(make, server):
 
 def test_timeout(make, server):
     server.delay = 60.0
-    start = time.perf_counter()
-    with pytest.raises(LLMError, match="timeout"):
+    with pytest.raises(LLMError, match="timeout"):  # a client that waited the minute would have its answer
         run_sync(make(Limits(timeout=0.1, attempts=2, backoff=0.001))(chat("hello")))
-    assert time.perf_counter() - start < 40  # two attempts and the import of the SDK, not the server's minute
 
 
 def test_nobody_listens(make, server):
@@ -379,9 +377,8 @@ def test_deadline_covers_retries_and_waits(make, server):
     c = make(Limits(deadline=2.1, attempts=99, backoff=0.001, breaker=0))
     run_sync(c(chat("import the SDK")))
     server.script = [(503, ERROR, {"retry-after": "0.2"})] * 99
-    start, before = time.monotonic(), len(server.seen)
+    before = len(server.seen)
     with pytest.raises(LLMError, match="deadline of 2.1 s"): run_sync(c(chat("hello")))
-    assert time.monotonic() - start < 30
     assert 1 < len(server.seen) - before < 20
 
 

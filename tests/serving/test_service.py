@@ -365,7 +365,7 @@ def test_vllm_is_named_where_it_is_missing(folder, capsys, monkeypatch):
     assert "HUMANLM_VLLM" in capsys.readouterr().err
 
 
-# ---- vLLM behind us (a stand-in with the same addresses; tests/test_vllm.py has the real one)
+# ---- vLLM behind us (a stand-in with the same addresses; tests/models/test_vllm.py has the real one)
 
 @pytest.fixture
 def stub(tmp_path) -> str:

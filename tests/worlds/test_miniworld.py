@@ -1,4 +1,4 @@
-"""The larger checks of the synthetic world; the cheap ones stand in nbs/05_miniworld.ipynb."""
+"""The larger checks of the synthetic world; the cheap ones stand in nbs/worlds/01_mini.ipynb."""
 
 import hashlib
 import random
