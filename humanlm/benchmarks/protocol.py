@@ -17,7 +17,7 @@ from ..core.basics import ConfigError, DataError, check_name, fingerprint, short
 from ..models.prompts import fenced, fill
 from .measures import Measure, by_group, mean_of, scored
 from humanlm.benchmarks.questions import (
-    Item, Loaded, Outcome, Reading, Table, collect, final_answer, outcome, read_choice, read_table,
+    Item, Loaded, Outcome, Reading, RowTable, collect, final_answer, outcome, read_choice, read_table,
 )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #Benchmark
@@ -40,7 +40,7 @@ class Benchmark:
         "Make the questions of a row; `DataError` if it cannot be used"
         raise NotImplementedError(f"{type(self).__name__} has no items()")
 
-    def rows(self, path: Path) -> Table:
+    def rows(self, path: Path) -> RowTable:
         "Read the rows of a file"
         return read_table(path)
 

@@ -28,7 +28,7 @@ from .fantom import Fantom
 from .measures import Measure, class_f1, confusion, correlation_of, joint, mean_of, scored
 from ..core.stats import ratio
 from humanlm.benchmarks.questions import (
-    Item, Outcome, Problem, Reading, Table, distinct, final_answer, literal_list, need, plain, read_choice,
+    Item, Outcome, Problem, Reading, RowTable, distinct, final_answer, literal_list, need, plain, read_choice,
     read_table, read_text, two_options, untagged,
 )
 from ..social.stories import read_tomi
@@ -142,8 +142,8 @@ class ToMi(Benchmark):
         together = [joint(outcomes, wanted=2)] if len(shared) < len(outcomes) else []
         return [*Benchmark.report(self, outcomes), *together]
 
-    def rows(self, path: Path) -> Table:
-        return Table(tale_rows(path), []) if path.suffix == ".txt" else read_table(path)
+    def rows(self, path: Path) -> RowTable:
+        return RowTable(tale_rows(path), []) if path.suffix == ".txt" else read_table(path)
 
 # %% ../../nbs/benchmarks/05_sets.ipynb #tale_rows
 def tale_rows(
@@ -270,7 +270,7 @@ def marked_rows(
     text: str,   # a public file of tier 3 or 4
     tier: str,
     name: str,   # of the file
-) -> Table:
+) -> RowTable:
     "Cut a file at its marks; head and foot of a scenario must agree"
     rows, problems = [], []
     for n, found in enumerate(_MARKED.finditer(text), 1):
@@ -281,7 +281,7 @@ def marked_rows(
         else:
             foot = f"<END><{foot}>" + (f"<{agents}>" if agents else "")
             rows.append((where, {"tier": tier, "head": head, "text": f"{body}\n{foot}"}))
-    return Table(rows, problems)
+    return RowTable(rows, problems)
 
 # %% ../../nbs/benchmarks/05_sets.ipynb #_commas
 def _commas(text: str) -> list[str]:
@@ -394,7 +394,7 @@ class ConfAIde(Benchmark):
         tier = check_name(str(need(row, "tier", object)), _TIERS, "tier")
         return _TIERS[tier](row | {"tier": tier})
 
-    def rows(self, path: Path) -> Table:
+    def rows(self, path: Path) -> RowTable:
         tier = re.search(r"tier_(\d)", path.name)
         return marked_rows(read_text(path), tier[1] if tier else "4", path.name) if path.suffix == ".txt" else read_table(path)
 
