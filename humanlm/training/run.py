@@ -41,8 +41,10 @@ COMMON: dict[str, type] = {
 
 
 def groups_of(recipe: Recipe) -> dict[str, type]:
-    "Give all groups of settings; `ConfigError` where a recipe takes a name that all share"
-    if taken := COMMON.keys() & recipe.groups.keys():
+    "Give all groups of settings; a recipe may refine a shared one, by a subclass or by defaults, but not take its name for another"
+    def refines(own, shared): return isinstance(own, shared) if shared is dict else isinstance(own, type) and issubclass(own, shared)
+    taken = [name for name in COMMON.keys() & recipe.groups.keys() if not refines(recipe.groups[name], COMMON[name])]
+    if taken:
         raise ConfigError(f"The recipe {type(recipe).__name__} has groups of settings that all recipes share: {', '.join(sorted(taken))}. Name them otherwise.")
     return COMMON | dict(recipe.groups)
 
