@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .contexts import write_csv
 from .measures import Difference, Measure, difference
 from .protocol import Benchmark
-from .questions import Outcome
+from .questions import ScoredAnswer
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context
 from .runs import TomConfig
 from .sets import benchmarks
@@ -35,7 +35,7 @@ class StoredRun(NamedTuple):
     "A run read from its folder"
     name: str
     benchmark: Benchmark
-    outcomes: list[Outcome]
+    outcomes: list[ScoredAnswer]
     conditions: dict
     ceiling: str = ""   # what a perfect reasoner would score, if that was found out
 
@@ -67,10 +67,7 @@ def _kept_ceiling(place: Path) -> str:
 NEEDED = ("run.json", "answers.jsonl")
 
 # %% ../../nbs/benchmarks/11_comparison.ipynb #find_folder
-def find_folder(
-    run: str | Path,
-    out: str = "runs",
-) -> Path:
+def find_folder(run: str | Path, out: str = "runs") -> Path:
     "Find the folder of a run; `ConfigError` says what was looked for, and what there is"
     places = list(dict.fromkeys([Path(run), Path(out) / run]))
     for place in places:
@@ -117,7 +114,7 @@ def with_contexts(
     return ContextUse({o.id for o in used}, set().union(*map(_sets_of, used)), {o.id: _sets_of(o) for o in before.outcomes})
 
 # %% ../../nbs/benchmarks/11_comparison.ipynb #_sets_of
-def _sets_of(o: Outcome) -> set[str]:
+def _sets_of(o: ScoredAnswer) -> set[str]:
     "Name the sets that measures may count a question in"
     return {o.set_id, *(name for name in o.facts.values() if isinstance(name, str))}
 
@@ -136,11 +133,7 @@ def _with_contexts(d: Difference | None, a: Measure, b: Measure, used: ContextUs
     return d._replace(contexts=n) if n else d._replace(contexts=0, **dict.fromkeys(("diff", "low", "high", "p", "mcnemar"), math.nan))
 
 # %% ../../nbs/benchmarks/11_comparison.ipynb #flips
-def flips(
-    before: StoredRun,
-    after: StoredRun,
-    rule: str = "correct",
-) -> list[dict]:
+def flips(before: StoredRun, after: StoredRun, rule: str = "correct") -> list[dict]:
     "List the questions that only one of two runs has right"
     known = {o.id: o for o in after.outcomes}
     pairs = [(a, known[a.id]) for a in before.outcomes if a.id in known and rule in a.scores and rule in known[a.id].scores]
@@ -206,10 +199,7 @@ def _plain(text: str) -> str:
     return shorten(text, 40).replace("$", r"\$")
 
 # %% ../../nbs/benchmarks/11_comparison.ipynb #difference_figure
-def difference_figure(
-    found: Sequence[Difference],
-    title: str = "",
-) -> Any:  # a matplotlib figure
+def difference_figure(found: Sequence[Difference], title: str = "") -> Any:  # a matplotlib figure
     "Draw the paired differences of two runs, with intervals"
     label = "difference of the share right, 95 % interval over stories"
     figure, axes = _axes(0.9 + 0.34 * len(found), xlabel=label, ylim=(len(found) - 0.5, -0.5))
@@ -278,9 +268,7 @@ COMPARE = ("Compare runs on the same questions: paired differences with interval
            "where every story has one question. The first is the one before.")
 
 # %% ../../nbs/benchmarks/11_comparison.ipynb #compare_command
-def compare_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def compare_command(argv: Sequence[str]) -> int:  # exit code
     "Compare runs"
     s = parse({"compare": CompareConfig}, argv, COMPARE, "folders or names of two or more runs")
     if len(s.inputs) < 2:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .questions import Outcome
+from .questions import ScoredAnswer
 from humanlm.core.stats import (
     Bootstrap, Interval, cluster_sums, exchange_p, mcnemar, pearson_of_sums, percentile_interval,
     ratio, sign_flips, wilson,
@@ -98,7 +98,7 @@ def correlation_of(
 
 # %% ../../nbs/benchmarks/02_measures.ipynb #scored-2
 def scored(
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[ScoredAnswer],
     rule: str = "correct",    # which score
 ) -> list[tuple[str, str, float | None]]:  # unit, cluster, score
     "Give the scores of outcomes by one rule"
@@ -106,13 +106,13 @@ def scored(
 
 # %% ../../nbs/benchmarks/02_measures.ipynb #by_group
 def by_group(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     *names: str,              # of groups
     rule: str = "correct",
     label: str = "accuracy",
 ) -> list[Measure]:
     "Break a score down by the values of groups; outcomes without them are left out"
-    found: dict[str, list[Outcome]] = {}
+    found: dict[str, list[ScoredAnswer]] = {}
     for o in outcomes:
         values = [o.kind if name == "question type" else o.groups.get(name, "") for name in names]
         if all(values):
@@ -120,23 +120,21 @@ def by_group(
     return [mean_of(label, scored(found[value], rule), " × ".join(names), value) for value in sorted(found, key=natural)]
 
 # %% ../../nbs/benchmarks/02_measures.ipynb #natural
-def natural(
-    text: str,
-) -> list:
+def natural(text: str) -> list:
     "Make a sort key that puts 9 before 10"
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]
 
 # %% ../../nbs/benchmarks/02_measures.ipynb #joint
 def joint(
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[ScoredAnswer],
     group: str = "joint",
     value: str = "",
-    key: Callable[[Outcome], str] = lambda o: o.set_id,
+    key: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
     wanted: int = 1,          # least number of questions of a set
     rule: str = "correct",
 ) -> Measure:
     "Measure the share of sets with all questions right; a set with a missing score is left out"
-    sets: dict[str, list[Outcome]] = {}
+    sets: dict[str, list[ScoredAnswer]] = {}
     for o in outcomes:
         sets.setdefault(key(o), []).append(o)
     full = {name: found for name, found in sets.items() if len(found) >= wanted and all(rule in o.scores for o in found)}
@@ -144,11 +142,7 @@ def joint(
                                       for name, found in full.items()], group, value)
 
 # %% ../../nbs/benchmarks/02_measures.ipynb #interval
-def interval(
-    measure: Measure,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
+def interval(measure: Measure, resamples: int = 2000, seed: int = 0) -> Interval:
     "Compute a measure and its 95 % interval over clusters"
     if not measure.n: return Interval(math.nan, math.nan, math.nan, 0)
     draws = Bootstrap(measure.clusters, seed, resamples)
@@ -178,10 +172,7 @@ class Difference(NamedTuple):
     contexts: int | None = None  # units for which a run that was to use social contexts did; None: neither was to
 
 # %% ../../nbs/benchmarks/02_measures.ipynb #shared
-def shared(
-    measure: Measure,
-    units: Sequence[str],
-) -> Measure:
+def shared(measure: Measure, units: Sequence[str]) -> Measure:
     "Keep some units of a measure, in the order given"
     place = {unit: i for i, unit in enumerate(measure.units)}
     kept = [place[unit] for unit in units]

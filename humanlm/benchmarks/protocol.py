@@ -17,7 +17,7 @@ from ..core.basics import ConfigError, DataError, check_name, fingerprint, short
 from ..models.prompts import fenced, fill
 from .measures import Measure, by_group, mean_of, scored
 from humanlm.benchmarks.questions import (
-    Item, Loaded, Outcome, Reading, RowTable, collect, final_answer, outcome, read_choice, read_table,
+    BenchmarkItem, QuestionSet, ScoredAnswer, AnswerReading, RowTable, collect, final_answer, outcome, read_choice, read_table,
 )
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #Benchmark
@@ -36,7 +36,7 @@ class Benchmark:
     options: Mapping[str, Any] = {}              # what `load` can be told, with defaults; a tuple takes several values
     allowed: Mapping[str, Sequence[str]] = {}    # the values that an option may have
 
-    def items(self, row: dict, **options: Any) -> Iterable[Item]:
+    def items(self, row: dict, **options: Any) -> Iterable[BenchmarkItem]:
         "Make the questions of a row; `DataError` if it cannot be used"
         raise NotImplementedError(f"{type(self).__name__} has no items()")
 
@@ -59,33 +59,33 @@ class Benchmark:
         self,
         path: str | Path,
         **options: Any,     # as in `self.options`
-    ) -> Loaded:
+    ) -> QuestionSet:
         "Read the questions of a file"
         chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
         rows = [(where, _named(row, n)) for n, (where, row) in enumerate(table.rows)]
         return collect(rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path))
 
-    def source_text(self, item: Item) -> str:
+    def source_text(self, item: BenchmarkItem) -> str:
         "Give what a parser of social contexts reads"
         return item.source
 
-    def cache_key(self, item: Item) -> str:
+    def cache_key(self, item: BenchmarkItem) -> str:
         "Give what questions with one social context share"
         return fingerprint([self.task, self.source_text(item)])
 
-    def choices(self, item: Item) -> str:
+    def choices(self, item: BenchmarkItem) -> str:
         "List the options of a question, one per line"
         return "".join(f"\n{key}. {option}" for key, option in item.options.items())
 
-    def wished(self, item: Item) -> str:
+    def wished(self, item: BenchmarkItem) -> str:
         "Say in which form the answer to a question is wanted"
         return self.wish
 
-    def final(self, item: Item, text: str) -> str:
+    def final(self, item: BenchmarkItem, text: str) -> str:
         "Cut the answer out of what a model said"
         return final_answer(text)
 
-    def parse(self, item: Item, text: str) -> Reading:
+    def parse(self, item: BenchmarkItem, text: str) -> AnswerReading:
         "Read what an answer means"
         return read_choice(text, item.options)
 
@@ -131,7 +131,7 @@ def parts_of(
 @patch
 def prompt(
     self: Benchmark,
-    item: Item,
+    item: BenchmarkItem,
     extra: Extra | None = None, # what is known besides the source text
     mode: str = "vanilla",      # pure_context: without the source text
 ) -> str:
@@ -141,7 +141,7 @@ def prompt(
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #score
 @patch
-def score(self: Benchmark, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
+def score(self: Benchmark, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
     "Give the score by each rule"
     return {"correct": float(reading.value == item.gold)}
 
@@ -149,10 +149,10 @@ def score(self: Benchmark, item: Item, reading: Reading, text: str = "") -> dict
 @patch
 def answered(
     self: Benchmark,
-    item: Item,
+    item: BenchmarkItem,
     text: str,       # what was answered
-    **more: Any,     # further fields of `Outcome`
-) -> Outcome:
+    **more: Any,     # further fields of `ScoredAnswer`
+) -> ScoredAnswer:
     "Read and score an answer"
     reading = self.parse(item, text)
     return outcome(item, text, reading, self.score(item, reading, text), **more)
@@ -161,17 +161,14 @@ def answered(
 @patch
 def trivial(
     self: Benchmark,
-    items: Sequence[Item],
+    items: Sequence[BenchmarkItem],
 ) -> dict[str, dict[str, str]]:  # name of a baseline → id of a question → answer
     "Give answers that need no thought, if the set has some of its own"
     return {}
 
 # %% ../../nbs/benchmarks/03_protocol.ipynb #report
 @patch
-def report(
-    self: Benchmark,
-    outcomes: Sequence[Outcome],
-) -> list[Measure]:  # the main one first
+def report(self: Benchmark, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:  # the main one first
     "Give all measures of some results"
     names = dict(zip(self.rules, ("accuracy", *(f"accuracy ({rule} rule)" for rule in self.rules[1:]))))
     overall = [mean_of(label, scored(outcomes, rule)) for rule, label in names.items()]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .answers import chance, commonest, solvers
 from .measures import Difference, Measure, interval
 from .protocol import Benchmark
-from .questions import Item, Outcome
+from .questions import BenchmarkItem, ScoredAnswer
 from .respondent import SYMBOLIC, Respondent, _odd, fall_back, used_context
 from .sets import HITOM_100
 from ..core.basics import shorten
@@ -55,8 +55,8 @@ def _right(measure: Measure) -> int | None:
 # %% ../../nbs/benchmarks/09_tables.ipynb #baseline_outcomes
 async def baseline_outcomes(
     benchmark: Benchmark,
-    items: Sequence[Item],
-) -> dict[str, list[Outcome]]:
+    items: Sequence[BenchmarkItem],
+) -> dict[str, list[ScoredAnswer]]:
     "Answer questions without a model, in every way that applies"
     found, known = await ceiling_outcomes(benchmark, items), {item.id: item for item in items}
     for name in solvers if benchmark.name in SYMBOLIC else ():
@@ -68,10 +68,7 @@ async def baseline_outcomes(
     return found | {name: outcomes for name, outcomes in simple.items() if outcomes}
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #ceiling_outcomes
-async def ceiling_outcomes(
-    benchmark: Benchmark,
-    items: Sequence[Item],
-) -> dict[str, list[Outcome]]:
+async def ceiling_outcomes(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> dict[str, list[ScoredAnswer]]:
     "Let the symbolic reader answer, and once more with known faults where these explain more labels"
     if benchmark.name not in SYMBOLIC:
         return {}
@@ -85,7 +82,7 @@ async def ceiling_outcomes(
 FAULTY = "symbolic, known faults"
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #_total
-def _total(outcomes: Iterable[Outcome]) -> float:
+def _total(outcomes: Iterable[ScoredAnswer]) -> float:
     return sum(o.scores.get("correct", 0.0) for o in outcomes)
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #ceiling
@@ -104,9 +101,7 @@ def ceiling(
             (f" With the known faults of these labels it agrees with {faulty.right} of {faulty.n}." if faulty else ""))
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #needs_ceiling
-def needs_ceiling(
-    items: Iterable[Item],
-) -> bool:
+def needs_ceiling(items: Iterable[BenchmarkItem]) -> bool:
     "Tell whether questions have labels that no accuracy may be read without"
     return any(item.groups.get("prompting") == "VP" and int(item.groups["order"]) >= 2 for item in items)
 
@@ -162,9 +157,7 @@ def baseline_table(
     return _table([table_cell(lines[0].name, 40), "right / n", *heads], rows, 1)
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #comparison_table
-def comparison_table(
-    differences: Sequence[Difference],
-) -> str:  # Markdown
+def comparison_table(differences: Sequence[Difference]) -> str:  # Markdown
     "Show two runs side by side"
     shown, left_out = folded(differences)
     rows = [[where(d), table_cell(d.name, 40), d.n, d.stories, *_contexts(d), number_text(d.before, ".3f"), number_text(d.after, ".3f"), *_differing(d)] for d in shown]
@@ -185,9 +178,7 @@ def _contexts(d: Difference) -> list[str]:
     return [] if d.contexts is None else [f"{d.contexts} of {d.n}"]
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #oddities
-def oddities(
-    outcomes: Sequence[Outcome],
-) -> dict[str, Counter]:
+def oddities(outcomes: Sequence[ScoredAnswer]) -> dict[str, Counter]:
     "Count how answers were given, what went wrong and what went differently"
     kinds = {"status": Counter(o.status for o in outcomes if not o.failed), "form": Counter(o.form for o in outcomes if o.form),
              "failed": Counter(shorten(o.failed, 100) for o in outcomes if o.failed),
@@ -199,7 +190,7 @@ def oddities(
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #contradictory
 def contradictory(
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[ScoredAnswer],
 ) -> dict[str, list[str]]:  # set → where its story contradicts itself
     "List the stories that contradict themselves"
     found: dict[str, dict[str, None]] = {}
@@ -210,7 +201,7 @@ def contradictory(
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #contradiction_text
 def contradiction_text(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     most: int = 20,   # stories to list
 ) -> str:  # Markdown; empty if there are none
     "Show the stories that contradict themselves"
@@ -224,7 +215,7 @@ def contradiction_text(
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #oddity_text
 def oddity_text(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     most: int = 20,   # answers to list
 ) -> str:  # Markdown
     "Show what was odd"
@@ -246,10 +237,7 @@ def _counted(name: str, counts: Counter, most: int = 10) -> list[list]:
 MISMATCH = ("id", "set_id", "kind", "question", "gold", "answer", "value", "status", "failed", "reasoning")
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #mismatches-2
-def mismatches(
-    outcomes: Iterable[Outcome],
-    rule: str = "correct",
-) -> list[dict]:
+def mismatches(outcomes: Iterable[ScoredAnswer], rule: str = "correct") -> list[dict]:
     "List what is not right"
     wrong = (o for o in outcomes if not o.scores.get(rule) and (o.scores.get(rule) is not None or o.failed))
     return [{name: getattr(o, name) for name in MISMATCH} for o in wrong]
@@ -264,7 +252,7 @@ PAPER_SETS = ("tomi", "paratomi", "hitom", "fantom")
 # %% ../../nbs/benchmarks/09_tables.ipynb #same_setting
 def same_setting(
     benchmark: str,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
 ) -> str:  # empty: the same; else what differs
     "Tell whether a run is on the questions of the published figures"
     ids, n = {o.id for o in outcomes}, len(outcomes)
@@ -278,10 +266,7 @@ def same_setting(
     return "" if benchmark in PAPER_SETS else "no published figures are known for these rows"
 
 # %% ../../nbs/benchmarks/09_tables.ipynb #published_text
-def published_text(
-    benchmark: str,
-    outcomes: Sequence[Outcome],
-) -> str:  # Markdown
+def published_text(benchmark: str, outcomes: Sequence[ScoredAnswer]) -> str:  # Markdown
     "Show published figures, or say why there are none"
     if reason := same_setting(benchmark, outcomes):
         return f"None are shown: {reason}."

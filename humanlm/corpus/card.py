@@ -130,9 +130,7 @@ def _silent(a):
     return f"Rows without a persona: {n:,}. Their prompts say that nothing is known about the person." if n else ""
 
 # %% ../../nbs/corpus/08_card.ipynb #card
-def card(
-    a: Account,
-) -> str:  # Markdown
+def card(a: Account) -> str:  # Markdown
     "Describe a build"
     parts = [
         f"# {escape(a.title)}", escape(a.about), "\n".join(fill(escape(s), 180) for s in a.sentences),

@@ -35,9 +35,7 @@ class Evidence(NamedTuple):
     until: np.ndarray  # [U] place of each one's first predicted row
 
 # %% ../../nbs/corpus/06_people.ipynb #find_evidence
-def find_evidence(
-    plan: Plan,
-) -> Evidence:
+def find_evidence(plan: Plan) -> Evidence:
     "Find the evidence of everyone who has a row left"
     names, first = first_rows(plan)
     rows = np.flatnonzero(plan.used & np.isin(plan.records["user"], names))
@@ -148,10 +146,7 @@ class People:
 KEPT = 4096  # personas in memory
 
 # %% ../../nbs/corpus/06_people.ipynb #prompt_chars
-def prompt_chars(
-    plan: Plan,
-    people: People | None,
-) -> np.ndarray:  # [N] int64
+def prompt_chars(plan: Plan, people: People | None) -> np.ndarray:  # [N] int64
     "Count the characters of persona and context"
     chars = plan.records["chars"].astype(np.int64)
     if people is None or not len(people.users): return chars

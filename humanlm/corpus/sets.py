@@ -124,10 +124,7 @@ class Shard(NamedTuple):
     def name(self) -> str: return f"{self.split}-{self.number:05d}"
 
 # %% ../../nbs/corpus/09_sets.ipynb #shards-2
-def shards(
-    plan: Plan,
-    c: SetsConfig,
-) -> Iterator[Shard]:
+def shards(plan: Plan, c: SetsConfig) -> Iterator[Shard]:
     "Cut splits into files"
     splits = [(name, plan.rows(name)) for name in SPLITS]
     if c.dropout: splits.append(("test_dropout", plan.rows("test")))

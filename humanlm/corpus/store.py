@@ -206,16 +206,12 @@ class _Reading:
         self.done = True
 
 # %% ../../nbs/corpus/02_store.ipynb #total_faults
-def total_faults(
-    store: RowStore,
-) -> Faults:
+def total_faults(store: RowStore) -> Faults:
     "Add up what was met while reading"
     return sum((Faults(note["counts"], note["examples"]) for note in store.notes), Faults())
 
 
-def rows_read(
-    store: RowStore,
-) -> int:
+def rows_read(store: RowStore) -> int:
     "Count the rows of the source: those that became entries, and those that were left out"
     return sum(note["entries"] + left_out(note["counts"]) for note in store.notes)
 
