@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .benchmarks.comparison import compare_runs
 from .benchmarks.contexts import load_items, one_of, parsing_plan
 from .benchmarks.questions import BenchmarkItem, ScoredAnswer
 from .benchmarks.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
 from .benchmarks.runs import GROUPS, TomRun, _Echo, make_run, run_once
 from .benchmarks.sets import benchmarks
-from .benchmarks.tables import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
+from humanlm.benchmarks.reports import (
+    CompareConfig, ReportLine, baseline_table, ceiling, compare_runs, folded, oddity_text, result_table,
+)
 from .core.basics import run_sync, shorten
 from .core.html import aligned
 from .core.commands import menu
@@ -135,7 +136,8 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     for problem in loaded.problems[:10]:
         print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)
     failed = [_run_and_show(run, s) for run in runs]
-    whole = compare_runs([run.folder for run in runs], s.tom) if len(runs) > 1 else True
+    paired = CompareConfig(s.tom.out, resamples=s.tom.resamples, seed=s.tom.seed)
+    whole = compare_runs([run.folder for run in runs], paired) if len(runs) > 1 else True
     return int(max(failed) > s.tom.max_failed_share or not whole)
 
 # %% ../nbs/83_tom.ipynb #_run_and_show

@@ -21,8 +21,7 @@ import numpy as np
 from fastcore.basics import patch
 
 from ..core.basics import ConfigError, DataError, check_name, shorten
-from .protocol import Benchmark
-from .measures import Measure, class_f1, confusion, mean_of, weighted_f1
+from .protocol import Benchmark, Measure, class_f1, confusion, mean_of, weighted_f1
 from humanlm.benchmarks.questions import (
     BenchmarkItem, ScoredAnswer, AnswerReading, distinct, final_answer, literal_list, need, plain, read_choice, two_options, untagged,
     word_f1, yes_no,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SYMBOLIC', 'read_outcomes', 'AnswerFile', 'Respondent', 'wants_contexts', 'answer_all', 'fall_back', 'used_context',
-           'why_none', 'contexts_text', 'concerns', 'nothing_answered']
+           'is_contradiction', 'why_none', 'contexts_text', 'concerns', 'nothing_answered']
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #imports
 from collections import Counter
@@ -26,16 +26,11 @@ def read_outcomes(
     path: str | Path,  # JSONL, its last line perhaps broken
 ) -> list[ScoredAnswer]:
     "Read the answers that a run has kept"
-    return [_outcome(row, f"{path}, row {n}") for n, row in enumerate(grown_rows(path), 1)]
-
-# %% ../../nbs/benchmarks/08_respondent.ipynb #_FIELDS
-_FIELDS = {f.name for f in fields(ScoredAnswer)}
-
-# %% ../../nbs/benchmarks/08_respondent.ipynb #_outcome
-def _outcome(row: dict, where: str) -> ScoredAnswer:
-    if row.keys() != _FIELDS or not isinstance(row["notes"], list):
-        raise DataError(f"{where}: not an answer of a run. Restore the file, or move it away.")
-    return ScoredAnswer(**{**row, "notes": tuple(row["notes"])})
+    rows, names = grown_rows(path), {f.name for f in fields(ScoredAnswer)}
+    for n, row in enumerate(rows, 1):
+        if row.keys() != names or not isinstance(row["notes"], list):
+            raise DataError(f"{path}, row {n}: not an answer of a run. Restore the file, or move it away.")
+    return [ScoredAnswer(**row | {"notes": tuple(row["notes"])}) for row in rows]
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #AnswerFile
 class AnswerFile:
@@ -162,15 +157,16 @@ def used_context(outcome: ScoredAnswer) -> bool:
     "Tell whether an answer used a social context"
     return outcome.context not in ("", "none") and not outcome.failed and "to vanilla" not in fall_back(outcome)
 
-# %% ../../nbs/benchmarks/08_respondent.ipynb #_odd
-def _odd(note: str) -> bool:
+# %% ../../nbs/benchmarks/08_respondent.ipynb #is_contradiction
+def is_contradiction(note: str) -> bool:
+    "Tell a note on a story that contradicts itself"
     return note.startswith("contradiction in ")
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #why_none
 def why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
     "Say why answers used no context, most often"
     without = [o for o in outcomes if not used_context(o)]
-    own = (next((note for note in o.notes if note != fall_back(o) and not _odd(note)), "") if o.context == "none" else "" for o in without)
+    own = (next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "") if o.context == "none" else "" for o in without)
     counts = Counter(reason or fall_back(o) or o.failed or "no context was asked for" for o, reason in zip(without, own))
     return shorten(counts.most_common(1)[0][0], 160) if counts else ""
 

@@ -23,7 +23,7 @@ from .protocol import Benchmark
 from .questions import QuestionSet, ScoredAnswer
 from .respondent import AnswerFile, Respondent, answer_all, concerns, wants_contexts
 from .sets import benchmarks
-from humanlm.benchmarks.tables import (
+from humanlm.benchmarks.reports import (
     MISMATCH, ReportLine, baseline_outcomes, baseline_table, ceiling, ceiling_outcomes, contradictory, lines_of,
     mismatches, needs_ceiling, oddities, oddity_text, published_text, result_table,
 )

@@ -23,9 +23,8 @@ import numpy as np
 from fastcore.basics import patch
 
 from ..core.basics import DataError, check_name, fingerprint, shorten
-from .protocol import Benchmark
+from .protocol import Benchmark, Measure, class_f1, confusion, correlation_of, joint, mean_of, scored
 from .fantom import Fantom
-from .measures import Measure, class_f1, confusion, correlation_of, joint, mean_of, scored
 from ..core.stats import ratio
 from humanlm.benchmarks.questions import (
     BenchmarkItem, ScoredAnswer, Problem, AnswerReading, RowTable, distinct, final_answer, literal_list, need, plain, read_choice,

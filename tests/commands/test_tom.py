@@ -31,11 +31,11 @@ from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedC
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.social.stories import generate
 from humanlm.social.symbolic import memory_answer, read_question, read_story, to_context
-from humanlm.benchmarks.measures import difference, interval, mean_of
+from humanlm.benchmarks.protocol import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.contexts import write_stories
-from humanlm.benchmarks.comparison import StoredRun, differences
+from humanlm.benchmarks.reports import StoredRun, differences
 from humanlm.benchmarks.respondent import Respondent, answer_all, read_outcomes, used_context
 from humanlm.tom import main
 
