@@ -6,10 +6,10 @@
 __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'STOPS', 'simulations', 'EXAMPLES', 'DEBATE', 'SETTLE', 'KEEP',
            'SEEN', 'SEEN_SCHEMA', 'ways', 'solvers', 'Given', 'AnswerConfig', 'answer_schema', 'Asker', 'trimmed',
            'sentences', 'shown', 'vanilla', 'with_context', 'pure_context', 'memory_prompt', 'chain_of',
-           'simulate_memory', 'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation',
-           'simulated_examples', 'examples_for', 'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first',
-           'cut_sentences', 'perceive_first', 'needs_context', 'Abstained', 'solve_symbolic', 'contradictions',
-           'solve_memory', 'solve', 'chance', 'commonest']
+           'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation', 'simulated_examples', 'examples_for',
+           'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first', 'cut_sentences', 'perceive_first',
+           'needs_context', 'Abstained', 'solve_symbolic', 'contradictions', 'solve_memory', 'solve', 'chance',
+           'commonest']
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #import-asyncio-import-json
 import asyncio
@@ -18,10 +18,8 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
-
-from fastcore.basics import patch
 
 from humanlm.social.contexts import (
     NONE, Context, Step, clauses, decode, is_none, memories, perspective, simulations_text, split_mental, to_text,
@@ -138,6 +136,18 @@ class Asker:
             return self.cut(item, reply.text)
         return Given(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
 
+    def request(
+        self,
+        prompt: str,
+        system: str = "",
+        **settings,      # fields of `ChatRequest`
+    ) -> ChatRequest:
+        "Make the request of a question"
+        c = self.config
+        schema = answer_schema(c.reasoning) if c.form == "json" else None
+        usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
+        return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
+
     def cut(self, item: BenchmarkItem, text: str, notes: tuple[str, ...] = ()) -> Given:
         "Take the final answer out of free text"
         answer = self.benchmark.final(item, text)
@@ -151,25 +161,8 @@ class Asker:
             self._shown[id(context)] = context, shown(context, self.config)
         return self._shown[id(context)][1]
 
-    @property
-    def examples(self) -> str:
-        if "_examples" not in self.__dict__:
-            self.__dict__["_examples"] = examples_for(self.benchmark, self.config)
-        return self.__dict__["_examples"]
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #request
-@patch
-def request(
-    self: Asker,
-    prompt: str,
-    system: str = "",
-    **settings,      # fields of `ChatRequest`
-) -> ChatRequest:
-    "Make the request of a question"
-    c = self.config
-    schema = answer_schema(c.reasoning) if c.form == "json" else None
-    usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
-    return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
+    @cached_property
+    def examples(self) -> str: return examples_for(self.benchmark, self.config)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #trimmed
 def trimmed(
@@ -269,29 +262,22 @@ def chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  #
     missing = next((name for name in chain if name.casefold() not in known), None)
     return f"{missing} is not in the context" if missing else tuple(known[name.casefold()] for name in chain)
 
-# %% ../../nbs/benchmarks/06_answers.ipynb #_remembering
-async def _remembering(asker: Asker, item: BenchmarkItem, context: Context, chain: Sequence[str], question: str) -> Given:
-    "Ask the last of a chain, who remembers what all before it perceived too"
-    prompt, system = memory_prompt(asker, item, perspective(context, chain), chain[-1], question)
-    return await asker(item, prompt, system)
-
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulate_memory
-async def simulate_memory(asker: Asker, item: BenchmarkItem, context: Context) -> Given:
-    "Ask the last of the chain, in the second person, where it will look"
+async def simulate_chain(
+    asker: Asker,
+    item: BenchmarkItem,
+    context: Context,
+    last: bool = False,  # ask the last of the chain, in the second person; else the first, and as it stands
+) -> Given:
+    "Ask somebody of the chain, who remembers what all of them perceived"
     chain = chain_of(item, context)
     if isinstance(chain, str):
         return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
-    asked = read_question(item.question)
-    question = f"Where will you look for the {asked.object}?" if isinstance(asked, Question) else item.question
-    return await _remembering(asker, item, context, chain, question)
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #simulate_chain
-async def simulate_chain(asker: Asker, item: BenchmarkItem, context: Context) -> Given:
-    "Ask the first of the chain the question as it stands"
-    chain = chain_of(item, context)
-    if isinstance(chain, str):
-        return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
-    return await _remembering(asker, item, context, (*chain, chain[0]), item.question)  # what all of them perceived
+    question, asked, who = item.question, read_question(item.question), chain if last else (*chain, chain[0])
+    if last and isinstance(asked, Question):
+        question = f"Where will you look for the {asked.object}?"
+    prompt, system = memory_prompt(asker, item, perspective(context, who), who[-1], question)
+    return await asker(item, prompt, system)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #VIEWS
 VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."
@@ -341,7 +327,7 @@ STOPS = ("auth", "no credit", "missing key", "missing address", "unknown model",
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulations
 simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[Given]]] = {
-    "memory": simulate_memory, "chain": simulate_chain, "council": simulate_council,
+    "memory": partial(simulate_chain, last=True), "chain": simulate_chain, "council": simulate_council,
     "witnesses": partial(simulate_council, reference=False), "futures": simulate_futures}
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulation

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['CONTEXTS', 'FAMILIES', 'GENERATE', 'MOST_CHECKED', 'SERVE', 'ParsingConfig', 'parser_of', 'parsing_plan',
            'load_items', 'one_of', 'folder_name', 'file_name', 'write_csv', 'texts_of', 'parse_all', 'context_file',
-           'context_row', 'rows_table', 'ContextsConfig', 'contexts_command', 'check_contexts', 'told_lines',
-           'parse_file', 'parsed_text', 'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories',
-           'generate_command', 'natural', 'context_files', 'first_context', 'story_of', 'Viewer', 'broken_page',
-           'address_of', 'links_of', 'list_page', 'list_row', 'viewer_app', 'ViewerConfig', 'viewer_command']
+           'context_row', 'ContextsConfig', 'contexts_command', 'check_contexts', 'told_lines', 'parse_file',
+           'parsed_text', 'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories', 'generate_command',
+           'context_files', 'first_context', 'story_of', 'Viewer', 'address_of', 'links_of', 'list_page', 'list_row',
+           'viewer_app', 'ViewerConfig', 'viewer_command']
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #import-csv-import-json
 import csv
@@ -33,9 +33,9 @@ from humanlm.core.basics import (
     ConfigError, DataError, HumanLMError, atomic_write, check_name, fingerprint, require, run_sync, shorten, to_json,
     write_jsonl,
 )
-from ..core.html import Table, page, table_cell, tag
+from ..core.html import Table, page, tag
 from ..core.web import LOCAL, address, answer, listen, serve_app, web_app
-from .protocol import Benchmark
+from .protocol import Benchmark, natural
 from ..models.client import Ledger, setting, side_by_side
 from ..models.settings import ClientConfig, model_check
 from .questions import BenchmarkItem, QuestionSet, read_text
@@ -195,16 +195,6 @@ def context_row(name: str, found: Parsed) -> dict[str, Any]:
     return {"text": name, "status": status, "agents": len(context.agents), "steps": len(context.steps), "errors": kinds["error"],
             "warnings": kinds["warning"], "contradictions": len(found.contradictions), "codes": "; ".join(codes),
             "notes": "; ".join(found.notes) if found.context else found.reason}
-
-# %% ../../nbs/benchmarks/07_contexts.ipynb #rows_table
-def rows_table(
-    rows: Sequence[Mapping[str, Any]],  # as `context_row` gives them
-) -> str:  # Markdown
-    "Put rows together that differ only in name and size"
-    names = ("status", "errors", "warnings", "contradictions", "codes", "notes")
-    alike = Counter(tuple(shorten(str(row[name]), 90) for name in names) for row in rows)
-    lines = [f"| {n:,} | {' | '.join(map(table_cell, cells))} |" for cells, n in alike.most_common(20)]
-    return "\n".join([f"| texts | {' | '.join(names)} |", "|---" * 7 + "|", *lines])
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #ContextsConfig
 @dataclass
@@ -373,11 +363,6 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
           f"ask: python -m humanlm.tom run {family} --tom.file {path}")
     return 0
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #natural
-def natural(name: str) -> list[str | int]:  # for `sorted`
-    "Cut a name into texts and numbers"
-    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))]
-
 # %% ../../nbs/benchmarks/07_contexts.ipynb #context_files
 def context_files(
     inputs: Sequence[str],   # JSON files, or folders that hold some
@@ -429,27 +414,17 @@ class Viewer:
             return (200, "application/json", to_json(list(self.files))) if what else (200, "text/html", list_page(self.files))
         if what not in ("data", "page") or name not in self.files:
             return 404, "text/plain", "No such context."
-        try:
-            return self.shown(what, name)
-        except HumanLMError as e:
-            return (422, "text/html", broken_page(name, str(e))) if what == "page" else (422, "text/plain", str(e))
-
-    def shown(
-        self,
-        what: str,    # data or page
-        name: str,
-    ) -> tuple[int, str, str]:  # status, kind of content, content
-        "Give one context as data or as a page"
         path, reference = self.files[name], self.references.get(name)
-        both = first_context(path), reference and first_context(reference)
-        if what == "data":
-            return 200, "application/json", to_json(viewer_data(*both))
-        return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
-
-# %% ../../nbs/benchmarks/07_contexts.ipynb #broken_page
-def broken_page(name: str, reason: str) -> str:  # a whole HTML page
-    "Say why a context cannot be shown"
-    return page(name, tag("nav", tag("a", "all contexts", href="/")), tag("h1", name), tag("p", reason, class_="bad"))
+        try:
+            both = first_context(path), reference and first_context(reference)
+            if what == "data":
+                return 200, "application/json", to_json(viewer_data(*both))
+            return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
+        except HumanLMError as e:
+            if what == "data":
+                return 422, "text/plain", str(e)
+            back = tag("nav", tag("a", "all contexts", href="/"))
+            return 422, "text/html", page(name, back, tag("h1", name), tag("p", str(e), class_="bad"))
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #address_of
 def address_of(

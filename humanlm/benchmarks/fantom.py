@@ -18,13 +18,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from fastcore.basics import patch
 
 from ..core.basics import ConfigError, DataError, check_name, shorten
 from .protocol import Benchmark, Measure, class_f1, confusion, mean_of, weighted_f1
 from humanlm.benchmarks.questions import (
-    BenchmarkItem, ScoredAnswer, AnswerReading, distinct, final_answer, literal_list, need, plain, read_choice, two_options, untagged,
-    word_f1, yes_no,
+    AnswerReading, BenchmarkItem, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice, two_options,
+    untagged, word_f1, yes_no,
 )
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS
@@ -194,6 +193,14 @@ class Fantom(Benchmark):
                 for kind in kinds_asked(qa, beliefs):
                     yield self._item(row, id + "-free" * (form_of(kind) == "free"), kind, qa, source, context, similarity)
 
+    def _item(self, row: dict, id: str, kind: str, qa: Mapping, source: str, context: str, similarity: str) -> BenchmarkItem:
+        gold, options = gold_of(qa, kind, id)
+        order, _, detail = str(qa.get("tom_type") or "").partition(":")
+        groups = {"scenario": scenario_of(qa, row, context) if kind != "fact" else "", "order": order, "detail": detail, "context": context}
+        groups = {name: value for name, value in groups.items() if value}
+        facts = facts_of(qa, kind, row, similarity)
+        return BenchmarkItem(id, row["set_id"], source, asked(qa, kind, row), kind, gold, options, groups, facts)
+
     def wished(self, item: BenchmarkItem) -> str:
         "Say in which form the answer to a question is wanted"
         return self.wishes[form_of(item.kind)]
@@ -210,6 +217,12 @@ class Fantom(Benchmark):
     def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
         found = _SCORES[form_of(item.kind)](untagged(text), item, str(reading.value or ""))
         return {rule: float(score) for rule, score in found.items()}
+
+    def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
+        facts = mean_of("fact_word-f1", [(o.id, _cluster(o), o.scores.get("f1")) for o in outcomes if o.kind == "fact"])
+        found = [m for rule in self.rules for scenario in ("inaccessible", "accessible") for m in scenario_measures(outcomes, scenario, rule)]
+        main = [m for m in found if m.name == "set:ALL"][:1]
+        return [*main, *(m for m in found if m not in main), *[facts] * bool(facts.n or not found)]
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #gold_of
 def gold_of(
@@ -249,15 +262,6 @@ def facts_of(qa: Mapping, kind: str, row: Mapping, similarity: str) -> dict[str,
     if form_of(kind) == "free":
         return facts | {"wrong": need(qa, "wrong_answer"), "similarity": similarity}
     return facts | {"wrong": _named(qa, "wrong_answer") if form_of(kind) == "list" else []}
-
-# %% ../../nbs/benchmarks/04_fantom.ipynb #_item
-@patch
-def _item(self: Fantom, row: dict, id: str, kind: str, qa: Mapping, source: str, context: str, similarity: str) -> BenchmarkItem:
-    gold, options = gold_of(qa, kind, id)
-    order, _, detail = str(qa.get("tom_type") or "").partition(":")
-    groups = {"scenario": scenario_of(qa, row, context) if kind != "fact" else "", "order": order, "detail": detail, "context": context}
-    return BenchmarkItem(id, row["set_id"], source, asked(qa, kind, row), kind, gold, options, {k: v for k, v in groups.items() if v},
-                         facts_of(qa, kind, row, similarity))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #scenario_of
 def scenario_of(
@@ -524,11 +528,3 @@ def scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: str
     found += wrong_reasons([o for o in target if "answerability:list" in o.kind], "lists", scenario, rule)
     found += wrong_reasons([o for o in target if o.kind.endswith("binary")], "binary", scenario, rule)
     return [replace(m, name=m.name + mark) for m in found if m.n]
-
-# %% ../../nbs/benchmarks/04_fantom.ipynb #report
-@patch
-def report(self: Fantom, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
-    facts = mean_of("fact_word-f1", [(o.id, _cluster(o), o.scores.get("f1")) for o in outcomes if o.kind == "fact"])
-    found = [m for rule in self.rules for scenario in ("inaccessible", "accessible") for m in scenario_measures(outcomes, scenario, rule)]
-    main = [m for m in found if m.name == "set:ALL"][:1]
-    return [*main, *(m for m in found if m not in main), *[facts] * bool(facts.n or not found)]

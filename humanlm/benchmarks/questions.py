@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 
 from ..core.basics import DataError, check_name, fingerprint, near_miss, shorten
-from ..core.html import table_cell
+from ..core.html import Table, table_cell
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #BenchmarkItem
 @dataclass(frozen=True)
@@ -53,36 +53,27 @@ class RowTable(NamedTuple):
 LONGEST_RECORD = 500  # lines of one CSV record; more means a quote that is not closed
 
 
-class _Lines:
-    "Lines from a place on, not too many for one record"
-    def __init__(self, lines: Sequence[str], start: int):
-        self.lines, self.at, self.left = lines, start, LONGEST_RECORD
-
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> str:
-        if self.at >= len(self.lines):
-            raise StopIteration
-        if not self.left:
-            raise csv.Error(f"a quote is not closed within {LONGEST_RECORD} lines")
-        self.at, self.left = self.at + 1, self.left - 1
-        return self.lines[self.at - 1]
-
-# %% ../../nbs/benchmarks/01_questions.ipynb #_records
 def _records(lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str], str]]:
     "Give the first line of each record with its cells, or with what is wrong"
-    start = 0
+    start = at = 0  # first line of the record, and the one to read next
+
+    def lines_of_record() -> Iterator[str]:
+        nonlocal at
+        while at < len(lines):
+            if at - start >= LONGEST_RECORD:
+                raise csv.Error(f"a quote is not closed within {LONGEST_RECORD} lines")
+            at += 1
+            yield lines[at - 1]
+
     while start < len(lines):
-        source = _Lines(lines, start)
         try:
-            for cells in csv.reader(source, strict=True, delimiter=delimiter):
+            for cells in csv.reader(lines_of_record(), strict=True, delimiter=delimiter):
                 if cells:
                     yield start + 1, cells, ""
-                start, source.left = source.at, LONGEST_RECORD
+                start = at
         except csv.Error as e:
             yield start + 1, [], f"broken quoting ({e})"
-            start += 1
+            start = at = start + 1
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_csv_rows
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
@@ -103,15 +94,14 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
     for n, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield n, _row(line)
+            try:
+                yield n, _row(json.loads(line), line)
+            except (ValueError, RecursionError) as e:
+                yield n, f"not JSON ({shorten(e)}): {shorten(line)!r}"
 
 
-def _row(line: str) -> dict | str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as e:
-        return f"not JSON ({shorten(e)}): {shorten(line)!r}"
-    return row if isinstance(row, dict) else f"not an object: {shorten(line)!r}"
+def _row(found: Any, shown: object) -> dict | str:
+    return found if isinstance(found, dict) else f"not an object: {shorten(shown)!r}"
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_json_rows
 def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
@@ -122,7 +112,7 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
     rows = found.get("data", [found]) if isinstance(found, dict) else found
     if not isinstance(rows, list):
         raise DataError(f"{path}: expected a list of rows, got {shorten(text)!r}.")
-    return ((n, row if isinstance(row, dict) else f"not an object: {shorten(row)!r}") for n, row in enumerate(rows, 1))
+    return ((n, _row(row, row)) for n, row in enumerate(rows, 1))
 
 
 _READERS = {".csv": _csv_rows, ".jsonl": _json_lines, ".json": _json_rows}
@@ -208,11 +198,10 @@ class QuestionSet:
     def _repr_markdown_(self) -> str:
         kinds, sets = Counter(item.kind for item in self.items), {(item.kind, item.set_id) for item in self.items}
         texts = Counter(kind for kind, _ in sets)
-        lines = [f"| {table_cell(kind)} | {n} | {texts[kind]} |" for kind, n in kinds.items()]
+        table = Table(["question type", "questions", "source texts"], [(table_cell(kind), n, texts[kind]) for kind, n in kinds.items()])
         listed = [f"- {table_cell(p.where)}: {table_cell(p.reason, 200)}" for p in self.problems[:20]]
         more = [f"- … and {len(self.problems) - 20} more"] if len(self.problems) > 20 else []
-        head = ["| question type | questions | source texts |", "|---|--:|--:|"]
-        return "\n".join([*head, *lines, *(["", "Rows that cannot be used:", ""] if listed else []), *listed, *more])
+        return "\n".join([table.markdown(), *(["", "Rows that cannot be used:", ""] if listed else []), *listed, *more])
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #collect
 def collect(

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastcore.basics import patch
 
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from .protocol import Benchmark, Measure, class_f1, confusion, correlation_of, joint, mean_of, scored
 from .fantom import Fantom
 from ..core.stats import ratio
 from humanlm.benchmarks.questions import (
-    BenchmarkItem, ScoredAnswer, Problem, AnswerReading, RowTable, distinct, final_answer, literal_list, need, plain, read_choice,
+    AnswerReading, BenchmarkItem, Problem, RowTable, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice,
     read_table, read_text, two_options, untagged,
 )
 from ..social.stories import read_tomi
@@ -224,6 +223,19 @@ class HiToM(Benchmark):
         if prompting in (kind, "both") and (split == "all" or sample in HITOM_100):
             yield self._item(row, kind, sample, labels)
 
+    def _item(self, row: dict, kind: str, sample: int, labels: str) -> BenchmarkItem:
+        lies = check_name(str(need(row, "deception", object)).lower(), ("true", "false", "1", "0"), "true or false") in ("true", "1")
+        length, order = whole(row, "story_length", 9), whole(row, "question_order", 9)
+        story, options = hitom_story(need(row, "story")), lettered(need(row, "choices"))
+        gold = label_of(story, need(row, "question"), need(row, "answer" if "answer" in row else "correct_answer"), labels)
+        letter = next((key for key, option in options.items() if plain(option) == plain(gold)), None)
+        if letter is None:
+            raise DataError(f"the answer {shorten(gold)!r} is not among the choices.")
+        number = str(row["set_id"] if row.get("set_id") else hitom_set(lies, length, sample))
+        groups = {"order": str(order), "deception": "lies told" if lies else "nothing told", "length": str(length), "prompting": kind}
+        return BenchmarkItem(str(sample), number if kind == "CoTP" else f"VP-{number}", story, row["question"], f"order {order}", letter,
+                             options, groups, {"answer": gold})
+
     def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
         return {"correct": float(reading.value == item.gold), "published": float(untagged(text).capitalize() == item.gold)}
 
@@ -232,25 +244,6 @@ class HiToM(Benchmark):
         upto = {k: [o for o in outcomes if int(o.groups["order"]) <= k] for k in depths if k}
         return [*Benchmark.report(self, outcomes),
                 *(joint(found, "orders 0 to", str(k), wanted=k + 1) for k, found in upto.items())]
-
-# %% ../../nbs/benchmarks/05_sets.ipynb #_item
-@patch
-def _item(self: HiToM, row: dict, kind: str, sample: int, labels: str) -> BenchmarkItem:
-    lies, length, order = _flag(need(row, "deception", object)), whole(row, "story_length", 9), whole(row, "question_order", 9)
-    story, options = hitom_story(need(row, "story")), lettered(need(row, "choices"))
-    gold = label_of(story, need(row, "question"), need(row, "answer" if "answer" in row else "correct_answer"), labels)
-    letter = next((key for key, option in options.items() if plain(option) == plain(gold)), None)
-    if letter is None:
-        raise DataError(f"the answer {shorten(gold)!r} is not among the choices.")
-    number = row["set_id"] if row.get("set_id") else hitom_set(lies, length, sample)
-    groups = {"order": str(order), "deception": "lies told" if lies else "nothing told", "length": str(length), "prompting": kind}
-    return BenchmarkItem(str(sample), str(number) if kind == "CoTP" else f"VP-{number}", story, row["question"], f"order {order}", letter,
-                         options, groups, {"answer": gold})
-
-
-def _flag(value: Any) -> bool:
-    "Read true or false, perhaps as text"
-    return check_name(str(value).lower(), ("true", "false", "1", "0"), "true or false") in ("true", "1")
 
 # %% ../../nbs/benchmarks/05_sets.ipynb #_MARKED
 _MARKED = re.compile(r"<BEGIN><([^>]*)>[ \t]*\n(.*?)<END><([^>]*)>(?:<([^>]*)>)?", re.S)
