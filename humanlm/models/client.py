@@ -296,11 +296,8 @@ class PerLoop:
 # %% ../../nbs/models/02_client.ipynb #Ledger
 class Ledger:
     "Spending per (caller, model); ledgers add"
-    def __init__(
-        self,
-        entries: dict[tuple[str, str], Usage] | None = None, # what was spent before
-        budget: float | None = None,                         # US dollars in all; None = no limit
-    ):
+    def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
+                 budget: float | None = None):                               # US dollars in all; None = no limit
         self.entries, self.budget = dict(entries or {}), budget
         _require_numbers("ledger", self, {"budget": AT_LEAST_0})
         self.reserved = 0.0  # US dollars set aside for calls under way
