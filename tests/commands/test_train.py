@@ -351,14 +351,14 @@ def test_a_budget_needs_a_price(tmp_path, capsys):
 def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(tmp_path, capsys):
     with serving() as server:
         judge = {"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2}
-        config = write(tmp_path, rows(), judge=judge, trainer={"max_steps": 8})
+        config = write(tmp_path, rows(), judge=judge)
         assert train(config, "--run.name", "whole") == 0
         server.reset()
         threading.Thread(target=go_down, args=(server, 20)).start()
         assert train(config, "--run.name", "cut") == 2
         shown, folder = capsys.readouterr().err, tmp_path / "runs" / "cut"
         step = int(re.search(r"Stopped after step (\d+); a resumed run goes on from .*checkpoint-\1", shown)[1])
-        assert "failed on" in shown and "503" in shown and len(logged(folder)) == step < 8
+        assert "failed on" in shown and "503" in shown and len(logged(folder)) == step < STEPS
         assert (folder / "checkpoints" / "humanlm" / f"checkpoint-{step}").exists()
         spent = json.loads((folder / "run.json").read_text())["ledger"][0]["calls"]
         assert 0 < spent <= 60

@@ -320,7 +320,7 @@ class Running(warm.Process):
     "`python -m humanlm.serve`, as somebody would start it"
     def __init__(self, *args, **env):
         super().__init__("-m", "humanlm.serve", *args, "--serve.port", "0", cwd=ROOT, env=os.environ | env)
-        while not (said := re.search(r"answers at (\S+)\n?", self.stdout)):
+        while not (said := re.search(r"answers at (\S+)\s", self.stdout)):
             assert self.poll() is None, self.stdout + self.stderr
             time.sleep(0.02)
         self.url = said[1]
