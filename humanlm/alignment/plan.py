@@ -16,8 +16,7 @@ from ..core.config import Settings
 from ..data.records import Example, persona_text
 from ..hierarchy.prompts import parts_text
 from ..rewards.audit import audit_requests, load_probes
-from ..rewards.costs import judging_plan
-from ..rewards.judges import Asked, same_judge_warning, second_config
+from ..rewards.judges import Workload, judging_plan, same_judge_warning, second_config
 from ..rewards.scoring import JudgeRequest
 from ..training.run import least, max_steps, step_plan, updates
 from ..worlds.sources import Data
@@ -82,13 +81,13 @@ def judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test
     per_row = len(held_out) // max(1, len(test[:20])) * len(tested)
     audits = len(audited) * (1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values()))
     groups = sum(n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items())
-    rewarded = Asked("training", groups * s.rollout.num_prompts,
+    rewarded = Workload("training", groups * s.rollout.num_prompts,
                      sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
-    asked = [rewarded, *([Asked("audits", audits, audited)] if audited else [])]
+    asked = [rewarded, *([Workload("audits", audits, audited)] if audited else [])]
     second = second_config(s.judge) if audited else None
     return [*judging_plan(s.judge, asked, hierarchy),
-            *(judging_plan(second, [Asked("audits", audits // 4, audited)], hierarchy) if second else ()),
-            *judging_plan(s.test_judge, [Asked("evaluation", len(test) * per_row, held_out)], hierarchy),
+            *(judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy) if second else ()),
+            *judging_plan(s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy),
             *filter(None, [same_judge_warning(s.judge, s.test_judge)])]
 
 # %% ../../nbs/alignment/10_plan.ipynb #plan_lines

@@ -27,7 +27,6 @@ from .modes import MODES, check_mode, check_truth, hierarchy_of, settings_of, tr
 from .plan import plan_lines
 from .prefixes import PrefixConfig
 from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
-from ..core.html import aligned
 from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
 from ..core.stats import known_mean
@@ -37,7 +36,7 @@ from ..evaluation.measured import Measured, Results
 from ..evaluation.results import Result
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training
-from ..rewards.audit import audit, audit_table
+from ..rewards.audit import audit
 from humanlm.rewards.judges import (
     EvalJudgeConfig, JudgeConfig, OwnJudge, make_judge, require_auditable, same_judge_warning, second_judge,
 )
@@ -150,7 +149,7 @@ def audit_judge(run: Run) -> None:
         raise JudgeError("judge failed", f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
                          f"{config.max_failed_share:g}). {found['failed'].note}")
     keep_audit(path, "start", 0, found)
-    print(f"{aligned(audit_table(found))}\n", flush=True)
+    print(f"{found.table()}\n", flush=True)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def validation_score(run: Run, name: str, model: Any, tokenizer: Any) -> float:
