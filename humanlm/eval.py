@@ -16,8 +16,7 @@ from .core.config import RunConfig, cut_line, find_run, parse, read_yaml
 from .core.html import aligned
 from .core.plugins import load_plugin
 from .core.runs import alone, open_run, run_record, save_config, save_record
-from .evaluation.measured import Measured, Results, load_measured, results, save_results
-from .evaluation.results import ALL, paired_table
+from .evaluation.measured import Measured, Results, load_measured, results, save_results, ALL, paired_table
 from .training.recipe import Recipe, find_recipe
 from .training.run import recipe_name
 

@@ -19,8 +19,7 @@ from .core.config import parse
 from .core.web import address, end_by_signal, listen, serve_app, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
-from .serving.protocol import ServeConfig
-from .serving.service import Service, make_app
+from .serving.service import ServeConfig, Service, make_app
 from .serving.vllm import has_gpu, start_vllm, vllm_command, vllm_program
 
 # %% ../nbs/85_serve.ipynb #choose_engine

@@ -20,8 +20,7 @@ from .core.config import cut_line, parse
 from .data.records import Example, from_dict, load_examples
 from .rewards.judges import EvalJudgeConfig, JudgeConfig, make_judge
 from .rewards.scoring import Judge
-from .serving.conversation import Interview, before_lines, level_lines, score_lines, typed
-from .serving.talk import Talk, title_of
+from .serving.talk import Interview, before_lines, level_lines, score_lines, typed, Talk, title_of
 from .worlds.mini import WorldConfig, make_world
 
 # %% ../nbs/86_talk.ipynb #TalkConfig

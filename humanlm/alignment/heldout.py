@@ -15,12 +15,12 @@ from .evaluation import METRICS, Evaluation, evaluate
 from ..core.basics import run_sync
 from ..core.config import Settings
 from ..data.records import Example
-from ..evaluation.results import Result, means_table, results_table
+from ..evaluation.measured import Result, means_table, results_table
 from ..models.client import Ledger
 from ..rewards.judges import other_judge, same_judge_warning
 from ..rewards.scoring import Judge, require_judged
 from ..rewards.texts import is_text_metric
-from ..training.chat import ChatPolicy, is_chat_model
+from ..training.methods import ChatPolicy, is_chat_model
 from ..training.rollout import ModelPolicy
 from ..worlds.mini import World, predictor_texts
 

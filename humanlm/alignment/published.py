@@ -21,7 +21,7 @@ from ..core.config import read_yaml
 from ..core.basics import DataError, jsonl_rows, shorten
 from ..core.html import table_cell
 from ..core.stats import number_text
-from ..evaluation.results import ALL
+from ..evaluation.measured import ALL
 
 # %% ../../nbs/alignment/04_published.ipynb #Published
 class Published(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 from ..core.html import INK, styled
 from ..core.stats import Interval, crossed_means, known_mean
 from .report import Names, load_log
-from .results import ALL, Paired, Result, level_intervals
+from .measured import ALL, Paired, Result, level_intervals
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #crossed_intervals
 def crossed_intervals(

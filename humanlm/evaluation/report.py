@@ -29,8 +29,7 @@ from humanlm.core.html import (
 from ..core.runs import grown_rows
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import TrajectoryViewer, score_style, spread
-from .measured import Results, load_results
-from .results import ALL, Paired, Result
+from .measured import Results, load_results, ALL, Paired, Result
 from ..models.client import Ledger
 from ..rewards.texts import is_text_metric
 

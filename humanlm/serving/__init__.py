@@ -7,17 +7,13 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .card import HubConfig, model_card
-    from .conversation import Interview
-    from .protocol import ServeConfig
-    from .service import Service, make_app, serving
-    from .talk import Talk
+    from .service import ServeConfig, Service, make_app, serving
+    from .talk import Interview, Talk
     from .vllm import VLLMPolicy
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "card": ["HubConfig", "model_card"],
-    "conversation": ["Interview"],
-    "protocol": ["ServeConfig"],
-    "service": ["Service", "make_app", "serving"],
-    "talk": ["Talk"],
+    "service": ["ServeConfig", "Service", "make_app", "serving"],
+    "talk": ["Interview", "Talk"],
     "vllm": ["VLLMPolicy"],
 })

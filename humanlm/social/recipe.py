@@ -28,8 +28,7 @@ from ..core.config import Settings
 from ..core.html import table_cell
 from ..core.runs import run_record
 from ..core.stats import number_text
-from ..evaluation.measured import Measured, Results, load_measured, score_table
-from ..evaluation.results import Result, result_rows
+from ..evaluation.measured import Measured, Results, load_measured, score_table, Result, result_rows
 from ..hierarchy.prompts import markup, plain
 from ..models.reader import read_answer
 from ..models.weights import ModelConfig

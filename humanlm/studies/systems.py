@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 from ..alignment.contract import run_settings
 from ..alignment.evaluation import EvalConfig
-from ..alignment.heldout import REFERENCES, judged, settle_judges
+from ..alignment.heldout import REFERENCES, settle_judges
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten, write_jsonl
 from ..core.config import RunConfig, Settings, find_run, parse
 from ..data.records import DataConfig, Example, load_examples
 from ..hierarchy.prompts import THINKING, HierarchyConfig
 from ..models.weights import ModelConfig
 from ..rewards.judges import EvalJudgeConfig, JudgeConfig
-from ..training.chat import is_chat_model
+from ..training.methods import is_chat_model
 from ..training.rollout import RolloutConfig
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import load_data

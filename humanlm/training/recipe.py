@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
-from ..evaluation.measured import Measured, Results
-from ..evaluation.results import Result, results_table
+from ..evaluation.measured import Measured, Results, Result, results_table
 from ..models.client import Ledger
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage

@@ -22,8 +22,9 @@ from humanlm.data.records import Persona, sample_examples
 from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text
 from humanlm.models.weights import load_model
-from humanlm.alignment.modes import MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows
-from humanlm.alignment.prefixes import Entry, PrefixConfig, PrefixMap
+from humanlm.alignment.modes import (
+    MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, Entry, PrefixConfig, PrefixMap,
+)
 from humanlm.alignment.contract import load_policy
 from humanlm.data.trajectory import load_trajectories
 

@@ -10,7 +10,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
-from humanlm.alignment.prefixes import Entry, PrefixConfig, PrefixMap, choose
+from humanlm.alignment.modes import Entry, PrefixConfig, PrefixMap, choose
 
 NAMES = HIERARCHY.names
 
@@ -162,5 +162,5 @@ def test_settings_are_checked(config, message):
 
 
 def test_it_needs_no_torch():
-    code = "import sys, humanlm.alignment.prefixes, humanlm.alignment.modes; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = "import sys, humanlm.alignment.modes, humanlm.alignment.modes; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -16,7 +16,7 @@ from humanlm.data.trajectory import Score, Trajectory, save_trajectories
 from humanlm.evaluation.report import (
     RunFolder, curve, paired_html, radar, results_bars, results_html, thin, training_curves, write_report,
 )
-from humanlm.evaluation.results import ALL, Importance, Paired, Result
+from humanlm.evaluation.measured import ALL, Importance, Paired, Result
 
 PIECES = ("config.yaml", "run.json", "metrics.jsonl", "results.json", "evaluations", "examples.jsonl", "trajectories", "data.md")
 LEVELS = ("stance", "emotion", "goal")

@@ -15,7 +15,7 @@ import yaml
 from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.outcome import load_outcome
-from humanlm.evaluation.results import ALL
+from humanlm.evaluation.measured import ALL
 from humanlm.experiment import main
 from humanlm.training.experiment import comparisons, experiment_settings, next_trial, study_of, trials_of, twin
 

@@ -4,7 +4,7 @@ import math, subprocess, sys
 import pytest
 
 from humanlm.core.basics import DataError, to_json
-from humanlm.evaluation.results import (
+from humanlm.evaluation.measured import (
     Importance, Result, importance_rows, importance_table, means_table, paired_rows, paired_table, result_rows, results_table,
 )
 
@@ -38,7 +38,7 @@ def test_tables_escape_names_and_show_missing_numbers():
 
 
 def test_light_import():
-    code = "import sys, humanlm.evaluation.results; print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & set(sys.modules)))"
+    code = "import sys, humanlm.evaluation.measured; print(sorted({'torch','scipy','pandas','sklearn','matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from humanlm.core.stats import crossed_means
 from humanlm.evaluation.outcome import Arms, crossed_intervals, differences, means, seed_means
-from humanlm.evaluation.results import ALL
+from humanlm.evaluation.measured import ALL
 
 
 def test_one_context_leaves_only_the_seeds_and_one_seed_only_the_contexts():

@@ -6,12 +6,11 @@ from pages import read
 
 from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
-from humanlm.evaluation.measured import Results, load_results
+from humanlm.evaluation.measured import Results, load_results, ALL, Paired, Result
 from humanlm.evaluation.report import (
     Names, RunFolder, headline, load_log, paired_html, report_html, results_bars, results_html, standard_sections, texts_html,
     training_curves, write_report,
 )
-from humanlm.evaluation.results import ALL, Paired, Result
 
 
 def test_it_knows_no_system():

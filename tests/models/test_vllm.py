@@ -134,7 +134,7 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.alignment.simulator import SimulatorClient
     from humanlm.training.rollout import RolloutConfig
     from humanlm.serve import open_client
-    from humanlm.serving.protocol import ServeConfig
+    from humanlm.serving.service import ServeConfig
     from humanlm.serving.service import Service, serving
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
     asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=24, thought_tokens=8)

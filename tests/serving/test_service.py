@@ -16,8 +16,7 @@ from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.simulator import RequestError, Simulator, SimulatorClient, read_scene
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serve import main
-from humanlm.serving.protocol import ServeConfig
-from humanlm.serving.service import Service, serving
+from humanlm.serving.service import ServeConfig, Service, serving
 from humanlm.serving.vllm import vllm_command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,7 @@ from humanlm.models.weights import ModelConfig, make_model, save_model
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.rewards.scoring import JudgeError
-from humanlm.serving.conversation import said_text, typed
-from humanlm.serving.talk import Talk, TalkWidget
+from humanlm.serving.talk import said_text, typed, Talk, TalkWidget
 from humanlm.talk import TalkConfig, converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read
 

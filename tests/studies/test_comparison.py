@@ -25,7 +25,7 @@ from humanlm.hierarchy.prompts import make_rows, parts_text
 from humanlm.worlds.sources import load_data
 from humanlm.rewards.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
 from humanlm.models.client import scripts
-from humanlm.evaluation.results import ALL
+from humanlm.evaluation.measured import ALL
 from humanlm.worlds.mini import make_world, predictor_texts
 from humanlm.alignment.published import FolderResults, paper_tables
 

@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
 from humanlm.models.weights import ModelConfig, end_id, generate, make_model, render, token_logps
-from humanlm.training.dialogue import TokenDialogue, multi_turn
+from humanlm.training.methods import TokenDialogue, multi_turn
 from humanlm.training.rollout import Method, ModelPolicy, Sampling
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
@@ -138,7 +138,7 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
 TWO = '''
 import sys, torch
 from humanlm.models.weights import ModelConfig, make_model
-from humanlm.training.dialogue import multi_turn
+from humanlm.training.methods import multi_turn
 from humanlm.training.rollout import Method
 from humanlm.training.trainer import MethodTrainer, trainer_args
 from humanlm.training.advantages import decoupled_advantages

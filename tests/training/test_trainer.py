@@ -26,8 +26,7 @@ from humanlm.rewards.scoring import JudgeError
 from humanlm.models.weights import (
     ModelConfig, add_adapter, end_id, generate, load_model, make_model, save_model, token_logps,
 )
-from humanlm.alignment.modes import memory_of, preparation, training_rows
-from humanlm.alignment.prefixes import PrefixConfig
+from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
 from humanlm.rewards.reward import AlignmentReward, RewardConfig, requests_by_row
 from humanlm.training.rollout import (
     AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, single_turn,
