@@ -29,7 +29,7 @@ from humanlm.evaluation.report import (
     PALE, Names, RunFolder, Section, average, axes_of, curve, draw_curve, label, legend, missing, number, results_bars, shown_of,
     stages_of, standard_sections,
 )
-from ..evaluation.results import ALL, Importance, Result
+from ..evaluation.measured import ALL, Importance, Result
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
 from ..hierarchy.prompts import HierarchyConfig
 from ..rewards.audit import Audit

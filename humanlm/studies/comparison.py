@@ -16,16 +16,15 @@ from humanlm.alignment.evaluation import (
     METRICS, Evaluation, bundle_request, bundles, judge_texts, load_evaluations, questions, results, save_evaluations,
 )
 from ..alignment.heldout import REFERENCES, evaluate_model, judged, judges_record, reference_texts, tables
-from ..alignment.plan import STATE_TEXT
+from ..alignment.recipe import STATE_TEXT
 from ..alignment.published import paper_tables, read_measured
 from ..alignment.sections import NAMES, SECTIONS, evaluations, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
 from ..core.runs import alone, Stages, open_run, read_record, run_record, save_config, save_record
 from ..data.records import data_fingerprint, dataset_card
-from ..evaluation.measured import Results, save_results
+from ..evaluation.measured import Results, save_results, ALL, paired_table
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
-from ..evaluation.results import ALL, paired_table
 from ..models.client import Ledger
 from ..rewards.judges import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
