@@ -32,7 +32,6 @@ from humanlm.alignment.modes import (
 )
 from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
 from ..core.config import Settings
-from ..core.html import aligned
 from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process, process_count
 from ..core.stats import known_mean
