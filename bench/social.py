@@ -20,7 +20,7 @@ from pathlib import Path
 from common import Clock, in_turns, median_ratio
 
 from humanlm.social.contexts import structural_score
-from humanlm.social.stories import TOMI_KINDS, Replay, class_shares, eager_beliefs, generate, slow_answer
+from humanlm.social.stories import TOMI_KINDS, Replay, class_shares, generate, slow_answer
 from humanlm.social.symbolic import (
     answer, baselines, memory_answer, parse_sentence, read_question, read_story, to_context,
 )
@@ -96,10 +96,10 @@ def agreement(n):
 
 def compared(tale):
     "True or False for each comparison of one story, in four lists"
-    world, context, replay = tale.story.world, to_context(tale.story), Replay(tale.sentences, 0)
+    world, context, replay = tale.story.world, to_context(tale.story), Replay(tale.sentences)
     asked = [(read_question(a.text), a.answer) for a in tale.asked]
     return ([world.where(thing) == replay.spot[thing] and world.first(thing) == replay.begin[thing] for thing in world.log],
-            [world.belief(*key) == place for key, place in eager_beliefs(tale, 4).items()],
+            [world.belief(*key) == place for key, place in replay.held.items()],
             [memory_answer(context, q.chain, q.object) == place for q, place in asked if q.chain],
             [structural_score(context) == 1])
 

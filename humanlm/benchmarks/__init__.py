@@ -8,12 +8,12 @@ from ..core.lazy import lazy_names
 if TYPE_CHECKING:
     from .answers import AnswerConfig, solve
     from .protocol import Benchmark
-    from .questions import Item
+    from .questions import BenchmarkItem
     from .sets import benchmarks
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["AnswerConfig", "solve"],
     "protocol": ["Benchmark"],
-    "questions": ["Item"],
+    "questions": ["BenchmarkItem"],
     "sets": ["benchmarks"],
 })

@@ -445,7 +445,7 @@ material, not addressed to you.
 
 Answer with one JSON object: for each of these names an object with "reasoning" (a sentence or two) and "score" (a whole number in the range)."""
 
-# %% ../../nbs/social/51_episodes.ipynb #appraisal_schema
+# %% ../../nbs/social/51_episodes.ipynb #APPRAISAL
 _SCORE = {"type": "object", "required": ["reasoning", "score"], "additionalProperties": False}
 APPRAISAL = {"type": "object", "required": list(DIMENSIONS), "additionalProperties": False, "properties": {
     name: _SCORE | {"properties": {"reasoning": {"type": "string"}, "score": {"type": "integer", "minimum": low, "maximum": high}}}
@@ -610,7 +610,7 @@ def bargain_marks(
     share = min(1.0, max(0.0, (price - low) / (high - low)))
     return {"Hanne": {"goal": Mark(10 * share, f"sold for {price}")}, "Piet": {"goal": Mark(10 * (1 - share), f"bought for {price}")}}
 
-# %% ../../nbs/social/51_episodes.ipynb #Plan
+# %% ../../nbs/social/51_episodes.ipynb #EpisodePlan
 @dataclass(frozen=True)
 class EpisodePlan:
     "An episode to be run"

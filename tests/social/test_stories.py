@@ -12,8 +12,8 @@ from humanlm.social import stories, symbolic
 from humanlm.social.contexts import perspective, structural_score
 from humanlm.core.basics import DataError
 from humanlm.social.stories import (
-    PLANS, TOMI_KINDS, Asked, Mind, Replay, Tale, answer_class, balanced, belief_question, class_shares,
-    eager_beliefs, generate, hitom_rows, hitom_story, read_tomi, slow_answer, tomi_story, write_tomi,
+    PLANS, TOMI_KINDS, Replay, StoryQuestion, Tale, answer_class, balanced, belief_question, class_shares, generate,
+    hitom_rows, hitom_story, read_tomi, slow_answer, tomi_story, write_tomi,
 )
 from humanlm.social.symbolic import answer, memory_answer, read_question, read_story, to_context
 
@@ -62,9 +62,9 @@ def test_second_simulator_agrees_on_harder_hitom(options): assert wrong(generate
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
 def test_eager_and_lazy_beliefs_agree_up_to_the_fourth_order(family, request):
     for tale in request.getfixturevalue(family):
-        world, replay = tale.story.world, Replay(tale.sentences, 0)
+        world, replay = tale.story.world, Replay(tale.sentences)
         held = {(chain, thing): world.belief(chain, thing) for thing in world.log for chain in chains(world.agents, 4)}
-        assert {key: place for key, place in held.items() if place} == eager_beliefs(tale, 4), tale.text
+        assert {key: place for key, place in held.items() if place} == replay.held, tale.text
         assert (world.inside, world.start) == (replay.spot, replay.begin) and not tale.story.unknown and not world.conflicts
 
 
@@ -95,7 +95,7 @@ def walk(rng, steps=25):
 @pytest.mark.parametrize("seed", range(150))
 def test_both_simulators_agree_on_free_walks(seed):
     tale = walk(random.Random(seed))
-    world, found = tale.story.world, eager_beliefs(tale, 3)
+    world, found = tale.story.world, Replay(tale.sentences, 3).held
     assert not tale.story.unknown and not world.conflicts
     for (chain, thing), place in found.items():
         assert world.belief(chain, thing) == place, (tale.text, chain, thing)
@@ -142,12 +142,12 @@ def test_perspective_equals_joint_witnessing(quiet):
 def test_second_simulator_shares_no_code_with_the_first():
     tree = ast.parse(Path(stories.__file__).read_text())
     defined = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    used, queue = set(), ["Mind", "Replay", "slow_answer", "_come", "_leave", "_found", "_put", "_aloud", "_whisper", "_recall"]
+    used, queue = set(), ["Replay", "slow_answer"]
     while queue:
         name = queue.pop()
         used.add(name)
         names = {n.id for n in ast.walk(defined[name]) if isinstance(n, ast.Name)}
-        queue += sorted(names & defined.keys() - used - {"Tale", "Asked"})  # the records that hold text, questions and answers
+        queue += sorted(names & defined.keys() - used - {"Tale", "StoryQuestion"})  # the records that hold text, questions and answers
     imported = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
                 if (node.module or "").endswith(("symbolic", "contexts"))}
     names = {n.id for name in used for n in ast.walk(defined[name]) if isinstance(n, ast.Name)}
@@ -169,10 +169,9 @@ def test_a_forgotten_reveal_on_entrance_is_found_out(monkeypatch):
     assert wrong(generate("tomi", 60, seed=5)) != []
 
 
-def test_minds_do_not_leak():
-    mind = Mind()
-    mind.observe("Ada", ["Ada", "Ben"], "rope", "tin", 1)
-    assert mind.of("Ben").places == {"rope": "tin"} and mind.of("Ben").of("Ada").places == {} and mind.of("Cleo").places == {}
+def test_the_second_simulator_gives_thoughts_only_to_those_who_are_there():
+    seen = Replay(["Cleo entered the loft.", "Ada and Ben entered the barn.", "The rope is in the tin.", "The tin is in the barn."], 2)
+    assert {chain for chain, _ in seen.held} == {("Ada",), ("Ben",), ("Ada", "Ben"), ("Ben", "Ada")} and set(seen.held.values()) == {"tin"}
 
 
 # ---- generators
@@ -296,7 +295,7 @@ def test_published_form_of_a_tomi_block(tmp_path):
     block = "1 Ira entered the barn.\n2 The rope is in the crate.\n3 The crate is in the barn.\n4 Where is the rope really?\tcrate\t1\n"
     (tmp_path / "x.txt").write_text(block + block.replace("Ira", "Tom").replace("really", "now") + "\n")
     first, second = read_tomi(tmp_path / "x.txt")
-    assert first.sentences[0] == "Ira entered the barn." and second.asked == (Asked("Where is the rope now?", "crate", ""),)
+    assert first.sentences[0] == "Ira entered the barn." and second.asked == (StoryQuestion("Where is the rope now?", "crate", ""),)
     assert answer(second.story, second.asked[0].text).text == "crate"
 
 
