@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'STOPS', 'ASKS', 'PLACES',
-           'SYSTEM_FRAME', 'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill',
-           'name_speakers', 'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig',
-           'token_cap', 'stops', 'check_training', 'prompt', 'swap_system', 'swap_persona', 'target', 'make_rows',
-           'joint_row', 'RowIndex', 'level_index', 'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
+           'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill', 'name_speakers',
+           'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
+           'check_training', 'prompt', 'target', 'make_rows', 'joint_row', 'ParsePolicy', 'Parsed', 'parse',
+           'clean_reply']
 
 # %% ../../nbs/10_hierarchy.ipynb #import-re-from-collections
 import re
@@ -348,64 +348,6 @@ def prompt(
     context = name_speakers(first_and_last(example.context, config.context_messages), example.user_id)
     return [{"role": "system", "name": "", "content": system}, *context]
 
-# %% ../../nbs/10_hierarchy.ipynb #SYSTEM_FRAME
-SYSTEM_FRAME = ("<|im_start|>system\n", "<|im_end|>")
-
-
-def swap_system(
-    prompt: Sequence[dict] | str,              # messages, or a rendered prompt that begins with a system message
-    system: Sequence[dict] | str,              # parts or text of the new one
-    frame: tuple[str, str] = SYSTEM_FRAME,     # what stands around a system message in a rendered prompt
-) -> list[dict] | str:                         # like the prompt
-    "Put another system message in the place of the first one"
-    if isinstance(prompt, str):
-        start, end = _system_span(prompt, frame)
-        return prompt[:start] + tame(parts_text(system), _marks(frame)) + prompt[end:]
-    rest = prompt[1:] if prompt and prompt[0]["role"] == "system" else prompt
-    return [{"role": "system", "name": "", "content": system}, *rest]
-
-
-def _marks(frame):
-    return re.findall(r"<\|[^|]*\|>", "".join(frame))
-
-
-def _system_span(prompt, frame):
-    start, end = len(frame[0]), prompt.find(frame[1], len(frame[0]))
-    if not prompt.startswith(frame[0]) or end < 0:
-        problem = f"The prompt does not begin with a system message between {frame[0]!r} and {frame[1]!r}"
-        raise ConfigError(f"{problem}: {shorten(repr(prompt))}. Pass messages, or the marks of its template.")
-    if len({mark in prompt[start:end] for mark in PERSONA_MARKS}) > 1:
-        raise ConfigError(f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. Pass messages.")
-    return start, end
-
-# %% ../../nbs/10_hierarchy.ipynb #swap_persona
-def swap_persona(
-    prompt: Sequence[dict] | str,           # as for `swap_system`
-    persona: Persona | Mapping | str,       # the new one
-    frame: tuple[str, str] = SYSTEM_FRAME,  # as for `swap_system`
-) -> list[dict] | str:                      # like the prompt
-    "Put another persona between the marks of the old one"
-    text = tame(about_person(persona)) or UNKNOWN
-    if isinstance(prompt, str):
-        start, end = _system_span(prompt, frame)
-        return prompt[:start] + _between(prompt[start:end], tame(text, _marks(frame))) + prompt[end:]
-    content = prompt[0]["content"] if prompt else ""
-    new = _between(content, text) if isinstance(content, str) else _between_parts(content, text)
-    return [prompt[0] | {"content": new}, *prompt[1:]]
-
-
-def _between(text, persona):
-    head, start, tail = text.partition(PERSONA_MARKS[0])
-    _, end, tail = tail.partition(PERSONA_MARKS[1])
-    if not end: raise ConfigError(f"The system message has no persona between {' and '.join(PERSONA_MARKS)}.")
-    return f"{head}{start}\n{persona}\n{end}{tail}"
-
-
-def _between_parts(parts, persona):
-    places = [parts.index(markup(mark)) for mark in PERSONA_MARKS if markup(mark) in parts]
-    if len(places) < 2: raise ConfigError(f"The system message has no persona between {' and '.join(PERSONA_MARKS)}.")
-    return [*parts[:places[0] + 1], plain(f"\n{persona}\n"), *parts[places[1]:]]
-
 # %% ../../nbs/10_hierarchy.ipynb #TRACE
 TRACE = ("value", "stance", "emotion", "belief", "goal", "communication")
 
@@ -465,28 +407,6 @@ def joint_row(
         "stop": [closing(d.name)], "thinking": thinking, "form": "tag",
         "limits": text_limits([hierarchy[n] for n in levels]),
     }
-
-# %% ../../nbs/10_hierarchy.ipynb #RowIndex
-class RowIndex(NamedTuple):
-    "Where a row comes from"
-    example: int # position among the N examples
-    level: int   # position among the L levels
-
-
-def level_index(
-    row: int,        # position among the N·L rows
-    n_examples: int, # N
-) -> RowIndex:
-    "Find example and level of a row"
-    return RowIndex(row % n_examples, row // n_examples)
-
-
-def row_index(
-    where: RowIndex, # example and level
-    n_examples: int, # N
-) -> int:
-    "Find the row of an example and a level; the inverse of `level_index`"
-    return where.level * n_examples + where.example
 
 # %% ../../nbs/10_hierarchy.ipynb #ParsePolicy
 @dataclass(frozen=True)
