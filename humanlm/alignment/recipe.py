@@ -40,11 +40,10 @@ from ..data.records import DataConfig, Example, data_fingerprint, dataset_card, 
 from ..evaluation.measured import Measured, Results, Result
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
-from ..rewards.audit import audit, audit_requests, audit_table, load_probes
-from ..rewards.costs import judging_plan
+from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, OwnJudge, make_judge, require_auditable, same_judge_warning, second_config,
-    second_judge,
+    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, judging_plan, make_judge, require_auditable, same_judge_warning,
+    second_config, second_judge,
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
@@ -114,13 +113,13 @@ def judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test
     per_row = len(held_out) // max(1, len(test[:20])) * len(tested)
     audits = len(audited) * (1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values()))
     groups = sum(n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items())
-    rewarded = Asked("training", groups * s.rollout.num_prompts,
+    rewarded = Workload("training", groups * s.rollout.num_prompts,
                      sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
-    asked = [rewarded, *([Asked("audits", audits, audited)] if audited else [])]
+    asked = [rewarded, *([Workload("audits", audits, audited)] if audited else [])]
     second = second_config(s.judge) if audited else None
     return [*judging_plan(s.judge, asked, hierarchy),
-            *(judging_plan(second, [Asked("audits", audits // 4, audited)], hierarchy) if second else ()),
-            *judging_plan(s.test_judge, [Asked("evaluation", len(test) * per_row, held_out)], hierarchy),
+            *(judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy) if second else ()),
+            *judging_plan(s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy),
             *filter(None, [same_judge_warning(s.judge, s.test_judge)])]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
@@ -240,7 +239,7 @@ def audit_judge(run: Run) -> None:
         raise JudgeError("judge failed", f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
                          f"{config.max_failed_share:g}). {found['failed'].note}")
     keep_audit(path, "start", 0, found)
-    print(f"{aligned(audit_table(found))}\n", flush=True)
+    print(f"{found.table()}\n", flush=True)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def validation_score(run: Run, name: str, model: Any, tokenizer: Any) -> float:
