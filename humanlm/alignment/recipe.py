@@ -25,7 +25,7 @@ from humanlm.alignment.heldout import (
     REFERENCES, evaluate_model, judged, judges_record, reference_texts, settle_judges, tables,
 )
 from humanlm.alignment.lessons import (
-    asked_rows, check_prompts, cold_start_rows, faithful_lessons, level_tags, reply_lessons, training_texts,
+    asked_rows, check_prompts, cold_start_rows, level_tags, reply_lessons, training_texts,
 )
 from humanlm.alignment.modes import (
     MODES, PrefixConfig, check_mode, check_truth, hierarchy_of, row_count, settings_of, training_rows,
@@ -205,10 +205,10 @@ def check_settings(s: Settings) -> None:
 def cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach the base model the form of every answer"
     s, data = run.settings, run.work.data
-    rows = cold_start_rows(s, data)
+    rows, last = cold_start_rows(s, data)
     check_prompts(s, data, run.models, tokenizer, rows)
     lessons(run, stage, model, tokenizer, rows)
-    lessons(run, f"{stage}, faithful", model, tokenizer, faithful_lessons(s, data), run.checkpoints(stage) / "faithful")
+    lessons(run, f"{stage}, faithful", model, tokenizer, last, run.checkpoints(stage) / "faithful")
 
 
 def train_replies(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
