@@ -3216,7 +3216,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.rewards.rules._pool': ('rewards/rules.html#_pool', 'humanlm/rewards/rules.py'),
                                        'humanlm.rewards.rules._position': ('rewards/rules.html#_position', 'humanlm/rewards/rules.py'),
                                        'humanlm.rewards.rules._reach': ('rewards/rules.html#_reach', 'humanlm/rewards/rules.py'),
-                                       'humanlm.rewards.rules._rows': ('rewards/rules.html#_rows', 'humanlm/rewards/rules.py'),
                                        'humanlm.rewards.rules._say_emotion': ( 'rewards/rules.html#_say_emotion',
                                                                                'humanlm/rewards/rules.py'),
                                        'humanlm.rewards.rules._say_goal': ('rewards/rules.html#_say_goal', 'humanlm/rewards/rules.py'),
