@@ -33,7 +33,7 @@ from .questions import Item, Outcome, plain, read_text
 from ..models.prompts import fenced, fill
 from ..social.parsing import futures
 from humanlm.social.symbolic import (
-    Event, Question, baselines as place_baselines, parse_sentence, read_question, read_story, to_context,
+    Event, PlaceQuestion, baselines as place_baselines, parse_sentence, read_question, read_story, to_context,
 )
 from ..social.symbolic import Answer, answer as symbolic_answer, memory_answer
 
@@ -272,7 +272,7 @@ def chain_of(
     "Find who thinks about whom in a question, in the spelling of the context"
     asked = read_question(item.question)
     named = tuple(filter(None, (item.facts.get("char1"), item.facts.get("char2"))))
-    chain = asked.chain if isinstance(asked, Question) else named
+    chain = asked.chain if isinstance(asked, PlaceQuestion) else named
     if not chain:
         return "the question is about nobody's thoughts"
     known = {name.casefold(): name for name in context.agents}
@@ -292,7 +292,7 @@ async def simulate_memory(asker: Asker, item: Item, context: Context) -> Given:
     if isinstance(chain, str):
         return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
     asked = read_question(item.question)
-    question = f"Where will you look for the {asked.object}?" if isinstance(asked, Question) else item.question
+    question = f"Where will you look for the {asked.object}?" if isinstance(asked, PlaceQuestion) else item.question
     return await _remembering(asker, item, context, chain, question)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulate_chain
@@ -507,7 +507,7 @@ def whom(
 ) -> tuple[str, ...]:  # outermost first; empty: nobody
     "Find whose thoughts a question is about"
     asked = read_question(item.question)
-    if isinstance(asked, Question):
+    if isinstance(asked, PlaceQuestion):
         return asked.chain
     named = [name for name in re.findall(r"\b[A-Z][\w'’-]+", item.question.partition(" ")[2]) if name in item.source]
     return tuple(dict.fromkeys(named))[:1]
@@ -576,9 +576,9 @@ class Abstained(HumanLMError):
     "A solver that cannot know"
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_question
-def _question(item: Item) -> Question:
+def _question(item: Item) -> PlaceQuestion:
     asked = read_question(item.question)
-    if not isinstance(asked, Question):
+    if not isinstance(asked, PlaceQuestion):
         raise Abstained(asked.reason)
     return asked
 
@@ -622,7 +622,7 @@ def solve_memory(item: Item, context: Context | None = None) -> str:
     return found
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_stated
-def _stated(context: Context, asked: Question) -> str | None:
+def _stated(context: Context, asked: PlaceQuestion) -> str | None:
     "Read where an object is, or was at first, from the states of a record"
     events = (parse_sentence(clause) for step in decode(context).steps for clause in clauses(step.state))
     places = [event.container for event in events if isinstance(event, Event) and event.object == asked.object]
