@@ -25,7 +25,7 @@ from common import Clock, in_turns, serving
 from humanlm.benchmarks.answers import AnswerConfig, Asker, shown
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.models.client import Limits, chat_all, vllm_client
-from humanlm.benchmarks.questions import Item
+from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.benchmarks.contexts import write_stories
 from humanlm.benchmarks.respondent import AnswerFile, Respondent, answer_all
@@ -116,7 +116,7 @@ def main():
     print(f"Python {sys.version.split()[0]}, openai {metadata.version('openai')}; ", end="")
     with tempfile.TemporaryDirectory() as folder:
         write_stories("hitom", 100, 0, Path(folder) / "hitom.jsonl")
-        items: list[Item] = list(hitom.load(Path(folder) / "hitom.jsonl"))
+        items: list[BenchmarkItem] = list(hitom.load(Path(folder) / "hitom.jsonl"))
     with tempfile.TemporaryDirectory() as store, serving(latency=LATENCY, says=SAYS) as server:
         symbolic = StoredParser(SymbolicParser(), store)
         contexts = {text: asyncio.run(symbolic(text, "hitom")).context for text in {item.source for item in items}}

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .benchmarks.comparison import compare_runs
 from .benchmarks.contexts import load_items, one_of, parsing_plan
-from .benchmarks.questions import Item, Outcome
+from .benchmarks.questions import BenchmarkItem, ScoredAnswer
 from .benchmarks.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
 from .benchmarks.runs import GROUPS, TomRun, _Echo, make_run, run_once
 from .benchmarks.sets import benchmarks
-from .benchmarks.tables import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
+from humanlm.benchmarks.reports import (
+    CompareConfig, ReportLine, baseline_table, ceiling, compare_runs, folded, oddity_text, result_table,
+)
 from .core.basics import run_sync, shorten
 from .core.html import aligned
 from .core.commands import menu
@@ -29,9 +30,7 @@ from .models.client import price
 main = menu("tom")
 
 # %% ../nbs/83_tom.ipynb #todo
-def todo(
-    run: TomRun,
-) -> list[Item]:
+def todo(run: TomRun) -> list[BenchmarkItem]:
     "List the questions that have no answer yet"
     known = {o.id for o in read_outcomes(run.folder / "answers.jsonl") if not o.failed}
     return [item for item in run.loaded if item.id not in known]
@@ -48,7 +47,7 @@ class Cost(NamedTuple):
 # %% ../nbs/83_tom.ipynb #rehearse
 def rehearse(
     run: TomRun,         # made with `ask=False`
-    items: Sequence[Item],
+    items: Sequence[BenchmarkItem],
     most: int = 100,     # questions to rehearse, spread evenly; the rest is taken to be like them
 ) -> Cost:
     "Estimate what answering takes"
@@ -63,7 +62,7 @@ def rehearse(
     return Cost(round(times * used.calls), read, written, None if None in prices else tuple(prices), _otherwise(run, found))
 
 # %% ../nbs/83_tom.ipynb #_otherwise
-def _otherwise(run: TomRun, rehearsed: Sequence[Outcome]) -> str:
+def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
     "Say what would be asked in another way; the stand-in for a model's records has other people in it than the texts"
     known = [replace(o, notes=()) if o.context and isinstance(run.respondent.parser, _Echo) and "not in the context" in fall_back(o) else o
              for o in rehearsed]
@@ -73,7 +72,7 @@ def _otherwise(run: TomRun, rehearsed: Sequence[Outcome]) -> str:
 # %% ../nbs/83_tom.ipynb #refused
 def refused(
     run: TomRun,         # made with `ask=False`
-    items: Sequence[Item],
+    items: Sequence[BenchmarkItem],
 ) -> str:  # empty: none, or a model parses
     "Say how many texts a rule cannot parse"
     if not run.respondent.parses or isinstance(run.respondent.parser, _Echo):
@@ -91,9 +90,7 @@ def refused(
     return f"{run.respondent.parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no context; most often: {most}"
 
 # %% ../nbs/83_tom.ipynb #cost_text
-def cost_text(
-    cost: Cost,
-) -> str:
+def cost_text(cost: Cost) -> str:
     "Say what answering takes"
     if not cost.calls:
         return "none: nobody is asked"
@@ -117,11 +114,7 @@ def plan(
     return "\n".join(f"{name:<10}{value}" for name, value in lines.items() if value or name not in ("refused", "otherwise"))
 
 # %% ../nbs/83_tom.ipynb #show_run
-def show_run(
-    run: TomRun,
-    outcomes: Sequence[Outcome],
-    lines: Sequence[ReportLine],
-) -> None:
+def show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[ReportLine]) -> None:
     "Print the short form of a report"
     own, left_out = folded([line for line in lines if line.run == run.folder.name and " × " not in line.group])
     parts = [f"{run.benchmark.title}: {run.folder}", result_table(own[:40]) + left_out, baseline_table(lines), ceiling(lines), oddity_text(outcomes, 5)]
@@ -131,9 +124,7 @@ def show_run(
 RUN = "Answer a benchmark's questions and report, with intervals and trivial baselines. Run it again to go on after an interruption."
 
 # %% ../nbs/83_tom.ipynb #run_command
-def run_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def run_command(argv: Sequence[str]) -> int:  # exit code
     "Answer a benchmark's questions"
     s = parse(GROUPS, argv, RUN, f"the benchmark: {', '.join(benchmarks)}")
     benchmark = benchmarks[one_of(s.inputs, benchmarks, "benchmark")]
@@ -145,7 +136,8 @@ def run_command(
     for problem in loaded.problems[:10]:
         print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)
     failed = [_run_and_show(run, s) for run in runs]
-    whole = compare_runs([run.folder for run in runs], s.tom) if len(runs) > 1 else True
+    paired = CompareConfig(s.tom.out, resamples=s.tom.resamples, seed=s.tom.seed)
+    whole = compare_runs([run.folder for run in runs], paired) if len(runs) > 1 else True
     return int(max(failed) > s.tom.max_failed_share or not whole)
 
 # %% ../nbs/83_tom.ipynb #_run_and_show

@@ -3,17 +3,17 @@
 `humanlm tom run` asks them."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .answers import AnswerConfig, solve
     from .protocol import Benchmark
-    from .questions import Item
+    from .questions import BenchmarkItem
     from .sets import benchmarks
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "answers": ["AnswerConfig", "solve"],
     "protocol": ["Benchmark"],
-    "questions": ["Item"],
+    "questions": ["BenchmarkItem"],
     "sets": ["benchmarks"],
 })

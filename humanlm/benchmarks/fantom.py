@@ -18,14 +18,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from fastcore.basics import patch
 
 from ..core.basics import ConfigError, DataError, check_name, shorten
-from .protocol import Benchmark
-from .measures import Measure, class_f1, confusion, mean_of, weighted_f1
+from .protocol import Benchmark, Measure, class_f1, confusion, mean_of, weighted_f1
 from humanlm.benchmarks.questions import (
-    Item, Outcome, Reading, distinct, final_answer, literal_list, need, plain, read_choice, two_options, untagged,
-    word_f1, yes_no,
+    AnswerReading, BenchmarkItem, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice, two_options,
+    untagged, word_f1, yes_no,
 )
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS
@@ -59,9 +57,7 @@ KINDS = ("fact", *(f"tom:belief:{scenario}{form}" for scenario in ("inaccessible
          *(f"tom:{family}:{form}" for family in ("answerability", "info_accessibility") for form in ("list", "binary")))
 
 
-def kind_of(
-    qa: Mapping,
-) -> str:
+def kind_of(qa: Mapping) -> str:
     "Give the type of a question"
     kind = need(qa, "question_type")
     return check_name("fact" if kind.startswith("fact") else kind, KINDS, "question type")
@@ -121,9 +117,7 @@ def _without_options(question: str) -> str:
     return question.partition("\n(a)")[0].strip()
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #target_of
-def target_of(
-    question: str,
-) -> str:
+def target_of(question: str) -> str:
     "Find whose mind a question is about"
     found = re.findall(r"\bDoes (\w[^\n?.,]{0,60}?) know", question)[-1:] or re.findall(r"\b[Dd]oes (\w[\w'’-]*)", question)[:1]
     return found[0] if found else ""
@@ -132,10 +126,7 @@ def target_of(
 Closeness = Callable[[str, Sequence[str]], list[float]]
 
 
-def by_words(
-    said: str,
-    texts: Sequence[str],
-) -> list[float]:
+def by_words(said: str, texts: Sequence[str]) -> list[float]:
     "Compare an answer with texts by their words"
     return [word_f1(plain(text), plain(said)) for text in texts]
 
@@ -191,7 +182,7 @@ class Fantom(Benchmark):
               "back, and whoever joins later has not heard what was said before.")
 
     def items(self, row: dict, context: str = "short", split: str = "all", beliefs: Sequence[str] = ("choice", "free"),
-              similarity: str = "words") -> Iterable[Item]:
+              similarity: str = "words") -> Iterable[BenchmarkItem]:
         closeness(similarity)
         row = row if "question_type" not in row else {"short_context": row.get("context")} | row | {"beliefQAs": [row]}
         number = int("0" + re.match(r"\d*", need(row, "set_id"))[0])
@@ -202,22 +193,36 @@ class Fantom(Benchmark):
                 for kind in kinds_asked(qa, beliefs):
                     yield self._item(row, id + "-free" * (form_of(kind) == "free"), kind, qa, source, context, similarity)
 
-    def wished(self, item: Item) -> str:
+    def _item(self, row: dict, id: str, kind: str, qa: Mapping, source: str, context: str, similarity: str) -> BenchmarkItem:
+        gold, options = gold_of(qa, kind, id)
+        order, _, detail = str(qa.get("tom_type") or "").partition(":")
+        groups = {"scenario": scenario_of(qa, row, context) if kind != "fact" else "", "order": order, "detail": detail, "context": context}
+        groups = {name: value for name, value in groups.items() if value}
+        facts = facts_of(qa, kind, row, similarity)
+        return BenchmarkItem(id, row["set_id"], source, asked(qa, kind, row), kind, gold, options, groups, facts)
+
+    def wished(self, item: BenchmarkItem) -> str:
         "Say in which form the answer to a question is wanted"
         return self.wishes[form_of(item.kind)]
 
-    def parse(self, item: Item, text: str) -> Reading:
+    def parse(self, item: BenchmarkItem, text: str) -> AnswerReading:
         form = form_of(item.kind)
         if form == "multiple-choice":
             return read_choice(text, item.options)
         if form == "binary":
             return read_yes_no(text)
         said = final_answer(text)
-        return Reading(said, "read" if said else "empty", "sentence" if said else "")
+        return AnswerReading(said, "read" if said else "empty", "sentence" if said else "")
 
-    def score(self, item: Item, reading: Reading, text: str = "") -> dict[str, float]:
+    def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
         found = _SCORES[form_of(item.kind)](untagged(text), item, str(reading.value or ""))
         return {rule: float(score) for rule, score in found.items()}
+
+    def report(self, outcomes: Sequence[ScoredAnswer]) -> list[Measure]:
+        facts = mean_of("fact_word-f1", [(o.id, _cluster(o), o.scores.get("f1")) for o in outcomes if o.kind == "fact"])
+        found = [m for rule in self.rules for scenario in ("inaccessible", "accessible") for m in scenario_measures(outcomes, scenario, rule)]
+        main = [m for m in found if m.name == "set:ALL"][:1]
+        return [*main, *(m for m in found if m not in main), *[facts] * bool(facts.n or not found)]
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #gold_of
 def gold_of(
@@ -249,12 +254,7 @@ def _named(qa: Mapping, field: str) -> list[str]:
     return list(names(value))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #facts_of
-def facts_of(
-    qa: Mapping,
-    kind: str,
-    row: Mapping,
-    similarity: str,
-) -> dict[str, Any]:
+def facts_of(qa: Mapping, kind: str, row: Mapping, similarity: str) -> dict[str, Any]:
     "Say what scoring and the report need besides"
     conversation, _, part = row["set_id"].partition("-")
     facts = {"character": target_of(qa.get("question") or asked(qa, kind, row)), "conversation": conversation,
@@ -262,15 +262,6 @@ def facts_of(
     if form_of(kind) == "free":
         return facts | {"wrong": need(qa, "wrong_answer"), "similarity": similarity}
     return facts | {"wrong": _named(qa, "wrong_answer") if form_of(kind) == "list" else []}
-
-# %% ../../nbs/benchmarks/04_fantom.ipynb #_item
-@patch
-def _item(self: Fantom, row: dict, id: str, kind: str, qa: Mapping, source: str, context: str, similarity: str) -> Item:
-    gold, options = gold_of(qa, kind, id)
-    order, _, detail = str(qa.get("tom_type") or "").partition(":")
-    groups = {"scenario": scenario_of(qa, row, context) if kind != "fact" else "", "order": order, "detail": detail, "context": context}
-    return Item(id, row["set_id"], source, asked(qa, kind, row), kind, gold, options, {k: v for k, v in groups.items() if v},
-                facts_of(qa, kind, row, similarity))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #scenario_of
 def scenario_of(
@@ -286,9 +277,7 @@ def scenario_of(
     return "inaccessible" if context == "full" and missed else said
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #in_brackets
-def in_brackets(
-    text: str,
-) -> str:
+def in_brackets(text: str) -> str:
     "Give what stands in the only pair of brackets, or everything"
     return text.partition("[")[2].partition("]")[0] if text.count("[") == 1 else text
 
@@ -321,10 +310,7 @@ def official_choice(
     return said.startswith(starts) or f"({gold})" in said or said == gold
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #published_choice
-def published_choice(
-    said: str,
-    gold: str,
-) -> bool:
+def published_choice(said: str, gold: str) -> bool:
     "Apply the social-world-model project's rule for choices"
     return said.lower().startswith((f"({gold})", f"{gold})", f"{gold}."))
 
@@ -334,45 +320,43 @@ _KNOWS = {"no": re.compile(r"\b(?:does not|doesn['’]t|cannot|can['’]t|did no
           "yes": re.compile(r"\bknows\b|\bcan answer\b|\btrue\b", re.I)}
 
 
-def read_yes_no(
-    text: str,
-) -> Reading:
+def read_yes_no(text: str) -> AnswerReading:
     "Read a yes or no; both at once is neither"
     said = final_answer(text)
     words = plain(said).split()
     found = {word for word in _BOTH if word in words} or {word for word, pattern in _KNOWS.items() if pattern.search(said)}
     if len(found) == 1 or (len(found) == 2 and words[0] in found):
         word = words[0] if words[0] in found else found.pop()
-        return Reading(word, "read", "bare" if said.lower() == word else "marked" if words == [word] else "sentence")
-    return Reading(None, "several" if found else "unreadable" if said else "empty")
+        return AnswerReading(word, "read", "bare" if said.lower() == word else "marked" if words == [word] else "sentence")
+    return AnswerReading(None, "several" if found else "unreadable" if said else "empty")
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #score_list
-def score_list(said: str, item: Item, value: str) -> dict[str, bool]:
+def score_list(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]:
     "Score a list by the three rules"
     tried = {"correct": (in_brackets(value), _has_word), "official": (said, _has_part), "published": (in_brackets(said), _has_part)}
     return {rule: bool(said) and not any(listed_right(answer, item.gold, item.facts["wrong"], has)) for rule, (answer, has) in tried.items()}
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #score_binary
-def score_binary(said: str, item: Item, value: str) -> dict[str, bool]:
+def score_binary(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]:
     "Score a yes or no by the three rules"
     gold = BINARY[item.gold]
     ours = {} if gold < 0 else {"correct": BINARY.get(value, -1) == gold}
     return ours | dict.fromkeys(("official", "published"), yes_no(said) == gold)
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #score_choice
-def score_choice(said: str, item: Item, value: str) -> dict[str, bool]:
+def score_choice(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]:
     "Score a choice by the three rules"
     return {"correct": value == item.gold, "official": official_choice(said, item.gold), "published": published_choice(said, item.gold)}
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #score_free
-def score_free(said: str, item: Item, value: str) -> dict[str, float]:
+def score_free(said: str, item: BenchmarkItem, value: str) -> dict[str, float]:
     "Score a free answer about a belief; by the authors' rule only if vectors were compared"
     similarity = item.facts["similarity"]
     good, overlap = nearer(value, str(item.gold), item.facts["wrong"], similarity)
     return {"correct": good, "f1": overlap} | ({} if similarity == "words" else {"official": good})
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #score_fact
-def score_fact(said: str, item: Item, value: str) -> dict[str, float]:
+def score_fact(said: str, item: BenchmarkItem, value: str) -> dict[str, float]:
     "Score a fact"
     return {"f1": word_f1(str(item.gold), value)}
 
@@ -380,44 +364,40 @@ def score_fact(said: str, item: Item, value: str) -> dict[str, float]:
 _SCORES = {"multiple-choice": score_choice, "list": score_list, "binary": score_binary, "free": score_free, "fact": score_fact}
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #_cluster
-def _cluster(o: Outcome) -> str:
+def _cluster(o: ScoredAnswer) -> str:
     return str(o.facts.get("conversation", o.set_id))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #all_right
 def all_right(
     name: str,
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[ScoredAnswer],
     value: str,              # the scenario
     rule: str,
-    key: Callable[[Outcome], str] = lambda o: o.set_id,
+    key: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
 ) -> Measure:
     "Measure the share of sets, or other units, with everything right"
-    sets: dict[str, list[Outcome]] = {}
+    sets: dict[str, list[ScoredAnswer]] = {}
     for o in outcomes:
         sets.setdefault(key(o), []).append(o)
     return mean_of(name, [(unit, _cluster(found[0]), min(o.scores[rule] for o in found)) for unit, found in sets.items()], "scenario", value)
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #mean_right
-def mean_right(name: str, outcomes: Iterable[Outcome], value: str, rule: str) -> Measure:
+def mean_right(name: str, outcomes: Iterable[ScoredAnswer], value: str, rule: str) -> Measure:
     "Measure the share of questions that are right"
     return mean_of(name, [(o.id, _cluster(o), o.scores[rule]) for o in outcomes], "scenario", value)
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #_free
-def _free(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def _free(outcomes: Iterable[ScoredAnswer]) -> list[ScoredAnswer]:
     return [o for o in outcomes if form_of(o.kind) == "free"]
 
 
-def _compared(outcomes: Iterable[Outcome]) -> str:
+def _compared(outcomes: Iterable[ScoredAnswer]) -> str:
     "Name the ways in which free answers were compared"
     ways = sorted({str(o.facts.get("similarity")) for o in _free(outcomes)})
     return f" ({', '.join(ways)})" if ways else ""
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #set_measures
-def set_measures(
-    outcomes: Sequence[Outcome],
-    value: str,
-    rule: str,
-) -> list[Measure]:
+def set_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> list[Measure]:
     "Measure sets, parts and conversations with everything right; none if only choices were answered"
     if not any(form_of(o.kind) in ("list", "binary") for o in outcomes):
         return []
@@ -429,11 +409,7 @@ def set_measures(
         all_right(f"{unit}:ALL*{_compared(outcomes)}", outcomes, value, rule, key), all_right(f"{unit}:ALL", five, value, rule, key))]
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #belief_measures
-def belief_measures(
-    outcomes: Sequence[Outcome],
-    value: str,
-    rule: str,
-) -> list[Measure]:
+def belief_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> list[Measure]:
     "Measure choices and free answers about beliefs, and either by order"
     free, choices, how = _free(outcomes), [o for o in outcomes if form_of(o.kind) == "multiple-choice"], _compared(outcomes)
     good = [(o.id, _cluster(o), o.scores["f1"]) for o in free if o.scores[rule]]
@@ -447,17 +423,14 @@ def belief_measures(
     return found
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #said_binary
-def said_binary(
-    o: Outcome,
-    rule: str,
-) -> int:  # 1, 0, or -1
+def said_binary(o: ScoredAnswer, rule: str) -> int:  # 1, 0, or -1
     "Give the yes or no that an answer counts as"
     return BINARY.get(o.value, -1) if rule == "correct" else yes_no(untagged(o.answer))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #binary_f1
 def binary_f1(
     name: str,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     value: str,
     rule: str,
     of: Callable = weighted_f1,   # or `class_f1`
@@ -468,12 +441,12 @@ def binary_f1(
     return Measure(name, "scenario", value, tuple(o.id for o in known), tuple(map(_cluster, known)), parts, of)
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #_listed
-def _listed(o: Outcome, rule: str) -> str:
+def _listed(o: ScoredAnswer, rule: str) -> str:
     "Give the part of a list answer that a rule looks at"
     return o.answer if rule == "official" else in_brackets(o.answer if rule == "published" else str(o.value or ""))
 
 
-def _reason(o: Outcome, rule: str) -> str:
+def _reason(o: ScoredAnswer, rule: str) -> str:
     "Say what is wrong with a wrong answer"
     if o.kind.endswith("binary"):
         return {0: "false_negative", 1: "false_positive", -1: "irrelevant_response"}[said_binary(o, rule)]
@@ -482,7 +455,7 @@ def _reason(o: Outcome, rule: str) -> str:
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #wrong_reasons
 def wrong_reasons(
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[ScoredAnswer],
     what: str,             # lists or binary
     value: str,
     rule: str,
@@ -494,7 +467,7 @@ def wrong_reasons(
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #by_character
 def by_character(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     rule: str,
 ) -> dict[tuple[str, str], list[tuple[float, int | None]]]:  # set and person → (right, what was said)
     "Collect for each person what is right and what was said"
@@ -511,11 +484,7 @@ def by_character(
     return found
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #character_measures
-def character_measures(
-    outcomes: Sequence[Outcome],
-    value: str,
-    rule: str,
-) -> list[Measure]:
+def character_measures(outcomes: Sequence[ScoredAnswer], value: str, rule: str) -> list[Measure]:
     "Measure persons with everything right, and with the same answer throughout"
     people, cluster = by_character(outcomes, rule), {o.set_id: _cluster(o) for o in outcomes}
     right = [(f"{s}/{p}", cluster[s], float(all(r for r, _ in rows))) for (s, p), rows in people.items()]
@@ -525,10 +494,10 @@ def character_measures(
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #scenario_outcomes
 def scenario_outcomes(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     scenario: str,    # inaccessible or accessible
     rule: str,
-) -> list[Outcome]:
+) -> list[ScoredAnswer]:
     "Choose the questions about minds that a scenario counts"
     tom = [o for o in outcomes if o.kind.startswith("tom") and rule in o.scores]
     missed = {o.set_id for o in tom if o.groups.get("scenario") != "accessible"}
@@ -536,7 +505,7 @@ def scenario_outcomes(
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #family_measures
 def family_measures(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     value: str,
     rule: str,
     family: str,    # answerability or info_accessibility
@@ -548,11 +517,7 @@ def family_measures(
             binary_f1(f"{family}:binary-f1", of(f":{family}:binary"), value, rule, f1)]
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #scenario_measures
-def scenario_measures(
-    outcomes: Sequence[Outcome],
-    scenario: str,
-    rule: str,
-) -> list[Measure]:
+def scenario_measures(outcomes: Sequence[ScoredAnswer], scenario: str, rule: str) -> list[Measure]:
     "Give all measures of one scenario by one rule"
     target, mark = scenario_outcomes(outcomes, scenario, rule), "" if rule == "correct" else f" ({rule} rule)"
     sets = set_measures(target, scenario, rule)
@@ -563,11 +528,3 @@ def scenario_measures(
     found += wrong_reasons([o for o in target if "answerability:list" in o.kind], "lists", scenario, rule)
     found += wrong_reasons([o for o in target if o.kind.endswith("binary")], "binary", scenario, rule)
     return [replace(m, name=m.name + mark) for m in found if m.n]
-
-# %% ../../nbs/benchmarks/04_fantom.ipynb #report
-@patch
-def report(self: Fantom, outcomes: Sequence[Outcome]) -> list[Measure]:
-    facts = mean_of("fact_word-f1", [(o.id, _cluster(o), o.scores.get("f1")) for o in outcomes if o.kind == "fact"])
-    found = [m for rule in self.rules for scenario in ("inaccessible", "accessible") for m in scenario_measures(outcomes, scenario, rule)]
-    main = [m for m in found if m.name == "set:ALL"][:1]
-    return [*main, *(m for m in found if m not in main), *[facts] * bool(facts.n or not found)]

@@ -36,7 +36,7 @@ COMMANDS = {
     "humanual build": Command("humanlm.humanual:build_command", "from conversations to training sets: filters, splits, personas, rows, card"),
     "tom": Command("humanlm.tom:main", "ask who knows what: benchmarks about other minds, and social contexts"),
     "tom run": Command("humanlm.tom:run_command", "answer a benchmark's questions: tom run hitom --model.name NAME", _AGAIN),
-    "tom compare": Command("humanlm.benchmarks.comparison:compare_command", "compare runs on the same questions: tom compare A B", _AGAIN),
+    "tom compare": Command("humanlm.benchmarks.reports:compare_command", "compare runs on the same questions: tom compare A B", _AGAIN),
     "tom contexts": Command("humanlm.benchmarks.contexts:contexts_command", "write the social contexts of texts, or check such a file", _AGAIN),
     "tom generate": Command("humanlm.benchmarks.contexts:generate_command", "make stories with questions, answers and exact contexts"),
     "tom serve-viewer-data": Command("humanlm.benchmarks.contexts:viewer_command", "show contexts in a browser", "the page is closed"),

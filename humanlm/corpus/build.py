@@ -109,9 +109,7 @@ def input_state(
     return {str(p.relative_to(path)): [p.stat().st_size, p.stat().st_mtime_ns] for p in files}
 
 # %% ../../nbs/corpus/10_build.ipynb #open_build
-def open_build(
-    settings: Settings,
-) -> Path:
+def open_build(settings: Settings) -> Path:
     "Make the folder of a build, or go on in one; `ConfigError` if it is another build's"
     folder = Path(settings.build.out)
     open_run(folder.parent, folder.name, "", settings.fresh)
@@ -158,10 +156,7 @@ def read_source(
     return kept.read_text("utf-8") if kept.exists() else ""
 
 # %% ../../nbs/corpus/10_build.ipynb #select_from
-def select_from(
-    s: Settings,
-    store: RowStore,
-) -> Plan:
+def select_from(s: Settings, store: RowStore) -> Plan:
     "Select from what was read; where nothing is left, say what was met"
     try: return select(store.records(), s.build, s.persona, at_replies=s.build.source != "youtube")
     except DataError as e:
@@ -208,10 +203,7 @@ def describe(
     return people, failures
 
 # %% ../../nbs/corpus/10_build.ipynb #refuse_leaks
-def refuse_leaks(
-    plan: Plan,
-    c: BuildConfig,
-) -> None:
+def refuse_leaks(plan: Plan, c: BuildConfig) -> None:
     "Raise `DataError` if a plan leaks, or trains on nothing"
     found = [leak for leak in find_leaks(plan, c.known) if leak.found]
     expected = c.compat_turns and all(leak.what.startswith("root context") for leak in found)

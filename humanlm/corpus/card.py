@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.html import escape, table_cell
+from ..core.html import Table, escape, table_cell
 from ..data.files import Faults
 from ..data.formats import FAULTS, NOTES
 from .personas import Failure
@@ -42,8 +42,8 @@ def fault_table(
     "Show what was met, how often, and examples if there are any"
     rows = [row for line in lines for row in _table_rows(line)]
     columns = 3 if any(row[2] for row in rows) else 2
-    shown = [(what, number, "for example"), ("---", "---:", "---"), *rows]
-    return "\n".join(f"| {' | '.join(row[:columns])} |" for row in shown) if rows else "None."
+    table = Table((what, number, "for example")[:columns], [row[:columns] for row in rows], "lrl")
+    return table.markdown() if rows else "None."
 
 # %% ../../nbs/corpus/08_card.ipynb #HEAD
 HEAD = ("split", "replies", "without persona", "people", "also in train", "discussions", "~tokens per reply", "~tokens of context",
@@ -56,18 +56,16 @@ def split_table(
     most: int | None = None,  # most messages of a context that prompts show; None: all
 ) -> str:  # Markdown
     "Show sizes and typical lengths of splits"
-    head = [f"| {' | '.join(HEAD)} |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
-    return "\n".join([*head, *(_split_line(plan, name, note, most) for name, note in notes.items())])
+    def cells(name: str, note: Mapping) -> list[str]:
+        mine = plan.records[plan.fate == CODE[name.removesuffix("_dropout")]]
+        people, talks = (np.unique(mine[column]) for column in ("user", "context"))
+        trained = int(np.isin(people, plan.records["user"][plan.fate == TRAIN]).sum())
+        reply, context = (int(np.median(chars) / 4 + 0.5) if len(mine) else 0 for chars in (mine["reply"], mine["chars"] - mine["reply"]))
+        cut = 0 if most is None else int((mine["turn"] > most).sum())
+        numbers = (note["rows"], note["undescribed"], len(people), trained, len(talks), reply, context, cut)
+        return [name, *(f"{value:,}" for value in numbers)]
 
-# %% ../../nbs/corpus/08_card.ipynb #_split_line
-def _split_line(plan, name, note, most):
-    mine = plan.records[plan.fate == CODE[name.removesuffix("_dropout")]]
-    people, talks = (np.unique(mine[column]) for column in ("user", "context"))
-    trained = int(np.isin(people, plan.records["user"][plan.fate == TRAIN]).sum())
-    reply, context = (int(np.median(chars) / 4 + 0.5) if len(mine) else 0 for chars in (mine["reply"], mine["chars"] - mine["reply"]))
-    cut = 0 if most is None else int((mine["turn"] > most).sum())
-    cells = (note["rows"], note["undescribed"], len(people), trained, len(talks), reply, context, cut)
-    return f"| {' | '.join([name, *(f'{value:,}' for value in cells)])} |"
+    return Table(HEAD, [cells(name, note) for name, note in notes.items()]).markdown()
 
 # %% ../../nbs/corpus/08_card.ipynb #Account
 class Account(NamedTuple):
@@ -130,9 +128,7 @@ def _silent(a):
     return f"Rows without a persona: {n:,}. Their prompts say that nothing is known about the person." if n else ""
 
 # %% ../../nbs/corpus/08_card.ipynb #card
-def card(
-    a: Account,
-) -> str:  # Markdown
+def card(a: Account) -> str:  # Markdown
     "Describe a build"
     parts = [
         f"# {escape(a.title)}", escape(a.about), "\n".join(fill(escape(s), 180) for s in a.sentences),

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['name_hash', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 'STRANGER', 'EVIDENCE', 'BEFORE',
-           'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'make_index', 'chance', 'keep_share', 'keep_active',
-           'in_order', 'keep_first', 'count_fates', 'Groups', 'part', 'split_post', 'split_user', 'split_user_time',
-           'TurnCounts', 'turn_counts', 'split_turn', 'split', 'Evidence', 'choose_evidence', 'drop_strangers']
+           'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_share', 'keep_active', 'in_order',
+           'keep_first', 'count_fates', 'Groups', 'part', 'split_post', 'split_user', 'split_user_time', 'TurnCounts',
+           'turn_counts', 'split_turn', 'split', 'Evidence', 'choose_evidence', 'drop_strangers']
 
 # %% ../../nbs/corpus/01_partition.ipynb #import-hashlib-from-collections
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -41,21 +41,6 @@ class Index(NamedTuple):
     def __getitem__(self, rows: np.ndarray) -> "Index":
         "Choose rows; as for arrays"
         return Index(*(a[rows] for a in tuple(self)))
-
-# %% ../../nbs/corpus/01_partition.ipynb #make_index
-def make_index(
-    users: list[str],
-    contexts: list[str],
-    times: list[float],
-    turns: list[int] | None = None,    # None: all 1
-    targets: list[bool] | None = None,  # None: all
-) -> Index:
-    "Make an index from names; the id of a row is user, context and time"
-    keys = [hash64(f"{u}|{c}|{t}|{n}") for u, c, t, n in zip(users, contexts, times, turns or [1] * len(users))]
-    names = (np.array([*map(hash64, values)], np.uint64) for values in (users, contexts))
-    turn = np.ones(len(users), int) if turns is None else np.array(turns, int)
-    target = np.ones(len(users), bool) if targets is None else np.array(targets, bool)
-    return Index(np.array(keys, np.uint64), *names, np.array(times, float), turn, target)
 
 # %% ../../nbs/corpus/01_partition.ipynb #chance
 def chance(
@@ -126,11 +111,11 @@ TRAIN, VAL, TEST, SEEN, UNSEEN, TURNS, EARLY, STRANGER, EVIDENCE, BEFORE, NEWCOM
 
 
 def count_fates(
-    fate: np.ndarray,  # [N] places in `FATES`
+    fate: np.ndarray,  # [N] places among the names; below 0: not decided
+    names: Iterable[str] = FATES,
 ) -> dict[str, int]:  # only those that occur
     "Count what became of the rows"
-    counts = np.bincount(fate, minlength=len(FATES))
-    return {name: int(n) for name, n in zip(FATES, counts) if n}
+    return {name: n for i, name in enumerate(names) if (n := int((fate == i).sum()))}
 
 # %% ../../nbs/corpus/01_partition.ipynb #Groups
 class Groups(NamedTuple):

@@ -24,7 +24,7 @@ from humanlm.corpus.personas import (
     Failure, PersonaConfig, Said, ask_personas, persona_items, rule_corpus, rule_persona,
 )
 from .selection import CODE, Plan, SelectConfig, first_rows, index_of
-from .store import LogEntry, RowStore, clean_text
+from .store import RowStore, clean_text
 
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
 class Evidence(NamedTuple):
@@ -35,9 +35,7 @@ class Evidence(NamedTuple):
     until: np.ndarray  # [U] place of each one's first predicted row
 
 # %% ../../nbs/corpus/06_people.ipynb #find_evidence
-def find_evidence(
-    plan: Plan,
-) -> Evidence:
+def find_evidence(plan: Plan) -> Evidence:
     "Find the evidence of everyone who has a row left"
     names, first = first_rows(plan)
     rows = np.flatnonzero(plan.used & np.isin(plan.records["user"], names))
@@ -80,24 +78,6 @@ def _sample(store, plan):
     chosen = rows[np.argsort(chance(plan.records["key"][rows]), kind="stable")[:SAMPLE]]
     for entry in store.fetch(plan.records[chosen]): yield entry.user_id, entry.reply
 
-# %% ../../nbs/corpus/06_people.ipynb #_Index
-class _Index:
-    "Where each persona lies"
-    def __init__(self): self.rows, self.end = [], 0
-
-    def add(self, file, user, persona):
-        "Append a persona"
-        self.end += file.write(to_json(persona).encode())
-        self.rows.append((user, self.end, persona_items(persona.fields), len(format_persona(persona.fields))))
-
-    def save(self, path):
-        users, *numbers = zip(*self.rows) if self.rows else [()] * 4
-        arrays = dict(zip(("ends", "items", "chars"), (np.array(n, np.int64) for n in numbers)))
-        with atomic_path(path) as new: np.savez(new, users=np.array(users, np.uint64), **arrays)
-
-# %% ../../nbs/corpus/06_people.ipynb #_clean
-def _clean(fields): return json.loads(clean_text(json.dumps(fields, ensure_ascii=False)))
-
 # %% ../../nbs/corpus/06_people.ipynb #write_people
 def write_people(
     path: Path,          # file to make; the index goes beside it
@@ -108,7 +88,7 @@ def write_people(
     client: ChatClient | None = None,  # None: rules
 ) -> list[Failure]:
     "Write the personas of everyone who has a row left"
-    index, failures = _Index(), []
+    index, end, failures = [], 0, []
     corpus = None if client else rule_corpus(_sample(store, plan))
     with atomic_path(path) as new, open(new, "wb") as file:
         for batch in batches(store, plan, contexts=client is not None):
@@ -117,8 +97,12 @@ def write_people(
             failures += failed
             for user, fields in written.items():
                 hash_, until = batch.until[user]
-                index.add(file, hash_, Persona(user, "", _clean(fields), tuple(s.id for s in batch.said[user]), until))
-    index.save(path.with_suffix(".npz"))
+                whole = json.loads(clean_text(json.dumps(fields, ensure_ascii=False)))
+                end += file.write(to_json(Persona(user, "", whole, tuple(s.id for s in batch.said[user]), until)).encode())
+                index.append((hash_, end, persona_items(whole), len(format_persona(whole))))
+    users, *numbers = zip(*index) if index else [()] * 4
+    arrays = dict(zip(("ends", "items", "chars"), (np.array(n, np.int64) for n in numbers)))
+    with atomic_path(path.with_suffix(".npz")) as new: np.savez(new, users=np.array(users, np.uint64), **arrays)
     return failures
 
 # %% ../../nbs/corpus/06_people.ipynb #People
@@ -148,10 +132,7 @@ class People:
 KEPT = 4096  # personas in memory
 
 # %% ../../nbs/corpus/06_people.ipynb #prompt_chars
-def prompt_chars(
-    plan: Plan,
-    people: People | None,
-) -> np.ndarray:  # [N] int64
+def prompt_chars(plan: Plan, people: People | None) -> np.ndarray:  # [N] int64
     "Count the characters of persona and context"
     chars = plan.records["chars"].astype(np.int64)
     if people is None or not len(people.users): return chars

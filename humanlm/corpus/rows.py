@@ -59,9 +59,7 @@ def make_voice(
 _ESCAPED = bytes((*range(32), *b'"\\'))
 
 
-def quoted(
-    text: str,
-) -> str:
+def quoted(text: str) -> str:
     "Write a text as JSON"
     data = text.encode("utf-8", "surrogatepass")
     return f'"{text}"' if len(data.translate(None, _ESCAPED)) == len(data) else encode_basestring(text)
@@ -124,10 +122,7 @@ def messages(
     return [row.voice.systems[key][0], *first_and_last(row.talk, c.context_messages)]
 
 # %% ../../nbs/corpus/07_rows.ipynb #is_described
-def is_described(
-    row: Made,
-    c: HierarchyConfig,
-) -> bool:
+def is_described(row: Made, c: HierarchyConfig) -> bool:
     "Tell whether the prompts of a row say anything about its person"
     key = (id(c), row.split)
     if key not in row.voice.systems:
@@ -255,10 +250,7 @@ def rule_thought(
     return f"{last.name or 'Somebody'} wrote: {shorten(last.content, 80)} {asks}{own} I answer as I always do."
 
 # %% ../../nbs/corpus/07_rows.ipynb #check_thought
-def check_thought(
-    text: str,
-    reply: str,
-) -> str:
+def check_thought(text: str, reply: str) -> str:
     "Give a thought without tags; ValueError says why it cannot be used"
     thought = clean_text(text).replace("<think>", "").replace("</think>", "").strip()
     if not thought: raise ValueError("the thought is empty")

@@ -178,44 +178,31 @@ def fill(
     tell: Callable[[int], Any] = lambda n: None,  # is told how many rows were read, part by part
 ) -> None:
     "Read a source into a store, from where an earlier process stopped"
-    notes = store.notes
-    if notes and notes[-1]["done"]: return
-    read = notes[-1]["read"] if notes else 0
-    faults = Faults()
-    reading = _Reading(source(read, faults), read, size)
-    while not reading.done:
-        store.add(reading.part(), lambda: reading.note() | faults.to_dict())
-        faults.clear()
-        tell(reading.read)
+    notes, faults = store.notes, Faults()
+    now = {"read": notes[-1]["read"] if notes else 0, "rows": 0, "done": bool(notes) and notes[-1]["done"]}
+    steps = source(now["read"], faults)
 
-# %% ../../nbs/corpus/02_store.ipynb #_Reading
-class _Reading:
-    "A source, cut into parts"
-    def __init__(self, steps, read, size):
-        self.steps, self.read, self.size, self.done, self.rows = steps, read, size, False, 0
-
-    def note(self): return {"read": self.read, "rows": self.rows, "done": self.done}
-
-    def part(self):
-        self.rows = 0
-        for number, entries in self.steps:
-            self.read = number
+    def part() -> Iterator[LogEntry]:
+        now["rows"] = 0
+        for number, entries in steps:
+            now["read"] = number
             yield from entries
-            self.rows += 1
-            if self.rows >= self.size: return
-        self.done = True
+            now["rows"] += 1
+            if now["rows"] >= size: return
+        now["done"] = True
+
+    while not now["done"]:
+        store.add(part(), lambda: now | faults.to_dict())
+        faults.clear()
+        tell(now["read"])
 
 # %% ../../nbs/corpus/02_store.ipynb #total_faults
-def total_faults(
-    store: RowStore,
-) -> Faults:
+def total_faults(store: RowStore) -> Faults:
     "Add up what was met while reading"
     return sum((Faults(note["counts"], note["examples"]) for note in store.notes), Faults())
 
 
-def rows_read(
-    store: RowStore,
-) -> int:
+def rows_read(store: RowStore) -> int:
     "Count the rows of the source: those that became entries, and those that were left out"
     return sum(note["entries"] + left_out(note["counts"]) for note in store.notes)
 

@@ -27,9 +27,8 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, read_jsonl, shorten
 from .records import Example, Message, Persona, conversation_html
-from .files import FILE_FAULTS, FILE_NOTES, Faults, FileRow, RowFault
+from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, Faults, FileRow, RowFault, time_note, utc_seconds
 from .mail import MAIL_FAULTS, MAIL_NOTES, mail_rows, read_who, thread_subject
-from .times import TIME_NOTES, time_note, utc_seconds
 from .persona import GONE, PERSONA_BLOCKS
 
 # %% ../../nbs/data/06_formats.ipynb #SOURCES

@@ -6,17 +6,9 @@
 __all__ = ['MODES', 'request_key', 'ReplyFile', 'DiskCache', 'ModelReplies', 'CacheSize', 'Recording', 'recorded_client']
 
 # %% ../../nbs/models/03_cache.ipynb #import-asyncio-import-hashlib
-import asyncio
-import hashlib
-import json
-import os
-import sqlite3
-import threading
-import time
-import weakref
+import asyncio, hashlib, json, os, sqlite3, threading, time, weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -25,10 +17,8 @@ from typing import NamedTuple
 from fastcore.basics import patch
 
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorten, write_jsonl
-from ..core.html import table_cell
-from humanlm.models.client import (
-    CacheError, ChatReply, ChatRequest, Client, LLMError, PerLoop, Usage, redact, without_keys,
-)
+from ..core.html import Table
+from .client import CacheError, ChatReply, ChatRequest, Client, LLMError, PerLoop, Usage, redact, without_keys
 
 # %% ../../nbs/models/03_cache.ipynb #_OPEN
 _OPEN = (None, "", (), [], {})
@@ -72,6 +62,13 @@ _TABLES = ("""CREATE TABLE IF NOT EXISTS replies(id INTEGER PRIMARY KEY, key TEX
            "CREATE TABLE IF NOT EXISTS claims(key TEXT PRIMARY KEY, owner TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
            "CREATE TABLE IF NOT EXISTS hits(model TEXT PRIMARY KEY, hits INTEGER NOT NULL, saved REAL)",
            f"PRAGMA user_version = {_VERSION}")
+_ADD = """INSERT OR REPLACE INTO replies(key, model, said, bytes, tokens_in, tokens_out, cost, made)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+_COUNT = """INSERT INTO hits VALUES (?, 1, ?)
+    ON CONFLICT(model) DO UPDATE SET hits = hits + 1, saved = saved + excluded.saved"""
+_CLAIM = """INSERT INTO claims SELECT :key, :owner, :now + :lease
+    WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = :key AND made > :since)
+    ON CONFLICT(key) DO UPDATE SET owner = excluded.owner, until = excluded.until WHERE until < :now OR owner = :owner"""
 
 # %% ../../nbs/models/03_cache.ipynb #_writing
 @contextmanager
@@ -119,7 +116,7 @@ _ADVICE = {
     "SQLITE_CORRUPT": "It is damaged. Move it away; its replies will be asked for again.",
     "SQLITE_READONLY": "It cannot be written. Check its permissions, or choose another folder.",
     "SQLITE_CANTOPEN": "It cannot be opened. Check the folder and its permissions, or choose another folder.",
-    "SQLITE_FULL": "The disk is full. Make room, or prune the cache.",
+    "SQLITE_FULL": "The disk is full. Make room, or choose another folder.",
     "SQLITE_BUSY": "Another process has held it for 30 s. End that process, or choose another folder.",
 }
 
@@ -135,11 +132,7 @@ def _explained(path: Path, error: Exception) -> CacheError:
 class ReplyFile:
     "Replies and claims in one SQLite file that any number of processes and threads share"
 
-    def __init__(
-        self,
-        path: str | Path,                        # made on first use
-        clock: Callable[[], float] = time.time,  # seconds since 1970
-    ):
+    def __init__(self, path: str | Path, clock: Callable[[], float] = time.time):  # made on first use; seconds since 1970
         self.path, self.clock = Path(path), clock
         self._lock, self._process, self._connections, self._hits = threading.RLock(), 0, [], []
 
@@ -155,24 +148,14 @@ class ReplyFile:
             except (sqlite3.Error, OSError, ValueError, TypeError) as e:
                 raise _explained(self.path, e) from e
 
-    def find(
-        self,
-        key: str,            # from `request_key`
-        since: float = -1.0, # older replies do not count (seconds since 1970)
-    ) -> ChatReply | None:
+    def find(self, key: str, since: float = -1.0) -> ChatReply | None:  # since: older replies do not count (seconds since 1970)
         "Look a reply up"
         with self.open() as db:
             row = db.execute("SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
                              (key, since)).fetchone()
             return row and _unpacked(row[0], json.loads(row[1]), *row[2:])
 
-    def add(
-        self,
-        key: str,
-        model: str,      # provider/model that answered
-        reply: ChatReply,
-        owner: str = "", # whose claim on the question ends with this
-    ):
+    def add(self, key: str, model: str, reply: ChatReply, owner: str = ""):  # owner: whose claim on the question ends with this
         "Store a reply, in place of an older one"
         said, used = json.dumps(_packed(reply)), reply.usage
         with self.open() as db, _writing(db):
@@ -194,55 +177,25 @@ class ReplyFile:
                 with self.open() as db, _writing(db):
                     db.executemany(_COUNT, hits)
 
-    def renew(self, key: str, owner: str, lease: float):
-        "Hold a claim for another `lease` seconds"
+    def close(self):
+        "Write what is pending and let go of the file; the next use opens it again"
+        with self._lock:
+            if self._process == os.getpid():
+                with suppress(CacheError):  # the folder may be gone already
+                    self.flush()
+                self._connections.pop().close()
+                self._process = 0
+
+    def claim(self, key: str, owner: str, lease: float, since: float = -1.0) -> bool:  # owner: a name that nobody else uses
+        "Claim a question for `lease` seconds, or claim it longer; False if it is under way elsewhere or was answered"
         with self.open() as db:
-            db.execute("UPDATE claims SET until = ? WHERE key = ? AND owner = ?", (self.clock() + lease, key, owner))
+            values = {"key": key, "owner": owner, "lease": lease, "since": since, "now": self.clock()}
+            return db.execute(_CLAIM, values).rowcount == 1
 
-# %% ../../nbs/models/03_cache.ipynb #_ADD
-_ADD = """INSERT OR REPLACE INTO replies(key, model, said, bytes, tokens_in, tokens_out, cost, made)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
-
-# %% ../../nbs/models/03_cache.ipynb #_COUNT
-_COUNT = """INSERT INTO hits VALUES (?, 1, ?)
-    ON CONFLICT(model) DO UPDATE SET hits = hits + 1, saved = saved + excluded.saved"""
-
-# %% ../../nbs/models/03_cache.ipynb #close
-@patch
-def close(self: ReplyFile):
-    "Write what is pending and let go of the file; the next use opens it again"
-    with self._lock:
-        if self._process == os.getpid():
-            with suppress(CacheError):  # the folder may be gone already
-                self.flush()
-            self._connections.pop().close()
-            self._process = 0
-
-# %% ../../nbs/models/03_cache.ipynb #_CLAIM
-_CLAIM = """INSERT INTO claims SELECT :key, :owner, :now + :lease
-    WHERE NOT EXISTS (SELECT 1 FROM replies WHERE key = :key AND made > :since)
-    ON CONFLICT(key) DO UPDATE SET owner = excluded.owner, until = excluded.until WHERE until < :now"""
-
-
-@patch
-def claim(
-    self: ReplyFile,
-    key: str,
-    owner: str,          # a name that nobody else uses
-    lease: float,        # seconds that the claim holds unless renewed
-    since: float = -1.0, # older replies do not count
-) -> bool:
-    "Claim a question; False if it is under way elsewhere or was answered"
-    with self.open() as db:
-        values = {"key": key, "owner": owner, "lease": lease, "since": since, "now": self.clock()}
-        return db.execute(_CLAIM, values).rowcount == 1
-
-# %% ../../nbs/models/03_cache.ipynb #release
-@patch
-def release(self: ReplyFile, key: str, owner: str):
-    "Give a claim up"
-    with self.open() as db:
-        db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner))
+    def release(self, key: str, owner: str):
+        "Give a claim up"
+        with self.open() as db:
+            db.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (key, owner))
 
 # %% ../../nbs/models/03_cache.ipynb #MODES
 # what a cache does: answer from disk if it can | always ask, and store | never ask | nothing
@@ -281,7 +234,7 @@ class DiskCache:
             if self.mode == "only":
                 raise _miss(request, name, key, f"The cache {self.replies.path.parent}", "Ask it once in mode 'use'.")
             if key in flights:
-                await _landed(flights[key])
+                if error := await asyncio.shield(flights[key]): raise error
             elif reply := await self._fly(flights, key, name, since, ask):
                 return reply
         return self.replies.count(reply)
@@ -292,7 +245,7 @@ class DiskCache:
         owner, error = token_hex(8), None
         try:
             if await self._claimed(flights, key, owner, since):
-                return await self._ask(key, owner, name, ask)
+                return await _asked(self.replies, key, owner, self.lease, since, name, ask)
         except (LLMError, CacheError) as e:
             error = None if getattr(e, "kind", "") in _OWN else e
             raise
@@ -317,45 +270,30 @@ def _miss(request, name, key, where, advice):
     return LLMError("cache miss", f"{where} has no reply of {name} to {asked!r} (key {key[:8]}). A changed word or "
                     f"setting makes a new question. {advice}")
 
-# %% ../../nbs/models/03_cache.ipynb #_landed
-async def _landed(flight):
-    "Wait until somebody else has asked; fail as they did"
-    error = await asyncio.shield(flight)
-    if error:
-        raise error
-
-# %% ../../nbs/models/03_cache.ipynb #_OWN
-_OWN = ("over budget", "unknown price")   # failures that lie in the asker's purse
-
-# %% ../../nbs/models/03_cache.ipynb #_ask
-@patch
-async def _ask(self: DiskCache, key, owner, name, ask):
-    "Ask and store"
-    with _held(self.replies, key, owner, self.lease):
-        reply = await ask()
-        self.replies.add(key, name, reply, owner)
-        return reply
-
 # %% ../../nbs/models/03_cache.ipynb #_held
-@contextmanager
-def _held(replies, key, owner, lease):
-    "Renew a claim while the block lasts; give it up if the block fails"
+async def _asked(replies, key, owner, lease, since, name, ask):
+    "Ask and store; renew the claim meanwhile, and give it up if there is no reply to store"
     def renew():
         nonlocal timer
         with suppress(CacheError):  # storing the reply will say it
-            replies.renew(key, owner, lease)
+            replies.claim(key, owner, lease, since)
         timer = loop.call_later(lease / 3, renew)
 
     loop = asyncio.get_running_loop()
     timer = loop.call_later(lease / 3, renew)
     try:
-        yield
+        reply = await ask()
+        replies.add(key, name, reply, owner)
+        return reply
     except BaseException:
         with suppress(CacheError):
             replies.release(key, owner)
         raise
     finally:
         timer.cancel()
+
+
+_OWN = ("over budget", "unknown price")   # failures that lie in the asker's purse
 
 # %% ../../nbs/models/03_cache.ipynb #ModelReplies
 class ModelReplies(NamedTuple):
@@ -370,10 +308,9 @@ class ModelReplies(NamedTuple):
     oldest: float        # seconds since 1970
     newest: float
 
-# %% ../../nbs/models/03_cache.ipynb #CacheSize
-@dataclass(frozen=True)
-class CacheSize:
-    "What a cache holds, or what was removed from one"
+
+class CacheSize(NamedTuple):
+    "What a cache holds"
     models: tuple[ModelReplies, ...] = ()
 
     @property
@@ -381,28 +318,21 @@ class CacheSize:
         "Replies of all models"
         return sum(m.replies for m in self.models)
 
-    @property
-    def bytes(self) -> int:
-        "Bytes of all replies"
-        return sum(m.bytes for m in self.models)
-
     def _repr_markdown_(self) -> str:
-        head = ("| model | replies | kB | tokens | paid, US$ | hits | saved, US$ | oldest | newest |",
-                "|---|--:|--:|--:|--:|--:|--:|---|---|")
-        return "\n".join([*head, *(_size_row(*m) for m in self.models)])
+        heads = "model", "replies", "kB", "tokens", "paid, US$", "hits", "saved, US$", "oldest", "newest"
+        return Table(heads, [_size_row(*m) for m in self.models], "lrrrrrrl").markdown()
 
 # %% ../../nbs/models/03_cache.ipynb #_size_row
 def _size_row(model, replies, size, tokens, paid, hits, saved, oldest, newest):
     paid, saved = ("unknown" if cost is None else f"{cost:.4f}" for cost in (paid, saved))
-    oldest, newest = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M") for t in (oldest, newest))
-    return (f"| {table_cell(model)} | {replies:,} | {size / 1000:,.1f} | {tokens:,} | {paid} | {hits:,} | {saved} "
-            f"| {oldest} | {newest} |")
+    days = (datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M") for t in (oldest, newest))
+    return shorten(model), f"{replies:,}", f"{size / 1000:,.1f}", f"{tokens:,}", paid, f"{hits:,}", saved, *days
 
 # %% ../../nbs/models/03_cache.ipynb #_REPORT
 _REPORT = """SELECT model, COUNT(*), SUM(bytes), SUM(tokens_in + tokens_out),
         CASE WHEN COUNT(cost) = COUNT(*) THEN SUM(cost) END, COALESCE(hits, 0),
         CASE WHEN hits IS NULL THEN 0.0 ELSE saved END, MIN(made), MAX(made)
-    FROM replies LEFT JOIN hits USING (model) WHERE {} GROUP BY model ORDER BY model"""
+    FROM replies LEFT JOIN hits USING (model) GROUP BY model ORDER BY model"""
 
 
 @patch
@@ -410,47 +340,7 @@ def size(self: DiskCache) -> CacheSize:
     "Report what the cache holds and what it saved"
     self.replies.flush()
     with self.replies.open() as db:
-        return CacheSize(tuple(ModelReplies(*row) for row in db.execute(_REPORT.format("TRUE"))))
-
-# %% ../../nbs/models/03_cache.ipynb #_PRUNED
-_PRUNED = """(:model = '' OR model = :model) AND (:days IS NULL AND :megabytes IS NULL OR made < :now - 86400 * :days
-    OR id IN (SELECT id FROM (SELECT id, SUM(bytes) OVER (ORDER BY made DESC, id DESC) AS newer FROM replies
-              WHERE :model = '' OR model = :model) WHERE newer > 1e6 * :megabytes))"""
-
-
-@patch
-def prune(
-    self: DiskCache,
-    days: float | None = None,      # remove what is older
-    megabytes: float | None = None, # remove the oldest until this much is left
-    model: str = "",                # of this model alone (provider/model); without a limit, all it holds
-) -> CacheSize:  # what was removed
-    "Remove old replies, too many replies, or a model's replies"
-    if not model and days is None and megabytes is None:
-        raise ConfigError("Nothing to prune by. Give days, megabytes or model; clear() removes everything.")
-    return self._remove(model, days, megabytes)
-
-# %% ../../nbs/models/03_cache.ipynb #clear
-@patch
-def clear(self: DiskCache) -> CacheSize:  # what was removed
-    "Remove every reply"
-    return self._remove("", None, None)
-
-# %% ../../nbs/models/03_cache.ipynb #_remove
-@patch
-def _remove(self: DiskCache, model, days, megabytes):
-    "Report and remove in one transaction, then shrink the file"
-    self.replies.flush()
-    limits = {"model": model, "days": days, "megabytes": megabytes, "now": self.replies.clock()}
-    with self.replies.open() as db:
-        with _writing(db):
-            removed = CacheSize(tuple(ModelReplies(*row) for row in db.execute(_REPORT.format(_PRUNED), limits)))
-            db.execute(f"DELETE FROM replies WHERE {_PRUNED}", limits)
-            db.execute("DELETE FROM hits WHERE model NOT IN (SELECT model FROM replies)")
-            db.execute("DELETE FROM claims WHERE until < :now", limits)
-        db.execute("VACUUM")
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return removed
+        return CacheSize(tuple(ModelReplies(*row) for row in db.execute(_REPORT)))
 
 # %% ../../nbs/models/03_cache.ipynb #export
 @patch
@@ -479,13 +369,9 @@ def _recorded(model, key, said, tokens_in, tokens_out, cost):
 class Recording:
     "The replies of one model from a file; a question that is not in it fails"
 
-    def __init__(
-        self,
-        path: str | Path, # JSONL file that `DiskCache.export` wrote
-    ):
+    def __init__(self, path: str | Path):  # JSONL file that `DiskCache.export` wrote
         self.path, self.replies = Path(path), {}
-        rows = list(jsonl_rows(path))
-        for where, row in rows:
+        for where, row in jsonl_rows(path):
             self.replies[row.get("key")] = _replayed(where, row)
         names = {reply.model for reply in self.replies.values()}
         if len(names) != 1:

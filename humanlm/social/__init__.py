@@ -3,7 +3,7 @@
 Start with `nbs/60_social_world.ipynb`."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .contexts import Context, make_context, read_context

@@ -206,7 +206,7 @@ def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     from humanlm.benchmarks.answers import Asker, AnswerConfig
     from humanlm.models.client import ScriptedClient
     from humanlm.benchmarks.respondent import Respondent, answer_all
-    from humanlm.benchmarks.tables import oddity_text
+    from humanlm.benchmarks.reports import oddity_text
     rows = {"tomi": {"story": "Ira sat.", "question": "Where is the rope really?", "cands": ["crate", "sack"], "correct_answer": "crate"},
             "hitom": {"deception": False, "story_length": 1, "question_order": 0, "story": "s", "question": "Where is it?", "choices": "A. crate, B. sack", "correct_answer": "crate"},
             "mmtom": {"question": "x Question: w (a) crate (b) sack", "answer": "a", "question_type": 1.1},

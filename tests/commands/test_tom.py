@@ -31,11 +31,11 @@ from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedC
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.social.stories import generate
 from humanlm.social.symbolic import memory_answer, read_question, read_story, to_context
-from humanlm.benchmarks.measures import difference, interval, mean_of
+from humanlm.benchmarks.protocol import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
-from humanlm.benchmarks.questions import Item
+from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.benchmarks.contexts import write_stories
-from humanlm.benchmarks.comparison import StoredRun, differences
+from humanlm.benchmarks.reports import StoredRun, differences
 from humanlm.benchmarks.respondent import Respondent, answer_all, read_outcomes, used_context
 from humanlm.tom import main
 
@@ -683,7 +683,7 @@ def test_reality_is_read_off_the_states_of_a_record():
     asked = [(tale, question) for family in ("tomi", "hitom") for tale in generate(family, 20, 7) for question in tale.asked]
     kinds = Counter()
     for tale, question in asked:
-        item = Item("1", "1", tale.text, question.text, "", "")
+        item = BenchmarkItem("1", "1", tale.text, question.text, "", "")
         if read_question(question.text).chain: continue
         kinds[read_question(question.text).kind] += 1
         assert solve("memory", item, to_context(tale.story)).answer == question.answer, (tale.text, question.text)
@@ -691,7 +691,7 @@ def test_reality_is_read_off_the_states_of_a_record():
 
 
 def test_contradictions_are_told_with_the_answer():
-    item = Item("1", "1", ODD, "Where is the rope really?", "", "")
+    item = BenchmarkItem("1", "1", ODD, "Where is the rope really?", "", "")
     assert solve("symbolic", item).notes == contradictions(ODD) == ("contradiction in sentence 5: Tom was in the attic, the rope in the barn",)
     assert contradictions(ODD.replace("Tom entered the attic", "Tom entered the barn")) == contradictions("Tom sang. " + ODD) == ()
 

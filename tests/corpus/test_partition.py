@@ -8,11 +8,19 @@ import pytest
 from humanlm.core.basics import DataError
 from humanlm.corpus.partition import (
     EARLY, EVIDENCE, FATES, HISTORY, NEWCOMER, SEEN, STRANGER, TEST, TRAIN, TURNS, UNSEEN, VAL, Groups, Index, chance,
-    choose_evidence, count_fates, drop_strangers, hash64, in_order, keep_active, keep_first, keep_share, make_index,
+    choose_evidence, count_fates, drop_strangers, hash64, in_order, keep_active, keep_first, keep_share,
     part, split, split_post, split_turn, splitters, turn_counts,
 )
 
 OUT = (TRAIN, VAL, TEST, SEEN)
+
+
+def make_index(users, contexts, times, turns=None, targets=None):
+    "An index from names; the id of a row is user, context, time and turn"
+    turns, targets = turns or [1] * len(users), targets or [True] * len(users)
+    keys = [hash64(f"{u}|{c}|{t}|{n}") for u, c, t, n in zip(users, contexts, times, turns)]
+    names = (np.array([*map(hash64, values)], np.uint64) for values in (users, contexts))
+    return Index(np.array(keys, np.uint64), *names, np.array(times, float), np.array(turns, int), np.array(targets, bool))
 
 
 def random_rows(seed, n=400, people=25, talks=30, ties=True, history=0.2):

@@ -110,7 +110,7 @@ def symbols(): return pytest.importorskip("nbdev.doclinks", reason="needs the de
 
 
 @pytest.mark.parametrize("text", [
-    "of [`Benchmark`](03_protocol.ipynb) and", "[one `Benchmark`, two](a.ipynb)", "[a\n`Benchmark`](a.ipynb)",
+    "of [`Benchmark`](02_protocol.ipynb) and", "[one `Benchmark`, two](a.ipynb)", "[a\n`Benchmark`](a.ipynb)",
     "[`Benchmark`][ref]", "![`Benchmark`](images/a.png)", "```\n`Benchmark`\n```", "    `Benchmark`"])
 def test_a_link_or_code_that_holds_a_symbol_is_not_linked_again(text, symbols):
     assert symbols["Benchmark"], "the example must be a symbol of the package"
