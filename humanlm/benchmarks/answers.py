@@ -6,10 +6,10 @@
 __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'STOPS', 'simulations', 'EXAMPLES', 'DEBATE', 'SETTLE', 'KEEP',
            'SEEN', 'SEEN_SCHEMA', 'ways', 'solvers', 'Given', 'AnswerConfig', 'answer_schema', 'Asker', 'trimmed',
            'sentences', 'shown', 'vanilla', 'with_context', 'pure_context', 'memory_prompt', 'chain_of',
-           'simulate_memory', 'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation',
-           'simulated_examples', 'examples_for', 'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first',
-           'cut_sentences', 'perceive_first', 'needs_context', 'Abstained', 'solve_symbolic', 'contradictions',
-           'solve_memory', 'solve', 'chance', 'commonest']
+           'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation', 'simulated_examples', 'examples_for',
+           'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first', 'cut_sentences', 'perceive_first',
+           'needs_context', 'Abstained', 'solve_symbolic', 'contradictions', 'solve_memory', 'solve', 'chance',
+           'commonest']
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #import-asyncio-import-json
 import asyncio
@@ -18,10 +18,8 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
-
-from fastcore.basics import patch
 
 from humanlm.social.contexts import (
     NONE, Context, Step, clauses, decode, is_none, memories, perspective, simulations_text, split_mental, to_text,
@@ -29,7 +27,7 @@ from humanlm.social.contexts import (
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, chat
 from .protocol import Benchmark, Extra
-from .questions import Item, Outcome, plain, read_text
+from .questions import BenchmarkItem, ScoredAnswer, plain, read_text
 from ..models.prompts import fenced, fill
 from ..social.parsing import futures
 from humanlm.social.symbolic import (
@@ -102,9 +100,7 @@ HOW = {("json", True): "Think it through first. Reply with a JSON object: \"reas
        ("text", False): "Reply with the answer alone, without any explanation."}
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #answer_schema
-def answer_schema(
-    reasoning: bool = True,
-) -> dict:
+def answer_schema(reasoning: bool = True) -> dict:
     "Give the JSON schema of an answer"
     names = list(_FIELDS) if reasoning else ["answer"]
     fields = {name: {"type": "string", "description": _FIELDS[name]} for name in names}
@@ -124,7 +120,7 @@ class Asker:
 
     async def __call__(
         self,
-        item: Item,
+        item: BenchmarkItem,
         prompt: str,
         system: str = "",
         **settings,      # fields of `ChatRequest`
@@ -140,7 +136,19 @@ class Asker:
             return self.cut(item, reply.text)
         return Given(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
 
-    def cut(self, item: Item, text: str, notes: tuple[str, ...] = ()) -> Given:
+    def request(
+        self,
+        prompt: str,
+        system: str = "",
+        **settings,      # fields of `ChatRequest`
+    ) -> ChatRequest:
+        "Make the request of a question"
+        c = self.config
+        schema = answer_schema(c.reasoning) if c.form == "json" else None
+        usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
+        return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
+
+    def cut(self, item: BenchmarkItem, text: str, notes: tuple[str, ...] = ()) -> Given:
         "Take the final answer out of free text"
         answer = self.benchmark.final(item, text)
         return Given(answer, text if answer != text.strip() else "", notes)
@@ -153,25 +161,8 @@ class Asker:
             self._shown[id(context)] = context, shown(context, self.config)
         return self._shown[id(context)][1]
 
-    @property
-    def examples(self) -> str:
-        if "_examples" not in self.__dict__:
-            self.__dict__["_examples"] = examples_for(self.benchmark, self.config)
-        return self.__dict__["_examples"]
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #request
-@patch
-def request(
-    self: Asker,
-    prompt: str,
-    system: str = "",
-    **settings,      # fields of `ChatRequest`
-) -> ChatRequest:
-    "Make the request of a question"
-    c = self.config
-    schema = answer_schema(c.reasoning) if c.form == "json" else None
-    usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
-    return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
+    @cached_property
+    def examples(self) -> str: return examples_for(self.benchmark, self.config)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #trimmed
 def trimmed(
@@ -190,9 +181,7 @@ def trimmed(
     return context.model_copy(update={"socialized_context": [less(step) for step in context.steps]}) if without else context
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #sentences
-def sentences(
-    context: Context,
-) -> str:
+def sentences(context: Context) -> str:
     "Write a context in lines of plain words"
     return "\n".join(line for step in decode(context).steps for line in _step_lines(step))
 
@@ -204,35 +193,32 @@ def _step_lines(step: Step) -> list[str]:
     return [f"At time {step.timestep}:", *known]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #shown
-def shown(
-    context: Context,
-    config: AnswerConfig,
-) -> Extra:
+def shown(context: Context, config: AnswerConfig) -> Extra:
     "Write a context as the settings say"
     context = trimmed(context, config.without)
     return Extra(sentences(context) if config.rendering == "text" else to_text(context, config.manual))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #Way
-Way = Callable[[Asker, Item, Context | None], Awaitable[Given]]
+Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[Given]]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_noted
 def _noted(given: Given, note: str) -> Given:
     return given._replace(notes=(*given.notes, note))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #vanilla
-async def vanilla(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def vanilla(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Ask with the text alone"
     return await asker(item, asker.benchmark.prompt(item))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #with_context
-async def with_context(asker: Asker, item: Item, context: Context | None) -> Given:
+async def with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> Given:
     "Ask with the text and its social context; without one, with the text alone"
     if context is None:
         return _noted(await vanilla(asker, item), "no context: asked with the text alone")
     return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #pure_context
-async def pure_context(asker: Asker, item: Item, context: Context | None) -> Given:
+async def pure_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> Given:
     "Ask with the social context alone; `DataError` if there is none"
     if context is None:
         raise DataError("there is no context to answer from.")
@@ -253,7 +239,7 @@ AGENT = ("You are {name}. You know what you remember and nothing else. Think of 
 # %% ../../nbs/benchmarks/06_answers.ipynb #memory_prompt
 def memory_prompt(
     asker: Asker,
-    item: Item,
+    item: BenchmarkItem,
     context: Context,
     name: str,             # of whoever is asked
     question: str,
@@ -265,10 +251,7 @@ def memory_prompt(
     return asked, fill(AGENT, name=name)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #chain_of
-def chain_of(
-    item: Item,
-    context: Context,
-) -> tuple[str, ...] | str:  # or why there is none
+def chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  # or why there is none
     "Find who thinks about whom in a question, in the spelling of the context"
     asked = read_question(item.question)
     named = tuple(filter(None, (item.facts.get("char1"), item.facts.get("char2"))))
@@ -279,35 +262,28 @@ def chain_of(
     missing = next((name for name in chain if name.casefold() not in known), None)
     return f"{missing} is not in the context" if missing else tuple(known[name.casefold()] for name in chain)
 
-# %% ../../nbs/benchmarks/06_answers.ipynb #_remembering
-async def _remembering(asker: Asker, item: Item, context: Context, chain: Sequence[str], question: str) -> Given:
-    "Ask the last of a chain, who remembers what all before it perceived too"
-    prompt, system = memory_prompt(asker, item, perspective(context, chain), chain[-1], question)
-    return await asker(item, prompt, system)
-
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulate_memory
-async def simulate_memory(asker: Asker, item: Item, context: Context) -> Given:
-    "Ask the last of the chain, in the second person, where it will look"
+async def simulate_chain(
+    asker: Asker,
+    item: BenchmarkItem,
+    context: Context,
+    last: bool = False,  # ask the last of the chain, in the second person; else the first, and as it stands
+) -> Given:
+    "Ask somebody of the chain, who remembers what all of them perceived"
     chain = chain_of(item, context)
     if isinstance(chain, str):
         return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
-    asked = read_question(item.question)
-    question = f"Where will you look for the {asked.object}?" if isinstance(asked, PlaceQuestion) else item.question
-    return await _remembering(asker, item, context, chain, question)
-
-# %% ../../nbs/benchmarks/06_answers.ipynb #simulate_chain
-async def simulate_chain(asker: Asker, item: Item, context: Context) -> Given:
-    "Ask the first of the chain the question as it stands"
-    chain = chain_of(item, context)
-    if isinstance(chain, str):
-        return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
-    return await _remembering(asker, item, context, (*chain, chain[0]), item.question)  # what all of them perceived
+    question, asked, who = item.question, read_question(item.question), chain if last else (*chain, chain[0])
+    if last and isinstance(asked, PlaceQuestion):
+        question = f"Where will you look for the {asked.object}?"
+    prompt, system = memory_prompt(asker, item, perspective(context, who), who[-1], question)
+    return await asker(item, prompt, system)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #VIEWS
 VIEWS = "What each person would say, from their own memory. These are views: they may be wrong or one-sided."
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_view
-async def _view(asker: Asker, item: Item, context: Context, name: str, reference: bool) -> str:
+async def _view(asker: Asker, item: BenchmarkItem, context: Context, name: str, reference: bool) -> str:
     "Ask one person; empty if the model fails"
     prompt, system = memory_prompt(asker, item, context, name, item.question)
     at_hand = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n" if reference else ""
@@ -322,7 +298,7 @@ async def _view(asker: Asker, item: Item, context: Context, name: str, reference
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulate_council
 async def simulate_council(
     asker: Asker,
-    item: Item,
+    item: BenchmarkItem,
     context: Context,
     reference: bool = True,   # whether people have the text at hand
 ) -> Given:
@@ -337,7 +313,7 @@ async def simulate_council(
     return _noted(given, f"no view of {', '.join(missing)}") if missing else given
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulate_futures
-async def simulate_futures(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def simulate_futures(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Imagine how it may go on, then ask with these futures"
     found = await futures(asker.client, item.source, 2, asker.benchmark.task)
     known = [each.context for each in found if each.context]
@@ -350,12 +326,12 @@ async def simulate_futures(asker: Asker, item: Item, context: Context | None = N
 STOPS = ("auth", "no credit", "missing key", "missing address", "unknown model", "unknown price", "over budget", "unavailable")
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulations
-simulations: dict[str, Callable[[Asker, Item, Context], Awaitable[Given]]] = {
-    "memory": simulate_memory, "chain": simulate_chain, "council": simulate_council,
+simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[Given]]] = {
+    "memory": partial(simulate_chain, last=True), "chain": simulate_chain, "council": simulate_council,
     "witnesses": partial(simulate_council, reference=False), "futures": simulate_futures}
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulation
-async def simulation(asker: Asker, item: Item, context: Context | None) -> Given:
+async def simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> Given:
     "Ask the people of the text, in the way that suits the benchmark"
     way = simulations.get(asker.benchmark.simulation)
     if context is None and way is not simulate_futures:
@@ -384,10 +360,7 @@ def simulated_examples(
     return "\n\n".join(f"Text: {t}\nRecord:\n{record}\nQuestion: {q}\nAnswer: {said}" for t, q, record, said in found)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #examples_for
-def examples_for(
-    benchmark: Benchmark,
-    config: AnswerConfig,
-) -> str:
+def examples_for(benchmark: Benchmark, config: AnswerConfig) -> str:
     "Give the worked examples of a benchmark; `ConfigError` if there are none"
     if not config.examples:
         check_name(benchmark.task, EXAMPLES, "built-in examples: give answer.examples a file, or take", ConfigError)
@@ -399,7 +372,7 @@ def examples_for(
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #few_shot
-async def few_shot(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def few_shot(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Ask with worked examples and no context"
     extra = Extra(asker.examples, "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
@@ -413,12 +386,12 @@ def majority(
     return readings.index(max(votes, key=lambda value: (votes[value], -readings.index(value)))) if votes else None
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_value
-def _value(asker: Asker, item: Item, given: Given) -> Any:
+def _value(asker: Asker, item: BenchmarkItem, given: Given) -> Any:
     value = asker.benchmark.parse(item, given.answer).value
     return value.casefold() if isinstance(value, str) else value
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #vote
-async def vote(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def vote(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Sample answers and take the one that most mean"
     prompt = asker.benchmark.prompt(item)
     asked = [asker(item, prompt, temperature=0.7, repeat=n) for n in range(asker.config.samples)]
@@ -475,14 +448,14 @@ async def _or(answer: Awaitable[Given], otherwise: Given) -> Given:
         return _noted(otherwise, f"a call failed ({e.kind})")
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_round
-async def _round(asker: Asker, item: Item, prompt: str, before: list[Given], n: int) -> list[Given]:
+async def _round(asker: Asker, item: BenchmarkItem, prompt: str, before: list[Given], n: int) -> list[Given]:
     "Let everybody answer again, knowing what the others said"
     asked = [fill(DEBATE, prompt=prompt, others=_positions(before, i), own=fenced(_position("You", own))) for i, own in enumerate(before)]
     calls = [asker(item, text, temperature=0.5, repeat=100 * n + i) for i, text in enumerate(asked)]
     return list(await asyncio.gather(*map(_or, calls, before)))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #debate
-async def debate(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def debate(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Let copies of the model argue, then settle"
     prompt, config = asker.benchmark.prompt(item), asker.config
     first = [asker(item, prompt, temperature=0.7, repeat=i) for i in range(config.agents)]
@@ -502,9 +475,7 @@ Copy, word for word and in order, the sentences that tell something {name} could
 others out. Give the sentences and nothing else."""
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #whom
-def whom(
-    item: Item,
-) -> tuple[str, ...]:  # outermost first; empty: nobody
+def whom(item: BenchmarkItem) -> tuple[str, ...]:  # outermost first; empty: nobody
     "Find whose thoughts a question is about"
     asked = read_question(item.question)
     if isinstance(asked, PlaceQuestion):
@@ -518,7 +489,7 @@ async def _told(asker: Asker, prompt: str, **settings) -> ChatReply:
     return await asker.client(replace(request, **settings))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #filter_first
-async def filter_first(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def filter_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Keep what a person could notice, then answer from that"
     names = whom(item)
     if not names:
@@ -539,14 +510,12 @@ SEEN_SCHEMA = {"type": "object", "additionalProperties": False, "required": ["se
         "number": {"type": "integer"}, "noticed_by": {"type": "array", "items": {"type": "string"}}}}}}}
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #cut_sentences
-def cut_sentences(
-    text: str,
-) -> list[str]:
+def cut_sentences(text: str) -> list[str]:
     "Cut a text into sentences, or a numbered text into lines"
     return [part.strip() for part in re.split(r"\n+|(?<=[.!?])\s+(?=[A-Z\"“])", text) if part.strip()]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #perceive_first
-async def perceive_first(asker: Asker, item: Item, context: Context | None = None) -> Given:
+async def perceive_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
     "Ask who notices each sentence, keep what the chain noticed, then answer from that"
     names = {plain(name) for name in whom(item)}
     if not names:
@@ -576,7 +545,7 @@ class Abstained(HumanLMError):
     "A solver that cannot know"
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_question
-def _question(item: Item) -> PlaceQuestion:
+def _question(item: BenchmarkItem) -> PlaceQuestion:
     asked = read_question(item.question)
     if not isinstance(asked, PlaceQuestion):
         raise Abstained(asked.reason)
@@ -586,7 +555,7 @@ def _question(item: Item) -> PlaceQuestion:
 _story = lru_cache(maxsize=256)(read_story)
 
 
-def _symbolic(item: Item, policy: str = "principled") -> Answer:
+def _symbolic(item: BenchmarkItem, policy: str = "principled") -> Answer:
     "Answer by reading the story, perhaps with the faults of published labels"
     found = symbolic_answer(_story(item.source), item.question, policy)
     if found.text is None:
@@ -594,7 +563,7 @@ def _symbolic(item: Item, policy: str = "principled") -> Answer:
     return found
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #solve_symbolic
-def solve_symbolic(item: Item, context: Context | None = None) -> str:
+def solve_symbolic(item: BenchmarkItem, context: Context | None = None) -> str:
     "Answer by reading the story"
     return _symbolic(item).text
 
@@ -611,7 +580,7 @@ def _contradicting(notes: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"contradiction in {note}" for note in notes)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #solve_memory
-def solve_memory(item: Item, context: Context | None = None) -> str:
+def solve_memory(item: BenchmarkItem, context: Context | None = None) -> str:
     "Answer from the context alone"
     asked = _question(item)
     if context is None:
@@ -629,8 +598,8 @@ def _stated(context: Context, asked: PlaceQuestion) -> str | None:
     return places[0 if asked.kind == "initial" else -1] if places else None
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_place_solver
-def _place_solver(name: str) -> Callable[[Item, Context | None], str]:
-    def solve(item: Item, context: Context | None = None) -> str:
+def _place_solver(name: str) -> Callable[[BenchmarkItem, Context | None], str]:
+    def solve(item: BenchmarkItem, context: Context | None = None) -> str:
         found = place_baselines[name](_story(item.source).world, _question(item))
         if found is None:
             raise Abstained("the story does not say")
@@ -638,13 +607,13 @@ def _place_solver(name: str) -> Callable[[Item, Context | None], str]:
     return solve
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #solvers
-solvers: dict[str, Callable[[Item, Context | None], str]] = {
+solvers: dict[str, Callable[[BenchmarkItem, Context | None], str]] = {
     "symbolic": solve_symbolic, "memory": solve_memory, **{name: _place_solver(name) for name in place_baselines}}
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #solve
 def solve(
     name: str,                # a key of `solvers`
-    item: Item,
+    item: BenchmarkItem,
     context: Context | None = None,
     policy: str = "principled",  # or as_shipped, or a fault by its code; for symbolic
 ) -> Given:
@@ -654,19 +623,13 @@ def solve(
     return Given(key, notes=_contradicting(found.notes))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #chance
-def chance(
-    benchmark: Benchmark,
-    items: Sequence[Item],
-) -> list[Outcome]:
+def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
     "Score every question as a blind guess would, on average"
     return [replace(benchmark.answered(item, ""), scores={"correct": 1 / len(item.options)}, status="read", facts={}) for item in items
             if item.options and isinstance(item.gold, str)]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #commonest
-def commonest(
-    benchmark: Benchmark,
-    items: Sequence[Item],
-) -> list[Outcome]:
+def commonest(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
     "Answer every question with the option that is most often right for its type"
     counts: dict[str, Counter] = {}
     for item in items:

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['CONTEXTS', 'FAMILIES', 'GENERATE', 'MOST_CHECKED', 'SERVE', 'ParsingConfig', 'parser_of', 'parsing_plan',
            'load_items', 'one_of', 'folder_name', 'file_name', 'write_csv', 'texts_of', 'parse_all', 'context_file',
-           'context_row', 'rows_table', 'ContextsConfig', 'contexts_command', 'check_contexts', 'told_lines',
-           'parse_file', 'parsed_text', 'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories',
-           'generate_command', 'natural', 'context_files', 'first_context', 'story_of', 'Viewer', 'broken_page',
-           'address_of', 'links_of', 'list_page', 'list_row', 'viewer_app', 'ViewerConfig', 'viewer_command']
+           'context_row', 'ContextsConfig', 'contexts_command', 'check_contexts', 'told_lines', 'parse_file',
+           'parsed_text', 'parse_benchmark', 'say_contexts', 'StoriesConfig', 'write_stories', 'generate_command',
+           'context_files', 'first_context', 'story_of', 'Viewer', 'address_of', 'links_of', 'list_page', 'list_row',
+           'viewer_app', 'ViewerConfig', 'viewer_command']
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #import-csv-import-json
 import csv
@@ -33,12 +33,12 @@ from humanlm.core.basics import (
     ConfigError, DataError, HumanLMError, atomic_write, check_name, fingerprint, require, run_sync, shorten, to_json,
     write_jsonl,
 )
-from ..core.html import Table, page, table_cell, tag
+from ..core.html import Table, page, tag
 from ..core.web import LOCAL, address, answer, listen, serve_app, web_app
-from .protocol import Benchmark
+from .protocol import Benchmark, natural
 from ..models.client import Ledger, setting, side_by_side
 from ..models.settings import ClientConfig, model_check
-from .questions import Item, Loaded, read_text
+from .questions import BenchmarkItem, QuestionSet, read_text
 from ..social.parsing import Parse, Parser, Unasked, parser as make_parser, parsers, parsing_cost
 from ..social.stories import Tale, balanced, generate, hitom_rows, write_tomi
 from ..social.symbolic import to_context
@@ -109,7 +109,7 @@ def load_items(
     file: str = "",                   # empty: where it usually lies below HUMANLM_DATA
     limit: int | None = None,         # only the first so many questions
     rows: Mapping[str, Any] | None = None,  # what the reader is told
-) -> Loaded:
+) -> QuestionSet:
     "Read the questions that settings ask for"
     path = Path(file or Path(setting("HUMANLM_DATA") or "data") / benchmark.file)
     if not path.exists():
@@ -119,20 +119,14 @@ def load_items(
     return replace(loaded, items=loaded.items[:limit])
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #one_of
-def one_of(
-    inputs: Sequence[str],
-    options: Iterable[str],
-    what: str,
-) -> str:
+def one_of(inputs: Sequence[str], options: Iterable[str], what: str) -> str:
     "Take the one name that a command needs"
     if len(inputs) != 1:
         raise ConfigError(f"Name one {what}: {', '.join(options)}." + (f" Got {shorten(' '.join(inputs))!r}." if inputs else ""))
     return check_name(inputs[0], options, what, ConfigError)
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #folder_name
-def folder_name(
-    *parts: str,
-) -> str:
+def folder_name(*parts: str) -> str:
     "Join words to the name of a folder"
     return re.sub(r"[^\w.,+=@-]+", "_", "-".join(parts))[:100].strip(". _")
 
@@ -144,11 +138,7 @@ def file_name(
     return name if re.fullmatch(r"[\w][\w.+=@-]{0,99}", name) else fingerprint(name)
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #write_csv
-def write_csv(
-    path: str | Path,
-    head: Iterable[str],
-    rows: Iterable[Iterable],
-) -> Path:
+def write_csv(path: str | Path, head: Iterable[str], rows: Iterable[Iterable]) -> Path:
     "Write a CSV file, atomically"
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
@@ -157,10 +147,10 @@ def write_csv(
 # %% ../../nbs/benchmarks/07_contexts.ipynb #texts_of
 def texts_of(
     benchmark: Benchmark,
-    loaded: Loaded,
-) -> dict[str, Item]:  # name → the first question about it
+    loaded: QuestionSet,
+) -> dict[str, BenchmarkItem]:  # name → the first question about it
     "Give each text of a benchmark once, by name"
-    first: dict[str, Item] = {}
+    first: dict[str, BenchmarkItem] = {}
     for item in loaded:
         first.setdefault(benchmark.source_text(item), item)
     sets = Counter(item.set_id for item in first.values())
@@ -188,7 +178,7 @@ async def parse_all(
 # %% ../../nbs/benchmarks/07_contexts.ipynb #context_file
 def context_file(
     parsed: Parse,
-    item: Item,
+    item: BenchmarkItem,
     answer: str = "",  # to the question, where somebody gave one
 ) -> str:
     "Write a context as published result files hold it"
@@ -196,10 +186,7 @@ def context_file(
     return to_json(row, indent=1) + "\n"
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #context_row
-def context_row(
-    name: str,
-    found: Parse,
-) -> dict[str, Any]:
+def context_row(name: str, found: Parse) -> dict[str, Any]:
     "Describe what became of a text"
     context = found.context or Context(agents_names=[], socialized_context=[])
     wrong = violations(context) if found.context else []
@@ -208,16 +195,6 @@ def context_row(
     return {"text": name, "status": status, "agents": len(context.agents), "steps": len(context.steps), "errors": kinds["error"],
             "warnings": kinds["warning"], "contradictions": len(found.contradictions), "codes": "; ".join(codes),
             "notes": "; ".join(found.notes) if found.context else found.reason}
-
-# %% ../../nbs/benchmarks/07_contexts.ipynb #rows_table
-def rows_table(
-    rows: Sequence[Mapping[str, Any]],  # as `context_row` gives them
-) -> str:  # Markdown
-    "Put rows together that differ only in name and size"
-    names = ("status", "errors", "warnings", "contradictions", "codes", "notes")
-    alike = Counter(tuple(shorten(str(row[name]), 90) for name in names) for row in rows)
-    lines = [f"| {n:,} | {' | '.join(map(table_cell, cells))} |" for cells, n in alike.most_common(20)]
-    return "\n".join([f"| texts | {' | '.join(names)} |", "|---" * 7 + "|", *lines])
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #ContextsConfig
 @dataclass
@@ -240,9 +217,7 @@ class ContextsConfig:
 CONTEXTS = "Write the social contexts of a benchmark's texts, or of a text file, without answering; check contexts in a JSON file."
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #contexts_command
-def contexts_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def contexts_command(argv: Sequence[str]) -> int:  # exit code
     "Write contexts, or check them"
     groups = {"tom": ContextsConfig, "parser": ParsingConfig, "rows": dict}
     s = parse(groups, argv, CONTEXTS, "a benchmark, a .txt file with one text, or a .json file with contexts")
@@ -252,10 +227,7 @@ def contexts_command(
     return parse_benchmark(benchmarks[one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)")], s)
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #check_contexts
-def check_contexts(
-    path: Path,
-    s: Settings,
-) -> int:  # exit code: 1 if there is an error
+def check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is an error
     "Say what is wrong with the contexts of a file"
     contexts = read_contexts(path)
     if s.dry_run:
@@ -267,18 +239,12 @@ def check_contexts(
     return int(any(violation.severity == "error" for wrong in found for violation in wrong))
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #told_lines
-def told_lines(
-    context: Context,
-    found: Iterable[Violation],
-) -> list[str]:
+def told_lines(context: Context, found: Iterable[Violation]) -> list[str]:
     "Tell violations with the steps called what the record calls them"
     return [f"{violation.severity} {violation.told(step_names(context))}" for violation in found]
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #parse_file
-def parse_file(
-    path: Path,
-    s: Settings,
-) -> int:  # exit code
+def parse_file(path: Path, s: Settings) -> int:  # exit code
     "Print the context of a text"
     text = read_text(path)
     if s.dry_run:
@@ -379,9 +345,7 @@ def write_stories(
 GENERATE = "Make stories of our own with questions, answers and exact contexts, in the file format of a benchmark."
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #generate_command
-def generate_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def generate_command(argv: Sequence[str]) -> int:  # exit code
     "Make stories with questions and contexts"
     s = parse({"stories": StoriesConfig}, argv, GENERATE, "the family: tomi or hitom")
     family, c = one_of(s.inputs, FAMILIES, "family"), s.stories
@@ -393,18 +357,11 @@ def generate_command(
     tales = write_stories(family, c.n, c.seed, path, c.balanced, **options)
     for i, tale in enumerate(tales):
         asked = tale.asked[0]
-        item = Item(str(i), str(i), tale.text, asked.text, "", "")
+        item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")
         atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", context_file(Parse(to_context(tale.story)), item, asked.answer))
     print(f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
           f"ask: python -m humanlm.tom run {family} --tom.file {path}")
     return 0
-
-# %% ../../nbs/benchmarks/07_contexts.ipynb #natural
-def natural(
-    name: str,
-) -> list[str | int]:  # for `sorted`
-    "Cut a name into texts and numbers"
-    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", name))]
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #context_files
 def context_files(
@@ -421,9 +378,7 @@ def context_files(
     return found
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #first_context
-def first_context(
-    path: Path,
-) -> Context:
+def first_context(path: Path) -> Context:
     "Read the first context of a file"
     found = read_contexts(path)
     if not found:
@@ -459,30 +414,17 @@ class Viewer:
             return (200, "application/json", to_json(list(self.files))) if what else (200, "text/html", list_page(self.files))
         if what not in ("data", "page") or name not in self.files:
             return 404, "text/plain", "No such context."
-        try:
-            return self.shown(what, name)
-        except HumanLMError as e:
-            return (422, "text/html", broken_page(name, str(e))) if what == "page" else (422, "text/plain", str(e))
-
-    def shown(
-        self,
-        what: str,    # data or page
-        name: str,
-    ) -> tuple[int, str, str]:  # status, kind of content, content
-        "Give one context as data or as a page"
         path, reference = self.files[name], self.references.get(name)
-        both = first_context(path), reference and first_context(reference)
-        if what == "data":
-            return 200, "application/json", to_json(viewer_data(*both))
-        return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
-
-# %% ../../nbs/benchmarks/07_contexts.ipynb #broken_page
-def broken_page(
-    name: str,
-    reason: str,
-) -> str:  # a whole HTML page
-    "Say why a context cannot be shown"
-    return page(name, tag("nav", tag("a", "all contexts", href="/")), tag("h1", name), tag("p", reason, class_="bad"))
+        try:
+            both = first_context(path), reference and first_context(reference)
+            if what == "data":
+                return 200, "application/json", to_json(viewer_data(*both))
+            return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
+        except HumanLMError as e:
+            if what == "data":
+                return 422, "text/plain", str(e)
+            back = tag("nav", tag("a", "all contexts", href="/"))
+            return 422, "text/html", page(name, back, tag("h1", name), tag("p", str(e), class_="bad"))
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #address_of
 def address_of(
@@ -536,9 +478,7 @@ def list_row(
     return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", ", ".join(codes)]
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #viewer_app
-def viewer_app(
-    viewer: Viewer,
-) -> Any:  # an ASGI application
+def viewer_app(viewer: Viewer) -> Any:  # an ASGI application
     "Put a viewer behind an address, for this machine only"
     def shown(request):
         status, kind, content = viewer.answer(request.scope["raw_path"].decode("latin-1"))
@@ -562,9 +502,7 @@ class ViewerConfig:
 SERVE = "Serve contexts as JSON, with a page that shows them, on this machine only."
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #viewer_command
-def viewer_command(
-    argv: Sequence[str],
-) -> int:  # exit code
+def viewer_command(argv: Sequence[str]) -> int:  # exit code
     "Serve contexts to a viewer"
     s = parse({"viewer": ViewerConfig}, argv, SERVE, "files or folders of contexts")
     viewer = Viewer(context_files(s.inputs), context_files([s.viewer.reference]) if s.viewer.reference else None)

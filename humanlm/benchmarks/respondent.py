@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SYMBOLIC', 'read_outcomes', 'AnswerFile', 'Respondent', 'wants_contexts', 'answer_all', 'fall_back', 'used_context',
-           'why_none', 'contexts_text', 'concerns', 'nothing_answered']
+           'is_contradiction', 'why_none', 'contexts_text', 'concerns', 'nothing_answered']
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #imports
 from collections import Counter
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .answers import STOPS, Abstained, Asker, Given, contradictions, needs_context, solve, ways
 from .protocol import Benchmark
-from .questions import Item, Outcome, Reading, outcome
+from .questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
 from ..core.runs import append_row, grown_rows
 from ..models.client import LLMError, side_by_side
@@ -24,37 +24,29 @@ from ..social.parsing import Parse, Parser
 # %% ../../nbs/benchmarks/08_respondent.ipynb #read_outcomes
 def read_outcomes(
     path: str | Path,  # JSONL, its last line perhaps broken
-) -> list[Outcome]:
+) -> list[ScoredAnswer]:
     "Read the answers that a run has kept"
-    return [_outcome(row, f"{path}, row {n}") for n, row in enumerate(grown_rows(path), 1)]
-
-# %% ../../nbs/benchmarks/08_respondent.ipynb #_FIELDS
-_FIELDS = {f.name for f in fields(Outcome)}
-
-# %% ../../nbs/benchmarks/08_respondent.ipynb #_outcome
-def _outcome(row: dict, where: str) -> Outcome:
-    if row.keys() != _FIELDS or not isinstance(row["notes"], list):
-        raise DataError(f"{where}: not an answer of a run. Restore the file, or move it away.")
-    return Outcome(**{**row, "notes": tuple(row["notes"])})
+    rows, names = grown_rows(path), {f.name for f in fields(ScoredAnswer)}
+    for n, row in enumerate(rows, 1):
+        if row.keys() != names or not isinstance(row["notes"], list):
+            raise DataError(f"{path}, row {n}: not an answer of a run. Restore the file, or move it away.")
+    return [ScoredAnswer(**row | {"notes": tuple(row["notes"])}) for row in rows]
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #AnswerFile
 class AnswerFile:
     "The answers of a run, on disk"
 
-    def __init__(
-        self,
-        path: str | Path,
-    ):
+    def __init__(self, path: str | Path):
         self.path = Path(path)
         self.known = {o.id: o for o in read_outcomes(path) if not o.failed}
         write_jsonl(self.path, self.known.values())
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: ScoredAnswer) -> None:
         "Keep one answer, now"
         self.known[outcome.id] = outcome
         append_row(self.path, outcome)
 
-    def finish(self, order: Iterable[str]) -> list[Outcome]:
+    def finish(self, order: Iterable[str]) -> list[ScoredAnswer]:
         "Put the answers into order"
         outcomes = [self.known[id] for id in order if id in self.known]
         write_jsonl(self.path, outcomes)
@@ -77,7 +69,7 @@ class Respondent:
         "Whether texts are parsed"
         return self.parser is not None and wants_contexts(self.mode, self.solver, self.benchmark)
 
-    async def context(self, item: Item) -> tuple[Parse, str]:  # and its key; "none" if there is none
+    async def context(self, item: BenchmarkItem) -> tuple[Parse, str]:  # and its key; "none" if there is none
         "Parse the text of a question; a text that failed is not tried again in this run"
         text = self.benchmark.source_text(item)
         if text in self.known:
@@ -88,23 +80,23 @@ class Respondent:
         self.known[text] = found, self.parser.key(text, self.benchmark.task) if found.context else "none"
         return self.known[text]
 
-    async def given(self, item: Item, context: Context | None) -> Given:
+    async def given(self, item: BenchmarkItem, context: Context | None) -> Given:
         "Get the answer to a question"
         if self.solver:
             return solve(self.solver, item, context, self.policy)
         return await ways[self.mode](self.asker, item, context)
 
-    async def answer(self, item: Item) -> Outcome:
+    async def answer(self, item: BenchmarkItem) -> ScoredAnswer:
         "Answer, read and score one question; `LLMError` only if it concerns all questions"
         found = await self._safely(item)
         odd = contradictions(self.benchmark.source_text(item)) if self.benchmark.name in SYMBOLIC else ()
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *odd)))) if odd else found
 
-    async def _safely(self, item: Item) -> Outcome:
+    async def _safely(self, item: BenchmarkItem) -> ScoredAnswer:
         try:
             return await self._answer(item)
         except Abstained as e:
-            nothing = Reading(None, "abstained")
+            nothing = AnswerReading(None, "abstained")
             return outcome(item, "", nothing, self.benchmark.score(item, nothing), notes=(str(e),))
         except LLMError as e:
             if e.kind in STOPS:
@@ -113,7 +105,7 @@ class Respondent:
         except Exception as e:  # a plug-in's mistake concerns its question, not the run
             return _failed(item, e)
 
-    async def _answer(self, item: Item) -> Outcome:
+    async def _answer(self, item: BenchmarkItem) -> ScoredAnswer:
         found, source = await self.context(item) if self.parses else (Parse(None), "")
         given = await self.given(item, found.context)
         about = found.notes if source != "none" else (found.reason,)   # what the parser had to say about the text
@@ -133,15 +125,15 @@ def wants_contexts(
     return solver == "memory" or (not solver and needs_context(mode, benchmark))
 
 
-def _failed(item: Item, error: Exception) -> Outcome:
+def _failed(item: BenchmarkItem, error: Exception) -> ScoredAnswer:
     said = str(error) if isinstance(error, HumanLMError) else f"{type(error).__name__}: {error}"
-    return outcome(item, "", Reading(None, "empty"), {}, failed=shorten(said, 300))
+    return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(said, 300))
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #answer_all
 async def answer_all(
     respondent: Respondent,
-    items: Sequence[Item],
-    keep: Callable[[Outcome], None],   # called with each answer
+    items: Sequence[BenchmarkItem],
+    keep: Callable[[ScoredAnswer], None],   # called with each answer
     workers: int = 16,
 ) -> None:
     "Answer questions, several at a time"
@@ -156,44 +148,37 @@ async def answer_all(
             group.create_task(work())
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #fall_back
-def fall_back(
-    outcome: Outcome,
-) -> str:  # empty: it was asked as chosen
+def fall_back(outcome: ScoredAnswer) -> str:  # empty: it was asked as chosen
     "Say in what other way a question was asked"
     return next((note for note in outcome.notes if " fell back to " in note or note.startswith("no context: ")), "")
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #used_context
-def used_context(
-    outcome: Outcome,
-) -> bool:
+def used_context(outcome: ScoredAnswer) -> bool:
     "Tell whether an answer used a social context"
     return outcome.context not in ("", "none") and not outcome.failed and "to vanilla" not in fall_back(outcome)
 
-# %% ../../nbs/benchmarks/08_respondent.ipynb #_odd
-def _odd(note: str) -> bool:
+# %% ../../nbs/benchmarks/08_respondent.ipynb #is_contradiction
+def is_contradiction(note: str) -> bool:
+    "Tell a note on a story that contradicts itself"
     return note.startswith("contradiction in ")
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #why_none
-def why_none(
-    outcomes: Iterable[Outcome],
-) -> str:  # empty: all used one
+def why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
     "Say why answers used no context, most often"
     without = [o for o in outcomes if not used_context(o)]
-    own = (next((note for note in o.notes if note != fall_back(o) and not _odd(note)), "") if o.context == "none" else "" for o in without)
+    own = (next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "") if o.context == "none" else "" for o in without)
     counts = Counter(reason or fall_back(o) or o.failed or "no context was asked for" for o, reason in zip(without, own))
     return shorten(counts.most_common(1)[0][0], 160) if counts else ""
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #contexts_text
-def contexts_text(
-    outcomes: Sequence[Outcome],
-) -> str:
+def contexts_text(outcomes: Sequence[ScoredAnswer]) -> str:
     "Say how many answers used a social context"
     used = sum(map(used_context, outcomes))
     return f"contexts used: {used:,} of {len(outcomes):,}" + (f" (without one, most often: {why_none(outcomes)})" if used < len(outcomes) else "")
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #concerns
 def concerns(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
     wanted: bool,      # whether the answers were to use contexts
 ) -> list[str]:
     "List what makes a run less than its way of answering promises"
@@ -203,9 +188,7 @@ def concerns(
     return found + ([f"{fallen.total():,} of {len(outcomes):,} were asked otherwise: {said}"] if fallen else [])
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #nothing_answered
-def nothing_answered(
-    outcomes: Sequence[Outcome],
-) -> str:  # empty if there is an answer
+def nothing_answered(outcomes: Sequence[ScoredAnswer]) -> str:  # empty if there is an answer
     "Say why there is no answer at all"
     if any(not o.failed and o.status != "abstained" for o in outcomes):
         return ""

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, NamedTuple
 from .answers import AnswerConfig, Asker, examples_for, solvers, ways
 from .contexts import ParsingConfig, folder_name, parser_of, write_csv
 from .protocol import Benchmark
-from .questions import Loaded, Outcome
+from .questions import QuestionSet, ScoredAnswer
 from .respondent import AnswerFile, Respondent, answer_all, concerns, wants_contexts
 from .sets import benchmarks
-from humanlm.benchmarks.tables import (
+from humanlm.benchmarks.reports import (
     MISMATCH, ReportLine, baseline_outcomes, baseline_table, ceiling, ceiling_outcomes, contradictory, lines_of,
     mismatches, needs_ceiling, oddities, oddity_text, published_text, result_table,
 )
@@ -160,11 +160,7 @@ def _rehearsed(config: ParsingConfig) -> Parser:
     return make_parser(config.name) if config.name in config.rules else _Echo(config.name)
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #run_name
-def run_name(
-    settings: Settings,
-    benchmark: Benchmark,
-    mode: str,
-) -> str:
+def run_name(settings: Settings, benchmark: Benchmark, mode: str) -> str:
     "Name the folder of a run"
     tom, name, policy = settings.tom, settings.model.name, settings.model.policy
     if tom.name:
@@ -178,7 +174,7 @@ def conditions(
     settings: Settings,
     benchmark: Benchmark,
     mode: str,
-    loaded: Loaded,
+    loaded: QuestionSet,
     parses: bool,
 ) -> dict[str, Any]:
     "Say what answers depend on"
@@ -199,7 +195,7 @@ class Meter:
         self.what, self.total, self.every = what, total, every
         self.done, self.failed, self.next = 0, 0, time.monotonic() + every
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: ScoredAnswer) -> None:
         "Count an answer"
         self.done, self.failed = self.done + 1, self.failed + bool(outcome.failed)
         if time.monotonic() >= self.next:
@@ -213,7 +209,7 @@ class TomRun:
     "A run: what is asked, and where it is kept"
     settings: Settings
     benchmark: Benchmark
-    loaded: Loaded
+    loaded: QuestionSet
     respondent: Respondent
     folder: Path
     conditions: dict[str, Any]
@@ -233,13 +229,13 @@ class TomRun:
         save_config(self.folder / "config.yaml", self.settings)
         self.record("started")
 
-    def answer(self) -> list[Outcome]:
+    def answer(self) -> list[ScoredAnswer]:
         "Answer what is not answered yet, and give all answers"
         answers, stages = AnswerFile(self.folder / "answers.jsonl"), Stages()
         todo = [item for item in self.loaded if item.id not in answers.known]
         progress = Meter(self.folder.name, len(todo))
 
-        def keep(outcome: Outcome) -> None:
+        def keep(outcome: ScoredAnswer) -> None:
             answers.add(outcome)
             progress.note(outcome)
 
@@ -259,7 +255,7 @@ def make_run(
     settings: Settings,
     benchmark: Benchmark,
     mode: str,
-    loaded: Loaded,
+    loaded: QuestionSet,
     ask: bool = True,    # False: only to say what would be asked
 ) -> TomRun:
     "Prepare a run; nothing is written"
@@ -271,7 +267,7 @@ def make_run(
 # %% ../../nbs/benchmarks/10_runs.ipynb #write_report
 def write_report(
     run: TomRun,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ScoredAnswer],
 ) -> list[ReportLine]:  # of the run and of baselines
     "Write tables, baselines and mismatches into the folder"
     tom = run.settings.tom
@@ -305,9 +301,7 @@ def _page(run, outcomes, own, others):
     return "\n\n".join(filter(None, parts)) + "\n"
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #run_once
-def run_once(
-    run: TomRun,
-) -> tuple[list[Outcome], list[ReportLine]]:
+def run_once(run: TomRun) -> tuple[list[ScoredAnswer], list[ReportLine]]:
     "Do a run, or go on with one, and write its report"
     with alone(run.folder, "--tom.name"):
         run.start()

@@ -219,7 +219,7 @@ def parser_lessons(
 ) -> list[dict]:  # for `humanlm.training.sft.train_sft`
     "Make supervised rows in the order in which they are learnt; refuse those for which the model has no room"
     from humanlm.models.weights import render, render_target
-    from humanlm.training.sft import sft_row
+    from humanlm.training.rollout import sft_row
     target = pieces if knows_frames(tokenizer) else lambda text: [plain(text)]
     made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
     lengths = [len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"])) for row in made]
