@@ -28,7 +28,7 @@ from ..core.basics import ConfigError, DataError, HumanLMError, check_name, requ
 from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, chat
 from .protocol import Benchmark, Extra
 from .questions import BenchmarkItem, ScoredAnswer, plain, read_text
-from ..models.prompts import fenced, fill
+from ..models.reader import fenced, fill
 from ..social.parsing import futures
 from humanlm.social.symbolic import (
     Event, PlaceQuestion, baselines as place_baselines, parse_sentence, read_question, read_story, to_context,
