@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from .contexts import NONE, Context, decode, is_none, make_context, split_mental, turn_number
 from ..core.basics import DataError, HumanLMError, check_name, fingerprint, shorten, to_json
 from ..models.client import ChatClient, LLMError, Usage, chat, client as chat_client
-from ..models.prompts import fenced, fill
+from ..models.reader import fenced, fill
 from .parsing import predict_step, with_step
 from ..data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 

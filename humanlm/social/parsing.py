@@ -43,8 +43,7 @@ from humanlm.models.client import (
 )
 from ..models.settings import Estimate, add_up, estimate
 from .presence import dialogue_context, read_dialogue
-from ..models.prompts import fenced, fill
-from ..models.reader import read_answer
+from ..models.reader import fenced, fill, read_answer
 from .symbolic import Story, memory_answer, read_story, to_context
 
 # %% ../../nbs/60_social_world.ipynb #Parse
