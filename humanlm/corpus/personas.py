@@ -88,14 +88,11 @@ def evidence_block(
     words = said.reply.split(" ")
     reply = said.reply if len(words) <= reply_words else " ".join(words[:reply_words]) + " […]"
     facts = ", ".join(f"{name}={shorten(value, 200)}" for name, value in said.facts.items() if value not in (None, "", 0, [], {}))
-    before = "\n".join(f"{_who(m, said)}: {m.content}" for m in said.context)
+    before = "\n".join(f"{m.name or m.role}: {m.content}" for m in said.context)
     time = readable_time(said.time)
     head = f"## Message {number}" + (f" ({time})" if time else "")
     text = "\n".join([head, "Before it:", before or "(nothing)", *([f"Facts: {facts}"] if facts else []), "They wrote:", reply])
     return text if len(text.split()) <= block_words else ""
-
-
-def _who(message, said): return message.name or message.role
 
 # %% ../../nbs/corpus/04_personas.ipynb #EvidenceConfig
 @dataclass(frozen=True)

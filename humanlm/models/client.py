@@ -6,7 +6,7 @@
 __all__ = ['COUNT', 'WHOLE', 'ABOVE_0', 'AT_LEAST_0', 'KINDS', 'MAY_COST', 'prices', 'FREE', 'OUTAGES', 'untaken', 'scripts',
            'clients', 'ChatRequest', 'chat', 'Usage', 'ChatReply', 'LLMError', 'setting', 'without_keys', 'redact',
            'price', 'price_advice', 'PerLoop', 'Ledger', 'worst_cost', 'ChatClient', 'CacheError', 'Cache',
-           'side_by_side', 'Limits', 'Pace', 'Breaker', 'settle_settings', 'state_schema', 'read_reply',
+           'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker', 'settle_settings', 'state_schema', 'read_reply',
            'repair_request', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all', 'openai_arguments',
            'openai_reply', 'retry_after', 'provider_error', 'OpenAIClient', 'vllm_client', 'anthropic_arguments',
            'anthropic_reply', 'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
@@ -419,6 +419,24 @@ async def side_by_side():
     else:
         return
     raise error
+
+
+async def in_turn(
+    work: Callable[[Any], Awaitable[Any]],  # what is done with each item
+    items: Iterable,  # taken as they are needed
+    workers: int = 16,  # items under way at once
+) -> list:  # in the order of the items
+    "Work through items, several at a time"
+    queue, found = enumerate(items), {}
+
+    async def worker():
+        for place, item in queue:
+            found[place] = await work(item)
+
+    async with side_by_side() as group:
+        for _ in range(workers):
+            group.create_task(worker())
+    return [found[place] for place in range(len(found))]
 
 # %% ../../nbs/models/02_client.ipynb #Limits
 @dataclass(frozen=True)
@@ -889,19 +907,13 @@ async def chat_all(
     check: Callable[[Any], Any] | None = None, # as for `Client`
 ) -> list[ChatReply | LLMError]: # in the order of the requests
     "Ask all, within the client's limits; failures stand in their place"
-    answers, waiting = {}, enumerate(requests)
+    async def answer(request):
+        try:
+            return await (client(request, check) if check else client(request))
+        except LLMError as e:
+            return e
 
-    async def work():
-        for i, request in waiting:
-            try:
-                answers[i] = await (client(request, check) if check else client(request))
-            except LLMError as e:
-                answers[i] = e
-
-    async with side_by_side() as group:
-        for _ in range(2 * getattr(client, "limits", Limits()).concurrency):
-            group.create_task(work())
-    return [answers[i] for i in range(len(answers))]
+    return await in_turn(answer, requests, 2 * getattr(client, "limits", Limits()).concurrency)
 
 # %% ../../nbs/models/02_client.ipynb #openai_arguments
 def openai_arguments(
