@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from .answers import STOPS, Abstained, Asker, Given, contradictions, needs_context, solve, ways
+from .answers import Abstained, Asker, Given, contradictions, needs_context, solve, ways
 from .protocol import Benchmark
 from .questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
@@ -99,7 +99,7 @@ class Respondent:
             nothing = AnswerReading(None, "abstained")
             return outcome(item, "", nothing, self.benchmark.score(item, nothing), notes=(str(e),))
         except Exception as e:  # a plug-in's mistake concerns its question, not the run
-            if isinstance(e, LLMError) and e.kind in STOPS:
+            if isinstance(e, LLMError) and e.stops:
                 raise
             said = str(e) if isinstance(e, HumanLMError) else f"{type(e).__name__}: {e}"
             return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(said, 300))

@@ -201,7 +201,7 @@ def test_comparisons_say_for_each_line_how_many_answers_had_a_context(tmp_path, 
 def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_path):
     "FANToM counts sets, parts, conversations and people; the first conversation has contexts, the second has none"
     import random
-    from test_benchmarks import fantom_set, right_answer
+    from fantom_rows import fantom_set, right_answer
     path = tmp_path / "s.json"
     path.write_text(json.dumps([fantom_set(n, random.Random(n)) for n in range(8)]))
     b = benchmarks["fantom"]
