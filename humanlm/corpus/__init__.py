@@ -3,7 +3,7 @@
 Each page is one step: sources, split, evidence, personas, rows, sets, card."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .build import BuildConfig, Built

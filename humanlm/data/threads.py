@@ -23,12 +23,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from .records import DataConfig, Example, Message, Persona, Thread
-from ..core.basics import DataError
-from ..core.basics import near_miss, shorten
-from ..core.html import escape
-from .files import Faults, RowFault, read_rows
+from ..core.basics import DataError, near_miss, shorten
+from ..core.html import Table
+from .files import Faults, RowFault, read_rows, time_note, utc_seconds
 from .persona import GONE
-from .times import time_note, utc_seconds
 
 # %% ../../nbs/data/07_threads.ipynb #FIELDS
 FIELDS = {
@@ -553,9 +551,8 @@ class ThreadReport:
         rows += [(f"– – that {why}", self.fates[fate]) for fate, why in FATES.items()]
         rows += [("threads", self.threads), ("discussions with an example", self.discussions)]
         rows += [("people", self.users), ("people with an example", self.personas), *self.found.items()]
-        name = escape(self.source).replace("|", "\\|")
-        lines = [f"| {name} | count |", "|---|---:|", *(f"| {what} | {n:,} |" for what, n in rows)]
-        return "\n".join([*lines, *(["", self.faults._repr_markdown_()] if self.faults.counts else [])])
+        table = Table((self.source, "count"), [(what, f"{n:,}") for what, n in rows]).markdown()
+        return f"{table}\n\n{self.faults._repr_markdown_()}" if self.faults.counts else table
 
 # %% ../../nbs/data/07_threads.ipynb #Imported
 class Imported(NamedTuple):

@@ -6,8 +6,8 @@
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'STOPS', 'ASKS', 'PLACES',
            'SYSTEM_FRAME', 'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill',
            'name_speakers', 'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig',
-           'token_cap', 'stops', 'check_training', 'prompt', 'swap_system', 'swap_persona', 'target', 'make_rows',
-           'joint_row', 'RowIndex', 'level_index', 'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
+           'token_cap', 'stops', 'check_training', 'prompt', 'swap_system', 'target', 'make_rows', 'joint_row',
+           'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
 
 # %% ../../nbs/10_hierarchy.ipynb #import-re-from-collections
 import re
@@ -378,34 +378,6 @@ def _system_span(prompt, frame):
         raise ConfigError(f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. Pass messages.")
     return start, end
 
-# %% ../../nbs/10_hierarchy.ipynb #swap_persona
-def swap_persona(
-    prompt: Sequence[dict] | str,           # as for `swap_system`
-    persona: Persona | Mapping | str,       # the new one
-    frame: tuple[str, str] = SYSTEM_FRAME,  # as for `swap_system`
-) -> list[dict] | str:                      # like the prompt
-    "Put another persona between the marks of the old one"
-    text = tame(about_person(persona)) or UNKNOWN
-    if isinstance(prompt, str):
-        start, end = _system_span(prompt, frame)
-        return prompt[:start] + _between(prompt[start:end], tame(text, _marks(frame))) + prompt[end:]
-    content = prompt[0]["content"] if prompt else ""
-    new = _between(content, text) if isinstance(content, str) else _between_parts(content, text)
-    return [prompt[0] | {"content": new}, *prompt[1:]]
-
-
-def _between(text, persona):
-    head, start, tail = text.partition(PERSONA_MARKS[0])
-    _, end, tail = tail.partition(PERSONA_MARKS[1])
-    if not end: raise ConfigError(f"The system message has no persona between {' and '.join(PERSONA_MARKS)}.")
-    return f"{head}{start}\n{persona}\n{end}{tail}"
-
-
-def _between_parts(parts, persona):
-    places = [parts.index(markup(mark)) for mark in PERSONA_MARKS if markup(mark) in parts]
-    if len(places) < 2: raise ConfigError(f"The system message has no persona between {' and '.join(PERSONA_MARKS)}.")
-    return [*parts[:places[0] + 1], plain(f"\n{persona}\n"), *parts[places[1]:]]
-
 # %% ../../nbs/10_hierarchy.ipynb #TRACE
 TRACE = ("value", "stance", "emotion", "belief", "goal", "communication")
 
@@ -466,27 +438,12 @@ def joint_row(
         "limits": text_limits([hierarchy[n] for n in levels]),
     }
 
-# %% ../../nbs/10_hierarchy.ipynb #RowIndex
-class RowIndex(NamedTuple):
-    "Where a row comes from"
-    example: int # position among the N examples
-    level: int   # position among the L levels
-
-
-def level_index(
-    row: int,        # position among the N·L rows
-    n_examples: int, # N
-) -> RowIndex:
-    "Find example and level of a row"
-    return RowIndex(row % n_examples, row // n_examples)
-
-
+# %% ../../nbs/10_hierarchy.ipynb #row_index
 def row_index(
-    where: RowIndex, # example and level
-    n_examples: int, # N
-) -> int:
-    "Find the row of an example and a level; the inverse of `level_index`"
-    return where.level * n_examples + where.example
+    rows: Sequence[Mapping], # as `make_rows` makes them
+) -> dict[tuple[str, str], int]: # (example id, level) → position
+    "Map each example and level to its row"
+    return {(row["example_id"], row["level"]): i for i, row in enumerate(rows)}
 
 # %% ../../nbs/10_hierarchy.ipynb #ParsePolicy
 @dataclass(frozen=True)

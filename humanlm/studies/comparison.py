@@ -26,8 +26,7 @@ from ..data.records import data_fingerprint, dataset_card
 from ..evaluation.measured import Results, save_results, ALL, paired_table
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
 from ..models.client import Ledger
-from ..rewards.costs import judging_plan
-from ..rewards.judges import Asked, make_judge, same_judge_warning
+from ..rewards.judges import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
 from .systems import ASKED
 from .tasks import Comparison, Task, asked_otherwise, read_keys
@@ -64,7 +63,7 @@ def plan(
     samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
     warnings = [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(task, rows[0]) for task in local)]
-    judging = judging_plan(s.test_judge, [Asked("evaluation", total, samples)], s.hierarchy.load())
+    judging = judging_plan(s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load())
     return "\n".join([*lines, *judging, *filter(None, warnings)])
 
 # %% ../../nbs/studies/03_comparison.ipynb #record

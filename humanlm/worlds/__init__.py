@@ -3,7 +3,7 @@
 Its oracle judges without error."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .mini import World, WorldConfig, make_world, world_examples

@@ -21,7 +21,7 @@ from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.benchmarks.fantom import BINARY, Fantom, official_choice, published_choice
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import STATUSES, final_answer, read_choice, read_table, yes_no
-from humanlm.models.prompts import fenced, fill
+from humanlm.models.reader import fenced, fill
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
 REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}

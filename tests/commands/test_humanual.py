@@ -23,7 +23,7 @@ from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, settle_times
 from humanlm.corpus.store import RowStore, fill, rows_source
 from humanlm.data.threads import LINES
-from humanlm.data.times import TIME_NOTES
+from humanlm.data.files import TIME_NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
