@@ -14,7 +14,6 @@ from pathlib import Path
 from .core.basics import atomic_write, to_json
 from .core.commands import menu
 from .core.config import Settings, parse
-from .core.html import aligned
 from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
 from .social.recipe import data_plan, examine, known_stories, named_parser, recipe, report, report_table
@@ -57,7 +56,7 @@ def evaluate_main(argv: Sequence[str]) -> None:
     reports = {name: report(examine(named_parser(name), pairs[:c.tested])) for name in c.names}
     if c.results:
         atomic_write(c.results, to_json({"command": shlex.join(["evaluate", *argv]), "settings": s.to_dict(), "reports": reports}, indent=1) + "\n")
-    print(aligned(report_table(reports)))
+    print(report_table(reports))
 
 
 main = menu("parsers")

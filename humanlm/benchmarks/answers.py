@@ -27,10 +27,10 @@ from ..core.basics import ConfigError, DataError, HumanLMError, check_name, requ
 from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, chat
 from .protocol import Benchmark, Extra
 from .questions import BenchmarkItem, ScoredAnswer, plain, read_text
-from ..models.prompts import fenced, fill
+from ..models.reader import fenced, fill
 from ..social.parsing import futures
 from humanlm.social.symbolic import (
-    Event, Question, baselines as place_baselines, parse_sentence, read_question, read_story, to_context,
+    Event, PlaceQuestion, baselines as place_baselines, parse_sentence, read_question, read_story, to_context,
 )
 from ..social.symbolic import Answer, answer as symbolic_answer, memory_answer
 
@@ -254,7 +254,7 @@ def chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  #
     "Find who thinks about whom in a question, in the spelling of the context"
     asked = read_question(item.question)
     named = tuple(filter(None, (item.facts.get("char1"), item.facts.get("char2"))))
-    chain = asked.chain if isinstance(asked, Question) else named
+    chain = asked.chain if isinstance(asked, PlaceQuestion) else named
     if not chain:
         return "the question is about nobody's thoughts"
     known = {name.casefold(): name for name in context.agents}
@@ -273,7 +273,7 @@ async def simulate_chain(
     if isinstance(chain, str):
         return _noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
     question, asked, who = item.question, read_question(item.question), chain if last else (*chain, chain[0])
-    if last and isinstance(asked, Question):
+    if last and isinstance(asked, PlaceQuestion):
         question = f"Where will you look for the {asked.object}?"
     prompt, system = memory_prompt(asker, item, perspective(context, who), who[-1], question)
     return await asker(item, prompt, system)
@@ -473,7 +473,7 @@ others out. Give the sentences and nothing else."""
 def whom(item: BenchmarkItem) -> tuple[str, ...]:  # outermost first; empty: nobody
     "Find whose thoughts a question is about"
     asked = read_question(item.question)
-    if isinstance(asked, Question):
+    if isinstance(asked, PlaceQuestion):
         return asked.chain
     named = [name for name in re.findall(r"\b[A-Z][\w'’-]+", item.question.partition(" ")[2]) if name in item.source]
     return tuple(dict.fromkeys(named))[:1]
@@ -540,9 +540,9 @@ class Abstained(HumanLMError):
     "A solver that cannot know"
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_question
-def _question(item: BenchmarkItem) -> Question:
+def _question(item: BenchmarkItem) -> PlaceQuestion:
     asked = read_question(item.question)
-    if not isinstance(asked, Question):
+    if not isinstance(asked, PlaceQuestion):
         raise Abstained(asked.reason)
     return asked
 
@@ -586,7 +586,7 @@ def solve_memory(item: BenchmarkItem, context: Context | None = None) -> str:
     return found
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_stated
-def _stated(context: Context, asked: Question) -> str | None:
+def _stated(context: Context, asked: PlaceQuestion) -> str | None:
     "Read where an object is, or was at first, from the states of a record"
     events = (parse_sentence(clause) for step in decode(context).steps for clause in clauses(step.state))
     places = [event.container for event in events if isinstance(event, Event) and event.object == asked.object]

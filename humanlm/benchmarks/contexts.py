@@ -39,7 +39,7 @@ from .protocol import Benchmark, natural
 from ..models.client import Ledger, in_turn, setting
 from ..models.settings import ClientConfig, model_check, require_model
 from .questions import BenchmarkItem, QuestionSet, read_text
-from ..social.parsing import Parsed, Parser, Unasked, parser as make_parser, parsers, parsing_cost
+from ..social.parsing import Parse, Parser, Unasked, parser as make_parser, parsers, parsing_cost
 from ..social.stories import Tale, balanced, generate, hitom_rows, write_tomi
 from ..social.symbolic import to_context
 from ..social.timeline import pale, timeline_page, viewer_data
@@ -165,7 +165,7 @@ async def parse_all(
     texts: Mapping[str, str],   # name → text
     task: str = "",
     workers: int = 16,
-) -> dict[str, Parsed]:
+) -> dict[str, Parse]:
     "Parse texts, several at a time"
     async def parse(text: str) -> Parsed: return await parser(text, task)
 
@@ -173,7 +173,7 @@ async def parse_all(
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #context_file
 def context_file(
-    parsed: Parsed,
+    parsed: Parse,
     item: BenchmarkItem,
     answer: str = "",  # to the question, where somebody gave one
 ) -> str:
@@ -182,7 +182,7 @@ def context_file(
     return to_json(row, indent=1) + "\n"
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #context_row
-def context_row(name: str, found: Parsed) -> dict[str, Any]:
+def context_row(name: str, found: Parse) -> dict[str, Any]:
     "Describe what became of a text"
     context = found.context or Context(agents_names=[], socialized_context=[])
     wrong = violations(context) if found.context else []
@@ -252,7 +252,7 @@ def parse_file(path: Path, s: Settings) -> int:  # exit code
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #parsed_text
 def parsed_text(
-    parsed: Parsed,  # with a context
+    parsed: Parse,  # with a context
 ) -> str:  # one line, and below it what is wrong
     "Count and list what is wrong with a record, and with the text it was made from"
     found, odd = violations(parsed.context), len(parsed.contradictions)
@@ -348,7 +348,7 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
     for i, tale in enumerate(tales):
         asked = tale.asked[0]
         item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")
-        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", context_file(Parsed(to_context(tale.story)), item, asked.answer))
+        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", context_file(Parse(to_context(tale.story)), item, asked.answer))
     print(f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
           f"ask: python -m humanlm.tom run {family} --tom.file {path}")
     return 0

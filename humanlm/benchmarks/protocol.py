@@ -23,7 +23,7 @@ from ..core.basics import ConfigError, DataError, check_name, shorten
 from humanlm.core.stats import (
     Bootstrap, Interval, cluster_sums, exchange_p, mcnemar, pearson_of_sums, percentile_interval, ratio, sign_flips, wilson,
 )
-from ..models.prompts import fenced, fill
+from ..models.reader import fenced, fill
 
 # %% ../../nbs/benchmarks/02_protocol.ipynb #Measure
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
 from ..core.runs import append_row, grown_rows
 from ..models.client import LLMError, in_turn
 from ..social.contexts import Context
-from ..social.parsing import Parsed, Parser
+from ..social.parsing import Parse, Parser
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #read_outcomes
 def read_outcomes(
@@ -61,7 +61,7 @@ class Respondent:
     asker: Asker | None = None          # None: a solver answers
     solver: str = ""                    # a key of `solvers`
     parser: Parser | None = None        # None: no contexts
-    known: dict[str, tuple[Parsed, str]] = field(default_factory=dict)  # text → what became of it in this run, and its key
+    known: dict[str, tuple[Parse, str]] = field(default_factory=dict)  # text → what became of it in this run, and its key
     policy: str = "principled"          # of the symbolic solver, one of `POLICIES`
 
     @property
@@ -69,7 +69,7 @@ class Respondent:
         "Whether texts are parsed"
         return self.parser is not None and wants_contexts(self.mode, self.solver, self.benchmark)
 
-    async def context(self, item: BenchmarkItem) -> tuple[Parsed, str]:  # and its key; "none" if there is none
+    async def context(self, item: BenchmarkItem) -> tuple[Parse, str]:  # and its key; "none" if there is none
         "Parse the text of a question; a text that failed is not tried again in this run"
         text = self.benchmark.source_text(item)
         if text in self.known:
@@ -105,7 +105,7 @@ class Respondent:
             return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(said, 300))
 
     async def _answer(self, item: BenchmarkItem) -> ScoredAnswer:
-        found, source = await self.context(item) if self.parses else (Parsed(None), "")
+        found, source = await self.context(item) if self.parses else (Parse(None), "")
         given = await self.given(item, found.context)
         about = found.notes if source != "none" else (found.reason,)   # what the parser had to say about the text
         notes = (*given.notes, *(shorten(note, 200) for note in about))

@@ -39,7 +39,7 @@ from humanlm.core.runs import (
 from ..models.client import ChatRequest, Ledger, ScriptedClient
 from ..models.settings import ClientConfig, model_check
 from ..social.contexts import make_context
-from ..social.parsing import Parsed, Parser, parser as make_parser
+from ..social.parsing import Parse, Parser, parser as make_parser
 from ..social.symbolic import known_faults
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #TomConfig
@@ -152,8 +152,8 @@ class _Echo(NamedTuple):
     def key(self, text: str, task: str = "") -> str:
         return "none"
 
-    async def __call__(self, text: str, task: str = "") -> Parsed:
-        return Parsed(make_context(["Somebody", "Another"], [(text, {}, {})]))
+    async def __call__(self, text: str, task: str = "") -> Parse:
+        return Parse(make_context(["Somebody", "Another"], [(text, {}, {})]))
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #_rehearsed
 def _rehearsed(config: ParsingConfig) -> Parser:

@@ -24,6 +24,7 @@ import humanlm
 from humanlm.core.basics import (
     ConfigError, atomic_write, json_object, near_miss, shorten, to_dict, to_json, write_jsonl,
 )
+from .html import Table
 from .config import HARMLESS, Settings, dotted, read_yaml, settings_yaml
 
 # %% ../../nbs/core/05_runs.ipynb #run_state
@@ -250,8 +251,8 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def _repr_markdown_(self) -> str:
-        lines = [f"| {name} | {seconds:.1f} |" for name, seconds in self.seconds.items()]
-        return "\n".join(["| stage | seconds |", "|---|---:|", *lines, f"| all | {sum(self.seconds.values()):.1f} |"])
+        rows = {**self.seconds, "all": sum(self.seconds.values())}
+        return Table(("stage", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in rows.items()]).markdown()
 
 # %% ../../nbs/core/05_runs.ipynb #PACKAGES
 PACKAGES = ("humanlm", "torch", "transformers", "trl", "accelerate", "datasets", "numpy", "pyarrow", "pandas",

@@ -249,19 +249,23 @@ prices: dict[str, tuple[float, float]] = {
 FREE = ("scripted/", "recorded/", "hf/", "vllm-offline/", "simulator/")
 
 # %% ../../nbs/models/02_client.ipynb #_listed_prices
-@lru_cache
-def _listed_prices(named):
-    "Read the user's own prices, once for each file that the environment names"
+def _read_list(path, what, kind, holds, line):
+    "Read a YAML file of the user's own, with a line per model"
     import yaml
-    path = named or setting("HUMANLM_PRICES")
     try:
         listed = yaml.safe_load(Path(path).expanduser().read_text("utf-8")) or {} if path else {}
     except (OSError, ValueError, yaml.YAMLError) as e:
-        raise LLMError("unknown price", f"Cannot read the list of prices {path}: {shorten(e, 200)}") from None
-    if isinstance(listed, dict) and all(map(_is_price, listed.values())):
-        return {str(name): tuple(rates) for name, rates in listed.items()}
-    raise LLMError("unknown price", f"{path} must hold lines like 'vllm/my-model: [0.25, 2.0]': US dollars per million "
-                   "tokens, read and written.")
+        raise LLMError(kind, f"Cannot read the list of {what} {path}: {shorten(e, 200)}") from None
+    if isinstance(listed, dict) and all(map(holds, listed.values())):
+        return {str(name): value for name, value in listed.items()}
+    raise LLMError(kind, f"{path} must hold lines like {line}.")
+
+
+@lru_cache
+def _listed_prices(named):
+    "Read the user's own prices, once for each file that the environment names"
+    line = "'vllm/my-model: [0.25, 2.0]': US dollars per million tokens, read and written"
+    return _read_list(named or setting("HUMANLM_PRICES"), "prices", "unknown price", _is_price, line)
 
 
 def _is_price(rates):
@@ -1129,9 +1133,13 @@ def vllm_client(
     **options,                   # as for `Client`
 ) -> OpenAIClient:
     "Reach a model on an OpenAI-compatible server of your own"
-    address = base_url or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
+    def is_text(address): return isinstance(address, str)
+    listed = {} if base_url else _read_list(
+        setting("HUMANLM_SERVERS"), "servers", "missing address", is_text, "'my-model: http://127.0.0.1:8000/v1'")
+    address = base_url or listed.get(model) or setting("VLLM_BASE_URL") or setting("OPENAI_BASE_URL")
     if not address:
-        raise LLMError("missing address", f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. http://127.0.0.1:8000/v1.")
+        raise LLMError("missing address", f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. http://127.0.0.1:8000/v1."
+                       f"{near_miss(model, listed) if listed else ''}")
     return OpenAIClient(model, address, "vllm", **options)
 
 # %% ../../nbs/models/02_client.ipynb #anthropic_arguments

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'CANDIDATE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES',
            'VARIANTS', 'ITEMS', 'CHARS_PER_TOKEN', 'JudgeRequest', 'Judge', 'excusable', 'ruled', 'unsaid',
-           'ScoreTable', 'format_score', 'candidate_score', 'score_group', 'score_groups', 'JudgeError', 'fault_share',
+           'format_score', 'candidate_score', 'score_group', 'score_groups', 'JudgeError', 'fault_share',
            'require_judged', 'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat',
            'cut_text', 'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain',
            'split_request', 'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
@@ -16,13 +16,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastcore.basics import patch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
 from ..core.basics import ConfigError, HumanLMError, check_name, fingerprint, require, shorten
-from ..core.html import table_cell
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, in_turn, side_by_side
@@ -94,21 +93,6 @@ def ruled(
 def unsaid(id: str) -> Score:
     "Give the score where the real reply does not express the level"
     return ruled(id, "unsaid", "the real reply says nothing about this")
-
-# %% ../../nbs/rewards/02_scoring.ipynb #ScoreTable
-class ScoreTable(NamedTuple):
-    "Scores with a name for each, as a table"
-    names: tuple[str, ...]    # one per row
-    scores: tuple[Score, ...] # one per row
-
-    def _repr_markdown_(self) -> str:
-        rows = [f"| {table_cell(name, 110)} | {s.value:.2f} | {s.status} | {table_cell(_remarks(s), 140)} |"
-                for name, s in zip(self.names, self.scores)]
-        return "| | value | status | reason |\n|---|--:|---|---|\n" + "\n".join(rows)
-
-
-def _remarks(score):
-    return score.reason + (f" [{'; '.join(score.flags)}]" if score.flags else "")
 
 # %% ../../nbs/rewards/02_scoring.ipynb #format_score
 def format_score(
