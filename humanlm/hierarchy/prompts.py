@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'STOPS', 'ASKS', 'PLACES',
-           'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill', 'name_speakers',
-           'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
-           'check_training', 'prompt', 'target', 'make_rows', 'joint_row', 'ParsePolicy', 'Parsed', 'parse',
-           'clean_reply']
+           'SYSTEM_FRAME', 'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill',
+           'name_speakers', 'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig',
+           'token_cap', 'stops', 'check_training', 'prompt', 'swap_system', 'target', 'make_rows', 'joint_row',
+           'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
 
 # %% ../../nbs/10_hierarchy.ipynb #import-re-from-collections
 import re
@@ -348,6 +348,36 @@ def prompt(
     context = name_speakers(first_and_last(example.context, config.context_messages), example.user_id)
     return [{"role": "system", "name": "", "content": system}, *context]
 
+# %% ../../nbs/10_hierarchy.ipynb #SYSTEM_FRAME
+SYSTEM_FRAME = ("<|im_start|>system\n", "<|im_end|>")
+
+
+def swap_system(
+    prompt: Sequence[dict] | str,              # messages, or a rendered prompt that begins with a system message
+    system: Sequence[dict] | str,              # parts or text of the new one
+    frame: tuple[str, str] = SYSTEM_FRAME,     # what stands around a system message in a rendered prompt
+) -> list[dict] | str:                         # like the prompt
+    "Put another system message in the place of the first one"
+    if isinstance(prompt, str):
+        start, end = _system_span(prompt, frame)
+        return prompt[:start] + tame(parts_text(system), _marks(frame)) + prompt[end:]
+    rest = prompt[1:] if prompt and prompt[0]["role"] == "system" else prompt
+    return [{"role": "system", "name": "", "content": system}, *rest]
+
+
+def _marks(frame):
+    return re.findall(r"<\|[^|]*\|>", "".join(frame))
+
+
+def _system_span(prompt, frame):
+    start, end = len(frame[0]), prompt.find(frame[1], len(frame[0]))
+    if not prompt.startswith(frame[0]) or end < 0:
+        problem = f"The prompt does not begin with a system message between {frame[0]!r} and {frame[1]!r}"
+        raise ConfigError(f"{problem}: {shorten(repr(prompt))}. Pass messages, or the marks of its template.")
+    if len({mark in prompt[start:end] for mark in PERSONA_MARKS}) > 1:
+        raise ConfigError(f"The persona holds the mark {frame[1]}, so nobody can tell where it ends. Pass messages.")
+    return start, end
+
 # %% ../../nbs/10_hierarchy.ipynb #TRACE
 TRACE = ("value", "stance", "emotion", "belief", "goal", "communication")
 
@@ -407,6 +437,13 @@ def joint_row(
         "stop": [closing(d.name)], "thinking": thinking, "form": "tag",
         "limits": text_limits([hierarchy[n] for n in levels]),
     }
+
+# %% ../../nbs/10_hierarchy.ipynb #row_index
+def row_index(
+    rows: Sequence[Mapping], # as `make_rows` makes them
+) -> dict[tuple[str, str], int]: # (example id, level) → position
+    "Map each example and level to its row"
+    return {(row["example_id"], row["level"]): i for i, row in enumerate(rows)}
 
 # %% ../../nbs/10_hierarchy.ipynb #ParsePolicy
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'ENTER', 'LEAVE', 'AWAY', 'G
            'Context', 'context_table', 'StepLists', 'ContextLists', 'context_schema', 'split_entry', 'read_entries',
            'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json',
            'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'untagged', 'sentence', 'decode',
-           'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective', 'clauses',
-           'as_fact', 'facts', 'best_match', 'places', 'violations', 'count_violations', 'step_names', 'repair',
-           'ObservationScores', 'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans',
-           'quality_means', 'quality_table']
+           'decode_warnings', 'make_context', 'memories', 'turn_number', 'perspective', 'clauses', 'as_fact', 'facts',
+           'best_match', 'places', 'violations', 'count_violations', 'step_names', 'repair', 'ObservationScores',
+           'observation_scores', 'match_names', 'structural_score']
 
 # %% ../../nbs/social/01_contexts.ipynb #import-json-import-math
 import json
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, Field
 
 from ..core.basics import DataError, near_miss, shorten
-from ..core.html import Html, Table, table_cell, tag
+from ..core.html import Html, Table, tag
 
 # %% ../../nbs/social/01_contexts.ipynb #NONE
 NONE = "none"
@@ -546,14 +545,6 @@ def memories(
     steps = (context if decoded else decode(context)).steps
     seen = {name: [step.observations.get(name, NONE) for step in steps] for name in context.agents}
     return {name: [text for text in texts if not is_none(text)] for name, texts in seen.items()}
-
-# %% ../../nbs/social/01_contexts.ipynb #memory_text
-def memory_text(
-    context: Context,
-    agent: str,
-) -> str:  # one observation per line
-    "Write down the memory of one agent"
-    return "\n".join(memories(context)[agent])
 
 # %% ../../nbs/social/01_contexts.ipynb #turn_number
 def turn_number(
@@ -1094,53 +1085,3 @@ def _numbering_score(steps: list) -> float:
     if numbers in (list(range(len(steps))), list(range(1, len(steps) + 1))):
         return 0.3
     return 0.15 if numbers == sorted(numbers) else 0.0
-
-# %% ../../nbs/social/01_contexts.ipynb #Quality
-class Quality(NamedTuple):
-    "Scores of one generated context"
-    file_id: str
-    structural_score: float
-    observation_accuracy: float  # nan = not judged
-    judge_reasoning: str = ""
-
-    @property
-    def overall_score(self) -> float: return 0.3 * self.structural_score + 0.7 * self.observation_accuracy
-
-# %% ../../nbs/social/01_contexts.ipynb #QualityMeans
-class QualityMeans(NamedTuple):
-    "Means over the files that have all scores; nan if there are none"
-    structural: float
-    observation: float
-    overall: float
-    coverage: float  # share of reference files that have all scores
-    adjusted: float  # mean overall score in which the other files count 0
-
-# %% ../../nbs/social/01_contexts.ipynb #quality_means
-def quality_means(
-    rows: Iterable[Quality],
-    expected: int,  # number of reference files
-) -> QualityMeans:
-    "Average the scores of files"
-    kept = [row for row in rows if not math.isnan(row.overall_score)]
-    mean = lambda values: math.fsum(values) / len(kept) if kept else math.nan
-    overall, coverage = mean(row.overall_score for row in kept), len(kept) / expected if expected else math.nan
-    form, seen = (mean(values) for values in zip(*(row[1:3] for row in kept))) if kept else (math.nan, math.nan)
-    adjusted = overall * coverage if kept else 0.0 if expected else math.nan
-    return QualityMeans(form, seen, overall, coverage, adjusted)
-
-# %% ../../nbs/social/01_contexts.ipynb #quality_table
-def quality_table(
-    rows: Sequence[Quality],
-    expected: int | None = None,  # number of reference files; None: as many as rows
-) -> str:  # Markdown
-    "Write scores as the published table, with coverage below"
-    expected = len(rows) if expected is None else expected
-    means = quality_means(rows, expected)
-    number = lambda value: "none" if math.isnan(value) else f"{value:.3f}"
-    line = lambda *cells: f"| {' | '.join(cells)} |"
-    body = [line(table_cell(row.file_id).ljust(12), *map(number, (*row[1:3], row.overall_score))) for row in rows]
-    bold = [f"**{number(value)}**" for value in means[:3]]
-    return "\n".join([line("File", "Structural", "Observation Accuracy", "Overall"), "|---|---|---|---|", *body,
-                      line("**Mean**", *bold), line("**Final Score**", "", "", bold[2]),
-                      line(f"Coverage {means.coverage:.0%} of {expected}" if expected else "No files", "", "",
-                           number(means.adjusted))])

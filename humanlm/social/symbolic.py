@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'WAITING', 'NOBODY', 'known_faults', 'baselines', 'Event', 'Unknown', 'Form', 'plain', 'parse_sentence',
-           'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'new_world', 'normal_chain', 'Question',
+           'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'new_world', 'normal_chain', 'PlaceQuestion',
            'read_question', 'Answer', 'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context',
            'memory_answers', 'memory_answer', 'objects']
 
@@ -583,8 +583,8 @@ def _tell(world: World, event: Event) -> frozenset[str]:
 # %% ../../nbs/social/03_symbolic.ipynb #rules-claim-claim-tell
 _rules |= {"claim": _claim, "tell": _tell}
 
-# %% ../../nbs/social/03_symbolic.ipynb #Question
-class Question(NamedTuple):
+# %% ../../nbs/social/03_symbolic.ipynb #PlaceQuestion
+class PlaceQuestion(NamedTuple):
     "What is asked"
     kind: str  # reality | initial | belief
     object: str
@@ -606,7 +606,7 @@ _ASKED = (
 @lru_cache(maxsize=1 << 16)
 def read_question(
     text: str,
-) -> Question | Unknown:
+) -> PlaceQuestion | Unknown:
     "Read a question of either family"
     text = text.strip()
     asked = text.removesuffix("?").rstrip().replace(" - ", "-")
@@ -614,7 +614,7 @@ def read_question(
         found = pattern.fullmatch(asked)
         if found:
             names = re.findall(r"(?:^|\s)([^\W\d_a-z][\w'’-]*)", found.groupdict().get("chain", ""))
-            return Question(kind, found["object"], tuple(names))
+            return PlaceQuestion(kind, found["object"], tuple(names))
     return Unknown(text, "expected a question that begins 'Where is the', 'Where was the', 'Where will' or 'Where does'")
 
 # %% ../../nbs/social/03_symbolic.ipynb #Answer
@@ -637,7 +637,7 @@ def _doubtful(sentence: str, world: World, objects: Iterable[str]) -> bool:
     return named or bool(_SOMEONE.search(sentence)) or any(thing in sentence for thing in things)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_refusal
-def _refusal(world: World, question: Question | Unknown) -> str:
+def _refusal(world: World, question: PlaceQuestion | Unknown) -> str:
     "Why the question cannot be answered, if so"
     if isinstance(question, Unknown):
         return f"the question {shorten(question.sentence)!r} is of no known form: {question.reason}"
@@ -646,7 +646,7 @@ def _refusal(world: World, question: Question | Unknown) -> str:
     return f"{gap.removesuffix('.')}; {missing}" if gap and missing else gap or missing
 
 
-def _missing(world: World, question: Question) -> str:
+def _missing(world: World, question: PlaceQuestion) -> str:
     "Say what of the question does not occur in what was understood"
     if question.object not in world.log:
         others = near_miss(question.object, world.log) if world.log else ""
@@ -700,7 +700,7 @@ def shipped_faults(
     return frozenset({"F1", "F2"})
 
 # %% ../../nbs/social/03_symbolic.ipynb #_leaked
-def _leaked(world: World, question: Question, faults: frozenset[str]) -> bool:
+def _leaked(world: World, question: PlaceQuestion, faults: frozenset[str]) -> bool:
     "Whether faults F1, F2 or F1' put the final place into the thoughts of mover and other"
     events = [event for event in world.events if event.kind != "unknown"]
     movers = [event.agents[0] for event in events if event.kind == "move" and event.object == question.object]
@@ -719,7 +719,7 @@ _POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.
 # %% ../../nbs/social/03_symbolic.ipynb #answer
 def answer(
     source: Story | World,
-    question: str | Question | Unknown,
+    question: str | PlaceQuestion | Unknown,
     policy: str = "principled",  # or as_shipped: with the faults of the published labels; or a fault by its code
 ) -> Answer:
     "Answer a question about a story"
@@ -743,7 +743,7 @@ def _faults(source: Story | World, policy: str) -> frozenset[str]:
     return shipped_faults(source) if isinstance(source, Story) else frozenset()
 
 
-def _answer(world: World, asked: Question, faults: frozenset[str]) -> str | None:
+def _answer(world: World, asked: PlaceQuestion, faults: frozenset[str]) -> str | None:
     if asked.kind == "initial":
         return world.first(asked.object)
     if not asked.chain or (faults and _leaked(world, asked, faults)):

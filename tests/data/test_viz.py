@@ -9,8 +9,7 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 from humanlm.data.records import Message, Persona, Example
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 from humanlm.data.viz import (
-    TrajectoryViewer, cut, example_html, group_html, push, score_grid, score_mark,
-    score_style, spread,
+    JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_grid, score_mark, score_style, spread,
 )
 
 def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
@@ -132,15 +131,36 @@ def test_a_page_asks_for_nothing():
     assert not [word for word in ("http", "src=", "href=", "url(", "<script", "<link") if word in page]
 
 
-# ---- a real browser
+# ---- a judged batch
+
+def judged(text: str, value: float = 0.5, **more) -> Score:
+    return Score(text, value, more.pop("status", "scored"), text, (text,), (value,), 0.2, text, **more)
+
+
+def test_judged_batch_filters_by_disagreement_flags_and_missing_scores():
+    rows = {"a": {"stance": judged("a", 0.9)}, "b": {"stance": judged("b", 0.5, flags=("own sum 0.9",))},
+            "c": {"stance": judged("c", math.nan, status="judge failed")}, "d": {"stance": judged("d", 0.4)}}
+    batch = JudgedBatch(rows, {"a": {"stance": judged("a", 0.5)}, "d": {"stance": judged("d", 1.0)}})
+    assert batch.keep("judges differ", 0.3) == ["d", "a"] and batch.keep("judges differ", 0.61) == []
+    assert batch.keep("flagged") == ["b"] and batch.keep("no score") == ["c"] and batch.keep() == list("abcd")
+
+
+def test_judged_batch_without_candidates_is_an_empty_grid():
+    assert "0 of 0" in JudgedBatch({}).html() and JudgedBatch({}).widget().children
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_judged_batch_stays_text(text):
+    batch = JudgedBatch({text: {text: judged(text, flags=(text,))}}, {text: {text: judged(text, math.nan, status=text)}}, text)
+    read(batch.html())
+
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_no_candidate_runs_in_a_real_browser(tmp_path):
     attacks = ["<script>document.title = 'ran'</script>", "<img src=x onerror=\"document.title = 'ran'\">",
                "</td></table><svg onload=\"document.title = 'ran'\">", "' onmouseover='x' autofocus onfocus='document.title = 1"]
-    def judged(text, value, status): return Score(text, value, status, text, (text,), (value,), 0.2, text, flags=(text,))
-    grid = score_grid({a: {"stance": judged(a, 0.5, "scored"), "emotion": judged(a, math.nan, "judge failed")} for a in attacks}, attacks[0])
-    page = in_browser(f"<!doctype html><meta charset=utf-8><title>quiet</title>{grid}", tmp_path)
+    batch = JudgedBatch({a: {"stance": judged(a), "emotion": judged(a, math.nan, status="judge failed")} for a in attacks}, title=attacks[0])
+    page = in_browser(f"<!doctype html><meta charset=utf-8><title>quiet</title>{batch.html()}", tmp_path)
     assert "<title>quiet</title>" in page, "a text ran as a script"
     body = page.split("</title>")[1]
     assert not any(f"<{name}" in body for name in ("script", "img", "svg"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from humanlm.hierarchy.prompts import (
-    HierarchyConfig, closing, make_rows, opening, parts_text, prompt, target,
+    HierarchyConfig, closing, make_rows, opening, parts_text, prompt, swap_system, target,
 )
 from humanlm.hierarchy.levels import LEVELS, VARIANTS
 from humanlm.models.weights import (
@@ -147,6 +147,13 @@ def test_the_tiny_model_can_be_built_with_any_template(name):
 def test_wrong_templates_are_named():
     with pytest.raises(ModelError, match="Did you mean 'llama3'"): template_text("llama")
     with pytest.raises(ModelError, match="no template of its own"): make_model(ModelConfig(template="own"), TEXTS)
+
+
+def test_a_rendered_prompt_can_get_another_system_message(toks):
+    swapped = swap_system(text_of(toks["humanlm"], TINY, thinking=True), "NEW")
+    assert swapped == text_of(toks["humanlm"], [TINY[0] | {"content": "NEW"}, TINY[1]], thinking=True)
+    frame = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>")
+    assert swap_system(text_of(toks["llama3"], TINY), "NEW", frame) == text_of(toks["llama3"], [TINY[0] | {"content": "NEW"}, TINY[1]])
 
 
 @pytest.mark.parametrize("variant, levels", [("main", ["goal"]), ("response-bare", ["response"]), ("hetero", ["goal"]), ("hetero", ["goal", "belief"]),
