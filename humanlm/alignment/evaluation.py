@@ -21,7 +21,8 @@ import numpy as np
 from ..core.basics import DataError, jsonl_rows, require, shorten, write_jsonl
 from ..data.records import Example
 from ..hierarchy.prompts import HierarchyConfig, ParsePolicy, make_rows
-from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, in_turn, score_aspects, score_group
+from ..models.client import in_turn
+from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, score_aspects, score_group
 from ..evaluation.measured import Measured, Results, results as compare, Importance, importance_rows
 from ..training.rollout import Policy, Sampling, by_level, copy_index, single_turn
 from ..rewards.texts import check_text_metric, text_scores

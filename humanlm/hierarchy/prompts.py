@@ -7,7 +7,7 @@ __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', '
            'SYSTEM_FRAME', 'TRACE', 'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill',
            'name_speakers', 'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig',
            'token_cap', 'stops', 'check_training', 'prompt', 'swap_system', 'target', 'make_rows', 'joint_row',
-           'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
+           'row_index', 'ParsePolicy', 'Parsed', 'parse', 'clean_reply']
 
 # %% ../../nbs/10_hierarchy.ipynb #import-re-from-collections
 import re
@@ -437,6 +437,13 @@ def joint_row(
         "stop": [closing(d.name)], "thinking": thinking, "form": "tag",
         "limits": text_limits([hierarchy[n] for n in levels]),
     }
+
+# %% ../../nbs/10_hierarchy.ipynb #row_index
+def row_index(
+    rows: Sequence[Mapping], # as `make_rows` makes them
+) -> dict[tuple[str, str], int]: # (example id, level) → position
+    "Map each example and level to its row"
+    return {(row["example_id"], row["level"]): i for i, row in enumerate(rows)}
 
 # %% ../../nbs/10_hierarchy.ipynb #ParsePolicy
 @dataclass(frozen=True)

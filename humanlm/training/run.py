@@ -25,7 +25,7 @@ from ..core.basics import ConfigError, check_name, require, shorten
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, parse, read_yaml
 from humanlm.core.runs import (
-    Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
+    Stages, alone, is_main_process, open_run, process_count, read_ledger, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Measured, Results, load_measured, load_results, results, save_measured, save_results
@@ -407,7 +407,7 @@ def make_run(
     if not isinstance(work, Work):
         raise ConfigError(f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data.")
     prepare_torch(settings)
-    for (caller, model), usage in Ledger.from_dict(read_record(folder).get("ledger", [])).entries.items():
+    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
         spender = work.ledgers.get(caller, work.ledgers.get(""))
         if spender is not None:
             spender.record(caller, model, usage)

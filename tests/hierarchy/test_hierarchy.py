@@ -13,7 +13,7 @@ from humanlm.core.basics import ConfigError
 from humanlm.data.records import Example, Message, Persona
 from humanlm.hierarchy.prompts import (
     PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, HierarchyConfig, ParsePolicy,
-    check_training, clean_reply, make_rows, name_speakers, parse, parts_text, prompt, swap_system, target,
+    check_training, clean_reply, make_rows, name_speakers, parse, parts_text, prompt, row_index, swap_system, target,
 )
 from humanlm.hierarchy.levels import (
     FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, make_hierarchy,
@@ -375,7 +375,7 @@ def test_levels_are_swapped_without_touching_the_context():
     examples = [replace(make(said=("one", "two"), persona=f"persona {i}"), id=f"e{i}") for i in range(4)]
     config = HierarchyConfig(prompt="full")
     rows = make_rows(examples, config)
-    assert len(rows) == 4 * 7 == len({(row["example_id"], row["level"]) for row in rows})
+    assert row_index(rows) == {(e.id, level): n * 4 + i for n, level in enumerate(LEVELS) for i, e in enumerate(examples)}
     for row in rows:
         first = next(r for r in rows if r["example_id"] == row["example_id"])
         assert swap_system(first["prompt"], row["prompt"][0]["content"]) == row["prompt"] and row["prompt"][1:] == first["prompt"][1:]
