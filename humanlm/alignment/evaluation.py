@@ -25,10 +25,10 @@ from ..data.trajectory import Score, Trajectory, score_from_dict
 from ..core.stats import known_mean
 from ..evaluation.measured import Importance, Measured, Result, importance_rows, means_table, results_table, score_table
 from ..hierarchy.prompts import HierarchyConfig, ParsePolicy, make_rows
-from ..models.client import Ledger
+from ..models.client import Ledger, in_turn
 from ..rewards.judges import other_judge, same_judge_warning
 from humanlm.rewards.scoring import (
-    Judge, JudgeRequest, excusable, format_score, in_turn, require_judged, score_aspects, score_group,
+    Judge, JudgeRequest, excusable, format_score, require_judged, score_aspects, score_group,
 )
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..training.methods import ChatPolicy, is_chat_model

@@ -21,7 +21,7 @@ from ..alignment.published import paper_tables, read_measured
 from ..alignment.sections import NAMES, SECTIONS, evaluations, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
-from ..core.runs import alone, Stages, open_run, read_record, run_record, save_config, save_record
+from ..core.runs import Stages, alone, open_run, read_ledger, read_record, run_record, save_config, save_record
 from ..data.records import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
@@ -88,7 +88,7 @@ def open_comparison(
     if held and not s.fresh and read_record(folder).get("conditions") != c.conditions:
         what = "a comparison of other rows or settings" if "conditions" in read_record(folder) else "no comparison"
         raise ConfigError(f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh.")
-    record(c, Stages(), "started", ledger=read_record(folder).get("ledger", []))
+    record(c, Stages(), "started", ledger=read_ledger(folder))
     save_config(folder / "config.yaml", s)
     write_jsonl(folder / "examples.jsonl", rows)
     atomic_write(folder / "data.md", dataset_card(rows, "Held-out rows"))

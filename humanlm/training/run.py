@@ -26,7 +26,7 @@ from ..core.basics import ConfigError, check_name, require, shorten
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, parse, read_yaml
 from humanlm.core.runs import (
-    Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
+    Stages, alone, is_main_process, open_run, process_count, read_ledger, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
@@ -420,7 +420,7 @@ def resume_ledgers(
     ledgers: Mapping[str, Ledger],  # caller → where it spends; "": everybody else
 ) -> None:
     "Count what was spent before a run was stopped as spent"
-    for (caller, model), usage in Ledger.from_dict(read_record(folder).get("ledger", [])).entries.items():
+    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
         spender = ledgers.get(caller, ledgers.get(""))
         if spender is not None:
             spender.record(caller, model, usage)
