@@ -6,9 +6,9 @@
 __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 'CONTRACT_FILES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
            'render_target', 'end_id', 'end_ids', 'continuation', 'FittedPrompt', 'fit_prompt', 'TokenLogps',
-           'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter', 'adapter_base',
-           'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files', 'merge_adapter',
-           'make_model']
+           'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter', 'locate',
+           'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
+           'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_weights.ipynb #import-json-os-re
 import json, os, re
@@ -849,7 +849,7 @@ def has_adapter(
     return hasattr(model, "peft_config")
 
 # %% ../../nbs/models/04_weights.ipynb #_locate
-def _locate(name):
+def locate(name: str | Path) -> str:
     "Give a folder as a path and a Hub name as it is; complain about folders that hold no model"
     path, text = Path(name).expanduser(), str(name)
     if (path / "config.json").is_file(): return str(path)
@@ -948,7 +948,7 @@ def load_tokenizer(
 ) -> "PreTrainedTokenizerFast":
     "Load the tokenizer of a model without its weights"
     from transformers import AutoTokenizer
-    where = _locate(name)
+    where = locate(name)
     tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where))
     _set_template(where, tokenizer, template)
     return tokenizer
@@ -962,7 +962,7 @@ def load_model(
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
     from transformers import AutoModelForCausalLM
-    where = _locate(name)
+    where = locate(name)
     base = adapter_base(where)
     loaded = _load(AutoModelForCausalLM, base or where, check_name(dtype, DTYPES, "dtype", ModelError), device,
                    tokens=where)
@@ -990,7 +990,7 @@ def load_encoder(
 ) -> LoadedModel:
     "Load a model that turns each token into a vector, and its tokenizer; errors as for `load_model`"
     from transformers import AutoModel
-    return _load(AutoModel, _locate(name), "float32", device, spare=["pooler."])
+    return _load(AutoModel, locate(name), "float32", device, spare=["pooler."])
 
 # %% ../../nbs/models/04_weights.ipynb #add_adapter
 def add_adapter(

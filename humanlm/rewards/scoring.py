@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'CANDIDATE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES',
            'VARIANTS', 'ITEMS', 'CHARS_PER_TOKEN', 'JudgeRequest', 'Judge', 'excusable', 'ruled', 'unsaid',
-           'format_score', 'candidate_score', 'score_group', 'in_turn', 'score_groups', 'JudgeError', 'fault_share',
+           'format_score', 'candidate_score', 'score_group', 'score_groups', 'JudgeError', 'fault_share',
            'require_judged', 'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat',
            'cut_text', 'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain',
            'split_request', 'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, Valida
 from ..core.basics import ConfigError, HumanLMError, check_name, fingerprint, require, shorten
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, side_by_side
+from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, in_turn, side_by_side
 from ..worlds.mini import COPY_LIMIT, copied_share
 from ..models.reader import read_answer
 from ..data.trajectory import Score
@@ -198,25 +198,7 @@ async def score_group(
     group = _Sorted(request)
     return group.scores(await _ask(judge, replace(request, candidates=group.open)))
 
-# %% ../../nbs/rewards/02_scoring.ipynb #in_turn
-async def in_turn(
-    work: Callable[[Any], Awaitable[Any]], # what is done with each item
-    items: Iterable,                       # taken as they are needed
-    workers: int = 16,                     # items under way at once
-) -> list: # in the order of the items
-    "Work through items, several at a time"
-    queue, found = enumerate(items), {}
-
-    async def worker():
-        for place, item in queue:
-            found[place] = await work(item)
-
-    async with side_by_side() as group:
-        for _ in range(workers):
-            group.create_task(worker())
-    return [found[place] for place in range(len(found))]
-
-
+# %% ../../nbs/rewards/02_scoring.ipynb #score_groups
 async def score_groups(
     judge: Judge,                      # asked at most once per group
     requests: Iterable[JudgeRequest],  # one per group, taken as they are needed

@@ -9,11 +9,13 @@ __all__ = ['HINTS', 'TASKS', 'VERSION', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXA
            'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'Unasked', 'parsing_cost',
            'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures', 'Simulation', 'simulation',
            'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'RecordPair', 'read_pairs',
-           'Quality', 'QualityMeans', 'QualityReport', 'grade', 'evaluate', 'evaluate_folders', 'omniscient',
-           'forgetful']
+           'Quality', 'QualityMeans', 'QualityReport', 'grade', 'evaluate', 'evaluate_folders', 'to_csv',
+           'quality_figure', 'omniscient', 'forgetful']
 
 # %% ../../nbs/60_social_world.ipynb #import-asyncio-import-json
 import asyncio
+import csv
+import io
 import json
 import math
 import random
@@ -35,7 +37,7 @@ from humanlm.social.contexts import (
     to_published, turn_number, violations,
 )
 from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
-from ..core.html import Table, table_cell
+from ..core.html import Table, styled, table_cell
 from humanlm.models.client import (
     ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client,
 )
@@ -860,6 +862,49 @@ async def evaluate_folders(
     "Rate the records of one folder against those of another"
     pairs, problems = read_pairs(generated, reference)
     return await evaluate(pairs, judge, problems, **options)
+
+# %% ../../nbs/60_social_world.ipynb #to_csv
+def to_csv(
+    report: QualityReport,
+) -> str:
+    "Write one line per record; files that could not be compared have no scores"
+    out = io.StringIO()
+    columns = ("file_id", "structural_score", "observation_accuracy", "overall_score", "method", "spread", "precision", "recall",
+               "leaks", "inventions", "omissions", "beliefs", "downstream", "reason")
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for quality, accuracy in report.rows:
+        scores = accuracy.scores._asdict() if accuracy.scores else {}
+        counts = {name: sum(map(len, found.values())) for name, found in scores.items() if isinstance(found, dict)}
+        row = vars(accuracy) | quality._asdict() | {"overall_score": quality.overall_score} | scores | counts
+        row = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items() if value == value}
+        writer.writerow(row | {"reason": shorten(accuracy.reason, 500)})
+    writer.writerows({"file_id": name, "method": "none", "reason": why} for name, why in report.problems)
+    return out.getvalue()
+
+
+# %% ../../nbs/60_social_world.ipynb #quality_figure
+@styled
+def quality_figure(
+    report: QualityReport,
+) -> Any:  # a matplotlib figure
+    "Draw form and observations of each record, best first; those without a rating last"
+    from matplotlib.pyplot import close, subplots
+    order = sorted(report.rows, key=lambda row: (math.isnan(row[1].value), -row[1].value, row[0].file_id))
+    names = [(quality.file_id, math.isnan(accuracy.value)) for quality, accuracy in order] + [(name, True) for name, _ in report.problems]
+    figure, axes = subplots(figsize=(6.4, 1.1 + 0.34 * min(len(names), 40)), layout="constrained")
+    whole, rated = {"clip_on": False, "zorder": 3}, [(i, each) for i, (_, each) in enumerate(order) if not math.isnan(each.value)]
+    axes.scatter([quality.structural_score for quality, _ in order], [i - 0.16 for i in range(len(order))], facecolors="white",
+                 edgecolors="#555", label="form", **whole)
+    axes.errorbar([each.value for _, each in rated], [i + 0.16 for i, _ in rated], fmt="o", color="#14559f", label="observations",
+                  xerr=[0 if math.isnan(each.spread) else each.spread for _, each in rated], **whole)
+    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="score (0 to 1)")
+    axes.set_yticks(range(len(names)), [shorten(name, 24) + " (not rated)" * missing for name, missing in names])
+    axes.tick_params(left=False, labelleft=len(names) <= 40)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    close(figure)
+    return figure
+
 
 # %% ../../nbs/60_social_world.ipynb #omniscient
 def _observing(context: Context, change: Callable[[dict[str, str]], dict[str, str]]) -> Context:

@@ -1,6 +1,8 @@
 "Parsers, predicted steps, futures and the quality of records: what hostile texts, odd answers and broken files do to them"
 
 import asyncio
+import csv
+import io
 import json
 import math
 import random
@@ -14,8 +16,8 @@ from humanlm.models.client import Limits, LLMError, ScriptedClient
 from humanlm.social.parsing import (
     HINTS, JUDGE, RULES, STYLES, TASKS, Accuracy, LLMParser, Parse, Quality, QualityReport,
     RecordPair, StoredParser, SymbolicParser, Unasked, evaluate, evaluate_folders, exact_accuracy, forgetful,
-    futures, omniscient, parse_prompt, parser, parsing_cost, predict_step, read_record, read_verdict, simulation,
-    with_step, worked_example,
+    futures, omniscient, parse_prompt, parser, parsing_cost, predict_step, quality_figure, read_record, read_verdict,
+    simulation, to_csv, with_step, worked_example,
 )
 from humanlm.social.stories import tomi_story
 from humanlm.social.symbolic import read_story, to_context
@@ -287,6 +289,25 @@ def test_means_count_files_without_a_score_only_in_the_adjusted_one():
     rows = [(Quality(str(seen), form, seen), Accuracy(seen, "judge")) for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))]
     assert QualityReport(rows, [("lost", "missing")]).means == pytest.approx((0.75, 0.6, 0.645, 0.5, 0.3225))
     assert QualityReport([], [("lost", "missing")]).means.adjusted == 0 and math.isnan(QualityReport([]).means.adjusted)
+
+
+def test_csv_and_picture_show_every_file(tmp_path):
+    made, wanted = folders(tmp_path)
+    report = run(evaluate_folders(made, wanted))
+    rows = list(csv.DictReader(io.StringIO(to_csv(report))))
+    assert [row["file_id"] for row in rows] == list("abcd") and rows[0]["reason"].startswith("the story is not in the grammar")
+    assert [label.get_text() for label in quality_figure(report).axes[0].get_yticklabels()] == [
+        name + " (not rated)" * (name != "b") for name in "bacd"]
+
+
+def test_the_picture_hides_no_mark_and_draws_none_that_is_missing():
+    rows = [(Quality(name, 1.0, value), Accuracy(value, "exact")) for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))]
+    axes = quality_figure(QualityReport(rows, [("lost", "missing")])).axes[0]
+    form, seen = axes.collections[0].get_offsets().tolist(), axes.lines[0].get_xydata().tolist()
+    assert [x for x, _ in form] == [1, 1, 1] and [x for x, _ in seen] == [1, 0]   # nan has no mark, least of all at 0
+    assert not {tuple(mark) for mark in form} & {tuple(mark) for mark in seen}    # equal scores lie beside each other
+    assert not any(artist.get_clip_on() for artist in (axes.collections[0], axes.lines[0]))
+    assert len(quality_figure(QualityReport([], [("lost", "missing")])).axes[0].get_yticklabels()) == 1
 
 
 def test_no_reference_folder(tmp_path):
