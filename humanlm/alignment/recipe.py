@@ -18,15 +18,10 @@ import numpy as np
 
 from .contract import contract
 from humanlm.alignment.evaluation import (
-    EvalConfig, Evaluation, bundle_request, bundles, evaluate, importance, judge_texts, load_evaluations, measured,
-    questions, save_evaluations,
+    REFERENCES, EvalConfig, Evaluation, bundle_request, bundles, evaluate, evaluate_model, importance, judge_texts, judged,
+    judges_record, load_evaluations, measured, questions, reference_texts, save_evaluations, settle_judges, tables,
 )
-from humanlm.alignment.heldout import (
-    REFERENCES, evaluate_model, judged, judges_record, reference_texts, settle_judges, tables,
-)
-from humanlm.alignment.lessons import (
-    asked_rows, check_prompts, cold_start_rows, level_tags, reply_lessons, training_texts,
-)
+from .lessons import asked_rows, check_prompts, cold_start_rows, level_tags, reply_lessons, training_texts
 from humanlm.alignment.modes import (
     MODES, PrefixConfig, check_mode, check_truth, hierarchy_of, row_count, settings_of, training_rows,
 )
@@ -310,7 +305,7 @@ class HumanLM(Recipe):
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
         s = run.settings
-        states = [row for name in run.models for row in importance(name, evaluations_of(run, name), s.eval.bootstrap)]
+        states = importance({name: evaluations_of(run, name) for name in run.models}, s.eval.bootstrap)
         return found._replace(importance=states, notes={"judges": judges_record(s)})
 
     def tables(self, rows: Sequence[Result]) -> str: return tables(rows)

@@ -6,7 +6,7 @@
 __all__ = ['FORMS', 'WAITING', 'NOBODY', 'known_faults', 'baselines', 'Event', 'Unknown', 'Form', 'plain', 'parse_sentence',
            'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'new_world', 'normal_chain', 'PlaceQuestion',
            'read_question', 'Answer', 'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context',
-           'memory_answers', 'memory_answer', 'objects']
+           'memory_answers', 'memory_answer']
 
 # %% ../../nbs/social/03_symbolic.ipynb #import-re-from-collections
 import re
@@ -929,20 +929,6 @@ def _follow(world: World, step: Step) -> None:
     for event in events:
         if event.kind in ("enter", "exit", "present"):
             world.step(event)
-
-# %% ../../nbs/social/03_symbolic.ipynb #_PLACED
-_PLACED = (rf"\b(?:The|the|a) (?P<object>{_PART}) (?:is|are|was|were) (?:now |still )?(?:in|inside|on) (?:the|a) (?P<container>{_LONGEST})",
-           rf"\b(?:moved?|puts?|places?|hides?|hid) (?:the|a) (?P<object>{_PART}) (?:in|into|to|inside|on) (?:the|a) (?P<container>{_LONGEST})")
-
-
-def objects(
-    context: Context,
-) -> list[str]:  # in order of first mention
-    "List the objects that the observations of a context locate"
-    texts = [split_mental(text)[0] for step in decode(context).steps for text in step.observations.values() if not is_none(text)]
-    found = [m for text in texts for clause in clauses(text) for pattern in _PLACED for m in re.finditer(pattern, clause)]
-    held_in = {m["container"] for m in found}
-    return list(dict.fromkeys(m["object"] for m in found if m["object"] not in held_in))
 
 # %% ../../nbs/social/03_symbolic.ipynb #baselines
 baselines = {

@@ -19,8 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-
-from ..core.basics import HumanLMError, check_name, near_miss, require, run_sync, shorten
+from ..core.basics import HumanLMError, check_name, near_miss, require, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.levels import text_faults
 from ..hierarchy.prompts import SPEAKER, ParsePolicy, parse, parts_text
