@@ -304,28 +304,7 @@ def automatic_accounts(
     return {who for who, n in written.items() if who and n >= lines and links[who] >= share * n}
 
 # %% ../../nbs/data/07_threads.ipynb #STOPWORDS
-STOPWORDS = frozenset("""
-a able about above actually after again all almost already also although always am an and another any anybody anyone
-anything anyway are aren't around as ask at away back bad be because been before being best better between big bit
-both but by came can can't cannot cant cheers come comes could couldn't day did didn't different do does doesn't doing
-don't done dont down each easy either else end enough even ever every everyone everything few find fine first for
-found from fun further gave get gets getting give given gives go goes going gone gonna good got great guess had haha
-happen happens hard has hasn't have haven't having he heh hello help her here hers hey him his hiya hmm how however
-i'd i'll i'm i've idea if in instead into is isn't it it'll it's its itself just keep kind knew know knows last late
-later least left less let let's like little lol long look looking looks lot lots made make makes making many matter
-may maybe me mean means meant might mine moment more most much must my myself near need needed needs never new next
-nice no nobody none nor not nothing now of off often ok okay old on once one ones only onto or other others ought our
-out over own part past people perhaps place please point possible pretty probably problem problems put question
-questions quite rather read ready real really right said same saw say saying says second see seem seems seen set
-several shall she should shouldn't show side simple simply since small so some somebody someone something sometimes
-somewhere soon sorry sort still stuff such suggest suppose sure take taken takes talk tell than thank thanks that
-that'll that's thats the their them then there there's theres these they they'll they're they've thing things think
-this those though thought three through thx till time times to today together told tomorrow tonight too took top
-toward tried tries true try trying turn twice two under unless until up upon us use used useful uses using usually
-very via want wanted wants was wasn't way ways we we'll we're we've week well went were weren't what what's whatever
-when where whether which while who who's whole why will wish with within without won't wonder word words work worked
-working works worse would wouldn't wrong yeah year years yes yet you you'd you'll you're you've your yours
-""".split())
+STOPWORDS = frozenset((files("humanlm") / "fixtures" / "stopwords.txt").read_text("utf-8").split())
 "Words that say nothing about a topic."
 
 # Habit → words that show it
