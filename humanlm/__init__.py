@@ -4,7 +4,7 @@ The rooms below hold the parts, from `core` up; `humanlm --help` lists the comma
 __version__ = "0.1.0"
 from typing import TYPE_CHECKING
 
-from .core.lazy import lazy_names
+from .core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .alignment.evaluation import evaluate

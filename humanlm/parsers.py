@@ -9,13 +9,15 @@ __all__ = ['main', 'data_main', 'train_main', 'evaluate_main', 'plot_learning']
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from .core.basics import atomic_write, to_json
 from .core.commands import menu
 from .core.config import Settings, parse
-from .core.html import aligned
+from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
 from .social.recipe import data_plan, examine, known_stories, named_parser, recipe, report, report_table
+from .social.parsing import parsers
 from .training.run import COMMON, keep_memory, quiet_libraries, read_settings, train_or_plan
 
 # %% ../nbs/87_parsers.ipynb #data_main
@@ -44,6 +46,9 @@ def evaluate_main(argv: Sequence[str]) -> None:
     s = _settings(argv, evaluate_main.__doc__)
     c = s.parser
     if s.dry_run:
+        for name in c.names:
+            if name not in parsers and not Path(name).is_dir():
+                require_model(name)
         return print("\n".join([data_plan(s)[0], f"parsers     {', '.join(c.names)}, {c.tested:,} held-out stories at most"]))
     quiet_libraries()
     keep_memory()
@@ -51,7 +56,7 @@ def evaluate_main(argv: Sequence[str]) -> None:
     reports = {name: report(examine(named_parser(name), pairs[:c.tested])) for name in c.names}
     if c.results:
         atomic_write(c.results, to_json({"command": shlex.join(["evaluate", *argv]), "settings": s.to_dict(), "reports": reports}, indent=1) + "\n")
-    print(aligned(report_table(reports)))
+    print(report_table(reports))
 
 
 main = menu("parsers")

@@ -3,7 +3,7 @@
 Start with `nbs/30_grpo.ipynb`."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .contract import ModelChoice, load_policy

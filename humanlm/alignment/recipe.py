@@ -18,21 +18,15 @@ import numpy as np
 
 from .contract import contract
 from humanlm.alignment.evaluation import (
-    EvalConfig, Evaluation, bundle_request, bundles, evaluate, importance, judge_texts, load_evaluations, measured,
-    questions, save_evaluations,
+    REFERENCES, EvalConfig, Evaluation, bundle_request, bundles, evaluate, evaluate_model, importance, judge_texts, judged,
+    judges_record, load_evaluations, measured, questions, reference_texts, save_evaluations, settle_judges, tables,
 )
-from humanlm.alignment.heldout import (
-    REFERENCES, evaluate_model, judged, judges_record, reference_texts, settle_judges, tables,
-)
-from humanlm.alignment.lessons import (
-    asked_rows, check_prompts, cold_start_rows, faithful_lessons, level_tags, reply_lessons, training_texts,
-)
+from .lessons import asked_rows, check_prompts, cold_start_rows, level_tags, reply_lessons, training_texts
 from humanlm.alignment.modes import (
     MODES, PrefixConfig, check_mode, check_truth, hierarchy_of, row_count, settings_of, training_rows,
 )
 from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
 from ..core.config import Settings
-from ..core.html import aligned
 from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process, process_count
 from ..core.stats import known_mean
@@ -40,11 +34,10 @@ from ..data.records import DataConfig, Example, data_fingerprint, dataset_card, 
 from ..evaluation.measured import Measured, Results, Result
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
-from ..rewards.audit import audit, audit_requests, audit_table, load_probes
-from ..rewards.costs import judging_plan
+from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judges import (
-    Asked, EvalJudgeConfig, JudgeConfig, OwnJudge, make_judge, require_auditable, same_judge_warning, second_config,
-    second_judge,
+    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, judging_plan, make_judge, require_auditable, same_judge_warning,
+    second_config, second_judge,
 )
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
@@ -114,13 +107,13 @@ def judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test
     per_row = len(held_out) // max(1, len(test[:20])) * len(tested)
     audits = len(audited) * (1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values()))
     groups = sum(n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items())
-    rewarded = Asked("training", groups * s.rollout.num_prompts,
+    rewarded = Workload("training", groups * s.rollout.num_prompts,
                      sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
-    asked = [rewarded, *([Asked("audits", audits, audited)] if audited else [])]
+    asked = [rewarded, *([Workload("audits", audits, audited)] if audited else [])]
     second = second_config(s.judge) if audited else None
     return [*judging_plan(s.judge, asked, hierarchy),
-            *(judging_plan(second, [Asked("audits", audits // 4, audited)], hierarchy) if second else ()),
-            *judging_plan(s.test_judge, [Asked("evaluation", len(test) * per_row, held_out)], hierarchy),
+            *(judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy) if second else ()),
+            *judging_plan(s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy),
             *filter(None, [same_judge_warning(s.judge, s.test_judge)])]
 
 # %% ../../nbs/alignment/51_recipe.ipynb #plan_lines
@@ -207,10 +200,10 @@ def check_settings(s: Settings) -> None:
 def cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach the base model the form of every answer"
     s, data = run.settings, run.work.data
-    rows = cold_start_rows(s, data)
+    rows, last = cold_start_rows(s, data)
     check_prompts(s, data, run.models, tokenizer, rows)
     lessons(run, stage, model, tokenizer, rows)
-    lessons(run, f"{stage}, faithful", model, tokenizer, faithful_lessons(s, data), run.checkpoints(stage) / "faithful")
+    lessons(run, f"{stage}, faithful", model, tokenizer, last, run.checkpoints(stage) / "faithful")
 
 
 def train_replies(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
@@ -240,7 +233,7 @@ def audit_judge(run: Run) -> None:
         raise JudgeError("judge failed", f"In the audit at the start {share:.0%} of the scores failed (judge.max_failed_share: "
                          f"{config.max_failed_share:g}). {found['failed'].note}")
     keep_audit(path, "start", 0, found)
-    print(f"{aligned(audit_table(found))}\n", flush=True)
+    print(f"{found.table()}\n", flush=True)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def validation_score(run: Run, name: str, model: Any, tokenizer: Any) -> float:
@@ -312,7 +305,7 @@ class HumanLM(Recipe):
     def complete(self, run: Run, found: Results) -> Results:
         "Add which states go with good replies, and who judged"
         s = run.settings
-        states = [row for name in run.models for row in importance(name, evaluations_of(run, name), s.eval.bootstrap)]
+        states = importance({name: evaluations_of(run, name) for name in run.models}, s.eval.bootstrap)
         return found._replace(importance=states, notes={"judges": judges_record(s)})
 
     def tables(self, rows: Sequence[Result]) -> str: return tables(rows)

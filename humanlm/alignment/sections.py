@@ -32,7 +32,7 @@ from humanlm.evaluation.report import (
 from ..evaluation.measured import ALL, Importance, Result
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
 from ..hierarchy.prompts import HierarchyConfig
-from ..rewards.audit import Audit, audit_table, audit_title
+from ..rewards.audit import Audit
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations
 def evaluations(
@@ -372,8 +372,8 @@ def audit_html(folder: Path) -> Html:
     if not rows:
         return Html()
     last, found = rows[-1], Audit.from_dict(rows[-1]["audit"])
-    when = tag("p", f"{audit_title(found)}. The last of {len(rows)}: {last['stage']}, step {last['step']}.")
-    return tag("h3", "Audit of the judge") + when + markdown_html(audit_table(found))
+    when = tag("p", f"{found.title}. The last of {len(rows)}: {last['stage']}, step {last['step']}.")
+    return tag("h3", "Audit of the judge") + when + found.table().html()
 
 # %% ../../nbs/alignment/05_sections.ipynb #SECTIONS
 def _sections() -> dict[str, Section]:

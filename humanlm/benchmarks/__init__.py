@@ -3,7 +3,7 @@
 `humanlm tom run` asks them."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .answers import AnswerConfig, solve

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..core.basics import ConfigError, DataError, check_name, shorten
-from .protocol import Benchmark, Measure, class_f1, confusion, mean_of, weighted_f1
+from .protocol import Benchmark, Measure, class_f1, confusion, joint, mean_of, weighted_f1
 from humanlm.benchmarks.questions import (
     AnswerReading, BenchmarkItem, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice, two_options,
     untagged, word_f1, yes_no,
@@ -376,10 +376,7 @@ def all_right(
     key: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
 ) -> Measure:
     "Measure the share of sets, or other units, with everything right"
-    sets: dict[str, list[ScoredAnswer]] = {}
-    for o in outcomes:
-        sets.setdefault(key(o), []).append(o)
-    return mean_of(name, [(unit, _cluster(found[0]), min(o.scores[rule] for o in found)) for unit, found in sets.items()], "scenario", value)
+    return joint(outcomes, "scenario", value, key, rule=rule, name=name, cluster=_cluster)
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #mean_right
 def mean_right(name: str, outcomes: Iterable[ScoredAnswer], value: str, rule: str) -> Measure:

@@ -23,7 +23,7 @@ from ..core.basics import ConfigError, DataError, check_name, shorten
 from humanlm.core.stats import (
     Bootstrap, Interval, cluster_sums, exchange_p, mcnemar, pearson_of_sums, percentile_interval, ratio, sign_flips, wilson,
 )
-from ..models.prompts import fenced, fill
+from ..models.reader import fenced, fill
 
 # %% ../../nbs/benchmarks/02_protocol.ipynb #Measure
 @dataclass(frozen=True)
@@ -136,14 +136,16 @@ def joint(
     key: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
     wanted: int = 1,          # least number of questions of a set
     rule: str = "correct",
+    name: str = "joint accuracy",
+    cluster: Callable[[ScoredAnswer], str] = lambda o: o.set_id,
 ) -> Measure:
     "Measure the share of sets with all questions right; a set with a missing score is left out"
     sets: dict[str, list[ScoredAnswer]] = {}
     for o in outcomes:
         sets.setdefault(key(o), []).append(o)
-    full = {name: found for name, found in sets.items() if len(found) >= wanted and all(rule in o.scores for o in found)}
-    return mean_of("joint accuracy", [(name, found[0].set_id, float(min(o.scores[rule] for o in found)))
-                                      for name, found in full.items()], group, value)
+    full = {unit: found for unit, found in sets.items() if len(found) >= wanted and all(rule in o.scores for o in found)}
+    scores = [(unit, cluster(found[0]), float(min(o.scores[rule] for o in found))) for unit, found in full.items()]
+    return mean_of(name, scores, group, value)
 
 # %% ../../nbs/benchmarks/02_protocol.ipynb #interval
 def interval(measure: Measure, resamples: int = 2000, seed: int = 0) -> Interval:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from .answers import STOPS, Abstained, Asker, Given, contradictions, needs_context, solve, ways
+from .answers import Abstained, Asker, Given, contradictions, needs_context, solve, ways
 from .protocol import Benchmark
 from .questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
 from ..core.runs import append_row, grown_rows
-from ..models.client import LLMError, side_by_side
+from ..models.client import LLMError, in_turn
 from ..social.contexts import Context
-from ..social.parsing import Parsed, Parser
+from ..social.parsing import Parse, Parser
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #read_outcomes
 def read_outcomes(
@@ -61,7 +61,7 @@ class Respondent:
     asker: Asker | None = None          # None: a solver answers
     solver: str = ""                    # a key of `solvers`
     parser: Parser | None = None        # None: no contexts
-    known: dict[str, tuple[Parsed, str]] = field(default_factory=dict)  # text → what became of it in this run, and its key
+    known: dict[str, tuple[Parse, str]] = field(default_factory=dict)  # text → what became of it in this run, and its key
     policy: str = "principled"          # of the symbolic solver, one of `POLICIES`
 
     @property
@@ -69,7 +69,7 @@ class Respondent:
         "Whether texts are parsed"
         return self.parser is not None and wants_contexts(self.mode, self.solver, self.benchmark)
 
-    async def context(self, item: BenchmarkItem) -> tuple[Parsed, str]:  # and its key; "none" if there is none
+    async def context(self, item: BenchmarkItem) -> tuple[Parse, str]:  # and its key; "none" if there is none
         "Parse the text of a question; a text that failed is not tried again in this run"
         text = self.benchmark.source_text(item)
         if text in self.known:
@@ -98,15 +98,14 @@ class Respondent:
         except Abstained as e:
             nothing = AnswerReading(None, "abstained")
             return outcome(item, "", nothing, self.benchmark.score(item, nothing), notes=(str(e),))
-        except LLMError as e:
-            if e.kind in STOPS:
-                raise
-            return _failed(item, e)
         except Exception as e:  # a plug-in's mistake concerns its question, not the run
-            return _failed(item, e)
+            if isinstance(e, LLMError) and e.stops:
+                raise
+            said = str(e) if isinstance(e, HumanLMError) else f"{type(e).__name__}: {e}"
+            return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(said, 300))
 
     async def _answer(self, item: BenchmarkItem) -> ScoredAnswer:
-        found, source = await self.context(item) if self.parses else (Parsed(None), "")
+        found, source = await self.context(item) if self.parses else (Parse(None), "")
         given = await self.given(item, found.context)
         about = found.notes if source != "none" else (found.reason,)   # what the parser had to say about the text
         notes = (*given.notes, *(shorten(note, 200) for note in about))
@@ -125,10 +124,6 @@ def wants_contexts(
     return solver == "memory" or (not solver and needs_context(mode, benchmark))
 
 
-def _failed(item: BenchmarkItem, error: Exception) -> ScoredAnswer:
-    said = str(error) if isinstance(error, HumanLMError) else f"{type(error).__name__}: {error}"
-    return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(said, 300))
-
 # %% ../../nbs/benchmarks/08_respondent.ipynb #answer_all
 async def answer_all(
     respondent: Respondent,
@@ -137,15 +132,9 @@ async def answer_all(
     workers: int = 16,
 ) -> None:
     "Answer questions, several at a time"
-    waiting = iter(items)
+    async def answer(item: BenchmarkItem) -> None: keep(await respondent.answer(item))
 
-    async def work():
-        for item in waiting:
-            keep(await respondent.answer(item))
-
-    async with side_by_side() as group:
-        for _ in range(min(workers, len(items))):
-            group.create_task(work())
+    await in_turn(answer, items, workers)
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #fall_back
 def fall_back(outcome: ScoredAnswer) -> str:  # empty: it was asked as chosen

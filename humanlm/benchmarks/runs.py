@@ -34,12 +34,12 @@ from humanlm.core.basics import (
 from ..core.html import table_cell
 from ..core.config import Passed, Settings
 from humanlm.core.runs import (
-    Stages, alone, open_run, read_record, require_conditions, run_record, save_config, save_record,
+    Stages, alone, open_run, read_ledger, require_conditions, run_record, save_config, save_record,
 )
 from ..models.client import ChatRequest, Ledger, ScriptedClient
 from ..models.settings import ClientConfig, model_check
 from ..social.contexts import make_context
-from ..social.parsing import Parsed, Parser, parser as make_parser
+from ..social.parsing import Parse, Parser, parser as make_parser
 from ..social.symbolic import known_faults
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #TomConfig
@@ -152,8 +152,8 @@ class _Echo(NamedTuple):
     def key(self, text: str, task: str = "") -> str:
         return "none"
 
-    async def __call__(self, text: str, task: str = "") -> Parsed:
-        return Parsed(make_context(["Somebody", "Another"], [(text, {}, {})]))
+    async def __call__(self, text: str, task: str = "") -> Parse:
+        return Parse(make_context(["Somebody", "Another"], [(text, {}, {})]))
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #_rehearsed
 def _rehearsed(config: ParsingConfig) -> Parser:
@@ -225,7 +225,7 @@ class TomRun:
         "Make the folder or go on in it; `ConfigError` if it holds something else"
         open_run(self.folder.parent, self.folder.name, "", self.settings.fresh)
         require_conditions(self.folder, self.conditions, "--tom.name")
-        self.ledger.entries |= Ledger.from_dict(read_record(self.folder).get("ledger", [])).entries
+        self.ledger.entries |= Ledger.from_dict(read_ledger(self.folder)).entries
         save_config(self.folder / "config.yaml", self.settings)
         self.record("started")
 

@@ -3,7 +3,7 @@
 It knows nothing about people or models."""
 from typing import TYPE_CHECKING
 
-from .lazy import lazy_names
+from .plugins import lazy_names
 
 if TYPE_CHECKING:
     from .basics import ConfigError, DataError, HumanLMError

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['HARMLESS', 'SWITCHES', 'SCALARS', 'ALONE', 'PROG', 'GRAMMAR', 'RunConfig', 'SFTConfig', 'Settings', 'known_settings',
-           'guess_setting', 'read_yaml', 'Line', 'cut_line', 'find_run', 'parse', 'Passed', 'dotted', 'settings_yaml']
+           'guess_setting', 'read_yaml', 'CommandLine', 'cut_line', 'find_run', 'parse', 'Passed', 'dotted',
+           'settings_yaml']
 
 # %% ../../nbs/core/02_config.ipynb #import-copy-import-itertools
 import copy
@@ -14,7 +15,7 @@ import sys
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
@@ -262,7 +263,7 @@ SCALARS = {
 }
 
 # %% ../../nbs/core/02_config.ipynb #Line
-class Line(NamedTuple):
+class CommandLine(NamedTuple):
     "A command line cut into its parts"
 
     files: list[str]  # --config, in order
@@ -280,7 +281,7 @@ class Line(NamedTuple):
 # %% ../../nbs/core/02_config.ipynb #cut_line
 def cut_line(
     argv: Sequence[str],  # arguments without the name of the command
-) -> Line:
+) -> CommandLine:
     "Cut a command line into files, flags and inputs"
     items = []
     for token in map(str, argv):
@@ -292,7 +293,7 @@ def cut_line(
             items.append([token])
     flags = [item for item in items if item[0].startswith("-") and item[0] != "--config"]
     files = ["".join(item[1:]) for item in items if item[0] == "--config"]
-    return Line(files or _saved_files(flags), flags, [item[0] for item in items if not item[0].startswith("-")])
+    return CommandLine(files or _saved_files(flags), flags, [item[0] for item in items if not item[0].startswith("-")])
 
 
 def _wants_value(item):

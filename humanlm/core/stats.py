@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'resample_counts', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
-           'percentile_interval', 'mean_interval', 'crossed_means', 'wilson', 'mean_difference', 'SignedRank',
-           'signed_rank', 'sign_flips', 'mcnemar', 'exchange_p', 'pearson', 'pearson_of_sums', 'ranks', 'spearman',
-           'bin_scores', 'weighted_kappa', 'association', 'Agreement', 'agreement', 'number_text', 'range_text',
-           'p_text']
+           'percentile_interval', 'mean_interval', 'crossed_means', 'wilson', 'SignedRank', 'signed_rank', 'sign_flips',
+           'mcnemar', 'exchange_p', 'pearson', 'pearson_of_sums', 'ranks', 'spearman', 'bin_scores', 'weighted_kappa',
+           'association', 'Agreement', 'agreement', 'number_text', 'range_text', 'p_text']
 
 # %% ../../nbs/core/03_stats.ipynb #imports
 import math
@@ -152,18 +151,6 @@ def wilson(
     z = 1.959964
     middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))
-
-# %% ../../nbs/core/03_stats.ipynb #mean_difference
-def mean_difference(
-    a: Sequence[float],                    # [E] scores of one system
-    b: Sequence[float],                    # [E] scores of the other, same examples in the same order
-    clusters: Sequence[Any] | None = None, # [E]
-    seed: int = 0,                         # of the resampling
-    resamples: int = 2000,                 # how many
-) -> Interval:  # of a - b
-    "Compute the mean difference of two systems on the same examples"
-    if len(a) != len(b): raise DataError(f"{len(a)} scores against {len(b)}. Compare systems on the same examples.")
-    return mean_interval(np.subtract(np.asarray(a, float), np.asarray(b, float)), clusters, seed, resamples)
 
 # %% ../../nbs/core/03_stats.ipynb #SignedRank
 class SignedRank(NamedTuple):

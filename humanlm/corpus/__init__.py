@@ -3,17 +3,17 @@
 Each page is one step: sources, split, evidence, personas, rows, sets, card."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .build import BuildConfig, Built
-    from .personas import EvidenceConfig, PersonaConfig
-    from .selection import FilterConfig, SelectConfig
+    from .personas import PersonaConfig
+    from .selection import SelectConfig
     from .sets import SetsConfig
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "build": ["BuildConfig", "Built"],
-    "personas": ["EvidenceConfig", "PersonaConfig"],
-    "selection": ["FilterConfig", "SelectConfig"],
+    "personas": ["PersonaConfig"],
+    "selection": ["SelectConfig"],
     "sets": ["SetsConfig"],
 })

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import __version__
-from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
+from ..core.basics import ConfigError, DataError, HumanLMError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
 from ..core.config import Settings
 from ..core.runs import alone, open_run, require_same, run_record, run_state, save_config, save_record
 from .card import Account, card
@@ -28,7 +28,7 @@ from .partition import SEEN, TEST, TRAIN
 from .people import People, settle, write_people
 from .personas import Failure, PersonaConfig
 from .selection import CODE, Plan, SelectConfig, find_leaks, listed, select, select_checks
-from .sets import SetsConfig, Writer, sets_checks, write_all
+from .sets import SETS, SetsConfig, Writer, sets_checks, write_all
 from .store import Source, RowStore, fill, rows_read, rows_source, threads_source, total_faults
 from ..data.formats import FAULTS, NOTES, formats, source_name
 from ..data.threads import LINES
@@ -167,10 +167,8 @@ def select_from(s: Settings, store: RowStore) -> Plan:
 def _met(faults):
     for kind, n in sorted(faults.counts.items()):
         meaning = FAULTS.get(kind) or NOTES.get(kind) or LINES.get(kind, "")
-        yield f"{kind}: {n:,} ({meaning})" + "".join(f", for example {_placed(*some)}" for some in [*faults.examples.get(kind, {}).items()][:1])
-
-
-def _placed(detail, place): return f"{detail} ({place})" if place else detail
+        some = [f", for example {detail}" + (f" ({place})" if place else "") for detail, place in faults.examples.get(kind, {}).items()]
+        yield f"{kind}: {n:,} ({meaning})" + "".join(some[:1])
 
 # %% ../../nbs/corpus/10_build.ipynb #clients
 def clients(
@@ -308,8 +306,7 @@ def build(
         folder = open_build(settings)
         if run_state(folder) == "finished":
             return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads((folder / "build.json").read_bytes())["rows"])
-        named = clients(settings, folder)
-        return _build(settings, folder, tell, writer or named[0], thinker or named[1])
+        return _build(settings, folder, tell, writer, thinker)
 
 # %% ../../nbs/corpus/10_build.ipynb #rare_collection
 @contextmanager
@@ -320,19 +317,31 @@ def rare_collection() -> Iterator[None]:
     try: yield
     finally: gc.set_threshold(*before)
 
+# %% ../../nbs/corpus/10_build.ipynb #_taken_back
+@contextmanager
+def _taken_back(folder):
+    "Take away what was made, if the data cannot be used or nothing was read"
+    try: yield
+    except HumanLMError as e:
+        if isinstance(e, DataError) or not (folder / "config.yaml").exists():
+            for name in (".build", "examples", *SETS): shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / "config.yaml").unlink(missing_ok=True)
+            if not any(folder.iterdir()): folder.rmdir()
+        raise
+
 # %% ../../nbs/corpus/10_build.ipynb #_build
 def _build(s, folder, tell, writer, thinker):
     store = RowStore(folder / ".build" / "store")
-    try:
+    with _taken_back(folder):
+        named = clients(s, folder)
+        writer, thinker = writer or named[0], thinker or named[1]
         report = read_source(s, store, tell)
         plan = select_from(s, store)
         people, failures = describe(s, folder, store, plan, writer, tell)
         plan = settle(plan, people, s.build, s.persona)
         refuse_leaks(plan, s.build)
-    except DataError:  # the corrected command may start anew
-        (folder / "config.yaml").unlink(missing_ok=True)
-        raise
     notes = _write(s, folder, store, plan, people, thinker, tell)
+    with _taken_back(folder): require_training(plan)
     account = Account(Path(s.build.path).name, s.build.about, total_faults(store), plan, some_rows(plan, store),
                       find_leaks(plan, s.build.known), failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
     store.close()
@@ -346,5 +355,4 @@ def _write(s, folder, store, plan, people, thinker, tell):
     notes = write_all(writer, folder / ".build", tell)
     for note in notes.values():
         for r, fate in note["out"]: plan.fate[r] = CODE[fate]
-    require_training(plan)
     return notes

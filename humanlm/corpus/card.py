@@ -110,32 +110,19 @@ def _failure_lines(a):
         yield CardLine(kind, n, sorted(text for k, text in found if k == kind))
 
 
-def _oddities(a):
-    table = fault_table(_note_lines(a), "what", "times")
-    return table if table == "None." else f"Counted over all rows above, also over those that were dropped.\n\n{table}"
-
-# %% ../../nbs/corpus/08_card.ipynb #_leak_lines
-def _leak_lines(a): return [CardLine(f"{leak.what} (of {leak.looked_at:,})", leak.found) for leak in a.leaks]
-
-# %% ../../nbs/corpus/08_card.ipynb #_counted
-def _counted(a):
-    left = a.read - len(a.plan.records)
-    return f"{a.read:,} rows were read: {left:,} left out while reading, {len(a.plan.records):,} sorted. This became of them:"
-
-# %% ../../nbs/corpus/08_card.ipynb #_silent
-def _silent(a):
-    n = sum(note["undescribed"] for note in a.notes.values())
-    return f"Rows without a persona: {n:,}. Their prompts say that nothing is known about the person." if n else ""
-
 # %% ../../nbs/corpus/08_card.ipynb #card
 def card(a: Account) -> str:  # Markdown
     "Describe a build"
+    left, silent = a.read - len(a.plan.records), sum(note["undescribed"] for note in a.notes.values())
+    counted = f"{a.read:,} rows were read: {left:,} left out while reading, {len(a.plan.records):,} sorted. This became of them:"
+    undescribed = f"Rows without a persona: {silent:,}. Their prompts say that nothing is known about the person." if silent else ""
+    odd, leaks = list(_note_lines(a)), [CardLine(f"{leak.what} (of {leak.looked_at:,})", leak.found) for leak in a.leaks]
     parts = [
         f"# {escape(a.title)}", escape(a.about), "\n".join(fill(escape(s), 180) for s in a.sentences),
-        "## Splits", split_table(a.plan, a.notes, a.most), _silent(a),
-        "## Every row", _counted(a), fault_table(_fault_lines(a), "what became of it"),
-        "## What was odd", _oddities(a),
-        "## Leaks", fault_table(_leak_lines(a), "what must not happen", "found"),
+        "## Splits", split_table(a.plan, a.notes, a.most), undescribed,
+        "## Every row", counted, fault_table(_fault_lines(a), "what became of it"),
+        "## What was odd", "Counted over all rows above, also over those that were dropped." if odd else "", fault_table(odd, "what", "times"),
+        "## Leaks", fault_table(leaks, "what must not happen", "found"),
         "## Failures", fault_table(_failure_lines(a), "what a model could not do", "times"), a.more,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -23,7 +23,7 @@ from ..data.formats import hide_user
 from ..hierarchy.prompts import HierarchyConfig
 from ..models.client import ChatClient, LLMError
 from .people import People
-from .personas import STOPS, PersonaConfig, persona_items
+from .personas import PersonaConfig, persona_items
 from humanlm.corpus.rows import (
     Made, Voice, ask_thoughts, example_columns, is_described, make_row, make_voice, quoted, rl_columns, rule_thought,
     sft_columns,
@@ -187,7 +187,7 @@ class Writer:
         if self.thinker: found = run_sync(ask_thoughts(self.thinker, examples, about))
         else: found = [rule_thought(e, text) for e, text in zip(examples, about)]
         lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
-        if stop := next((t for t in found if isinstance(t, LLMError) and t.kind in STOPS), None): raise stop
+        if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None): raise stop
         return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
 
     def write(self, shard: Shard) -> dict:

@@ -21,15 +21,13 @@ from functools import lru_cache
 from hashlib import blake2b, md5, sha1, sha256
 from html import unescape
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, read_jsonl, shorten
 from .records import Example, Message, Persona, conversation_html
-from .files import FILE_FAULTS, FILE_NOTES, Faults, FileRow, RowFault
+from .files import FILE_FAULTS, FILE_NOTES, TIME_NOTES, Faults, FileRow, RowFault, time_note, utc_seconds
 from .mail import MAIL_FAULTS, MAIL_NOTES, mail_rows, read_who, thread_subject
-from .times import TIME_NOTES, time_note, utc_seconds
 from .persona import GONE, PERSONA_BLOCKS
 
 # %% ../../nbs/data/06_formats.ipynb #SOURCES
@@ -726,30 +724,12 @@ def find_fact(
 def unfold_mail(
     items: Iterable[tuple[int, dict | RowFault]],  # of one file, as `read_rows` hands them out
 ) -> Iterator[tuple[int, dict | RowFault]]:
-    "Put the replies in the place of the mails that hold them, if this is a mailbox; else change nothing"
-    for number, item in (items := iter(items)):
+    "Put the replies in the place of the mails that hold them; what is no mail stays as it is"
+    for number, item in items:
         if not isinstance(item, RowFault) and item.keys() == {"file", "message"}:
-            yield from _replies(chain([(number, item)], items))
+            yield from ((number, row) for row in mail_rows(item))
         else:
             yield number, item
-
-# %% ../../nbs/data/06_formats.ipynb #_replies
-def _replies(items):
-    faults: list[tuple[int, RowFault]] = []
-    at = [0]  # the mail under way
-
-    def mails():
-        for at[0], item in items:
-            if isinstance(item, RowFault):
-                faults.append((at[0], item))
-            else:
-                yield item
-
-    for row in mail_rows(mails(), lambda kind, where: faults.append((at[0], RowFault(kind, where)))):
-        yield from faults
-        faults.clear()
-        yield at[0], row
-    yield from faults
 
 # %% ../../nbs/data/06_formats.ipynb #Mapped
 class Mapped(NamedTuple):

@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'Message', 'User', 'Thread', 'Persona', 'persona_text', 'Example', 'from_dict',
-           'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html', 'bubble',
-           'split_by_context', 'quoted_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig',
-           'pick', 'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
+           'load_examples', 'save_examples', 'sample_examples', 'conversation_html', 'bubble', 'split_by_context',
+           'quoted_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig', 'pick',
+           'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
 
 # %% ../../nbs/00_data.ipynb #import-hashlib-import-html
 import hashlib
 import json
 import re
-import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -28,7 +27,7 @@ from humanlm.core.basics import (
     DataError, _SURROGATE, atomic_path, fingerprint, jsonl_rows, near_miss, require, shorten, to_dict, to_json,
     write_jsonl,
 )
-from ..core.html import Html, escape, tag
+from ..core.html import Html, Table, escape, tag
 
 # %% ../../nbs/00_data.ipynb #Message
 @dataclass(frozen=True)
@@ -179,14 +178,6 @@ def _typed_union(kinds, value, where, name):
 def _kind_name(kind):
     return kind.__name__ if get_origin(kind) is None else str(kind).replace("typing.", "")
 
-# %% ../../nbs/00_data.ipynb #example_from_dict
-def example_from_dict(
-    d: Any,  # parsed JSON
-    where: str = "example",  # file and row, for the message
-) -> Example:
-    "Build an `Example` from plain data"
-    return from_dict(Example, d, where)
-
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
     source: str | Path | Any,  # .jsonl, .parquet or a folder of it, or `datasets`: a saved folder, a Dataset, a DatasetDict
@@ -194,7 +185,7 @@ def load_examples(
     "Load examples; `DataError` names file, row and field"
     examples, seen = [], {}
     for where, row in _rows(source):
-        example = example_from_dict(_decoded(row, where), where)
+        example = from_dict(Example, _decoded(row, where), where)
         _check_row(example, where, seen)
         examples.append(example)
     if not examples:
@@ -594,24 +585,19 @@ def dataset_card(
     rows = list(examples)
     leaks = [f"- Leak: {escape(problem)}" for problem in check_leakage(rows)]
     facts = [*_card_facts(rows), *(leaks or ["- Leaks: none found by `check_leakage`"])]
-    table = [_card_line(name, [e for e in rows if e.split == name]) for name in (*SPLITS, "")]
-    parts = [f"# {escape(title)}", escape(about), "\n".join([*_CARD_HEAD, *filter(None, table)]), "\n".join(facts)]
+    lines = [_card_line(name, [e for e in rows if e.split == name]) for name in (*SPLITS, "")]
+    table = Table(("split", "replies", "users", "discussions", "words per reply", "words of context"), list(filter(None, lines)))
+    parts = [f"# {escape(title)}", escape(about), table.markdown(), "\n".join(facts)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
-# %% ../../nbs/00_data.ipynb #_CARD_HEAD
-_CARD_HEAD = [
-    "| split | replies | users | discussions | words per reply | words of context |",
-    "|---|---|---|---|---|---|",
-]
-
-
+# %% ../../nbs/00_data.ipynb #_card_line
 def _card_line(name, rows):
     if not rows:
-        return ""
+        return ()
     reply = median(len(e.reply.split()) for e in rows)
     context = median(sum(len(m.content.split()) for m in e.context) for e in rows)
     users, discussions = len({e.user_id for e in rows}), len({e.context_id for e in rows})
-    return f"| {name or '(none)'} | {len(rows)} | {users} | {discussions} | {reply:g} | {context:g} |"
+    return name or "(none)", len(rows), users, discussions, f"{reply:g}", f"{context:g}"
 
 # %% ../../nbs/00_data.ipynb #_card_facts
 def _card_facts(rows):

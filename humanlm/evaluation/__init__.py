@@ -3,7 +3,7 @@
 It scores nothing itself."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .measured import Measured, Results, load_results, save_results

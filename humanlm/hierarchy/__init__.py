@@ -3,7 +3,7 @@
 Start with `nbs/10_hierarchy.ipynb`."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .levels import HIERARCHY, Dimension, Hierarchy, load_hierarchy, load_variant, variants

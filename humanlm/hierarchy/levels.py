@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMS', 'FIXTURES', 'VARIANTS', 'HIERARCHY', 'LEVELS', 'STATES', 'TEXT_FAULTS', 'is_level_name', 'plain_label',
            'Dimension', 'Hierarchy', 'read_template', 'read_json', 'make_hierarchy', 'load_hierarchy', 'load_variant',
-           'VariantTable', 'variants', 'word_count', 'label_of', 'text_limits', 'text_faults']
+           'variants', 'word_count', 'label_of', 'text_limits', 'text_faults']
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #import-json-import-re
 import json
@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
-from ..core.html import aligned, table_cell
+from ..core.html import Table
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #is_level_name
 def is_level_name(
@@ -116,7 +116,8 @@ class Hierarchy(tuple):
         return f"Hierarchy({', '.join(self.names)})"
 
     def _repr_markdown_(self):
-        return _hierarchy_table(self)
+        rows = [(f"`{d.name}`", d.definition, *("–" if n is None else n for n in (d.max_words, d.max_tokens, d.threshold))) for d in self]
+        return Table(("level", "definition", "words", "tokens", "threshold"), rows, "l").markdown()
 
     def index_of(self, name: str) -> int:
         "Find the position of a level"
@@ -126,16 +127,6 @@ class Hierarchy(tuple):
     def states(self) -> tuple[str, ...]:
         "Names of all levels but the reply"
         return tuple(n for n in self.names if n != "response")
-
-# %% ../../nbs/hierarchy/01_levels.ipynb #_hierarchy_table
-def _hierarchy_table(hierarchy):
-    head = "| level | definition | words | tokens | threshold |\n|---|---|---|---|---|\n"
-    return head + "\n".join(map(_table_row, hierarchy))
-
-
-def _table_row(d):
-    limits = ["–" if n is None else str(n) for n in (d.max_words, d.max_tokens, d.threshold)]
-    return " | ".join([f"| `{d.name}`", table_cell(d.definition, 1000), *limits]) + " |"
 
 # %% ../../nbs/hierarchy/01_levels.ipynb #read_template
 def read_template(
@@ -239,24 +230,13 @@ def load_variant(
 HIERARCHY = load_variant("main")
 LEVELS, STATES = HIERARCHY.names, HIERARCHY.states
 
-# %% ../../nbs/hierarchy/01_levels.ipynb #VariantTable
-class VariantTable(tuple):
-    "The shipped hierarchies, one row each"
-    head = ("variant", "levels", "thinks", "tokens", "threshold", "template", "published", "what it is")
-
-    def _repr_markdown_(self):
-        lines = [" | ".join(row) for row in (self.head, ["---"] * len(self.head), *self)]
-        return "\n".join(f"| {line} |" for line in lines)
-
-    def __repr__(self):
-        return aligned(self._repr_markdown_())
+# %% ../../nbs/hierarchy/01_levels.ipynb #variants-table
+def variants() -> Table:
+    "List the shipped hierarchies, one row each"
+    heads = ("variant", "levels", "thinks", "tokens", "threshold", "template", "published", "what it is")
+    return Table(heads, [_variant_row(name, load_variant(name), about) for name, about in VARIANTS.items()], "l")
 
 
-def variants() -> VariantTable:
-    "List the shipped hierarchies"
-    return VariantTable(_variant_row(name, load_variant(name), about) for name, about in VARIANTS.items())
-
-# %% ../../nbs/hierarchy/01_levels.ipynb #_variant_row
 def _variant_row(name, hierarchy, about):
     thinks = [d.name for d in hierarchy if d.thinks or d.form == "thought"]
     said = "all" if len(thinks) == len(hierarchy) > 1 else ", ".join(thinks)

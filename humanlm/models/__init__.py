@@ -3,7 +3,7 @@
 Prompts, answers, prices, caches and weights are here too."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .cache import DiskCache

@@ -116,7 +116,7 @@ _ADVICE = {
     "SQLITE_CORRUPT": "It is damaged. Move it away; its replies will be asked for again.",
     "SQLITE_READONLY": "It cannot be written. Check its permissions, or choose another folder.",
     "SQLITE_CANTOPEN": "It cannot be opened. Check the folder and its permissions, or choose another folder.",
-    "SQLITE_FULL": "The disk is full. Make room, or choose another folder.",
+    "SQLITE_FULL": "The disk is full. Make room, or prune the cache.",
     "SQLITE_BUSY": "Another process has held it for 30 s. End that process, or choose another folder.",
 }
 
@@ -341,6 +341,32 @@ def size(self: DiskCache) -> CacheSize:
     self.replies.flush()
     with self.replies.open() as db:
         return CacheSize(tuple(ModelReplies(*row) for row in db.execute(_REPORT)))
+
+# %% ../../nbs/models/03_cache.ipynb #_PRUNED
+_PRUNED = """(:model = '' OR model = :model) AND (:days IS NULL AND :megabytes IS NULL OR made < :now - 86400 * :days
+    OR id IN (SELECT id FROM (SELECT id, SUM(bytes) OVER (ORDER BY made DESC, id DESC) AS newer FROM replies
+              WHERE :model = '' OR model = :model) WHERE newer > 1e6 * :megabytes))"""
+
+
+@patch
+def prune(
+    self: DiskCache,
+    days: float | None = None,      # remove what is older
+    megabytes: float | None = None, # remove the oldest until this much is left; 0: all
+    model: str = "",                # of this model alone (provider/model); without a limit, all it holds
+) -> int:  # replies that were removed
+    "Remove old replies, too many replies, or a model's replies, and shrink the file"
+    if not model and days is None and megabytes is None:
+        raise ConfigError("Nothing to prune by. Give days, megabytes or model.")
+    self.replies.flush()
+    limits = {"model": model, "days": days, "megabytes": megabytes, "now": self.replies.clock()}
+    with self.replies.open() as db:
+        with _writing(db):
+            removed = db.execute(f"DELETE FROM replies WHERE {_PRUNED}", limits).rowcount
+            db.execute("DELETE FROM hits WHERE model NOT IN (SELECT model FROM replies)")
+        db.execute("VACUUM")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return removed
 
 # %% ../../nbs/models/03_cache.ipynb #export
 @patch

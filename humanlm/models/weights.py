@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 'CONTRACT_FILES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
-           'render_target', 'end_id', 'end_ids', 'PromptStrip', 'show_prompt', 'continuation', 'FittedPrompt',
-           'fit_prompt', 'TokenLogps', 'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model',
-           'has_adapter', 'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter',
-           'contract_files', 'merge_adapter', 'make_model']
+           'render_target', 'end_id', 'end_ids', 'continuation', 'FittedPrompt', 'fit_prompt', 'TokenLogps',
+           'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter', 'locate',
+           'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
+           'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_weights.ipynb #import-json-os-re
 import json, os, re
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..core.basics import HumanLMError, atomic_path, check_name, near_miss, require, shorten
-from ..core.html import Html, tag
 from ..data.trajectory import Completion
 
 # %% ../../nbs/models/04_weights.ipynb #if-type-checking-import
@@ -44,25 +43,6 @@ TEMPLATES = {
 }
 "Chat template → the special tokens it needs, padding first and the end of a turn last"
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-def _check_config(c):
-    sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "max_prompt_tokens")
-    require("model",
-        (bool(c.name), "name is empty: give tiny, a folder, or a model of the Hub."),
-        (c.template in TEMPLATES, f"template is {c.template!r}.{near_miss(c.template, TEMPLATES)}"),
-        (c.dtype in DTYPES, f"dtype is {c.dtype!r}.{near_miss(c.dtype, DTYPES)}"),
-        *((getattr(c, s) >= 1, f"{s} is {getattr(c, s)}: it must be at least 1.") for s in sizes),
-        (c.kv_heads < 1 or c.heads % c.kv_heads == 0,
-         f"kv_heads is {c.kv_heads}: it must divide heads ({c.heads})."),
-        (c.head_dim % 2 == 0, f"head_dim is {c.head_dim}: it must be even, since positions rotate pairs."),
-        (c.vocab >= 320, f"vocab is {c.vocab}: it needs at least 320, 256 of them for single bytes."),
-        (c.init_sd > 0, f"init_sd is {c.init_sd}: it must be above 0."),
-        (c.lora_rank >= 0, f"lora_rank is {c.lora_rank}: give 0 (off) or more."),
-        (c.lora_alpha > 0, f"lora_alpha is {c.lora_alpha}: it must be above 0."),
-        (c.lora_targets is None or bool(c.lora_targets) and all(c.lora_targets),
-         f"lora_targets is {c.lora_targets!r}: name layers such as q_proj, or null for all linear ones."),
-        (c.threads >= 0, f"threads is {c.threads}: give 0 or more."))
 
 # %% ../../nbs/models/04_weights.ipynb #ModelConfig
 @dataclass(frozen=True)
@@ -102,7 +82,22 @@ class ModelConfig:
     """tiny: standard deviation of the initial weights"""
 
     def __post_init__(self):
-        _check_config(self)
+        sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "max_prompt_tokens")
+        require("model",
+            (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
+            (self.template in TEMPLATES, f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}"),
+            (self.dtype in DTYPES, f"dtype is {self.dtype!r}.{near_miss(self.dtype, DTYPES)}"),
+            *((getattr(self, s) >= 1, f"{s} is {getattr(self, s)}: it must be at least 1.") for s in sizes),
+            (self.kv_heads < 1 or self.heads % self.kv_heads == 0,
+             f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})."),
+            (self.head_dim % 2 == 0, f"head_dim is {self.head_dim}: it must be even, since positions rotate pairs."),
+            (self.vocab >= 320, f"vocab is {self.vocab}: it needs at least 320, 256 of them for single bytes."),
+            (self.init_sd > 0, f"init_sd is {self.init_sd}: it must be above 0."),
+            (self.lora_rank >= 0, f"lora_rank is {self.lora_rank}: give 0 (off) or more."),
+            (self.lora_alpha > 0, f"lora_alpha is {self.lora_alpha}: it must be above 0."),
+            (self.lora_targets is None or bool(self.lora_targets) and all(self.lora_targets),
+             f"lora_targets is {self.lora_targets!r}: name layers such as q_proj, or null for all linear ones."),
+            (self.threads >= 0, f"threads is {self.threads}: give 0 or more."))
 
 # %% ../../nbs/models/04_weights.ipynb #FRAME_TAGS
 FRAME_TAGS = ("<name>", "</name>", "<think>", "</think>")
@@ -232,7 +227,7 @@ class _Renderer:
         self.main = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self.main.no_truncation()
         self.main.no_padding()
-        self.plain, self.state = _twin(self.main), _state(tokenizer)
+        self.plain = _twin(self.main)
         self.frames, self.tables = {}, {}
         self.encode = lru_cache(maxsize=1 << 14)(self._encode)
 
@@ -245,14 +240,12 @@ class _Renderer:
 _RENDERERS: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def _state(tokenizer):
-    return len(tokenizer), tokenizer.chat_template
-
-
 def _renderer(tokenizer):
-    known = _RENDERERS.get(tokenizer)
-    if known is None or known.state != _state(tokenizer):
-        known = _RENDERERS[tokenizer] = _Renderer(tokenizer)
+    "Look up, or make, what is known about a tokenizer as it is now"
+    state, (seen, known) = (len(tokenizer), tokenizer.chat_template), _RENDERERS.get(tokenizer, (None, None))
+    if seen != state:
+        known = _Renderer(tokenizer)
+        _RENDERERS[tokenizer] = state, known
     return known
 
 # %% ../../nbs/models/04_weights.ipynb #_SLOT
@@ -368,36 +361,6 @@ def end_ids(
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     found = [end_id(tokenizer), tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
     return tuple(dict.fromkeys(i for i in found if i is not None))
-
-# %% ../../nbs/models/04_weights.ipynb #_COLOURS
-_COLOURS = {"template": "#e3e3e3", "content": "#cfe2fb", "markup": "#fbd9a5"}
-
-
-def _box(kind, text):
-    shown = text.replace(" ", "·").replace("\n", "↵")
-    style = f"background:{_COLOURS[kind]};border:1px solid #fff;border-radius:3px;padding:1px"
-    return tag("span", shown, title=kind, style=style) + (tag("br") if "\n" in text else "")
-
-
-class PromptStrip:
-    "A rendered prompt as coloured tokens, for notebooks"
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast", parts: Sequence[Segment]):
-        self.tokens = [(s.kind, tokenizer.decode([i])) for s in parts for i in s.ids]
-
-    def _repr_html_(self):
-        legend, strip = Html(" ").join(_box(k, k) for k in _COLOURS), (_box(*t) for t in self.tokens)
-        style = "max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
-        return tag("div", tag("div", legend, f" \u00a0 {len(self.tokens)} tokens"), *strip, style=style)._repr_html_()
-
-# %% ../../nbs/models/04_weights.ipynb #show_prompt
-def show_prompt(
-    tokenizer: "PreTrainedTokenizerFast",
-    messages: Sequence[dict],      # role, name and content of each turn
-    speaker: str = "HUMAN",        # who writes next
-    thinking: bool | None = False, # open a thought, show an empty one, or neither
-) -> PromptStrip:
-    "Show which tokens of a prompt come from the template, from people, and from our markup"
-    return PromptStrip(tokenizer, segments(tokenizer, messages, speaker, thinking))
 
 # %% ../../nbs/models/04_weights.ipynb #_own_turns
 def _own_turns(turns, speaker):
@@ -613,7 +576,7 @@ def _room_layer():
         def update(self, keys, values, *args, **kwargs):
             if not self.is_initialized: self.lazy_initialization(keys, values)
             n, end = self.get_seq_length(), self.get_seq_length() + keys.shape[-2]
-            if n == 0: self.full = [_widened(new, end + self.room) for new in (keys, values)]
+            if n == 0: self.full = [new.new_empty(*new.shape[:2], end + self.room, new.shape[3]) for new in (keys, values)]
             for full, new in zip(self.full, (keys, values)): full[:, :, n:end] = new
             return self._show(end)
 
@@ -627,11 +590,6 @@ def _room_layer():
             self._show(self.keys.shape[-2])
 
     return RoomLayer
-
-
-def _widened(states, width):
-    rows, heads, _, size = states.shape
-    return states.new_empty(rows, heads, width, size)
 
 # %% ../../nbs/models/04_weights.ipynb #_cache
 def _cache(model, room):
@@ -805,24 +763,19 @@ def _draws(caps, seed):
     "Draw a number per row and token, [B, T]; a row with a seed of its own has the same ones in any company"
     import torch
     width = max(caps, default=0)
-    if not isinstance(seed, Sequence):
-        return torch.rand(len(caps), width, generator=_generator(seed))
+    if not isinstance(seed, Sequence): return _uniform(len(caps), width, seed=seed)
     if len(seed) != len(caps):
         raise ModelError(f"seed has {len(seed)} entries for {len(caps)} prompts: give one for all, or one per prompt.")
     draws = torch.zeros(len(caps), width)
-    for row, cap, own in zip(draws, caps, seed):
-        row[:cap] = torch.rand(cap, generator=_generator(own))
+    for row, cap, own in zip(draws, caps, seed): row[:cap] = _uniform(cap, seed=own)
     return draws
 
 
-def _generator(seed):
+def _uniform(*shape, seed):
     import torch
     generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator
+    generator.manual_seed(generator.seed() if seed is None else seed)
+    return torch.rand(*shape, generator=generator)
 
 # %% ../../nbs/models/04_weights.ipynb #_asking
 @contextmanager
@@ -896,7 +849,7 @@ def has_adapter(
     return hasattr(model, "peft_config")
 
 # %% ../../nbs/models/04_weights.ipynb #_locate
-def _locate(name):
+def locate(name: str | Path) -> str:
     "Give a folder as a path and a Hub name as it is; complain about folders that hold no model"
     path, text = Path(name).expanduser(), str(name)
     if (path / "config.json").is_file(): return str(path)
@@ -971,14 +924,15 @@ def _check_weights(where, model, tokenizer, report):
 def _set_template(where, tokenizer, template):
     check_name(template, TEMPLATES, "template", ModelError)
     if speaks_names(tokenizer) or tokenizer.chat_template == template_text("chatml"): return _check_kept(where, tokenizer, template)
-    if template != "own":
-        lacking = [t for t in TEMPLATES[template][1:] if t not in tokenizer.get_vocab()]
-        if lacking:
-            raise ModelError(f"{where}: its tokenizer has no {lacking[0]}, which the template {template} needs. "
-                             f"Set model.template to {_fitting(tokenizer)}.")
-        tokenizer.chat_template = template_text(template)
-    elif not tokenizer.chat_template:
-        raise ModelError(f"{where} has no chat template of its own. Set model.template to humanlm.")
+    if template == "own":
+        if not tokenizer.chat_template: raise ModelError(f"{where} has no chat template of its own. Set model.template to humanlm.")
+        return
+    known = tokenizer.get_vocab()
+    lacks = {name: [token for token in needed[1:] if token not in known] for name, needed in TEMPLATES.items()}
+    if lacks[template]:
+        raise ModelError(f"{where}: its tokenizer has no {lacks[template][0]}, which the template {template} needs. "
+                         f"Set model.template to {next(name for name in TEMPLATES if not lacks[name])}.")
+    tokenizer.chat_template = template_text(template)
 
 
 def _check_kept(where, tokenizer, template):
@@ -987,11 +941,6 @@ def _check_kept(where, tokenizer, template):
     if kept != template and template not in ("humanlm", "own"):
         raise ModelError(f"{where} was trained with the template {kept}. Set model.template to {kept}.")
 
-
-def _fitting(tokenizer):
-    known = tokenizer.get_vocab()
-    return next(t for t, needed in TEMPLATES.items() if all(token in known for token in needed[1:]))
-
 # %% ../../nbs/models/04_weights.ipynb #load_tokenizer
 def load_tokenizer(
     name: str | Path,          # a local folder, or a model of the Hub
@@ -999,7 +948,7 @@ def load_tokenizer(
 ) -> "PreTrainedTokenizerFast":
     "Load the tokenizer of a model without its weights"
     from transformers import AutoTokenizer
-    where = _locate(name)
+    where = locate(name)
     tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where))
     _set_template(where, tokenizer, template)
     return tokenizer
@@ -1013,7 +962,7 @@ def load_model(
 ) -> LoadedModel:
     "Load a model and its tokenizer; `ModelError` says what is wrong with them and what to do"
     from transformers import AutoModelForCausalLM
-    where = _locate(name)
+    where = locate(name)
     base = adapter_base(where)
     loaded = _load(AutoModelForCausalLM, base or where, check_name(dtype, DTYPES, "dtype", ModelError), device,
                    tokens=where)
@@ -1041,7 +990,7 @@ def load_encoder(
 ) -> LoadedModel:
     "Load a model that turns each token into a vector, and its tokenizer; errors as for `load_model`"
     from transformers import AutoModel
-    return _load(AutoModel, _locate(name), "float32", device, spare=["pooler."])
+    return _load(AutoModel, locate(name), "float32", device, spare=["pooler."])
 
 # %% ../../nbs/models/04_weights.ipynb #add_adapter
 def add_adapter(

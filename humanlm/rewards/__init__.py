@@ -3,7 +3,7 @@
 Start with `nbs/20_rewards.ipynb`."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .judges import JudgeConfig, make_judge

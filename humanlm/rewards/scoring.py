@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'CANDIDATE_FAULTS', 'JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES',
            'VARIANTS', 'ITEMS', 'CHARS_PER_TOKEN', 'JudgeRequest', 'Judge', 'excusable', 'ruled', 'unsaid',
-           'ScoreTable', 'format_score', 'candidate_score', 'score_group', 'in_turn', 'score_groups', 'JudgeError',
-           'fault_share', 'require_judged', 'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id',
-           'judge_chat', 'cut_text', 'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores',
-           'complain', 'split_request', 'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
+           'format_score', 'candidate_score', 'score_group', 'score_groups', 'JudgeError', 'fault_share',
+           'require_judged', 'Variant', 'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat',
+           'cut_text', 'cut_context', 'fit_request', 'Verdict', 'bind', 'answer_scores', 'aspect_scores', 'complain',
+           'split_request', 'mean_score', 'LLMJudge', 'judging_tokens', 'score_aspects']
 
 # %% ../../nbs/rewards/02_scoring.ipynb #import-asyncio-json-math
 import json, math, random, re, zlib
@@ -16,16 +16,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastcore.basics import patch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
 from ..core.basics import ConfigError, HumanLMError, check_name, fingerprint, require, shorten
-from ..core.html import table_cell
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, side_by_side
+from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, in_turn, side_by_side
 from ..worlds.mini import COPY_LIMIT, copied_share
 from ..models.reader import read_answer
 from ..data.trajectory import Score
@@ -94,21 +93,6 @@ def ruled(
 def unsaid(id: str) -> Score:
     "Give the score where the real reply does not express the level"
     return ruled(id, "unsaid", "the real reply says nothing about this")
-
-# %% ../../nbs/rewards/02_scoring.ipynb #ScoreTable
-class ScoreTable(NamedTuple):
-    "Scores with a name for each, as a table"
-    names: tuple[str, ...]    # one per row
-    scores: tuple[Score, ...] # one per row
-
-    def _repr_markdown_(self) -> str:
-        rows = [f"| {table_cell(name, 110)} | {s.value:.2f} | {s.status} | {table_cell(_remarks(s), 140)} |"
-                for name, s in zip(self.names, self.scores)]
-        return "| | value | status | reason |\n|---|--:|---|---|\n" + "\n".join(rows)
-
-
-def _remarks(score):
-    return score.reason + (f" [{'; '.join(score.flags)}]" if score.flags else "")
 
 # %% ../../nbs/rewards/02_scoring.ipynb #format_score
 def format_score(
@@ -214,25 +198,7 @@ async def score_group(
     group = _Sorted(request)
     return group.scores(await _ask(judge, replace(request, candidates=group.open)))
 
-# %% ../../nbs/rewards/02_scoring.ipynb #in_turn
-async def in_turn(
-    work: Callable[[Any], Awaitable[Any]], # what is done with each item
-    items: Iterable,                       # taken as they are needed
-    workers: int = 16,                     # items under way at once
-) -> list: # in the order of the items
-    "Work through items, several at a time"
-    queue, found = enumerate(items), {}
-
-    async def worker():
-        for place, item in queue:
-            found[place] = await work(item)
-
-    async with side_by_side() as group:
-        for _ in range(workers):
-            group.create_task(worker())
-    return [found[place] for place in range(len(found))]
-
-
+# %% ../../nbs/rewards/02_scoring.ipynb #score_groups
 async def score_groups(
     judge: Judge,                      # asked at most once per group
     requests: Iterable[JudgeRequest],  # one per group, taken as they are needed

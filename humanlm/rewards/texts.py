@@ -8,7 +8,6 @@ __all__ = ['Measure', 'BERTSCORE', 'text_metrics', 'WITH_MODEL', 'measured', 'ed
            'embedding_similarity', 'bert_score', 'is_text_metric', 'check_text_metric', 'text_scores']
 
 # %% ../../nbs/rewards/05_texts.ipynb #import-math-from-collections
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 

@@ -3,7 +3,7 @@
 `humanlm serve`, `humanlm talk` and `humanlm hub` use it."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .card import HubConfig, model_card

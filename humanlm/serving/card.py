@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..alignment.contract import run_folder, run_settings
-from ..alignment.heldout import tables
+from ..alignment.evaluation import tables
 from ..evaluation.measured import load_results
 from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'ENTER', 'LEAVE', 'AWAY', 'GATHERINGS', 'TALK', 'CHECKS', 'is_none', 'Step',
-           'Context', 'context_table', 'StepLists', 'ContextLists', 'context_schema', 'split_entry', 'read_entries',
-           'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json',
+           'Context', 'StepLists', 'ContextLists', 'context_schema', 'split_entry', 'read_entries', 'is_unread',
+           'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'manual', 'to_json',
            'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'untagged', 'sentence', 'decode',
-           'decode_warnings', 'make_context', 'memories', 'memory_text', 'turn_number', 'perspective', 'clauses',
-           'as_fact', 'facts', 'best_match', 'places', 'violations', 'count_violations', 'step_names', 'repair',
-           'ObservationScores', 'observation_scores', 'match_names', 'structural_score', 'Quality', 'QualityMeans',
-           'quality_means', 'quality_table']
+           'decode_warnings', 'make_context', 'memories', 'turn_number', 'perspective', 'clauses', 'as_fact', 'facts',
+           'best_match', 'places', 'violations', 'count_violations', 'step_names', 'repair', 'ObservationScores',
+           'observation_scores', 'match_names', 'structural_score']
 
 # %% ../../nbs/social/01_contexts.ipynb #import-json-import-math
 import json
@@ -24,10 +23,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from ..core.basics import DataError, near_miss, shorten
-from ..core.html import Html, Table, table_cell, tag
+from ..core.html import Html, Table, tag
 
 # %% ../../nbs/social/01_contexts.ipynb #NONE
 NONE = "none"
@@ -64,28 +63,17 @@ class Context(BaseModel, extra="forbid"):
     @property
     def steps(self) -> list[Step]: return self.socialized_context
 
-    def _repr_html_(self) -> str: return context_table(self)._repr_html_()
+    def _repr_html_(self) -> str:
+        keys = (name for step in self.steps for name in (*step.observations, *step.actions))
+        names = list(dict.fromkeys([*self.agents, *keys]))
+        rows = [[shorten(step.timestep, 40), shorten(step.state, 400), *(_cell(step, name) for name in names)] for step in self.steps]
+        return Table(("step", "state", *(shorten(name, 40) for name in names)), rows, "l").html()._repr_html_()
 
-# %% ../../nbs/social/01_contexts.ipynb #context_table
-def context_table(
-    context: Context,
-    limit: int = 400,  # longest text shown, in characters
-) -> Html:
-    "Show a context as a table: steps × agents, observations over actions"
-    keys = (name for step in context.steps for name in (*step.observations, *step.actions))
-    names = list(dict.fromkeys([*context.agents, *keys]))
-    heads = ("step", "state", *(shorten(name, 40) for name in names))
-    return Table(heads, [list(_line(step, names, limit)) for step in context.steps], "l").html()
 
-# %% ../../nbs/social/01_contexts.ipynb #_line
-def _line(step: Step, names: Sequence[str], limit: int) -> Iterator[object]:
-    "Give the cells of one step"
-    yield shorten(step.timestep, 40)
-    yield shorten(step.state, limit)
-    for name in names:
-        texts = (entries.get(name, "(missing)") for entries in (step.observations, step.actions))
-        seen, done = (shorten(text, limit) for text in texts)
-        yield tag("div", seen, class_="soft" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
+def _cell(step: Step, name: str) -> Html:
+    "Show an observation over an action"
+    seen, done = (shorten(entries.get(name, "(missing)"), 400) for entries in (step.observations, step.actions))
+    return tag("div", seen, class_="soft" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
 
 # %% ../../nbs/social/01_contexts.ipynb #StepLists
 class StepLists(BaseModel, extra="forbid"):
@@ -201,66 +189,55 @@ class Violation(NamedTuple):
     def __str__(self) -> str: return self.told()
 
 # %% ../../nbs/social/01_contexts.ipynb #shape_faults
+def _stored(obj: Any) -> Any:
+    "Bring plain data to the shape in which contexts are stored: lists become maps, a step without number gets its position"
+    if not isinstance(obj, dict) or not isinstance(obj.get("socialized_context"), list):
+        return obj
+    listed = obj.get("agents_names")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    steps = [step if not isinstance(step, dict) else step | {"timestep": str(step.get("timestep", i))}
+             | {name: read_entries(step[name], names) for name in ("observations", "actions") if isinstance(step.get(name), list)}
+             for i, step in enumerate(obj["socialized_context"])]
+    whole = {key: value for key, value in obj.items() if value or key not in ("context_manual", "task_specific_instructions")}
+    return whole | {"socialized_context": steps}
+
+
 def shape_faults(
     obj: Any,  # one context as plain data
 ) -> list[Violation]:
     "Find what keeps plain data from being a context"
-    fault = lambda message: Violation("shape", None, None, message)
-    if not isinstance(obj, dict):
-        return [fault(f"expected an object with agents_names and socialized_context, got {shorten(obj)!r}")]
-    found = list(_field_faults(obj, Context, None))
-    names, steps = obj.get("agents_names", []), obj.get("socialized_context", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        found.append(fault(f"agents_names must be a list of texts, not {shorten(names)!r}"))
-    if not isinstance(steps, list):
-        return [*found, fault(f"socialized_context must be a list of steps, not {shorten(steps)!r}")]
-    return found + [wrong for i, step in enumerate(steps) for wrong in _step_faults(step, i)]
+    try:
+        Context.model_validate(_stored(obj))
+    except ValidationError as e:
+        return [_shape_fault(error["type"], error["loc"], shorten(error["input"])) for error in e.errors()]
+    return []
 
-# %% ../../nbs/social/01_contexts.ipynb #_NEEDED
-_NEEDED = {Context: ("agents_names", "socialized_context"), Step: ("state", "observations", "actions")}
+# %% ../../nbs/social/01_contexts.ipynb #_shape_fault
+_WANTED = {"agents_names": "a list of texts", "socialized_context": "a list of steps", "state": "a text",
+           "observations": "texts, in a map or a list", "actions": "texts, in a map or a list"}
 
 
-def _field_faults(obj: dict, kind: type[BaseModel], where: int | None) -> Iterator[Violation]:
-    "Find missing and unknown fields"
-    for name in _NEEDED[kind]:
-        if name not in obj:
-            yield Violation("shape", where, None, f"{name} is missing")
-    for name in obj.keys() - kind.model_fields:
-        yield Violation("shape", where, None, f"unknown field {shorten(name)!r}.{near_miss(name, kind.model_fields)}")
-
-# %% ../../nbs/social/01_contexts.ipynb #_step_faults
-def _step_faults(step: Any, i: int) -> Iterator[Violation]:
-    "Find what keeps plain data from being a step"
-    if not isinstance(step, dict):
-        yield Violation("shape", i, None, f"expected an object, got {shorten(step)!r}")
-        return
-    yield from _field_faults(step, Step, i)
-    if not isinstance(step.get("state", ""), str):
-        yield Violation("shape", i, None, f"state must be a text, not {shorten(step['state'])!r}")
-    for name in ("observations", "actions"):
-        entries = step.get(name, {})
-        if not isinstance(entries, (dict, list)):
-            yield Violation("shape", i, None, f"{name} must be a map or a list, not {shorten(entries)!r}")
-        elif isinstance(entries, dict) and not all(isinstance(text, str) for text in entries.values()):
-            yield Violation("shape", i, None, f"{name} must be texts: {shorten(entries)!r}")
+def _shape_fault(kind: str, place: tuple, found: str) -> Violation:
+    "Say what is wrong at a place"
+    step, place = (place[1], place[2:]) if place[:1] == ("socialized_context",) and len(place) > 1 else (None, place)
+    if not place:
+        told = f"expected an object{'' if step is not None else ' with agents_names and socialized_context'}, got {found!r}"
+    elif kind == "missing":
+        told = f"{place[0]} is missing"
+    elif kind == "extra_forbidden":
+        told = f"unknown field {shorten(place[0])!r}.{near_miss(place[0], (Context if step is None else Step).model_fields)}"
+    else:
+        told = f"{place[0]} must be {_WANTED.get(place[0], 'a text')}, not {found!r}"
+    return Violation("shape", step, None, told)
 
 # %% ../../nbs/social/01_contexts.ipynb #_built
-def _built(obj: dict, where: str) -> Context:
+def _built(obj: Any, where: str) -> Context:
     "Make a context from plain data"
-    if faults := shape_faults(obj):
-        listed = "\n".join(map(str, faults[:20]))
-        raise DataError(f"{where} is not a socialized context:\n{listed}\nSee humanlm.social.contexts.Context for the fields.")
-    names = obj["agents_names"]
-    steps = [_step(step, i, names) for i, step in enumerate(obj["socialized_context"])]
-    rest = {key: obj[key] for key in ("context_manual", "task_specific_instructions") if obj.get(key)}
-    return Context(agents_names=names, socialized_context=steps, **rest)
-
-# %% ../../nbs/social/01_contexts.ipynb #_step
-def _step(step: dict, i: int, names: Sequence[str]) -> Step:
-    "Make a step from plain data; a step without number gets its position"
-    seen, done = (entries if isinstance(entries, dict) else read_entries(entries, names)
-                  for entries in (step["observations"], step["actions"]))
-    return Step(timestep=str(step.get("timestep", i)), state=step["state"], observations=seen, actions=done)
+    try:
+        return Context.model_validate(_stored(obj))
+    except ValidationError as e:
+        listed = "\n".join(map(str, shape_faults(obj)[:20]))
+        raise DataError(f"{where} is not a socialized context:\n{listed}\nSee humanlm.social.contexts.Context for the fields.") from e
 
 # %% ../../nbs/social/01_contexts.ipynb #read_contexts
 def read_contexts(
@@ -302,17 +279,13 @@ def read_context(
     return found[0]
 
 # %% ../../nbs/social/01_contexts.ipynb #manual
+@cache
 def manual(
     hints: str | None = None,  # task-specific instructions
 ) -> str:
     "Explain how to read a context"
-    return (f"#### How to read this record\nIt follows this JSON schema:\n{_schema_text()}\n"
+    return (f"#### How to read this record\nIt follows this JSON schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
             f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}")
-
-# %% ../../nbs/social/01_contexts.ipynb #_schema_text
-@cache
-def _schema_text() -> str:
-    return json.dumps(Context.model_json_schema(), indent=2)
 
 # %% ../../nbs/social/01_contexts.ipynb #to_json
 def to_json(
@@ -546,14 +519,6 @@ def memories(
     steps = (context if decoded else decode(context)).steps
     seen = {name: [step.observations.get(name, NONE) for step in steps] for name in context.agents}
     return {name: [text for text in texts if not is_none(text)] for name, texts in seen.items()}
-
-# %% ../../nbs/social/01_contexts.ipynb #memory_text
-def memory_text(
-    context: Context,
-    agent: str,
-) -> str:  # one observation per line
-    "Write down the memory of one agent"
-    return "\n".join(memories(context)[agent])
 
 # %% ../../nbs/social/01_contexts.ipynb #turn_number
 def turn_number(
@@ -1094,53 +1059,3 @@ def _numbering_score(steps: list) -> float:
     if numbers in (list(range(len(steps))), list(range(1, len(steps) + 1))):
         return 0.3
     return 0.15 if numbers == sorted(numbers) else 0.0
-
-# %% ../../nbs/social/01_contexts.ipynb #Quality
-class Quality(NamedTuple):
-    "Scores of one generated context"
-    file_id: str
-    structural_score: float
-    observation_accuracy: float  # nan = not judged
-    judge_reasoning: str = ""
-
-    @property
-    def overall_score(self) -> float: return 0.3 * self.structural_score + 0.7 * self.observation_accuracy
-
-# %% ../../nbs/social/01_contexts.ipynb #QualityMeans
-class QualityMeans(NamedTuple):
-    "Means over the files that have all scores; nan if there are none"
-    structural: float
-    observation: float
-    overall: float
-    coverage: float  # share of reference files that have all scores
-    adjusted: float  # mean overall score in which the other files count 0
-
-# %% ../../nbs/social/01_contexts.ipynb #quality_means
-def quality_means(
-    rows: Iterable[Quality],
-    expected: int,  # number of reference files
-) -> QualityMeans:
-    "Average the scores of files"
-    kept = [row for row in rows if not math.isnan(row.overall_score)]
-    mean = lambda values: math.fsum(values) / len(kept) if kept else math.nan
-    overall, coverage = mean(row.overall_score for row in kept), len(kept) / expected if expected else math.nan
-    form, seen = (mean(values) for values in zip(*(row[1:3] for row in kept))) if kept else (math.nan, math.nan)
-    adjusted = overall * coverage if kept else 0.0 if expected else math.nan
-    return QualityMeans(form, seen, overall, coverage, adjusted)
-
-# %% ../../nbs/social/01_contexts.ipynb #quality_table
-def quality_table(
-    rows: Sequence[Quality],
-    expected: int | None = None,  # number of reference files; None: as many as rows
-) -> str:  # Markdown
-    "Write scores as the published table, with coverage below"
-    expected = len(rows) if expected is None else expected
-    means = quality_means(rows, expected)
-    number = lambda value: "none" if math.isnan(value) else f"{value:.3f}"
-    line = lambda *cells: f"| {' | '.join(cells)} |"
-    body = [line(table_cell(row.file_id).ljust(12), *map(number, (*row[1:3], row.overall_score))) for row in rows]
-    bold = [f"**{number(value)}**" for value in means[:3]]
-    return "\n".join([line("File", "Structural", "Observation Accuracy", "Overall"), "|---|---|---|---|", *body,
-                      line("**Mean**", *bold), line("**Final Score**", "", "", bold[2]),
-                      line(f"Coverage {means.coverage:.0%} of {expected}" if expected else "No files", "", "",
-                           number(means.adjusted))])

@@ -8,7 +8,7 @@ __all__ = ['KINDS', 'Agent', 'ACT', 'FORESEE', 'DIMENSIONS', 'APPRAISE', 'APPRAI
            'agent_name', 'Scripted', 'act_prompt', 'action_schema', 'read_action', 'ChatAgent', 'private_record',
            'foreseen_text', 'Foresight', 'world_model', 'transcript', 'appraisal_prompt', 'JudgeEvaluator',
            'to_trajectory', 'from_trajectory', 'bargain', 'seller', 'Buyer', 'literal_world', 'bargain_marks',
-           'EpisodePlan', 'make_agent', 'run_episodes']
+           'EpisodePlan', 'make_agent', 'run_episodes', 'to_sotopia', 'read_sotopia_action', 'from_sotopia']
 
 # %% ../../nbs/social/51_episodes.ipynb #import-asyncio-import-inspect
 import asyncio
@@ -20,13 +20,14 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 
 from .contexts import NONE, Context, decode, is_none, make_context, split_mental, turn_number
 from ..core.basics import DataError, HumanLMError, check_name, fingerprint, shorten, to_json
 from ..models.client import ChatClient, LLMError, Usage, chat, client as chat_client
-from ..models.prompts import fenced, fill
+from ..models.reader import fenced, fill
 from .parsing import predict_step, with_step
 from ..data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 
@@ -665,3 +666,98 @@ async def run_episodes(
         return episode
 
     return list(await asyncio.gather(*map(one, plans)))
+
+# %% ../../nbs/social/51_episodes.ipynb #to_sotopia
+def to_sotopia(
+    episode: Episode,
+    tag: str = "",
+) -> dict:  # the fields of sotopia's EpisodeLog
+    "Write an episode as sotopia stores it"
+    scenario, names, marks = episode.scenario, episode.scenario.names, episode.marks
+    turns = [[("Environment", role.name, _briefing(scenario, role)) for role in scenario.roles], *([] for _ in episode.events[1:])]
+    for turn, (_, actor, action) in zip(turns, episode.events):
+        others = [name for name in names if name != actor]
+        turn += [(actor, "Environment", str(action)), *((name, "Environment", str(Action())) for name in others)]
+        turn += [("Environment", name, text) for name in others if (text := perceived(actor, action, name))]
+    comments = ["".join(f"{each}: {mark.reason}\n" for each, mark in marks[name].items()) if name in marks else "" for name in names]
+    return {"pk": episode.id, "environment": scenario.id, "agents": names, "tag": tag, "models": ["humanlm", *episode.agents.values()],
+            "messages": turns, "reasoning": "".join(f"Agent {i} comments:\n{text}" for i, text in enumerate(comments, 1) if text),
+            "rewards": [_reward(marks.get(name, {})) for name in names], "rewards_prompt": ""}
+
+
+def _briefing(scenario: Scenario, me: Role) -> str:
+    "Tell an agent the scene, what is known of the others, and its own background and aim"
+    lines = ["Here is the context of this interaction:", f"Scenario: {scenario.setting}", f"Participants: {' and '.join(scenario.names)}"]
+    known = {role.name: f"{role.about} {role.secret if role == me else ''}".strip() or "Unknown" for role in scenario.roles}
+    aims = [f"{role.name}'s goal: {role.goal if role == me else 'Unknown'}" for role in scenario.roles]
+    return "\n".join([*lines, *(f"{name}'s background: {about}" for name, about in known.items()), *aims])
+
+
+def _reward(marks: Mapping[str, Mark]) -> list | float:
+    "Give the mean and each dimension; 0.0 where nothing was scored, as sotopia does"
+    known = {each: mark.value for each, mark in marks.items() if not math.isnan(mark.value)}
+    return [fmean(known.values()), known | {"overall_score": fmean(known.values())}] if known else 0.0
+
+
+# %% ../../nbs/social/51_episodes.ipynb #read_sotopia_action
+_SOTOPIA = re.compile(r'''said(?:[ ]\(to[ ](?P<to>[^)]*)[ ]only\))?:[ ]"(?P<said>.*)" | did[ ]nothing | (?P<left>left[ ]the[ ]conversation)
+    | \[(?P<kind>non-verbal[ ]communication|action)\][ ](?P<done>.*)''', re.S | re.X)
+
+
+def read_sotopia_action(
+    text: str,  # such as: said: "Hello."
+) -> Action:
+    "Read an action as sotopia words it"
+    found = _SOTOPIA.fullmatch(text.strip())
+    if not found:
+        raise DataError(f"Unknown action {shorten(text)!r}: expected said: \"…\", [action] …, did nothing or left the conversation.")
+    if found["said"] is not None:
+        return Action("speak", found["said"] or "…", to=tuple(found["to"].split(" and ")) if found["to"] else ())
+    return Action(found["kind"], found["done"]) if found["kind"] else Action("leave" if found["left"] else "none")
+
+
+# %% ../../nbs/social/51_episodes.ipynb #from_sotopia
+_HEADINGS = r"^[ \t]*(Scenario|Participants|[^\n:]{1,80}'s (?:background|goal)|Conversation Starts):[ \t]*"
+
+
+def _parts(text: str, headings: str) -> dict[str, str]:
+    "Cut a text at its headings"
+    _, *found = re.split(headings, text, flags=re.M)
+    return {name: part.strip() for name, part in zip(found[::2], found[1::2])}
+
+
+def from_sotopia(
+    log: dict,  # sotopia's EpisodeLog as plain data
+) -> Episode:
+    "Read an episode of sotopia"
+    try:
+        briefed = {receiver: text for sender, receiver, text in log["messages"][0][::-1] if sender == "Environment" != receiver}
+        told = {name: _parts(text, _HEADINGS) for name, text in reversed(briefed.items())}
+        turns = [[(name, read_sotopia_action(text)) for name, to, text in turn if to == "Environment" != name] for turn in log["messages"]]
+        acting = [each for acts in turns for each in [(name, action) for name, action in acts if action.kind != "none"] or acts[:1]]
+        names = list(dict.fromkeys([*told, *(name for name, _ in acting)]))
+        setting = next((parts["Scenario"] for parts in told.values() if "Scenario" in parts), "")
+        scenario = Scenario(log["environment"] or "sotopia", setting, tuple(_sotopia_role(name, told) for name in names))
+        models = (log.get("models") or [])[1:] or ["unknown"] * len(names)
+        events = tuple(Event(i, name, action) for i, (name, action) in enumerate(acting))
+        return Episode(scenario, dict(zip(names, models)), 0, events, "", _sotopia_marks(log, names))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as e:
+        raise DataError(f"Not an episode log of sotopia: {type(e).__name__} {shorten(e)}.") from e
+
+
+def _sotopia_role(name: str, told: Mapping[str, dict[str, str]]) -> Role:
+    "Read a role: what the others are told about it is public"
+    key, goal = f"{name}'s background", told.get(name, {}).get(f"{name}'s goal", "")
+    known = {other: parts.get(key, "").removeprefix("Unknown") for other, parts in told.items()}
+    about = next((text for other, text in known.items() if other != name and text), "")
+    return Role(name, goal.removeprefix("Unknown"), about, known.get(name, "").removeprefix(about).strip())
+
+
+def _sotopia_marks(log: dict, names: Sequence[str]) -> dict[str, dict[str, Mark]]:
+    "Read rewards and the reasons for them"
+    comments = _parts(log.get("reasoning") or "", r"^Agent (\d+) comments:\n")
+    reasons = {name: _parts(comments.get(str(i), ""), rf"^({'|'.join(DIMENSIONS)}): ?") for i, name in enumerate(names, 1)}
+    scored = {name: reward[1] for name, reward in zip(names, log["rewards"]) if isinstance(reward, (list, tuple))}
+    return {name: {each: Mark(float(value), reasons[name].get(each, "")) for each, value in values.items() if each != "overall_score"}
+            for name, values in scored.items()}
+

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'ContextPair', 'fresh_pairs', 'read_pair', 'ContextFiles', 'read_pairs', 'completion', 'exact', 'fault',
-           'Selection', 'sift', 'all_seeing', 'story_key', 'split_pairs', 'chat_row', 'write_set', 'ParserConfig',
-           'token_limit', 'token_counter', 'ParserData', 'make_sets', 'write_sets']
+           'Selection', 'sift', 'story_key', 'split_pairs', 'chat_row', 'write_set', 'ParserConfig', 'token_counter',
+           'ParserData', 'make_sets', 'write_sets']
 
 # %% ../../nbs/social/52_pairs.ipynb #import-json-import-math
 import json
@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 from humanlm.core.basics import (
     DataError, atomic_path, atomic_write, fingerprint, require, shorten, to_json, write_jsonl,
 )
-from ..core.html import table_cell
+from ..core.html import Table, table_cell
 from ..models.weights import ModelConfig
 from humanlm.social.contexts import (
-    Context, clauses, decode, is_none, make_context, observation_scores, read_context, split_mental, to_lists, violations,
+    Context, observation_scores, read_context, to_lists, violations,
 )
 from .parsing import STYLES, parse_prompt
 from .stories import generate
-from .symbolic import plain as sentence, read_story, to_context
+from .symbolic import read_story, to_context
 
 # %% ../../nbs/social/52_pairs.ipynb #Pair
 class ContextPair(NamedTuple):
@@ -50,10 +50,7 @@ def fresh_pairs(
         text = made.text if kind == "hitom" else " ".join(made.sentences)
         yield ContextPair(text, to_context(read_story(text), **options), kind, f"{kind} {seed}:{i}")
 
-# %% ../../nbs/social/52_pairs.ipynb #_FIELDS
-_FIELDS = (("story", "socialized_context"), ("text", "socialized_context"))
-
-
+# %% ../../nbs/social/52_pairs.ipynb #read_pair
 def read_pair(
     path: Path,  # a JSON file
 ) -> ContextPair:
@@ -62,12 +59,12 @@ def read_pair(
         row = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as e:
         raise DataError(f"not JSON: {shorten(e)}") from e
-    names = next((names for names in _FIELDS if isinstance(row, dict) and row.keys() >= set(names)), None)
-    if names is None:
-        raise DataError(f"lacks {' or '.join(', '.join(set(names) - set(row)) for names in _FIELDS)}")
-    if not isinstance(row[names[0]], str):
-        raise DataError(f"{names[0]} must be a text, not {shorten(row[names[0]])!r}")
-    return ContextPair(row[names[0]], read_context(row["socialized_context"]), str(row.get("task", "")), path.name)
+    if not isinstance(row, dict) or "socialized_context" not in row or not row.keys() & {"story", "text"}:
+        raise DataError("lacks socialized_context, or story and text")
+    key = "story" if "story" in row else "text"
+    if not isinstance(row[key], str):
+        raise DataError(f"{key} must be a text, not {shorten(row[key])!r}")
+    return ContextPair(row[key], read_context(row["socialized_context"]), str(row.get("task", "")), path.name)
 
 # %% ../../nbs/social/52_pairs.ipynb #Found
 class ContextFiles(NamedTuple):
@@ -133,8 +130,8 @@ class Selection(NamedTuple):
 
     def _repr_markdown_(self) -> str:
         reasons = Counter(why.partition(":")[0] for _, why in self.dropped)
-        lines = [f"| kept | {len(self.kept):,} |", *(f"| {reason} | {n:,} |" for reason, n in reasons.most_common())]
-        return "\n".join(["| pairs | |", "|---|---:|", *lines])
+        rows = [(reason, f"{n:,}") for reason, n in (("kept", len(self.kept)), *reasons.most_common())]
+        return Table(("pairs", ""), rows).markdown()
 
 # %% ../../nbs/social/52_pairs.ipynb #sift
 def sift(
@@ -154,29 +151,12 @@ def sift(
         found.dropped.append((pair.name, why)) if why else found.kept.append(pair)
     return found
 
-# %% ../../nbs/social/52_pairs.ipynb #all_seeing
-def all_seeing(
-    context: Context,
-) -> Context:
-    "Let everybody perceive what anybody perceives, as a careless reader of a story would"
-    steps = decode(context).steps
-    seen = [_together(step.observations.values()) for step in steps]
-    rows = [(step.state, dict.fromkeys(context.agents, text), step.actions) for step, text in zip(steps, seen)]
-    return make_context(context.agents, rows)
-
-
-def _together(observations: Iterable[str]) -> str:
-    "Join what several agents perceived, each fact once"
-    public = (split_mental(text)[0] for text in observations if not is_none(text))
-    found = dict.fromkeys(clause for text in public for clause in clauses(text))
-    return " ".join(f"{clause}." for clause in found) or "none"
-
 # %% ../../nbs/social/52_pairs.ipynb #story_key
 def story_key(
     text: str,
 ) -> str:
     "Name a story by its sentences"
-    return fingerprint([sentence(line) for line in read_story(text).sentences])
+    return fingerprint(list(read_story(text).sentences))
 
 
 def split_pairs(
@@ -221,23 +201,10 @@ def write_set(
         write_table(table, new, compression="zstd")
     return [chats, path]
 
-# %% ../../nbs/social/52_pairs.ipynb #FAMILIES
+# %% ../../nbs/social/52_pairs.ipynb #ParserConfig
 FAMILIES = ("tomi", "hitom")
 
 
-def _parser_checks(c):
-    require(
-        "parser",
-        (c.kind in FAMILIES, f"kind is {c.kind!r}: give one of {', '.join(FAMILIES)}"),
-        (c.style in STYLES, f"style is {c.style!r}: give one of {', '.join(STYLES)}"),
-        (c.stories > 0 and c.tested > 0, f"stories and tested must be at least 1, got {c.stories} and {c.tested}"),
-        (0 < c.held_out < 1, f"held_out must lie between 0 and 1, got {c.held_out}"),
-        (0 <= c.min_f1 <= 1, f"min_f1 must lie from 0 to 1, got {c.min_f1}"),
-        (c.beliefs in (0, 1, 2), f"beliefs must be 0, 1 or 2, got {c.beliefs}"),
-        ((c.max_tokens or 0) >= 0 and c.indent >= 0, "max_tokens and indent must not be negative"),
-    )
-
-# %% ../../nbs/social/52_pairs.ipynb #ParserConfig
 @dataclass(frozen=True)
 class ParserConfig:
     "What a parser learns from, how it is asked, and how it is tested"
@@ -272,15 +239,22 @@ class ParserConfig:
     """File for the results, besides the run's folder."""
 
     def __post_init__(self):
-        _parser_checks(self)
+        require(
+            "parser",
+            (self.kind in FAMILIES, f"kind is {self.kind!r}: give one of {', '.join(FAMILIES)}"),
+            (self.style in STYLES, f"style is {self.style!r}: give one of {', '.join(STYLES)}"),
+            (self.stories > 0 and self.tested > 0, f"stories and tested must be at least 1, got {self.stories} and {self.tested}"),
+            (0 < self.held_out < 1, f"held_out must lie between 0 and 1, got {self.held_out}"),
+            (0 <= self.min_f1 <= 1, f"min_f1 must lie from 0 to 1, got {self.min_f1}"),
+            (self.beliefs in (0, 1, 2), f"beliefs must be 0, 1 or 2, got {self.beliefs}"),
+            ((self.max_tokens or 0) >= 0 and self.indent >= 0, "max_tokens and indent must not be negative"),
+        )
 
-# %% ../../nbs/social/52_pairs.ipynb #token_limit
-def token_limit(
-    c: ParserConfig,
-) -> int:  # 0: any length
-    "Give the length of a context that may not be passed"
-    usual = 1024 if (c.source, c.kind) == ("stories", "tomi") else 0
-    return usual if c.max_tokens is None else c.max_tokens
+    @property
+    def token_limit(self) -> int:
+        "Give the length of a context that may not be passed; 0: any"
+        usual = 1024 if (self.source, self.kind) == ("stories", "tomi") else 0
+        return usual if self.max_tokens is None else self.max_tokens
 
 # %% ../../nbs/social/52_pairs.ipynb #token_counter
 def token_counter(
@@ -319,7 +293,7 @@ def make_sets(
         found = ContextFiles(list(fresh_pairs(c.kind, c.stories, seed, beliefs=c.beliefs, compact_tags=c.compact_tags)), {})
     else:
         found = read_pairs(c.source)
-    sifted = sift(found.pairs, c.min_f1, token_limit(c), length)
+    sifted = sift(found.pairs, c.min_f1, c.token_limit, length)
     train, held_out = split_pairs(sifted.kept, c.held_out, seed)
     if not (train and held_out):
         raise DataError(f"{c.source} gives {len(sifted.kept)} usable contexts, and each part needs a story. {_first_reason(found, sifted, length)}")

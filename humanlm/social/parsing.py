@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['HINTS', 'TASKS', 'VERSION', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXAMPLES', 'CRITIC', 'VERDICT', 'parsers',
-           'SETTINGS', 'PREDICT', 'STEP_SCHEMA', 'FUTURE', 'JUDGE', 'JUDGED', 'METHODS', 'Parsed', 'Parser', 'hint',
+           'SETTINGS', 'PREDICT', 'STEP_SCHEMA', 'FUTURE', 'JUDGE', 'JUDGED', 'METHODS', 'Parse', 'Parser', 'hint',
            'SymbolicParser', 'DialogueParser', 'form', 'worked_example', 'parse_prompt', 'read_record', 'LLMParser',
            'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'Unasked', 'parsing_cost',
            'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures', 'Simulation', 'simulation',
-           'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'Pair', 'read_pairs', 'grade',
-           'QualityReport', 'evaluate', 'evaluate_folders', 'to_csv', 'quality_figure', 'omniscient', 'forgetful']
+           'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy', 'RecordPair', 'read_pairs',
+           'Quality', 'QualityMeans', 'QualityReport', 'grade', 'evaluate', 'evaluate_folders', 'to_csv',
+           'quality_figure', 'omniscient', 'forgetful']
 
-# %% ../../nbs/60_social_world.ipynb #import-asyncio-import-csv
+# %% ../../nbs/60_social_world.ipynb #import-asyncio-import-json
 import asyncio
 import csv
 import io
@@ -31,24 +32,23 @@ from fastcore.basics import patch
 from pydantic import BaseModel
 
 from humanlm.social.contexts import (
-    NONE, Context, ObservationScores, Quality, QualityMeans, Step, best_match, clauses, context_schema, decode, facts,
-    is_none, is_unread, memories, observation_scores, quality_means, quality_table, read_context, read_entries,
-    repair, split_mental, structural_score, to_json, to_lists, to_published, turn_number, violations,
+    NONE, Context, ObservationScores, Step, best_match, clauses, context_schema, decode, facts, is_none, is_unread,
+    memories, observation_scores, read_context, read_entries, repair, split_mental, structural_score, to_json, to_lists,
+    to_published, turn_number, violations,
 )
 from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
-from ..core.html import table_cell
+from ..core.html import Table, styled, table_cell
 from humanlm.models.client import (
     ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, chat_all, client as chat_client,
 )
 from ..models.settings import Estimate, add_up, estimate
 from .presence import dialogue_context, read_dialogue
-from ..models.prompts import fenced, fill
-from ..models.reader import read_answer
+from ..models.reader import fenced, fill, read_answer
 from .symbolic import Story, memory_answer, read_story, to_context
 
-# %% ../../nbs/60_social_world.ipynb #Parsed
+# %% ../../nbs/60_social_world.ipynb #Parse
 @dataclass(frozen=True)
-class Parsed:
+class Parse:
     "What became of a text"
     context: Context | None
     reason: str = ""  # why there is no context
@@ -68,7 +68,7 @@ class Parser(Protocol):
     "Writes the context of a text"
     name: str
     def key(self, text: str, task: str = "") -> str: ...  # changes with all that can change the result
-    async def __call__(self, text: str, task: str = "") -> Parsed: ...
+    async def __call__(self, text: str, task: str = "") -> Parse: ...
 
 # %% ../../nbs/60_social_world.ipynb #_ROOMS
 _ROOMS = ("Whoever is in a place perceives everything that is and happens there, and nothing of any other place. From the "
@@ -116,15 +116,15 @@ class SymbolicParser:
 
     def key(self, text: str, task: str = "") -> str: return fingerprint([VERSION, self.name, self.options, text])
 
-    async def __call__(self, text: str, task: str = "") -> Parsed:
+    async def __call__(self, text: str, task: str = "") -> Parse:
         story = read_story(text)
         if story.unknown or not story.agents:
-            return Parsed(None, _refusal(story))
+            return Parse(None, _refusal(story))
         try:
             context = to_context(story, **self.options)
         except DataError as e:
-            return Parsed(None, f"parse failed: {e}")
-        return Parsed(context, notes=tuple(f"contradiction in sentence {n + 1}: {reason}" for n, reason in story.world.conflicts))
+            return Parse(None, f"parse failed: {e}")
+        return Parse(context, notes=tuple(f"contradiction in sentence {n + 1}: {reason}" for n, reason in story.world.conflicts))
 
 # %% ../../nbs/60_social_world.ipynb #VERSION
 VERSION = 2  # of everything that goes into a context's key
@@ -151,12 +151,12 @@ class DialogueParser:
 
     def key(self, text: str, task: str = "") -> str: return fingerprint([VERSION, self.name, self.gap, text])
 
-    async def __call__(self, text: str, task: str = "") -> Parsed:
+    async def __call__(self, text: str, task: str = "") -> Parse:
         dialogue = read_dialogue(text, self.gap)
         if len(dialogue.people) < 2:
-            return Parsed(None, "parse failed: fewer than two people speak in lines of the form 'Name: words'.")
+            return Parse(None, "parse failed: fewer than two people speak in lines of the form 'Name: words'.")
         guessed = not any(turn.move for turn in dialogue.turns)
-        return Parsed(dialogue_context(dialogue), notes=("absences are guessed from words and silence",) * guessed)
+        return Parse(dialogue_context(dialogue), notes=("absences are guessed from words and silence",) * guessed)
 
 # %% ../../nbs/60_social_world.ipynb #PARSE
 PARSE = """Below, between two rows of quotation marks, stands a text about people. Write down as a record, moment by moment, what
@@ -272,56 +272,43 @@ class LLMParser:
         schema = None if self.style == "bare" else context_schema(compact=True)
         return chat(prompt, schema=schema, repeat=repeat, **self.settings)
 
-    def key(
-        self,
-        text: str,
-        task: str = "",  # a key of `TASKS`, or empty
-    ) -> str:
+    def key(self, text: str, task: str = "") -> str:
         "Give what identifies a result: every word asked, every setting, and who is asked"
         critic = self.critic and [getattr(self.critic, "name", ""), self.rounds]
         return fingerprint([VERSION, self.name, self.attempts, critic, asdict(self.request(text, task))])
 
-    async def __call__(
-        self,
-        text: str,
-        task: str = "",  # a key of `TASKS`, or empty
-    ) -> Parsed:
+    async def __call__(self, text: str, task: str = "") -> Parse:
         "Write the context of a text"
         found = await self._write(text, task)
         return await self._reviewed(text, task, found) if self.critic and found.context else found
 
-    async def _write(self, text: str, task: str, problems: str = "", start: int = 0) -> Parsed:
-        "Ask until there is a record, or `attempts` are used up"
-        usage = Usage()
+    async def _write(self, text: str, task: str, problems: str = "", start: int = 0) -> Parse:
+        "Ask until there is a record, or `attempts` are used up; a model that is asked barely is not told what was wrong"
+        usage, check = Usage(), None if self.style == "bare" else read_record
         for attempt in range(self.attempts):
-            found, unreadable = await self._ask(self.request(text, task, problems, start + attempt), hint(task))
-            usage += found.usage
-            if not unreadable:
-                break
+            try:
+                found = _read(await self.client(self.request(text, task, problems, start + attempt), check), hint(task))
+                usage += found.usage
+                if found.context:
+                    break
+            except LLMError as e:
+                found = Parse(None, f"parse failed: {e}", raw=e.raw)
+                if e.kind != "bad answer":
+                    break
             problems = _told(found.reason, found.raw)
         return replace(found, usage=usage)
 
-# %% ../../nbs/60_social_world.ipynb #_ask
-@patch
-async def _ask(self: LLMParser, request: ChatRequest, hints: str) -> tuple[Parsed, bool]:  # and whether to start afresh
-    "Ask once; a model that is asked barely is not told what was wrong"
-    try:
-        found = _read(await self.client(request, None if self.style == "bare" else read_record), hints)
-        return found, found.context is None
-    except LLMError as e:
-        return Parsed(None, f"parse failed: {e}", raw=e.raw), e.kind == "bad answer"
-
 # %% ../../nbs/60_social_world.ipynb #_read
-def _read(reply: ChatReply, hints: str = "") -> Parsed:
+def _read(reply: ChatReply, hints: str = "") -> Parse:
     "Read a reply"
     try:
         context, changes = read_record(reply.text if reply.parsed is None else reply.parsed)
     except ValueError as e:
-        return Parsed(None, f"parse failed: {e}", (), reply.cached, reply.usage, reply.text)
+        return Parse(None, f"parse failed: {e}", (), reply.cached, reply.usage, reply.text)
     context = context.model_copy(update={"task_specific_instructions": hints or None})
-    return Parsed(context, "", tuple(changes), reply.cached, reply.usage, reply.text)
+    return Parse(context, "", tuple(changes), reply.cached, reply.usage, reply.text)
 
-# %% ../../nbs/60_social_world.ipynb #_told
+
 def _told(problems: str, record: str) -> str:
     "Show a record with what is wrong with it"
     return f"{problems}\nThis was the attempt:\n{fenced(record[:8000])}\nWrite the whole record again without these faults."
@@ -360,63 +347,42 @@ def read_verdict(
 
 # %% ../../nbs/60_social_world.ipynb #_reviewed
 @patch
-async def _reviewed(self: LLMParser, text: str, task: str, found: Parsed) -> Parsed:
+async def _reviewed(self: LLMParser, text: str, task: str, found: Parse) -> Parse:
     "Have a record looked over and written anew until the critic accepts it"
     for i in range(self.rounds):
+        record = to_json(found.context)
+        prompt = fill(CRITIC, text=fenced(text), hints=_section("About this kind of text", hint(task)), record=fenced(record))
         try:
-            accepted, problems, usage = await self._judged(text, task, found.context)
+            reply = await self.critic(chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict)
         except LLMError as e:
             return replace(found, notes=(*found.notes, f"not reviewed: {shorten(e, 200)}"))
-        found = replace(found, usage=found.usage + usage)
+        found = replace(found, usage=found.usage + reply.usage)
+        accepted, problems = read_verdict(reply.text)
         if accepted:
             return found
-        told = _told("\n".join(problems), to_json(found.context))
-        again = await self._write(text, task, told, self.attempts * (i + 1))
+        again = await self._write(text, task, _told("\n".join(problems), record), self.attempts * (i + 1))
         found = replace(again if again.context else found, usage=found.usage + again.usage)
     return replace(found, notes=(*found.notes, f"the critic objected {self.rounds} times"))
-
-# %% ../../nbs/60_social_world.ipynb #_judged
-@patch
-async def _judged(self: LLMParser, text: str, task: str, context: Context) -> tuple[bool, list[str], Usage]:
-    prompt = fill(CRITIC, text=fenced(text), hints=_section("About this kind of text", hint(task)), record=fenced(to_json(context)))
-    reply = await self.critic(chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict)
-    return *read_verdict(reply.text), reply.usage
 
 # %% ../../nbs/60_social_world.ipynb #ContextStore
 class ContextStore:
     "Contexts on disk, one file each, named by what they were made from"
 
-    def __init__(
-        self,
-        folder: str | Path,
-    ):
+    def __init__(self, folder: str | Path):
         self.folder = Path(folder).expanduser()
 
-    def find(self, key: str) -> Parsed | None:
+    def find(self, key: str) -> Parse | None:
         "Read a stored result; None if there is none, or it cannot be read"
         try:
             row = json.loads((self.folder / f"{key}.json").read_text("utf-8"))
-            return Parsed(read_context(row["socialized_context"]), "", tuple(row["notes"]), True)
+            return Parse(read_context(row["socialized_context"]), "", tuple(row["notes"]), True)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def add(self, key: str, found: Parsed, **about: str):
+    def add(self, key: str, found: Parse, **about: str):
         "Write a context to its file, with what it was made from"
         row = {"socialized_context": to_published(found.context), "notes": list(found.notes), **about}
         atomic_write(self.folder / f"{key}.json", json.dumps(row, ensure_ascii=False, indent=1))
-
-    def link(
-        self,
-        item: str,  # name of a question
-        key: str,   # of the context it was answered with
-    ):
-        "Note which context an item used"
-        atomic_write(self.folder / "items" / f"{fingerprint(item)}.json", json.dumps({"item": item, "key": key}))
-
-    def index(self) -> dict[str, str]:  # item → key
-        "Read which item used which context"
-        rows = (json.loads(path.read_text("utf-8")) for path in sorted((self.folder / "items").glob("*.json")))
-        return {row["item"]: row["key"] for row in rows}
 
 # %% ../../nbs/60_social_world.ipynb #StoredParser
 class StoredParser:
@@ -431,7 +397,7 @@ class StoredParser:
 
     def key(self, text: str, task: str = "") -> str: return self.parser.key(text, task)
 
-    async def __call__(self, text: str, task: str = "") -> Parsed:
+    async def __call__(self, text: str, task: str = "") -> Parse:
         key, flights = self.key(text, task), self._flights.get()
         if key in flights:
             return replace(await asyncio.shield(flights[key]), cached=True, usage=Usage())
@@ -441,7 +407,7 @@ class StoredParser:
         flight.add_done_callback(lambda _: flights.pop(key))
         return await asyncio.shield(flight)
 
-    async def _parse(self, key: str, text: str, task: str) -> Parsed:
+    async def _parse(self, key: str, text: str, task: str) -> Parse:
         "Have a text parsed and keep its context"
         found = await self.parser(text, task)
         if found.context:
@@ -459,18 +425,15 @@ def parser(
     **options,  # `SETTINGS` of the parser, or a finished `client`; all others go to the client
 ) -> Parser:
     "Make a parser by name"
-    made = parsers[name](**options) if name in parsers else _model_parser(name, options)
+    if name in parsers:
+        made = parsers[name](**options)
+    else:
+        provider, slash, model = name.partition("/")
+        check_name(name, [name] if slash else [*parsers, "PROVIDER/MODEL"], "parser")
+        own = {key: options.pop(key) for key in SETTINGS if key in options}
+        client = options.pop("client", None) or chat_client(name, **options)
+        made = LLMParser(client, **(trained_settings(model) if provider == "hf" else {}) | own)
     return StoredParser(made, folder) if folder else made
-
-# %% ../../nbs/60_social_world.ipynb #_model_parser
-def _model_parser(name: str, options: dict) -> LLMParser:
-    "Make a parser that asks a chat model"
-    if "/" not in name:
-        check_name(name, [*parsers, "PROVIDER/MODEL"], "parser")
-    provider, _, model = name.partition("/")
-    client = options.pop("client", None) or chat_client(name, **{key: value for key, value in options.items() if key not in SETTINGS})
-    own = {key: value for key, value in options.items() if key in SETTINGS}
-    return LLMParser(client, **(trained_settings(model) if provider == "hf" else {}) | own)
 
 # %% ../../nbs/60_social_world.ipynb #trained_settings
 def trained_settings(
@@ -609,7 +572,7 @@ async def futures(
     at_once: bool = False,  # without knowing of each other
     style: str = "full",  # full | compact
     **settings,  # fields of `ChatRequest`
-) -> list[Parsed]:
+) -> list[Parse]:
     "Imagine several ways in which something goes on"
     text = start if isinstance(start, str) else to_json(start)
     settings = {"temperature": 0.7, "max_tokens": 8192, "caller": "futures"} | settings
@@ -624,7 +587,7 @@ async def futures(
     return found
 
 # %% ../../nbs/60_social_world.ipynb #_future
-async def _future(client: ChatClient, request: ChatRequest, told: Sequence[Context]) -> Parsed:
+async def _future(client: ChatClient, request: ChatRequest, told: Sequence[Context]) -> Parse:
     "Ask for one future that is not among those told"
     def check(obj: Any) -> None:
         steps = read_record(obj)[0].steps
@@ -634,7 +597,7 @@ async def _future(client: ChatClient, request: ChatRequest, told: Sequence[Conte
     try:
         return _read(await client(request, check))
     except LLMError as e:
-        return Parsed(None, f"parse failed: {e}", raw=e.raw)
+        return Parse(None, f"parse failed: {e}", raw=e.raw)
 
 # %% ../../nbs/60_social_world.ipynb #Simulation
 class Simulation(BaseModel, extra="forbid"):
@@ -674,15 +637,15 @@ class Accuracy:
 
 # %% ../../nbs/60_social_world.ipynb #downstream
 def downstream(
-    context: Context,  # generated
+    context: Context | None,  # generated; None answers nothing
     story: Story,  # what it tells
-) -> float:  # 0..1; nan if nobody can believe anything
-    "Answer questions of order one and two from memories, and count the right answers"
-    world, names = story.world, [name for name in story.agents if name in context.agents]
-    chains = [chain for n in (1, 2) for chain in permutations(story.agents, n)]
+) -> tuple[float, float]:  # 0..1; nan if there is no such belief
+    "Answer questions of order one and two from memories: the share of right answers, and that where a belief is false"
+    world, chains = story.world, [chain for n in (1, 2) for chain in permutations(story.agents, n)]
     asked = [(chain, obj, place) for chain in chains for obj in world.log if (place := world.belief(chain, obj))]
-    right = sum(set(chain) <= set(names) and memory_answer(context, chain, obj) == place for chain, obj, place in asked)
-    return right / len(asked) if asked else math.nan
+    right = [context is not None and memory_answer(context, chain, obj) == place for chain, obj, place in asked]
+    false = [ok for ok, (_, obj, place) in zip(right, asked) if place != world.where(obj)]
+    return tuple(fmean(found) if found else math.nan for found in (right, false))
 
 # %% ../../nbs/60_social_world.ipynb #exact_accuracy
 def exact_accuracy(
@@ -694,7 +657,7 @@ def exact_accuracy(
     scores = observation_scores(context, reference)
     thoughts = observation_scores(context, reference, private=True).f1 if any(facts(context, private=True)) else math.nan
     told = ", ".join(f"{sum(map(len, found.values()))} {kind}" for kind, found in scores._asdict().items() if isinstance(found, dict))
-    return Accuracy(0.0 if math.isnan(scores.f1) else scores.f1, "exact", told, 0.0, scores, thoughts, downstream(context, story))
+    return Accuracy(0.0 if math.isnan(scores.f1) else scores.f1, "exact", told, 0.0, scores, thoughts, downstream(context, story)[0])
 
 # %% ../../nbs/60_social_world.ipynb #JUDGE
 JUDGE = """Two records tell the same text moment by moment: the state of things, what each person perceives, what each does. One is a
@@ -748,8 +711,8 @@ async def judged_accuracy(
     values = [float(reply.parsed["score"]) for reply in said]
     return Accuracy(fmean(values), "judge", said[0].parsed["reasoning"], pstdev(values), usage=usage)
 
-# %% ../../nbs/60_social_world.ipynb #Pair
-class Pair(NamedTuple):
+# %% ../../nbs/60_social_world.ipynb #RecordPair
+class RecordPair(NamedTuple):
     "A generated record and what it is compared with"
     id: str
     generated: Any  # a context, or plain data
@@ -761,43 +724,97 @@ class Pair(NamedTuple):
 def read_pairs(
     generated: str | Path,  # folder of ID.json, each with socialized_context
     reference: str | Path,  # the same, each with story and question
-) -> tuple[list[Pair], list[tuple[str, str]]]:  # pairs, and files that cannot be compared: id and reason
+) -> tuple[list[RecordPair], list[tuple[str, str]]]:  # pairs, and files that cannot be compared: id and reason
     "Match the files of two folders by name"
     names = sorted(path.name for path in Path(reference).glob("*.json"))
     if not names:
         raise DataError(f"No *.json in {reference}. Give the folder that holds the reference records.")
     pairs, problems = [], []
     for name in names:
-        made, wanted = _load(Path(generated) / name), _load(Path(reference) / name)
-        if fault := next((f"{kind} {found}" for kind, found in (("generated", made), ("reference", wanted)) if isinstance(found, str)), ""):
-            problems.append((name.removesuffix(".json"), fault))
-        else:
-            texts = [str(wanted.get(key) or made.get(key) or "") for key in ("story", "question")]
-            pairs.append(Pair(name.removesuffix(".json"), _record(made), _record(wanted), *texts))
+        try:
+            made, wanted = _load(Path(generated), name, "generated"), _load(Path(reference), name, "reference")
+        except DataError as e:
+            problems.append((name.removesuffix(".json"), str(e)))
+            continue
+        texts = [str(wanted.get(key) or made.get(key) or "") for key in ("story", "question")]
+        records = [row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row for row in (made, wanted)]
+        pairs.append(RecordPair(name.removesuffix(".json"), *records, *texts))
     return pairs, problems
 
-# %% ../../nbs/60_social_world.ipynb #_record
-def _record(row: dict) -> dict:
-    "Take the record out of a result file; a file may also be the record itself"
-    return row["socialized_context"] if isinstance(row.get("socialized_context"), dict) else row
-
 # %% ../../nbs/60_social_world.ipynb #_load
-def _load(path: Path) -> dict | str:
-    "Read a JSON object, or say why not"
+def _load(folder: Path, name: str, kind: str) -> dict:
+    "Read a JSON object: a result file, or the record itself"
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
-    except FileNotFoundError:
-        return "missing"
+        found = json.loads((folder / name).read_text("utf-8-sig"))
+    except FileNotFoundError as e:
+        raise DataError(f"{kind} missing") from e
     except (OSError, ValueError, RecursionError) as e:
-        return f"unreadable: {shorten(e)}"
-    return found if isinstance(found, dict) else f"unreadable: expected an object, got {type(found).__name__}"
+        raise DataError(f"{kind} unreadable: {shorten(e)}") from e
+    if not isinstance(found, dict):
+        raise DataError(f"{kind} unreadable: expected an object, got {type(found).__name__}")
+    return found
+
+# %% ../../nbs/60_social_world.ipynb #QualityReport
+class Quality(NamedTuple):
+    "Scores of one generated record"
+    file_id: str
+    structural_score: float
+    observation_accuracy: float  # nan = not judged
+    judge_reasoning: str = ""
+
+    @property
+    def overall_score(self) -> float: return 0.3 * self.structural_score + 0.7 * self.observation_accuracy
+
+
+class QualityMeans(NamedTuple):
+    "Means over the files that have all scores; nan if there are none"
+    structural: float
+    observation: float
+    overall: float
+    coverage: float  # share of reference files that have all scores
+    adjusted: float  # mean overall score in which the other files count 0
+
+
+class QualityReport:
+    "Scores of generated records; shown as the published table"
+
+    def __init__(
+        self,
+        rows: Sequence[tuple[Quality, Accuracy]],
+        problems: Sequence[tuple[str, str]] = (),  # id and reason of files that could not be compared
+    ):
+        self.rows, self.problems, self.files = list(rows), list(problems), len(rows) + len(problems)
+
+    @property
+    def means(self) -> QualityMeans:
+        scores = [(*quality[1:3], quality.overall_score) for quality, _ in self.rows if not math.isnan(quality.overall_score)]
+        form, seen, overall = map(fmean, zip(*scores)) if scores else [math.nan] * 3
+        coverage = len(scores) / self.files if self.files else math.nan
+        return QualityMeans(form, seen, overall, coverage, overall * coverage if scores else 0.0 if self.files else math.nan)
+
+    @property
+    def usage(self) -> Usage: return sum((accuracy.usage for _, accuracy in self.rows), Usage())
+
+    def markdown(self) -> str:
+        "Write the published table, with coverage below, and what could not be compared or judged"
+        number, means = lambda value: "none" if math.isnan(value) else f"{value:.3f}", self.means
+        bold = [f"**{number(value)}**" for value in means[:3]]
+        rows = [[shorten(quality.file_id, 80).ljust(12), *map(number, (*quality[1:3], quality.overall_score))] for quality, _ in self.rows]
+        rows += [["**Mean**", *bold], ["**Final Score**", "", "", bold[2]],
+                 [f"Coverage {means.coverage:.0%} of {self.files}" if self.files else "No files", "", "", number(means.adjusted)]]
+        table = Table(("File", "Structural", "Observation Accuracy", "Overall"), rows).markdown()
+        failed = self.problems + [(quality.file_id, quality.judge_reasoning) for quality, _ in self.rows if math.isnan(quality.overall_score)]
+        listed = "\n".join(f"- {table_cell(name)}: {table_cell(why, 200)}" for name, why in failed)
+        return f"{table}\n\nNot rated:\n\n{listed}" if failed else table
+
+    def _repr_markdown_(self) -> str: return self.markdown()
 
 # %% ../../nbs/60_social_world.ipynb #METHODS
 METHODS = ("auto", "exact", "judge")  # exact where the story is in the grammar, else a judge | only one of them
 
 # %% ../../nbs/60_social_world.ipynb #grade
 async def grade(
-    pair: Pair,
+    pair: RecordPair,
     judge: ChatClient | None = None,
     method: str = "auto",  # one of `METHODS`
     task: str = "",  # a key of `TASKS`, or empty
@@ -808,7 +825,7 @@ async def grade(
     return Quality(pair.id, structural_score(pair.generated), accuracy.value, accuracy.reason), accuracy
 
 # %% ../../nbs/60_social_world.ipynb #_accuracy
-async def _accuracy(pair: Pair, judge: ChatClient | None, method: str, task: str, repeats: int) -> Accuracy:
+async def _accuracy(pair: RecordPair, judge: ChatClient | None, method: str, task: str, repeats: int) -> Accuracy:
     "Rate the observations of one record, by what is at hand"
     try:
         generated = read_context(pair.generated)
@@ -825,35 +842,9 @@ async def _accuracy(pair: Pair, judge: ChatClient | None, method: str, task: str
         return Accuracy(math.nan, "none", f"the reference is not a record: {shorten(e, 200)}")
     return await judged_accuracy(judge, prompt, repeats)
 
-# %% ../../nbs/60_social_world.ipynb #QualityReport
-class QualityReport:
-    "Scores of generated records; shown as the published table"
-
-    def __init__(
-        self,
-        rows: Sequence[tuple[Quality, Accuracy]],
-        problems: Sequence[tuple[str, str]] = (),  # id and reason of files that could not be compared
-    ):
-        self.rows, self.problems = list(rows), list(problems)
-
-    @property
-    def means(self) -> QualityMeans: return quality_means([quality for quality, _ in self.rows], len(self.rows) + len(self.problems))
-
-    @property
-    def usage(self) -> Usage: return sum((accuracy.usage for _, accuracy in self.rows), Usage())
-
-    def markdown(self) -> str:
-        "Write the published table, and below it what could not be compared or judged"
-        failed = self.problems + [(quality.file_id, quality.judge_reasoning) for quality, _ in self.rows if math.isnan(quality.overall_score)]
-        listed = "\n".join(f"- {table_cell(name)}: {table_cell(why, 200)}" for name, why in failed)
-        table = quality_table([quality for quality, _ in self.rows], len(self.rows) + len(self.problems))
-        return f"{table}\n\nNot rated:\n\n{listed}" if failed else table
-
-    def _repr_markdown_(self) -> str: return self.markdown()
-
 # %% ../../nbs/60_social_world.ipynb #evaluate
 async def evaluate(
-    pairs: Iterable[Pair],
+    pairs: Iterable[RecordPair],
     judge: ChatClient | None = None,
     problems: Sequence[tuple[str, str]] = (),  # files that could not be read: id and reason
     **options,  # method, task, repeats
@@ -877,72 +868,61 @@ def to_csv(
     report: QualityReport,
 ) -> str:
     "Write one line per record; files that could not be compared have no scores"
-    lines = [_csv_line(quality, accuracy) for quality, accuracy in report.rows]
-    lines += [{"file_id": name, "method": "none", "reason": why} for name, why in report.problems]
+    out = io.StringIO()
     columns = ("file_id", "structural_score", "observation_accuracy", "overall_score", "method", "spread", "precision", "recall",
                "leaks", "inventions", "omissions", "beliefs", "downstream", "reason")
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    for quality, accuracy in report.rows:
+        scores = accuracy.scores._asdict() if accuracy.scores else {}
+        counts = {name: sum(map(len, found.values())) for name, found in scores.items() if isinstance(found, dict)}
+        row = vars(accuracy) | quality._asdict() | {"overall_score": quality.overall_score} | scores | counts
+        row = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items() if value == value}
+        writer.writerow(row | {"reason": shorten(accuracy.reason, 500)})
+    writer.writerows({"file_id": name, "method": "none", "reason": why} for name, why in report.problems)
     return out.getvalue()
 
-# %% ../../nbs/60_social_world.ipynb #_csv_line
-def _csv_line(quality: Quality, accuracy: Accuracy) -> dict:
-    "Collect the numbers of one record; empty where there is none"
-    row = {"structural_score": quality.structural_score, "observation_accuracy": accuracy.value, "overall_score": quality.overall_score,
-           "spread": accuracy.spread, "beliefs": accuracy.beliefs, "downstream": accuracy.downstream}
-    if accuracy.scores:
-        row |= {"precision": accuracy.scores.precision, "recall": accuracy.scores.recall}
-    row = {name: f"{value:.4f}" for name, value in row.items() if not math.isnan(value)}
-    found = accuracy.scores._asdict() if accuracy.scores else {}
-    counts = {name: sum(map(len, each.values())) for name, each in found.items() if isinstance(each, dict)}
-    return {"file_id": quality.file_id, "method": accuracy.method, "reason": shorten(accuracy.reason, 500)} | row | counts
-
-# %% ../../nbs/60_social_world.ipynb #_MOST
-_MOST = 40  # records with their names
-
-
-def _marks(axes: Any, order: Sequence[tuple[Quality, Accuracy]]) -> None:
-    "Draw the marks of rated records; neither hides the other, and none is cut at the border"
-    rated = [(i, quality, accuracy) for i, (quality, accuracy) in enumerate(order)]
-    form = [(quality.structural_score, i - 0.16) for i, quality, _ in rated]
-    seen = [(accuracy.value, i + 0.16, accuracy.spread) for i, _, accuracy in rated if not math.isnan(accuracy.value)]
-    whole = {"clip_on": False, "zorder": 3}
-    if form:
-        axes.scatter(*zip(*form), facecolors="white", edgecolors="#555", label="form", **whole)
-    if seen:
-        values, places, spreads = zip(*seen)
-        axes.errorbar(values, places, xerr=[0 if math.isnan(spread) else spread for spread in spreads], fmt="o", color="#14559f",
-                      label="observations", **whole)
 
 # %% ../../nbs/60_social_world.ipynb #quality_figure
+@styled
 def quality_figure(
     report: QualityReport,
 ) -> Any:  # a matplotlib figure
     "Draw form and observations of each record, best first; those without a rating last"
-    import matplotlib.pyplot as plt
+    from matplotlib.pyplot import close, subplots
     order = sorted(report.rows, key=lambda row: (math.isnan(row[1].value), -row[1].value, row[0].file_id))
-    without = [math.isnan(accuracy.value) for _, accuracy in order] + [True] * len(report.problems)
-    names = [*(quality.file_id for quality, _ in order), *(name for name, _ in report.problems)]
-    figure, axes = plt.subplots(figsize=(6.4, 1.1 + 0.34 * min(len(names), _MOST)), layout="constrained")
-    _marks(axes, order)
+    names = [(quality.file_id, math.isnan(accuracy.value)) for quality, accuracy in order] + [(name, True) for name, _ in report.problems]
+    figure, axes = subplots(figsize=(6.4, 1.1 + 0.34 * min(len(names), 40)), layout="constrained")
+    whole, rated = {"clip_on": False, "zorder": 3}, [(i, each) for i, (_, each) in enumerate(order) if not math.isnan(each.value)]
+    axes.scatter([quality.structural_score for quality, _ in order], [i - 0.16 for i in range(len(order))], facecolors="white",
+                 edgecolors="#555", label="form", **whole)
+    axes.errorbar([each.value for _, each in rated], [i + 0.16 for i, _ in rated], fmt="o", color="#14559f", label="observations",
+                  xerr=[0 if math.isnan(each.spread) else each.spread for _, each in rated], **whole)
     axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="score (0 to 1)")
-    axes.set_yticks(range(len(names)), [shorten(name, 24) + " (not rated)" * none for name, none in zip(names, without)])
-    axes.tick_params(left=False, labelleft=len(names) <= _MOST)
-    axes.grid(axis="x", alpha=0.25)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    if order:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False)
-    plt.close(figure)
+    axes.set_yticks(range(len(names)), [shorten(name, 24) + " (not rated)" * missing for name, missing in names])
+    axes.tick_params(left=False, labelleft=len(names) <= 40)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    close(figure)
     return figure
 
+
 # %% ../../nbs/60_social_world.ipynb #omniscient
+def _observing(context: Context, change: Callable[[dict[str, str]], dict[str, str]]) -> Context:
+    "Change the observations of every step"
+    whole = decode(context)
+    steps = [step.model_copy(update={"observations": change(step.observations)}) for step in whole.steps]
+    return whole.model_copy(update={"socialized_context": steps})
+
+
 def omniscient(
     context: Context,
 ) -> Context:  # decoded
-    "Let everybody perceive what anybody perceives"
-    return _observing(context, lambda seen: dict.fromkeys(seen, _together(seen.values())))
+    "Let everybody perceive what anybody perceives, as a careless reader of a story would"
+    def together(seen: dict[str, str]) -> dict[str, str]:
+        told = dict.fromkeys(clause for text in seen.values() if not is_none(text) for clause in clauses(split_mental(text)[0]))
+        return dict.fromkeys(seen, " ".join(f"{clause}." for clause in told) or NONE)
+
+    return _observing(context, together)
 
 # %% ../../nbs/60_social_world.ipynb #forgetful
 def forgetful(
@@ -953,16 +933,3 @@ def forgetful(
     "Delete observations at random"
     rng = seed if isinstance(seed, random.Random) else random.Random(seed)
     return _observing(context, lambda seen: {name: text if is_none(text) or rng.random() >= share else NONE for name, text in seen.items()})
-
-# %% ../../nbs/60_social_world.ipynb #_observing
-def _observing(context: Context, change: Callable[[dict[str, str]], dict[str, str]]) -> Context:
-    "Change the observations of every step"
-    whole = decode(context)
-    steps = [step.model_copy(update={"observations": change(step.observations)}) for step in whole.steps]
-    return whole.model_copy(update={"socialized_context": steps})
-
-
-def _together(texts: Iterable[str]) -> str:
-    "Put public observations together, each sentence once"
-    told = dict.fromkeys(clause for text in texts if not is_none(text) for clause in clauses(split_mental(text)[0]))
-    return " ".join(f"{clause}." for clause in told) or NONE

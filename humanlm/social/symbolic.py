@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['FORMS', 'WAITING', 'NOBODY', 'known_faults', 'baselines', 'Event', 'Unknown', 'Form', 'plain', 'parse_sentence',
-           'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'new_world', 'normal_chain', 'Question',
+           'Story', 'read_story', 'Reveal', 'Conflict', 'World', 'new_world', 'normal_chain', 'PlaceQuestion',
            'read_question', 'Answer', 'Fault', 'shipped_faults', 'answer', 'witness_table', 'to_context',
-           'memory_answers', 'memory_answer', 'objects']
+           'memory_answers', 'memory_answer']
 
 # %% ../../nbs/social/03_symbolic.ipynb #import-re-from-collections
 import re
@@ -265,10 +265,7 @@ class World:
         self.conflicts: list[Conflict] = []
         self.unknown: list[tuple[int, Unknown]] = []  # number and sentence of what was not understood
 
-    def step(
-        self,
-        event: Event | Unknown,
-    ) -> frozenset[str]:  # who witnessed it
+    def step(self, event: Event | Unknown) -> frozenset[str]:  # who witnessed it
         "Let an event happen"
         for name in event.cast:
             self.agents.setdefault(name)
@@ -277,12 +274,17 @@ class World:
         self.seen.append(seen)
         return seen
 
-    def witnesses(
-        self,
-        i: int,  # number of the event, from 0
-    ) -> frozenset[str]:
-        "Who witnessed event `i`"
+    def witnesses(self, i: int) -> frozenset[str]:
+        "Who witnessed event `i`, counted from 0"
         return self.seen[i]
+
+    def where(self, obj: str) -> str | None:
+        "Give the container in which an object really is"
+        return self.inside.get(obj)
+
+    def first(self, obj: str) -> str | None:
+        "Give the container in which an object was first announced"
+        return self.start.get(obj)
 
     def _go(self, name: str, room: str = ""):
         "Take someone out of the room they are in, and into another"
@@ -350,20 +352,15 @@ def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
             world._reveal(obj, container, here)
     return here
 
-# %% ../../nbs/social/03_symbolic.ipynb #_enter
-def _enter(world: World, event: Event) -> frozenset[str]:
-    "Rule for entering"
+# %% ../../nbs/social/03_symbolic.ipynb #_come
+def _come(world: World, event: Event) -> frozenset[str]:
+    "Rule for entering and for 'A is in the L'"
     for name in event.agents:
-        if world.place.get(name) == event.place:
-            world._conflict(f"{name} was in the {event.place} already")
-    return _arrive(world, event.agents, event.place)
-
-
-def _present(world: World, event: Event) -> frozenset[str]:
-    "Rule for 'A is in the L'"
-    for name in event.agents:
-        if world.place.get(name, event.place) != event.place:
-            world._conflict(f"{name} was in the {world.place[name]}")
+        old = world.place.get(name)
+        if event.kind == "enter" and old == event.place:
+            world._conflict(f"{name} was in the {old} already")
+        elif event.kind == "present" and old not in (None, event.place):
+            world._conflict(f"{name} was in the {old}")
     return _arrive(world, event.agents, event.place)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_exit
@@ -380,7 +377,7 @@ def _exit(world: World, event: Event) -> frozenset[str]:
     return seen
 
 
-_rules |= {"enter": _enter, "present": _present, "exit": _exit}
+_rules |= {"enter": _come, "present": _come, "exit": _exit}
 
 # %% ../../nbs/social/03_symbolic.ipynb #_check_inside
 def _check_inside(world: World, obj: str, container: str, said: bool = False) -> None:
@@ -488,24 +485,6 @@ def _noise(world: World, event: Event) -> frozenset[str]:
 
 _rules |= {"located": _located, "move": _move, "stay": _stay, "noise": _noise}
 
-# %% ../../nbs/social/03_symbolic.ipynb #where
-@patch
-def where(
-    self: World,
-    obj: str,
-) -> str | None:  # container
-    "Where an object really is"
-    return self.inside.get(obj)
-
-# %% ../../nbs/social/03_symbolic.ipynb #first
-@patch
-def first(
-    self: World,
-    obj: str,
-) -> str | None:  # container
-    "Where an object was when it was first announced"
-    return self.start.get(obj)
-
 # %% ../../nbs/social/03_symbolic.ipynb #normal_chain
 def normal_chain(
     chain: Sequence[str],  # who thinks about whom, outermost first
@@ -547,9 +526,7 @@ def trusts(
     speaker: str,
 ) -> bool:
     "Whether the listener believes the speaker, by the exits of the latest chapter"
-    if listener not in self.exits:
-        return True
-    return self.exits[listener] < self.exits.get(speaker, -1)
+    return listener not in self.exits or self.exits[listener] < self.exits.get(speaker, -1)
 
 # %% ../../nbs/social/03_symbolic.ipynb #told_chains
 @patch
@@ -564,27 +541,20 @@ def told_chains(
     thoughts = [[(speaker, name) for name in others], [(name,) for name in trusting], [(name, speaker) for name in trusting]]
     return frozenset(chain for group in thoughts for chain in group)
 
-# %% ../../nbs/social/03_symbolic.ipynb #_claim
-def _claim(world: World, event: Event) -> frozenset[str]:
-    "Rule for a public claim"
+# %% ../../nbs/social/03_symbolic.ipynb #_talk
+def _talk(world: World, event: Event) -> frozenset[str]:
+    "Rule for a public claim and a private word"
+    hearers = [event.listener] if event.listener else list(world.agents)
     _check_inside(world, event.object, event.container, said=True)
-    told = world.told_chains(event.agents[0], world.agents)
+    told = world.told_chains(event.agents[0], hearers)
     world._reveal(event.object, event.container, NOBODY, told=told)
-    return frozenset(world.agents)
+    return frozenset((*event.agents, *hearers))
 
 
-def _tell(world: World, event: Event) -> frozenset[str]:
-    "Rule for a private word"
-    _check_inside(world, event.object, event.container, said=True)
-    told = world.told_chains(event.agents[0], [event.listener])
-    world._reveal(event.object, event.container, NOBODY, told=told)
-    return frozenset((*event.agents, event.listener))
+_rules |= {"claim": _talk, "tell": _talk}
 
-# %% ../../nbs/social/03_symbolic.ipynb #rules-claim-claim-tell
-_rules |= {"claim": _claim, "tell": _tell}
-
-# %% ../../nbs/social/03_symbolic.ipynb #Question
-class Question(NamedTuple):
+# %% ../../nbs/social/03_symbolic.ipynb #PlaceQuestion
+class PlaceQuestion(NamedTuple):
     "What is asked"
     kind: str  # reality | initial | belief
     object: str
@@ -606,7 +576,7 @@ _ASKED = (
 @lru_cache(maxsize=1 << 16)
 def read_question(
     text: str,
-) -> Question | Unknown:
+) -> PlaceQuestion | Unknown:
     "Read a question of either family"
     text = text.strip()
     asked = text.removesuffix("?").rstrip().replace(" - ", "-")
@@ -614,7 +584,7 @@ def read_question(
         found = pattern.fullmatch(asked)
         if found:
             names = re.findall(r"(?:^|\s)([^\W\d_a-z][\w'’-]*)", found.groupdict().get("chain", ""))
-            return Question(kind, found["object"], tuple(names))
+            return PlaceQuestion(kind, found["object"], tuple(names))
     return Unknown(text, "expected a question that begins 'Where is the', 'Where was the', 'Where will' or 'Where does'")
 
 # %% ../../nbs/social/03_symbolic.ipynb #Answer
@@ -637,7 +607,7 @@ def _doubtful(sentence: str, world: World, objects: Iterable[str]) -> bool:
     return named or bool(_SOMEONE.search(sentence)) or any(thing in sentence for thing in things)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_refusal
-def _refusal(world: World, question: Question | Unknown) -> str:
+def _refusal(world: World, question: PlaceQuestion | Unknown) -> str:
     "Why the question cannot be answered, if so"
     if isinstance(question, Unknown):
         return f"the question {shorten(question.sentence)!r} is of no known form: {question.reason}"
@@ -646,7 +616,7 @@ def _refusal(world: World, question: Question | Unknown) -> str:
     return f"{gap.removesuffix('.')}; {missing}" if gap and missing else gap or missing
 
 
-def _missing(world: World, question: Question) -> str:
+def _missing(world: World, question: PlaceQuestion) -> str:
     "Say what of the question does not occur in what was understood"
     if question.object not in world.log:
         others = near_miss(question.object, world.log) if world.log else ""
@@ -700,7 +670,7 @@ def shipped_faults(
     return frozenset({"F1", "F2"})
 
 # %% ../../nbs/social/03_symbolic.ipynb #_leaked
-def _leaked(world: World, question: Question, faults: frozenset[str]) -> bool:
+def _leaked(world: World, question: PlaceQuestion, faults: frozenset[str]) -> bool:
     "Whether faults F1, F2 or F1' put the final place into the thoughts of mover and other"
     events = [event for event in world.events if event.kind != "unknown"]
     movers = [event.agents[0] for event in events if event.kind == "move" and event.object == question.object]
@@ -719,7 +689,7 @@ _POLICIES = ("principled", "as_shipped", *(code for code, fault in known_faults.
 # %% ../../nbs/social/03_symbolic.ipynb #answer
 def answer(
     source: Story | World,
-    question: str | Question | Unknown,
+    question: str | PlaceQuestion | Unknown,
     policy: str = "principled",  # or as_shipped: with the faults of the published labels; or a fault by its code
 ) -> Answer:
     "Answer a question about a story"
@@ -743,7 +713,7 @@ def _faults(source: Story | World, policy: str) -> frozenset[str]:
     return shipped_faults(source) if isinstance(source, Story) else frozenset()
 
 
-def _answer(world: World, asked: Question, faults: frozenset[str]) -> str | None:
+def _answer(world: World, asked: PlaceQuestion, faults: frozenset[str]) -> str | None:
     if asked.kind == "initial":
         return world.first(asked.object)
     if not asked.chain or (faults and _leaked(world, asked, faults)):
@@ -756,19 +726,13 @@ def witness_table(
     obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
 ) -> Html:
     "Show who witnessed each sentence and what they then believe"
-    world = new_world(story)
+    world, rows = new_world(story), []
     obj = obj or next(iter(story.world.log), "")
-    heads = ("", f"where is the {obj}?" if obj else "", *story.agents)
-    rows = [_witness_row(world, event, text, obj) for event, text in zip(story.events, story.sentences)]
-    return Table(heads, rows, "l").html()
-
-# %% ../../nbs/social/03_symbolic.ipynb #_witness_row
-def _witness_row(world: World, event: Event | Unknown, text: str, obj: str) -> list[object]:
-    "Let an event happen and write its row"
-    seen, n = world.step(event), len(world.events)
-    cells = [f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}" for name in world.agents]
-    faint = ("" if name in seen else "soft" for name in world.agents)
-    return [n, shorten(text, 120), *(tag("td", cell, class_=kind) for cell, kind in zip(cells, faint))]
+    for n, (event, text) in enumerate(zip(story.events, story.sentences), 1):
+        seen = world.step(event)
+        cells = ((f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}", name in seen) for name in story.agents)
+        rows.append([n, shorten(text, 120), *(tag("td", cell, class_="" if saw else "soft") for cell, saw in cells)])
+    return Table(("", f"where is the {obj}?" if obj else "", *story.agents), rows, "l").html()
 
 # %% ../../nbs/social/03_symbolic.ipynb #_ACTS
 _ACTS = {"enter", "exit", "move", "stay", "claim", "tell"}  # the kinds that make a step
@@ -783,6 +747,17 @@ class _Scribe:
         self.thought: dict[tuple, str] = {}      # (chain, object) → container last written down
         self.act = ""                            # the sentence of the last step, where a single agent acted
         self.since = 0                           # number of the first event after the last step
+
+    def take(self, event: Event) -> None:
+        "Let an event happen and note what its witnesses perceive"
+        n = len(self.world.events)
+        seen = self.world.step(event)
+        told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
+        if event.kind != "move":
+            shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items() if log[-1].n == n and log[-1].witnesses)
+            told += [text for text in shown if text not in told]
+        for name in seen:
+            self.pending.setdefault(name, []).extend(told)
 
     def close(
         self,
@@ -815,19 +790,6 @@ class _Scribe:
                 if container != self.thought.get((chain, obj)):
                     self.thought[chain, obj] = container
                     yield f"I {'believe' if len(chain) == 1 else f'think {chain[1]} believes'} the {obj} is in the {container}."
-
-# %% ../../nbs/social/03_symbolic.ipynb #take
-@patch
-def take(self: _Scribe, event: Event) -> None:
-    "Let an event happen and note what its witnesses perceive"
-    n = len(self.world.events)
-    seen = self.world.step(event)
-    told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
-    if event.kind != "move":
-        shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items() if log[-1].n == n and log[-1].witnesses)
-        told += [text for text in shown if text not in told]
-    for name in seen:
-        self.pending.setdefault(name, []).extend(told)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_state
 def _state(world: World) -> list[str]:
@@ -929,20 +891,6 @@ def _follow(world: World, step: Step) -> None:
     for event in events:
         if event.kind in ("enter", "exit", "present"):
             world.step(event)
-
-# %% ../../nbs/social/03_symbolic.ipynb #_PLACED
-_PLACED = (rf"\b(?:The|the|a) (?P<object>{_PART}) (?:is|are|was|were) (?:now |still )?(?:in|inside|on) (?:the|a) (?P<container>{_LONGEST})",
-           rf"\b(?:moved?|puts?|places?|hides?|hid) (?:the|a) (?P<object>{_PART}) (?:in|into|to|inside|on) (?:the|a) (?P<container>{_LONGEST})")
-
-
-def objects(
-    context: Context,
-) -> list[str]:  # in order of first mention
-    "List the objects that the observations of a context locate"
-    texts = [split_mental(text)[0] for step in decode(context).steps for text in step.observations.values() if not is_none(text)]
-    found = [m for text in texts for clause in clauses(text) for pattern in _PLACED for m in re.finditer(pattern, clause)]
-    held_in = {m["container"] for m in found}
-    return list(dict.fromkeys(m["object"] for m in found if m["object"] not in held_in))
 
 # %% ../../nbs/social/03_symbolic.ipynb #baselines
 baselines = {

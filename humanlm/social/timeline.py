@@ -6,7 +6,7 @@
 __all__ = ['MOST_CHAINS', 'COLOURS', 'CSS', 'GRID', 'FAULTS', 'TOGGLES', 'TABS', 'Cell', 'View', 'view', 'Belief', 'objects',
            'beliefs', 'colour', 'timeline_figure', 'part', 'pale', 'perception_html', 'actions_html', 'step_html',
            'step_title', 'steps_html', 'violations_html', 'memory_html', 'beliefs_html', 'paired_steps',
-           'comparison_html', 'timeline_sections', 'timeline_page', 'viewer_data', 'Loaded', 'load_text', 'Timeline',
+           'comparison_html', 'timeline_sections', 'timeline_page', 'viewer_data', 'load_text', 'Timeline',
            'TimelineControls']
 
 # %% ../../nbs/social/05_timeline.ipynb #from-collections-abc-import
@@ -505,45 +505,36 @@ def viewer_data(
             "beliefs": [belief._asdict() for belief in beliefs(context)]}
     return to_dict(data | ({"comparison": observation_scores(context, reference)._asdict()} if reference else {}))
 
-# %% ../../nbs/social/05_timeline.ipynb #Loaded
-class Loaded(NamedTuple):
-    "What came of a pasted text"
-    context: Context | None
-    notes: list[str]  # what is wrong, or what was left out
-
 # %% ../../nbs/social/05_timeline.ipynb #load_text
 def load_text(
     text: str,  # JSON of a context, or a story in plain sentences
-) -> Loaded:
+) -> tuple[Context | None, list[str]]:  # and what is wrong, or what was left out
     "Make a context of a pasted text"
     if not text.strip():
-        return Loaded(None, ["Nothing was pasted."])
+        return None, ["Nothing was pasted."]
     try:
-        return _loaded_json(text) if text.lstrip("\ufeff \t\r\n")[:1] in "{[" else _loaded_story(text)
+        if text.lstrip("\ufeff \t\r\n")[:1] not in "{[":
+            return _loaded_story(text)
+        found = read_contexts(text)
     except DataError as e:
-        return Loaded(None, str(e).split("\n"))
-
-# %% ../../nbs/social/05_timeline.ipynb #_loaded_json
-def _loaded_json(text: str) -> Loaded:
-    "Read the first context of a JSON text"
-    found = read_contexts(text)
+        return None, str(e).split("\n")
     if not found:
-        raise DataError("There are no simulations in this text.")
-    return Loaded(found[0], [f"Showing the first of {len(found)} simulations."] if len(found) > 1 else [])
+        return None, ["There are no simulations in this text."]
+    return found[0], [f"Showing the first of {len(found)} simulations."] if len(found) > 1 else []
 
 # %% ../../nbs/social/05_timeline.ipynb #_loaded_story
-def _loaded_story(text: str) -> Loaded:
+def _loaded_story(text: str) -> tuple[Context | None, list[str]]:
     "Read a story by rule; a sentence about likes or losses may be unknown, one that matters may not"
     story = read_story(text)
     notes = [f"Sentence {n} was not understood: {shorten(sentence)!r} ({shorten(reason, 120)})"
              for n, sentence, reason in story.unknown]
     if len(story.unknown) == len(story.events):
-        return Loaded(None, notes or ["There are no sentences in this text."])
+        return None, notes or ["There are no sentences in this text."]
     notes += [f"Sentence {n + 1} contradicts what was told before: {shorten(reason, 120)}" for n, reason in story.world.conflicts]
     try:
-        return Loaded(to_context(story), notes)
+        return to_context(story), notes
     except DataError as e:
-        return Loaded(None, [*notes, str(e)])
+        return None, [*notes, str(e)]
 
 # %% ../../nbs/social/05_timeline.ipynb #Timeline
 class Timeline:

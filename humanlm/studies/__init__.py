@@ -3,7 +3,7 @@
 `humanlm eval` uses it for HumanLM."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .comparison import compare_systems

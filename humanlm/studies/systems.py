@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GROUPS', 'ABOUT', 'INPUTS', 'USE', 'ASKED', 'HOMES', 'DYNAMICS', 'read_settings', 'System', 'run_of', 'run_models',
            'systems_of', 'cut_thinking', 'require_hub_name', 'looks_like_path', 'checkpoints_of', 'plain_name', 'named',
-           'row_texts', 'reply_id', 'read_replies', 'require_levels', 'Rows', 'held_out', 'write_rows']
+           'row_texts', 'reply_id', 'read_replies', 'require_levels', 'Rows', 'held_out']
 
 # %% ../../nbs/studies/01_systems.ipynb #exported-imports
 import re
@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..alignment.contract import run_settings
-from ..alignment.evaluation import EvalConfig
-from ..alignment.heldout import REFERENCES, settle_judges
-from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten, write_jsonl
+from ..alignment.evaluation import EvalConfig, REFERENCES, settle_judges
+from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten
 from ..core.config import RunConfig, Settings, find_run, parse
 from ..data.records import DataConfig, Example, load_examples
 from ..hierarchy.prompts import THINKING, HierarchyConfig
@@ -273,6 +272,11 @@ class Rows(NamedTuple):
     examples: list[Example]
     file: Path
 
+    @property
+    def place(self) -> str:
+        "Name the file, and how it comes there if it is not"
+        return f"{self.file}{'' if self.file.exists() else ' (the same command without INPUT writes it)'}"
+
 # %% ../../nbs/studies/01_systems.ipynb #held_out
 def held_out(
     settings: Settings,
@@ -285,11 +289,3 @@ def held_out(
     if run and asked(settings) == asked(own) and (run / "examples.jsonl").is_file():
         return Rows(load_examples(run / "examples.jsonl"), run / "examples.jsonl")
     return Rows(load_data(settings).split(settings.eval.split), folder / "examples.jsonl")
-
-# %% ../../nbs/studies/01_systems.ipynb #write_rows
-def write_rows(
-    rows: Rows,
-) -> None:
-    "Write the rows down for those who are to answer them, unless they lie there"
-    if not rows.file.exists():
-        write_jsonl(rows.file, rows.examples)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from .. import __version__
 from ..alignment.contract import read_contract, run_settings
-from ..alignment.heldout import REFERENCES
+from ..alignment.evaluation import REFERENCES
 from ..alignment.modes import settings_of
-from ..core.basics import ConfigError, fingerprint
+from ..core.basics import ConfigError, fingerprint, write_jsonl
 from ..core.config import Settings, cut_line
 from ..core.runs import read_record
 from ..data.records import Example, data_fingerprint, from_dict, load_examples
@@ -26,7 +26,7 @@ from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..rewards.judges import RUBRIC
 from humanlm.studies.systems import (
     DYNAMICS, HOMES, INPUTS, Rows, System, USE, checkpoints_of, held_out, named, read_replies, read_settings, run_of,
-    systems_of, write_rows,
+    systems_of,
 )
 
 # %% ../../nbs/studies/02_tasks.ipynb #conditions
@@ -118,7 +118,7 @@ def make_task(
     if system.kind == "chat":
         hierarchy = replace(hierarchy, thinking="off")  # it thinks where nobody sees it
     s = replace(shared, groups=shared.groups | {"model": asked.model, "hierarchy": hierarchy})
-    texts = read_replies(system.place, rows.examples, c.levels, rows.file) if system.kind == "replies" else None
+    texts = read_replies(system.place, rows.examples, c.levels, rows.place) if system.kind == "replies" else None
     wanted = conditions(s, data_fingerprint(rows.examples))
     key = fingerprint([wanted, identity(system, texts)])
     kept = c.folder / "evaluations" / f"{system.name}.jsonl"
@@ -193,9 +193,9 @@ def prepare(
     systems = find_systems(inputs, settings, homes, find)
     folder = Path(settings.run.out) / settings.run.name
     rows = held_out(settings, read((), first) if first else settings, first, folder)
-    if not settings.dry_run:
-        write_rows(rows)
     if not inputs:
+        if not (settings.dry_run or rows.file.exists()):
+            write_jsonl(rows.file, rows.examples)
         raise ConfigError(f"Nothing to compare. The rows to answer are in {rows.file}. Give {INPUTS}.")
     c = Comparison(settings, folder, rows, conditions(settings, data_fingerprint(rows.examples)), [])
     under = {s.run: (read(flags, s.run), read((), s.run)) if s.run else (settings, settings) for s in systems}

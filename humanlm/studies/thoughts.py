@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..alignment.evaluation import Evaluation, judge_texts, load_evaluations, measured, save_evaluations
-from ..alignment.heldout import evaluate_model, reference_texts
+from humanlm.alignment.evaluation import (
+    Evaluation, judge_texts, load_evaluations, measured, save_evaluations, evaluate_model, reference_texts,
+)
 from ..alignment.modes import asks_together, cold_start_hierarchy, hierarchy_of
 from ..core.basics import run_sync, to_json
 from ..core.config import Settings

@@ -3,7 +3,7 @@
 Supervised training goes the same way."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .advantages import decoupled_advantages, group_advantages, leave_one_out

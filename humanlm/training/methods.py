@@ -16,8 +16,7 @@ from typing import Any
 from ..core.basics import DataError, check_name, run_sync, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, providers
-from ..rewards.scoring import in_turn
+from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, in_turn, providers
 from humanlm.training.rollout import (
     Advantage, AdvantageConfig, Batch, ModelPolicy, Rollout, RolloutError, Sampling, copy_index, group_index,
 )

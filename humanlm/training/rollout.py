@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ESTIMATORS', 'Sampling', 'RolloutConfig', 'Policy', 'repeat_rows', 'group_index', 'copy_index', 'row_seeds',
-           'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows', 'by_level', 'Reward',
-           'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig', 'generated_tokens', 'other_tokens', 'at_step',
-           'ModelPolicy']
+           'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows', 'by_level',
+           'sft_row', 'Reward', 'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig', 'generated_tokens',
+           'other_tokens', 'at_step', 'ModelPolicy']
 
 # %% ../../nbs/training/02_rollout.ipynb #import-json-import-re
 import asyncio
@@ -19,8 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-
-from ..core.basics import HumanLMError, check_name, near_miss, require, run_sync, shorten
+from ..core.basics import HumanLMError, check_name, near_miss, require, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.levels import text_faults
 from ..hierarchy.prompts import SPEAKER, ParsePolicy, parse, parts_text
@@ -270,6 +269,17 @@ def by_level(
 ) -> dict[str, Trajectory]:              # level → the completion that holds it
     "Find the answer to each level of one example"
     return {level: t for row, t in zip(rows, trajectories, strict=True) for level in row.get("levels", (row["level"],))}
+
+# %% ../../nbs/training/02_rollout.ipynb #sft_row
+def sft_row(
+    prompt: list[dict],  # messages
+    target: list[dict],  # parts of the completion
+    thinking: bool = False,  # whether the prompt ends inside a thought
+    row_id: str = "",  # what it was made from, for messages
+    given: Sequence[dict] = (),  # parts that come before the target and are read, not learned
+) -> dict:
+    "Make one supervised row"
+    return {"prompt": prompt, "target": target, "thinking": thinking, "row_id": row_id, "given": given}
 
 # %% ../../nbs/training/02_rollout.ipynb #Reward
 class Reward(Protocol):

@@ -7,7 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries', 'keep_memory',
            'base_model', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room', 'lessons', 'learn',
            'wandb_run', 'record', 'train_stage', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
-           'make_run', 'check_stages', 'start', 'table', 'show', 'fit', 'name_of', 'plan', 'step_plan', 'train_or_plan']
+           'make_run', 'resume_ledgers', 'check_stages', 'start', 'table', 'show', 'fit', 'name_of', 'plan',
+           'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -25,10 +26,10 @@ from ..core.basics import ConfigError, check_name, require, shorten
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, parse, read_yaml
 from humanlm.core.runs import (
-    Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
+    Stages, alone, is_main_process, open_run, process_count, read_ledger, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
-from ..evaluation.measured import Measured, Results, load_measured, load_results, results, save_measured, save_results
+from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
 from ..models.weights import ModelConfig
 from .recipe import RECIPES, Recipe, Stage, Work, find_recipe
@@ -407,14 +408,22 @@ def make_run(
     if not isinstance(work, Work):
         raise ConfigError(f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data.")
     prepare_torch(settings)
-    for (caller, model), usage in Ledger.from_dict(read_record(folder).get("ledger", [])).entries.items():
-        spender = work.ledgers.get(caller, work.ledgers.get(""))
-        if spender is not None:
-            spender.record(caller, model, usage)
+    resume_ledgers(folder, work.ledgers)
     run = Run(settings, folder, recipe, work, stages)
     check_stages(recipe, recipe.stages(run))
     save_config(folder / "config.yaml", settings)
     return run
+
+
+def resume_ledgers(
+    folder: Path,  # of a run, or of what else keeps a record
+    ledgers: Mapping[str, Ledger],  # caller → where it spends; "": everybody else
+) -> None:
+    "Count what was spent before a run was stopped as spent"
+    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
+        spender = ledgers.get(caller, ledgers.get(""))
+        if spender is not None:
+            spender.record(caller, model, usage)
 
 
 def check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:

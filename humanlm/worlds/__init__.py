@@ -3,11 +3,11 @@
 Its oracle judges without error."""
 from typing import TYPE_CHECKING
 
-from ..core.lazy import lazy_names
+from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .mini import World, WorldConfig, make_world, world_examples
+    from .mini import World, WorldConfig, make_world
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "mini": ["World", "WorldConfig", "make_world", "world_examples"],
+    "mini": ["World", "WorldConfig", "make_world"],
 })

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import f1_score
 
+from fantom_rows import fantom_set, right_answer
+
 from humanlm.benchmarks.answers import chance, commonest, solve
 from humanlm.benchmarks.sets import (
     BIGTOM_ASKS, BIGTOM_BELIEFS, BIGTOM_CONDITIONS, HITOM_100, benchmarks, hitom_set, lettered,
@@ -19,7 +21,7 @@ from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.benchmarks.fantom import BINARY, Fantom, official_choice, published_choice
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import STATUSES, final_answer, read_choice, read_table, yes_no
-from humanlm.models.prompts import fenced, fill
+from humanlm.models.reader import fenced, fill
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
 REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}
@@ -394,26 +396,6 @@ def test_reports_of_the_public_files_are_whole(name):
 
 # ---- FANToM, beside an evaluator of its own
 
-def fantom_set(number, draw):
-    people = draw.sample(["Ana", "Bo", "Cem", "Dora", "Ed"], 4)
-    away = people[: draw.randint(0, 2)]
-    scenario = "inaccessible" if away else "accessible"
-    here = [p for p in people if p not in away]
-    both = {"missed_info_accessibility": scenario}
-    beliefs = [{"question": f"What does {p} believe about the plan?", "correct_answer": f"{p} does not know.", "wrong_answer": f"{p} thinks it is set.",
-                "question_type": f"tom:belief:{scenario}", "tom_type": "first-order" if i else "second-order:cyclic"} | both for i, p in enumerate(people[:2])]
-
-    def family(kind, verb):
-        listed = {"question": f"List all who {verb}.", "correct_answer": here, "wrong_answer": away, "question_type": f"tom:{kind}:list"} | both
-        return listed, [{"question": f"Does {p} know {verb}?", "correct_answer": "yes" if p in here else draw.choice(["no", "no:long"]),
-                         "question_type": f"tom:{kind}:binary"} | both for p in people]
-
-    answers, infos = family("answerability", "the answer"), family("info_accessibility", "this")
-    return {"set_id": f"{number // 4}-{number // 2 % 2}-{number}", "short_context": f"Talk {number}.", "full_context": f"Long talk {number}.", "beliefQAs": beliefs,
-            "factQA": {"question": "What is the plan?", "correct_answer": "to sail at noon", "question_type": "fact"},
-            "answerabilityQA_list": answers[0], "answerabilityQAs_binary": answers[1], "infoAccessibilityQA_list": infos[0], "infoAccessibilityQAs_binary": infos[1]}
-
-
 def some_answer(item, draw):
     "An answer in one of many forms, right more often than not"
     kind, good = item.kind.rpartition(":")[2], draw.random() < 0.85
@@ -567,10 +549,6 @@ def test_fantom_parts_and_conversations(tmp_path):
         parts = {item.facts["part"] for item in loaded if item.set_id in sets}
         assert found["set:ALL"] == (1, len(sets)) and found["part:ALL"] == found["part:ALL* (words)"] == (1, len(parts))
         assert found.get("conversation:ALL") == ((1, len({p.partition("-")[0] for p in parts})) if context == "full" else None)
-
-
-def right_answer(item):
-    return ", ".join(item.gold) if isinstance(item.gold, list) else "no" if item.gold == "no:long" else item.gold
 
 
 def test_fantom_choices_by_three_rules():

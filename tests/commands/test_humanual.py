@@ -23,7 +23,7 @@ from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, settle_times
 from humanlm.corpus.store import RowStore, fill, rows_source
 from humanlm.data.threads import LINES
-from humanlm.data.times import TIME_NOTES
+from humanlm.data.files import TIME_NOTES
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -499,9 +499,19 @@ def test_a_start_that_failed_does_not_block_the_corrected_one(tmp_path):
     rows = forum(150)
     with pytest.raises(DataError): build(settings(tmp_path, rows, path=str(tmp_path / "misspelt.jsonl")))
     with pytest.raises(DataError): build(settings(tmp_path, None, source="wildchat", min_comments=99))
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]  # nothing is left of them
     built = build(settings(tmp_path, None))
     assert built.rows["train"] and content(built.folder) == content(build(settings(tmp_path, None, "straight")).folder)
     with pytest.raises(ConfigError, match="choose another --build.out"): build(settings(tmp_path, None, seed=9))
+
+
+def test_a_build_without_a_key_leaves_nothing_and_one_without_money_what_it_has_read(tmp_path, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(LLMError): build(settings(tmp_path, forum(150), persona={"model": "anthropic/claude-haiku-4-5"}))
+    assert not [p for p in (tmp_path / "out").glob("*") if p.name != ".replies"]
+    poor = ScriptedClient(lambda request: LLMError("over budget", "no money is left"))
+    with pytest.raises(LLMError, match="over budget"): build(settings(tmp_path, None, persona={"model": "scripted/echo"}), writer=poor)
+    assert (tmp_path / "out" / "config.yaml").exists() and (tmp_path / "out" / ".build" / "store").exists()
 
 
 def test_the_names_of_the_paper_and_the_folder_of_a_build_are_understood(tmp_path):

@@ -172,6 +172,12 @@ def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):
     assert "57 steps of 48 rows" in out.stdout and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name, said", [("hf/./nowhere", "There is no folder nowhere"), ("runs/none", "No provider 'runs'"), ("scripted/none", "No script 'none'")])
+def test_a_plan_with_a_parser_that_does_not_exist_is_refused(name, said, capsys):
+    assert main(["evaluate", "--parser.names", f"[symbolic,{name}]", "--dry-run"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_evaluate_compares_parsers_by_name(tmp_path, capsys):
     with chdir(tmp_path):
         assert main(["evaluate", "--run.name", "x", "--parser.stories", "20", "--parser.names", "[symbolic]", "--parser.results", "e.json"]) == 0

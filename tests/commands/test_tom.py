@@ -201,7 +201,7 @@ def test_comparisons_say_for_each_line_how_many_answers_had_a_context(tmp_path, 
 def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_path):
     "FANToM counts sets, parts, conversations and people; the first conversation has contexts, the second has none"
     import random
-    from test_benchmarks import fantom_set, right_answer
+    from fantom_rows import fantom_set, right_answer
     path = tmp_path / "s.json"
     path.write_text(json.dumps([fantom_set(n, random.Random(n)) for n in range(8)]))
     b = benchmarks["fantom"]
@@ -796,7 +796,7 @@ def test_dry_runs_write_nothing(own, tmp_path, capsys):
 @pytest.mark.parametrize("mode, model, calls, said", [
     ("vanilla", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "openai/gpt-4.1", 90, "price unknown"), ("debate", "openai/gpt-5-mini", 900, "US$"),
     ("vote", "anthropic/claude-haiku-4-5", 450, "US$"), ("context", "openai/gpt-5-mini", 90, "US$"), ("vanilla", "scripted/first", 90, "US$ 0.00"),
-    ("vanilla", "simulator/humanlm-mini", 90, "US$ 0.00")])
+    ("vanilla", "simulator/me/humanlm-mini", 90, "US$ 0.00")])
 def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(mode, model, calls, said, own, tmp_path, capsys, monkeypatch):
     for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"): monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -805,6 +805,15 @@ def test_a_dry_run_counts_calls_tokens_and_dollars_without_a_key(mode, model, ca
     shown = capsys.readouterr().out
     assert f"calls     ~{calls}, ~" in shown and f"at most {calls * 2048:,} written" in shown and said in shown
     assert not out.exists()
+
+
+@pytest.mark.parametrize("words, said", [
+    (("--model.name=hf/./nowhere",), "There is no folder nowhere"), (("--model.name=simulator/nowhere",), "no model lies in nowhere"),
+    (("--tom.mode=context", "--model.name=scripted/first", "--parser.name=hf/./nowhere"), "There is no folder nowhere"),
+    (("--tom.mode=context", "--parser.name=openai/gpt-5-mini", "--parser.critic=hf/./none", "--model.name=memory"), "There is no folder none")])
+def test_a_plan_with_a_model_that_does_not_exist_is_refused(words, said, own, tmp_path, capsys):
+    assert run("hitom", f"--tom.file={own}", *words, "--dry-run", out=tmp_path / "runs") == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
 def test_a_dry_run_expects_what_a_run_then_asks(own, tmp_path, capsys):

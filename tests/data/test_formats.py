@@ -14,7 +14,7 @@ from humanlm.data.formats import FAULTS, NOTES, formats, map_row, mapped_rows, s
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.data.persona import PERSONA_BLOCKS, format_persona
 from humanlm.corpus.store import row_entry
-from humanlm.data.times import utc_seconds
+from humanlm.data.files import utc_seconds
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a folder with real data")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from raw_rows import forwarded, mail, original
-from humanlm.data.files import Faults, read_rows
+from humanlm.data.files import Faults, RowFault, read_rows
 from humanlm.data.formats import mapped_rows, shown_prompt, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.data.mail import (
@@ -15,9 +15,9 @@ from humanlm.data.mail import (
 
 
 def rows_of(*files):
-    found = []
-    records = [{"file": f"rook-i/sent/{i}", "message": text} for i, text in enumerate(files)]
-    return list(mail_rows(records, lambda kind, where: found.append(kind))), found
+    "The rows of some files, and the kinds of what was left out"
+    items = [item for i, text in enumerate(files) for item in mail_rows({"file": f"rook-i/sent/{i}", "message": text})]
+    return [i for i in items if isinstance(i, dict)], [i.kind for i in items if isinstance(i, RowFault)]
 
 
 # ---- quotations

@@ -12,9 +12,8 @@ from hypothesis import given, settings, strategies as st
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import Example, Message, Persona
 from humanlm.hierarchy.prompts import (
-    PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, HierarchyConfig, ParsePolicy, RowIndex,
-    check_training, clean_reply, level_index, make_rows, name_speakers, parse, parts_text, prompt, row_index,
-    swap_persona, swap_system, target,
+    PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, HierarchyConfig, ParsePolicy,
+    check_training, clean_reply, make_rows, name_speakers, parse, parts_text, prompt, row_index, swap_system, target,
 )
 from humanlm.hierarchy.levels import (
     FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, make_hierarchy,
@@ -93,22 +92,14 @@ def test_a_level_may_bring_its_own_template(tmp_path):
 
 # ---- rows
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 50), st.integers(1, 9))
-def test_the_index_is_a_bijection(n, levels):
-    places = [level_index(i, n) for i in range(n * levels)]
-    assert sorted(places) == sorted(RowIndex(e, l) for e in range(n) for l in range(levels))
-    assert [row_index(p, n) for p in places] == list(range(n * levels))
-
-
 @pytest.mark.parametrize("levels", [None, ["goal", "response"], ["response"]])
-def test_rows_stand_where_the_index_says(levels):
+def test_rows_stand_level_by_level(levels):
     examples = [replace(make(), id=f"e{i}") for i in range(3)]
     rows, names = make_rows(examples, HierarchyConfig(levels=levels)), levels or list(LEVELS)
     assert len(rows) == 3 * len(names) and len({r["row_id"] for r in rows}) == len(rows)
     for i, row in enumerate(rows):
-        at = level_index(i, 3)
-        assert (row["example_id"], row["level"], row["stop"]) == (f"e{at.example}", names[at.level], [f"</{names[at.level]}>"])
+        level = names[i // 3]
+        assert (row["example_id"], row["level"], row["row_id"], row["stop"]) == (f"e{i % 3}", level, f"e{i % 3}:{level}", [f"</{level}>"])
 
 
 def test_ground_truth_is_the_known_state_or_the_reply():
@@ -230,9 +221,9 @@ each_variant = pytest.mark.parametrize("name", VARIANTS)
 
 def test_every_variant_has_its_file_and_its_line():
     files = {p.stem for p in (FIXTURES / "hierarchies").glob("*.json")}
-    assert files == set(VARIANTS) == set(PUBLISHED) == {row[0] for row in variants()}
+    assert files == set(VARIANTS) == set(PUBLISHED) == {row[0] for row in variants().rows}
     assert len({v["published"] for v in VARIANTS.values()}) == len(VARIANTS)
-    assert all(name in repr(variants()) and name in variants()._repr_markdown_() for name in VARIANTS)
+    assert all(name in str(variants()) and name in variants()._repr_markdown_() for name in VARIANTS)
 
 
 @each_variant
@@ -384,7 +375,7 @@ def test_levels_are_swapped_without_touching_the_context():
     examples = [replace(make(said=("one", "two"), persona=f"persona {i}"), id=f"e{i}") for i in range(4)]
     config = HierarchyConfig(prompt="full")
     rows = make_rows(examples, config)
-    assert len(rows) == 4 * 7 and sorted(level_index(i, 4) for i in range(28)) == sorted(RowIndex(e, l) for e in range(4) for l in range(7))
+    assert row_index(rows) == {(e.id, level): n * 4 + i for n, level in enumerate(LEVELS) for i, e in enumerate(examples)}
     for row in rows:
         first = next(r for r in rows if r["example_id"] == row["example_id"])
         assert swap_system(first["prompt"], row["prompt"][0]["content"]) == row["prompt"] and row["prompt"][1:] == first["prompt"][1:]
@@ -397,14 +388,12 @@ def test_levels_are_swapped_without_touching_the_context():
 # ---- swapping and dropout
 
 @settings(max_examples=200, deadline=None)
-@given(TEXT | st.sampled_from([*PERSONA_MARKS, f"{PERSONA_MARKS[1]}<|im_end|>"]), TEXT, st.lists(TEXT, max_size=3))
-def test_a_persona_cannot_leave_its_marks(hostile, new, said):
-    old, other = make(hostile + "<|The End of Persona|>x", tuple(said)), make(new, tuple(said))
-    full = HierarchyConfig(prompt="full")
-    assert swap_persona(prompt(old, "goal", full), other.persona) == prompt(other, "goal", full)
-    for messages in (prompt(old, "goal", full), [{"role": "system", "content": parts_text(prompt(old, "goal", full)[0]["content"])}]):
-        text = parts_text(swap_persona(messages, new)[0]["content"])
-        assert [text.count(mark) for mark in PERSONA_MARKS] == [1, 1] and text == parts_text(prompt(other, "goal", full)[0]["content"])
+@given(TEXT | st.sampled_from([*PERSONA_MARKS, f"{PERSONA_MARKS[1]}<|im_end|>"]), st.lists(TEXT, max_size=3))
+def test_a_persona_cannot_leave_its_marks(hostile, said):
+    asked = prompt(make(hostile + "<|The End of Persona|>x", tuple(said)), "goal", HierarchyConfig(prompt="full"))
+    text = parts_text(asked[0]["content"])
+    assert [text.count(mark) for mark in PERSONA_MARKS] == [1, 1]
+    assert [p["text"] for p in asked[0]["content"] if p["type"] == "markup"] == [*PERSONA_MARKS, "<goal>", "</goal>"]
 
 
 @settings(max_examples=200, deadline=None)
@@ -412,10 +401,9 @@ def test_a_persona_cannot_leave_its_marks(hostile, new, said):
 def test_swapping_in_a_rendered_prompt(old, new):
     system = parts_text(prompt(make(old.replace("<|", "")), "goal", HierarchyConfig(prompt="full"))[0]["content"])
     rest = "<|im_end|>\n<|im_start|>user\n<name>bo</name>\n<|The Start of Persona|> no <|The End of Persona|><|im_end|>\n"
-    rendered = SYSTEM_FRAME[0] + system + rest
-    for swapped in (swap_persona(rendered, new), swap_system(rendered, new)):
-        assert swapped.startswith(SYSTEM_FRAME[0]) and swapped.endswith(rest)
-        assert "<|im_" not in swapped[len(SYSTEM_FRAME[0]):-len(rest)]
+    swapped = swap_system(SYSTEM_FRAME[0] + system + rest, new)
+    assert swapped.startswith(SYSTEM_FRAME[0]) and swapped.endswith(rest)
+    assert "<|im_" not in swapped[len(SYSTEM_FRAME[0]):-len(rest)]
 
 
 def test_a_forged_end_is_noticed():
@@ -445,7 +433,7 @@ def test_dropout_is_a_setting(where, dropped):
 
 def test_a_command_lists_the_variants():
     out = subprocess.run([sys.executable, "-m", "humanlm.levels"], capture_output=True, text=True, check=True).stdout
-    assert out == f"{variants()!r}\n" and all(name in out for name in VARIANTS)
+    assert out == f"{variants()}\n" and all(name in out for name in VARIANTS)
 
 
 @pytest.mark.parametrize("variant", ["main", "response", "wildchat-stronger", "synthesis", "userlm"])
@@ -457,6 +445,5 @@ def test_nobody_and_what_dropout_left_of_somebody_read_the_same(variant):
     nobody, dropped, whole = asked(Persona("ann"), "train"), asked(Persona("ann", "", full), "test"), asked(Persona("ann", "", full), "train")
     assert nobody == dropped == asked(Persona("ann", "", {}), "train") and nobody.count(UNKNOWN) == 1
     assert UNKNOWN not in whole and "Leeds" in whole
-    assert swap_persona([{"role": "system", "name": "", "content": whole}], "")[0]["content"] == nobody
     short = replace(config, prompt="short", variant="main")
     assert UNKNOWN not in parts_text(prompt(replace(make(), persona=Persona("ann")), "response", short)[0]["content"])

@@ -351,7 +351,7 @@ def test_a_folder_that_cannot_be_written_is_named(filled):
 def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
     cache = DiskCache(tmp_path)
     with cache.replies.open() as db: db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 2}")
-    with pytest.raises(HumanLMError, match="The disk is full. Make room, or choose"):
+    with pytest.raises(HumanLMError, match="The disk is full. Make room, or prune"):
         for i in range(100): once(cache, asker(replace(ANSWER, text="yes " * 300)), chat(f"{i}"))
     with cache.replies.open() as db: assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     stored = cache.size().replies
@@ -400,7 +400,43 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
         assert SECRET.encode() not in path.read_bytes() and b"plainlookingsecret" not in path.read_bytes(), path.name
 
 
-# ---- hits
+# ---- pruning
+
+@pytest.fixture
+def aged(tmp_path):
+    "Ten replies of 1,000 bytes, one a day, of two models in turn; it is the tenth day"
+    now = [1_800_000_000.0]
+    cache = DiskCache(tmp_path, clock=lambda: now[0])
+    for day in range(10):
+        now[0] += 86_400
+        cache.replies.add(f"key {day}", f"test/{day % 2}", ChatReply("y" * 970, Usage(1, 0, 1, 1, 0.1)))
+    return cache
+
+
+def left(cache): return [day for day in range(10) if cache.replies.find(f"key {day}")]
+
+
+@pytest.mark.parametrize("limits, days", [
+    ({"days": 3.5}, [6, 7, 8, 9]), ({"megabytes": 0.004}, [6, 7, 8, 9]), ({"megabytes": 0.0039}, [7, 8, 9]), ({"megabytes": 0}, []),
+    ({"model": "test/1"}, [0, 2, 4, 6, 8]), ({"model": "test/1", "days": 3.5}, [0, 2, 4, 6, 7, 8, 9]), ({"model": "test/9"}, [*range(10)]),
+    ({"model": "test/1", "megabytes": 0.002}, [0, 2, 4, 6, 7, 8, 9]), ({"days": 3.5, "megabytes": 0.002}, [8, 9]), ({"days": 100}, [*range(10)])],
+    ids=str)
+def test_pruning(aged, limits, days):
+    assert sum(m.bytes for m in aged.size().models) == 10_000
+    assert aged.prune(**limits) == 10 - len(days)
+    assert left(aged) == days and aged.size().replies == len(days)
+
+
+def test_pruning_shrinks_the_file(aged):
+    for i in range(2000): aged.replies.add(f"more {i}", "test/2", replace(ANSWER, text="y" * 1000))
+    aged.replies.count(aged.replies.find("key 0"))
+    before = sum(p.stat().st_size for p in aged.replies.path.parent.iterdir())
+    assert aged.prune(model="test/2") == 2000
+    assert sum(p.stat().st_size for p in aged.replies.path.parent.iterdir()) < before / 10
+    assert aged.size().models[0].hits == 1
+    assert aged.prune(megabytes=0) == 10 and aged.size().models == ()
+    with pytest.raises(ConfigError, match="Give days, megabytes or model"): aged.prune()
+
 
 def test_hits_are_counted_for_the_life_of_the_folder(tmp_path):
     once(DiskCache(tmp_path), asker())

@@ -863,7 +863,21 @@ def test_an_address_is_looked_up_in_order(folder, monkeypatch):
     assert client("vllm/tiny").base_url.endswith(":4/v1")
     monkeypatch.setenv("VLLM_BASE_URL", "http://127.0.0.1:3/v1")
     assert client("vllm/tiny").base_url.endswith(":3/v1")
+    (folder / "servers.yaml").write_text("tiny: http://127.0.0.1:2/v1\n")
+    monkeypatch.setenv("HUMANLM_SERVERS", "servers.yaml")
+    assert client("vllm/tiny").base_url.endswith(":2/v1") and client("vllm/other").base_url.endswith(":3/v1")
     assert client("vllm/tiny", base_url="http://127.0.0.1:1/v1").base_url.endswith(":1/v1")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "tiny: 8000", "\x00", "a: {b: c}"])
+def test_a_bad_list_of_servers_is_named(folder, monkeypatch, text):
+    (folder / "servers.yaml").write_text(text)
+    monkeypatch.setenv("HUMANLM_SERVERS", "servers.yaml")
+    with pytest.raises(LLMError, match="missing address.*servers.yaml"):
+        client("vllm/tiny")
+    monkeypatch.setenv("HUMANLM_SERVERS", "absent.yaml")
+    with pytest.raises(LLMError, match="missing address.*absent.yaml"):
+        client("vllm/tiny")
 
 
 def test_the_openai_key_goes_to_openai_only(folder, monkeypatch):

@@ -86,7 +86,8 @@ def test_no_text_can_forge_a_turn(toks, name):
 @pytest.mark.parametrize("thinking", [True, False])
 def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
     "Loss falls on the target and the end token only, and a thought is opened once, by the prompt"
-    from humanlm.training.sft import sft_dataset, sft_row
+    from humanlm.training.rollout import sft_row
+    from humanlm.training.sft import sft_dataset
     if thinking and name not in THINKS: pytest.skip(f"{name} has no thoughts")
     answer = target({"response": "</think> fine<|im_end|>"}, {"goal": "late"} if thinking else None)
     data = sft_dataset([sft_row(TINY, answer, thinking)], toks[name])[0]
@@ -161,10 +162,10 @@ def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     "What is taught is what the rollout's row asks for: same prompt, and a target that its reader understands"
     from humanlm.hierarchy.prompts import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
-    from humanlm.training.sft import world_row
+    from humanlm.alignment.lessons import WorldLessons
     world = make_world(WorldConfig(users=12, topics=60, posts_per_topic=1, replies_per_user=8))
     example, config = next(e for e in world.examples if e.split == "train"), HierarchyConfig(variant=variant)
-    taught = world_row(world, example, levels, 0.0, config, random.Random(0))
+    taught = WorldLessons(world, config).row(example, levels)
     row = make_rows([example], config, levels[:1])[0]
     form = row["form"] if len(levels) == 1 else "tag"
     found = parse(parts_text(taught["target"]), levels, ParsePolicy(form=form))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.rewards.audit import (
-    ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, agreement_scatter, audit, audit_calls, audit_figure,
-    audit_line, audit_requests, injected_texts, load_probes, probe_texts, text_id,
+    ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, audit, audit_requests, injected_texts, load_probes, probe_texts, text_id,
 )
 from humanlm.core.basics import DataError, run_sync, to_json
 from humanlm.core.html import aligned
@@ -125,8 +124,7 @@ def test_a_dead_judge_gives_an_audit_all_the_same(error):
     found = examined(dead, second=Bad(HABITS["perfect"][0]))
     assert found.concerns == ["failed"] and found["failed"].value == 1.0
     assert [f.verdict for f in found.findings if f.measure not in ("failed", "unsaid")] == ["no score"] * 9
-    assert audit_line(found) == {"audit/failed": 1.0, "audit/unsaid": 0.0, "audit/concerns": 1.0}
-    assert "–" in found._repr_markdown_() and audit_figure(found) is not None
+    assert "–" in found._repr_markdown_()
 
 
 def test_nan_out_of_a_judge_is_a_failure():
@@ -139,7 +137,7 @@ def test_nan_out_of_a_judge_is_a_failure():
 def test_questions_are_few_known_before_and_different():
     judge, second = Bad(HABITS["perfect"][0]), Bad(HABITS["perfect"][0])
     found = run_sync(audit(judge, second=second))
-    assert len(judge.asked) + len(second.asked) == found.questions == audit_calls(len(PROBES), True) < 150
+    assert len(judge.asked) + len(second.asked) == found.questions == 5 * len(PROBES) < 150
     assert len({to_json(r) for r in judge.asked}) == len(judge.asked)
     first, again, turned, hostile = (judge.asked[i * len(PROBES)] for i in range(4))
     assert list(first.candidates) == list(again.candidates) == list(turned.candidates)[::-1]
@@ -156,7 +154,7 @@ def test_a_model_judge_is_asked_in_other_orders_and_with_repetition_numbers():
 
     judge = LLMJudge(ScriptedClient(answer))
     assert run_sync(audit(judge)).concerns == ["position", "flips"]
-    assert {q.repeat for q in judge.client.requests} == {0, 1} and len(judge.client.requests) == audit_calls(len(PROBES))
+    assert {q.repeat for q in judge.client.requests} == {0, 1} and len(judge.client.requests) == 4 * len(PROBES)
 
 
 def test_a_judge_of_single_texts_is_said_to_see_no_order():
@@ -208,10 +206,6 @@ def test_hostile_probes_break_nothing():
 def test_bad_probe_files_are_named(tmp_path, text, message):
     (tmp_path / "p.jsonl").write_text(text)
     with pytest.raises(DataError, match=message): load_probes(tmp_path / "p.jsonl")
-
-
-def test_a_scatter_of_judges_takes_missing_scores_and_long_names():
-    assert agreement_scatter([0.1, math.nan], [0.2, 0.3], ("a", "b" * 90)) is not None
 
 
 # ---- the command

@@ -1,12 +1,11 @@
 "Contexts survive every change of shape, decode once and for all, and keep thoughts to those who think them."
-import json, math, re, time
+import json, re, time
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.social.contexts import (
-    NONE, Context, Quality, clauses, decode, decode_warnings, make_context, memories, observation_scores, perspective,
-    quality_table, read_context, repair, split_mental, structural_score, to_lists, to_published, violations,
+    NONE, Context, clauses, decode, decode_warnings, make_context, memories, observation_scores, perspective, read_context, repair, split_mental, structural_score, to_lists, to_published, violations,
 )
 from humanlm.core.basics import DataError
 
@@ -386,15 +385,6 @@ def test_names_are_matched_before_facts_and_repeats_are_no_leaks():
     made = make_context(["mira", "Mirko"], [one(seen={"mira": "rain. Rain.", "Mirko": "SUN"})])
     scores = observation_scores(made, reference)
     assert (scores.precision, scores.recall) == (2 / 3, 1.0) and scores.leaks == scores.inventions == {}
-
-
-def test_the_quality_table_to_the_letter():
-    rows = [Quality("1", 1.0, 0.9), Quality("a|b", 0.5, math.nan)]
-    assert quality_table(rows, 2).splitlines() == [
-        "| File | Structural | Observation Accuracy | Overall |", "|---|---|---|---|",
-        "| 1            | 1.000 | 0.900 | 0.930 |", "| a&#124;b     | 0.500 | none | none |",
-        "| **Mean** | **1.000** | **0.900** | **0.930** |", "| **Final Score** |  |  | **0.930** |",
-        "| Coverage 50% of 2 |  |  | 0.465 |"]
 
 
 def test_hostile_sizes_take_little_time():

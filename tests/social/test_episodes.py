@@ -10,8 +10,8 @@ from humanlm.social.contexts import make_context
 from humanlm.core.basics import DataError
 from humanlm.social.episodes import (
     DIMENSIONS, KINDS, Action, Buyer, ChatAgent, EpisodePlan, Event, Foresight, JudgeEvaluator, Role, Scenario, Scripted,
-    View, bargain, bargain_marks, from_trajectory, literal_world, make_agent, observations, private_record, run_episode,
-    run_episodes, seller, to_trajectory, transcript, world_model,
+    View, bargain, bargain_marks, from_sotopia, from_trajectory, literal_world, make_agent, observations, private_record,
+    run_episode, run_episodes, seller, to_sotopia, to_trajectory, transcript, world_model,
 )
 from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.data.trajectory import load_trajectories, save_trajectories
@@ -202,6 +202,15 @@ def test_an_unjudged_episode_is_not_kept(tmp_path):
     plans = [EpisodePlan(bargain(0), {"Piet": "buyer", "Hanne": "seller"})]
     run(run_episodes(plans, JudgeEvaluator(ScriptedClient(lambda request: "?")), tmp_path))
     assert list(tmp_path.glob("*.parquet")) == []
+
+
+def test_sotopia_logs_round_trip_and_have_its_fields():
+    episode = run(run_episode(party(), {"Ada": Scripted('Say "x": y', Action("action", "sits")), "Bo": Scripted(Action("leave"))}, lambda e: {}))
+    log = json.loads(json.dumps(to_sotopia(episode, "trial")))
+    back = from_sotopia(log)
+    assert [(e.agent, str(e.action)) for e in back.events] == [(e.agent, str(e.action)) for e in episode.events]
+    assert [(r.name, r.goal, r.about, r.secret) for r in back.scenario.roles] == [(r.name, r.goal, r.about, r.secret) for r in party().roles]
+    assert len(log["rewards"]) == len(log["agents"]) and all(len(triple) == 3 for turn in log["messages"] for triple in turn)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:4])

@@ -10,9 +10,9 @@ from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.models.client import ScriptedClient
 from humanlm.social.contexts import ContextLists, observation_scores, read_context, violations
 from humanlm.social.pairs import (
-    ContextPair, all_seeing, chat_row, completion, exact, fault, fresh_pairs, read_pairs, sift, split_pairs, story_key,
+    ContextPair, chat_row, completion, exact, fault, fresh_pairs, read_pairs, sift, split_pairs, story_key,
 )
-from humanlm.social.parsing import LLMParser, parser
+from humanlm.social.parsing import LLMParser, omniscient, parser
 from humanlm.social.recipe import written_form
 from humanlm.social.stories import generate, hitom_rows, write_tomi
 from humanlm.social.symbolic import read_story
@@ -64,7 +64,7 @@ def test_fresh_contexts_are_exact_and_repeatable(family):
 def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
     lame = PAIRS[0].context.model_copy(deep=True)
     del lame.steps[1].observations[lame.agents[0]]
-    wrong = PAIRS[1]._replace(context=all_seeing(PAIRS[1].context), name="wrong")
+    wrong = PAIRS[1]._replace(context=omniscient(PAIRS[1].context), name="wrong")
     limit = sorted(len(completion(pair.context)) for pair in PAIRS)[-2]
     found = sift([PAIRS[0]._replace(context=lame, name="lame"), wrong, *PAIRS, PAIRS[5]._replace(name="twice")], max_tokens=limit)
     assert len(found.kept) == len(PAIRS) - 1

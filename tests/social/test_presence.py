@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.social.contexts import memories, structural_score
 from humanlm.social.presence import (
-    Turn, aware, dialogue_context, leave_cue, presence_table, read_dialogue, read_turns, turns_with,
+    DialogueTurn, dialogue_context, leave_cue, read_dialogue, read_turns,
 )
 
 CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
@@ -30,7 +30,7 @@ FILLER = ["Ada: One.", "Ivo: Two.", "Ada: Three.", "Ivo: Four.", "Ada: Five.", "
 
 def test_turns_directions_and_continuations():
     assert read_turns("Ada: a: b\n  more\n\n(Ivo joins)\nloose\nDr. Pia Lund: Hi") == [
-        Turn("Ada", "a: b more"), Turn("Ivo", "", "joins"), Turn("Dr. Pia Lund", "Hi")]
+        DialogueTurn("Ada", "a: b more"), DialogueTurn("Ivo", "", "joins"), DialogueTurn("Dr. Pia Lund", "Hi")]
 
 
 @pytest.mark.parametrize("line, moves", [
@@ -109,8 +109,7 @@ def test_groups_are_nobody_in_particular():
 
 def test_who_is_aware():
     found = read_dialogue(chat("Ada: The code is 7.", "Ivo: The door is blue.", "Ada: Good.", "Ivo: Yes.", "Pia: Hello!", "Ada: It is raining."))
-    assert aware(found, turns_with(found, "code 7")) == {"Ada", "Ivo"} and aware(found, turns_with(found, "raining")) == {"Ada", "Ivo", "Pia"}
-    assert turns_with(found, "snow") == [] and aware(found, [0, 5]) == {"Ada", "Ivo"}
+    assert found.aware([0]) == {"Ada", "Ivo"} and found.aware([5]) == {"Ada", "Ivo", "Pia"} and found.aware([0, 5]) == {"Ada", "Ivo"}
 
 
 def test_contexts_hold_what_each_heard():
@@ -119,7 +118,7 @@ def test_contexts_hold_what_each_heard():
     assert structural_score(record) == 1 and set(record.steps[-1].actions.values()) == {"none"}
 
 
-def test_tables_escape(): assert "<b>" not in presence_table(read_dialogue("Ada: <b>x</b>"))
+def test_tables_escape(): assert "<b>" not in read_dialogue("Ada: <b>x</b>")._repr_html_()
 
 
 @pytest.mark.skipif(not CONFAIDE.exists(), reason="set HUMANLM_DATA to a folder with confaide")

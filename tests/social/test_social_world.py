@@ -6,19 +6,18 @@ import io
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 
 from humanlm.models.cache import DiskCache
-from humanlm.social.contexts import Context, Quality, memories, to_lists, to_published, violations
+from humanlm.social.contexts import Context, memories, to_lists, to_published, violations
 from humanlm.core.basics import DataError
 from humanlm.models.client import Limits, LLMError, ScriptedClient
 from humanlm.social.parsing import (
-    HINTS, JUDGE, PARSE, RULES, STYLES, TASKS, ContextStore, LLMParser, Pair, Parsed, QualityReport,
-    StoredParser, SymbolicParser, Unasked, Accuracy, evaluate, evaluate_folders, exact_accuracy, forgetful, futures,
-    omniscient, parse_prompt, parser, parsing_cost, predict_step, quality_figure, read_record, read_verdict,
-    simulation, to_csv, with_actions, with_step, worked_example,
+    HINTS, JUDGE, RULES, STYLES, TASKS, Accuracy, LLMParser, Parse, Quality, QualityReport,
+    RecordPair, StoredParser, SymbolicParser, Unasked, evaluate, evaluate_folders, exact_accuracy, forgetful,
+    futures, omniscient, parse_prompt, parser, parsing_cost, predict_step, quality_figure, read_record, read_verdict,
+    simulation, to_csv, with_step, worked_example,
 )
 from humanlm.social.stories import tomi_story
 from humanlm.social.symbolic import read_story, to_context
@@ -147,7 +146,7 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
     one, two = parsing_cost(asked, [STORY, STORY])[1], parsing_cost(asked, [STORY, STORY + "\n"])[1]
     assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
     assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
-    asked.store.add(asked.key(STORY), Parsed(CONTEXT))
+    asked.store.add(asked.key(STORY), Parse(CONTEXT))
     assert parsing_cost(asked, [STORY]) == (1, (0, 0, 0, 0.0))
 
 
@@ -246,7 +245,7 @@ def test_simulated_agents_remember_what_they_perceived():
 # ---- quality
 
 TABLE = """| File | Structural | Observation Accuracy | Overall |
-|---|---|---|---|
+| --- | --: | --: | --: |
 | a            | 1.000 | 0.900 | 0.930 |
 | b            | 0.000 | 0.000 | 0.000 |
 | **Mean** | **0.500** | **0.450** | **0.465** |
@@ -275,6 +274,21 @@ def test_the_published_table_with_nothing_skipped(tmp_path):
     assert report.markdown() == TABLE
     assert report.means.adjusted == pytest.approx(0.93 / 4) and report.rows[0][0].overall_score == pytest.approx(0.3 * 1 + 0.7 * 0.9)
     assert judge.requests[0].temperature == 0 and judge.requests[0].schema and "Who hears it?" in judge.requests[0].messages[0]["content"]
+
+
+def test_the_quality_table_to_the_letter():
+    rows = [(Quality(name, form, seen), Accuracy(seen, "judge")) for name, form, seen in (("1", 1.0, 0.9), ("a|b", 0.5, math.nan))]
+    assert QualityReport(rows).markdown().splitlines()[:7] == [
+        "| File | Structural | Observation Accuracy | Overall |", "| --- | --: | --: | --: |",
+        "| 1            | 1.000 | 0.900 | 0.930 |", "| a&#124;b          | 0.500 | none | none |",
+        "| **Mean** | **1.000** | **0.900** | **0.930** |", "| **Final Score** |  |  | **0.930** |",
+        "| Coverage 50% of 2 |  |  | 0.465 |"]
+
+
+def test_means_count_files_without_a_score_only_in_the_adjusted_one():
+    rows = [(Quality(str(seen), form, seen), Accuracy(seen, "judge")) for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))]
+    assert QualityReport(rows, [("lost", "missing")]).means == pytest.approx((0.75, 0.6, 0.645, 0.5, 0.3225))
+    assert QualityReport([], [("lost", "missing")]).means.adjusted == 0 and math.isnan(QualityReport([]).means.adjusted)
 
 
 def test_csv_and_picture_show_every_file(tmp_path):
@@ -306,7 +320,7 @@ def test_no_reference_folder(tmp_path):
     (["x"] * 6, math.nan, math.nan)])
 def test_repeated_judgements(answers, value, spread):
     judge = ScriptedClient(answers, limits=Limits(concurrency=1))
-    pair = Pair("t", CONTEXT, CONTEXT, "Oda hums.")
+    pair = RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")
     (_, accuracy), = run(evaluate([pair], judge, repeats=3)).rows
     assert accuracy.value == pytest.approx(value, nan_ok=True) and accuracy.spread == pytest.approx(spread, nan_ok=True)
 
@@ -314,13 +328,13 @@ def test_repeated_judgements(answers, value, spread):
 def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
     assert not any(word in JUDGE.lower() for word in ("tomi", "container", "object location", "room"))
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 1}')
-    run(evaluate([Pair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
+    run(evaluate([RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
     assert HINTS["fantom"] in judge.requests[0].messages[0]["content"]
 
 
 def test_the_grammar_decides_who_judges():
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 0.5}')
-    pair = Pair("t", CONTEXT, CONTEXT, STORY)
+    pair = RecordPair("t", CONTEXT, CONTEXT, STORY)
     methods = {method: run(evaluate([pair], judge, method=method)).rows[0][1].method for method in ("auto", "exact", "judge")}
     assert methods == {"auto": "exact", "exact": "exact", "judge": "judge"} and len(judge.requests) == 1
     with pytest.raises(DataError, match="method"):

@@ -13,7 +13,7 @@ from humanlm.social.contexts import (
 )
 from humanlm.core.basics import DataError
 from humanlm.social.symbolic import (
-    Event, Question, Story, Unknown, World, answer, baselines, known_faults, memory_answer, memory_answers, objects,
+    Event, PlaceQuestion, Story, Unknown, World, answer, baselines, known_faults, memory_answer, memory_answers,
     parse_sentence, plain, read_question, read_story, shipped_faults, to_context, witness_table,
 )
 
@@ -228,14 +228,14 @@ def test_worlds_can_be_asked_at_any_time():
 # ---- questions
 
 @pytest.mark.parametrize("text, wanted", [
-    ("Where is the kettle really?", Question("reality", "kettle")),
-    ("Where is the tea pot?", Question("reality", "tea pot")),
-    ("Where was the kettle at the beginning?", Question("initial", "kettle")),
-    ("Where will Ivo look for the kettle?", Question("belief", "kettle", ("Ivo",))),
-    ("Where does Ivo really think the kettle is?", Question("belief", "kettle", ("Ivo",))),
-    ("Where does Ivo think that Nora searches for the treasure map?", Question("belief", "treasure map", ("Ivo", "Nora"))),
-    ("Where does Ivo think Nora thinks the kettle is?", Question("belief", "kettle", ("Ivo", "Nora"))),
-    ("  Where does Ada think Ben thinks Cleo thinks Dan thinks the TV_set is? ", Question("belief", "TV_set", ("Ada", "Ben", "Cleo", "Dan"))),
+    ("Where is the kettle really?", PlaceQuestion("reality", "kettle")),
+    ("Where is the tea pot?", PlaceQuestion("reality", "tea pot")),
+    ("Where was the kettle at the beginning?", PlaceQuestion("initial", "kettle")),
+    ("Where will Ivo look for the kettle?", PlaceQuestion("belief", "kettle", ("Ivo",))),
+    ("Where does Ivo really think the kettle is?", PlaceQuestion("belief", "kettle", ("Ivo",))),
+    ("Where does Ivo think that Nora searches for the treasure map?", PlaceQuestion("belief", "treasure map", ("Ivo", "Nora"))),
+    ("Where does Ivo think Nora thinks the kettle is?", PlaceQuestion("belief", "kettle", ("Ivo", "Nora"))),
+    ("  Where does Ada think Ben thinks Cleo thinks Dan thinks the TV_set is? ", PlaceQuestion("belief", "TV_set", ("Ada", "Ben", "Cleo", "Dan"))),
 ])
 def test_questions(text, wanted): assert read_question(text) == wanted
 
@@ -521,7 +521,7 @@ def test_memories_in_free_wording():
         ("none", {"Nora": "Ivo is gone. The kettle is now in the old box!"}, {})])
     assert memory_answers(context, ["Nora"], "kettle") == [None, "tin", "old box"]
     assert memory_answer(context, ["Ivo"], "kettle") == memory_answer(context, ["Nora", "Ivo"], "kettle") == "tin"
-    assert memory_answer(context, ["Zed"], "kettle") is None and objects(context) == ["kettle"]
+    assert memory_answer(context, ["Zed"], "kettle") is None
 
 
 def test_memories_apply_trust_to_what_was_told():

@@ -165,12 +165,12 @@ def test_stories_and_every_shape_of_json_are_read(tmp_path):
         json.dumps({"index": 3, "socialized_context": dumped}),
                  json.dumps({"simulations": [dumped]})):
         assert load_text(text) == (exact, [])
-    assert load_text(json.dumps({"simulations": [dumped] * 2})).notes == ["Showing the first of 2 simulations."]
+    assert load_text(json.dumps({"simulations": [dumped] * 2}))[1] == ["Showing the first of 2 simulations."]
 
 
 def test_a_story_that_contradicts_itself_is_shown_and_says_where():
-    found = load_text("Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\nOla moved the saw to the drum.")
-    assert found.context and [note.partition(":")[0] for note in found.notes] == ["Sentence 5 contradicts what was told before"]
+    context, notes = load_text("Mia entered the shed.\nOla entered the shed.\nThe saw is in the crate.\nOla left the shed.\nOla moved the saw to the drum.")
+    assert context and [note.partition(":")[0] for note in notes] == ["Sentence 5 contradicts what was told before"]
     controls = Timeline(GOLDEN).widget()
     controls.load("Mia entered the shed.\nThe saw is in the crate.\nMia left the shed.\nMia moved the saw to the drum.")
     assert "Sentence 4 contradicts" in controls.status.value and "could not" not in controls.status.value

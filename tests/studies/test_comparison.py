@@ -19,13 +19,13 @@ from humanlm.core.runs import run_record, save_record
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.data.records import load_examples
 from humanlm.alignment.evaluation import (
-    METRICS, judge_texts, load_evaluations, results, save_evaluations, score_table,
+    METRICS, judge_texts, load_evaluations, measured, save_evaluations,
 )
 from humanlm.hierarchy.prompts import make_rows, parts_text
 from humanlm.worlds.sources import load_data
 from humanlm.rewards.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
 from humanlm.models.client import scripts
-from humanlm.evaluation.measured import ALL
+from humanlm.evaluation.measured import ALL, results, score_table
 from humanlm.worlds.mini import make_world, predictor_texts
 from humanlm.alignment.published import FolderResults, paper_tables
 
@@ -67,7 +67,7 @@ def place(made, tmp_path, monkeypatch):
 @pytest.fixture
 def here(place, monkeypatch):
     "The same without pictures and pages, which take longer than the rest"
-    monkeypatch.setattr(ev, "draw_radar", lambda *_: None)
+    monkeypatch.setattr(ev, "draw", lambda *_: [])
     monkeypatch.setattr(ev, "write_page", lambda *_: None)
     return place
 
@@ -194,13 +194,39 @@ def test_repeated_answers_are_averaged_before_models_are_paired(place):
     together = run_sync(judge_texts(thrice, [said[k][i] for i in range(len(place)) for k in range(3)], oracle))
     alone = [run_sync(judge_texts(place, texts, oracle)) for texts in said]
     assert [e.sample for e in together] == [0, 1, 2] * len(place)
-    tables = [score_table(found) for found in (together, *alone)]
+    tables = [score_table(measured(found)) for found in (together, *alone)]
     for metric in METRICS:
         for level, means in tables[0][metric].items():
             np.testing.assert_allclose(means, np.nanmean([t[metric][level] for t in tables[1:]], 0), equal_nan=True)
-    found = results({"thrice": together, "once": alone[0]}, 100)
+    found = results({"thrice": measured(together), "once": measured(alone[0])}, 100)
     assert {r.n for r in found.rows if r.level == ALL} == {len(place)}
     assert load_evaluations(save_evaluations("x.jsonl", together))[4].sample == 1
+
+
+def test_a_bad_file_of_replies_leaves_nothing_behind(place):
+    write_jsonl("bad.jsonl", [{"example_id": "nobody", "response": "x"}])
+    with pytest.raises(DataError, match=r"The rows are in runs/new-eval/examples.jsonl \(the same command without INPUT writes it\)"):
+        prepare(["--run.name", "new-eval", "--data.max_test", "7", "bad.jsonl"])
+    assert not Path("runs/new-eval").exists()
+
+
+def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(place, monkeypatch):
+    "Money is written down as it is spent, also for the system whose judging failed"
+    ids = [e.id for e in load_examples("runs/mini/examples.jsonl")]
+    for name in ("one", "two"): write_jsonl(f"{name}.jsonl", [{"example_id": id, "response": f"{name} {id}"} for id in ids])
+    asked = ["--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "scripted/judge", "one.jsonl", "two.jsonl"]
+    save, stop = ev.save_evaluations, [False]
+    def stopping(path, found):
+        if path.stem == "two" and stop[0]: raise KeyboardInterrupt
+        return save(path, found)
+    monkeypatch.setattr(ev, "save_evaluations", stopping)
+    stop[0] = True
+    with pytest.raises(KeyboardInterrupt): ev.compare(prepare(asked))
+    def calls(): return sum(row["calls"] for row in json.loads(Path("runs/paid/run.json").read_text())["ledger"])
+    before = calls()
+    stop[0] = False
+    ev.compare(prepare(asked))
+    assert 0 < before and calls() > before
 
 
 def test_a_group_judge_sees_all_answers_to_a_row_at_once_and_a_single_judge_each_alone(place):
@@ -482,7 +508,7 @@ def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
     save_model(*make_model(tiny, [e.reply for e in here], [f"<{level}>" for level in LEVELS]), "runs/mini/models/tiny")
     seen = []
     monkeypatch.setattr(ev, "evaluate_model", lambda *args: seen.append(args) or evaluate_model(*args))
-    from humanlm.alignment.heldout import evaluate_model
+    from humanlm.alignment.evaluation import evaluate_model
     assert humanlm.eval.main(["mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9"]) == 0
     assert seen[0][0] == "runs/mini/models/tiny" and seen[0][2].hierarchy.response_tokens == 9 and len(seen[0][1]) == 4
     assert done("mini:tiny", "--data.max_test", "4", "--hierarchy.response_tokens", "9")["tiny"]

@@ -17,9 +17,9 @@ from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, parts_t
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world, score_state
 from humanlm.models.weights import END, START, ModelConfig, add_adapter, load_model, make_model, save_model
-from humanlm.training.sft import (
-    MetricsLog, Progress, muon_adamw, reply_rows, sft_dataset, sft_row, thought_from, train_sft, world_rows,
-)
+from humanlm.alignment.lessons import WorldLessons, reply_rows, thought_from
+from humanlm.training.rollout import sft_row
+from humanlm.training.sft import MetricsLog, Progress, muon_adamw, sft_dataset, train_sft
 
 pytestmark = pytest.mark.numbers
 EXAMPLES = sample_examples()[:12]
@@ -36,6 +36,9 @@ def made():
 
 @pytest.fixture(scope="module")
 def world(): return make_world(WorldConfig(users=24, topics=60, posts_per_topic=1, replies_per_user=8))
+
+
+def world_rows(world, config, sft): return WorldLessons(world, config, sft).rows()
 
 
 def replies(count=8): return reply_rows(EXAMPLES, HierarchyConfig(), count, random.Random(0))

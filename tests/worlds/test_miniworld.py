@@ -359,11 +359,9 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
-def test_pictures_escape_hostile_text(world):
-    from dataclasses import replace
-
-    from humanlm.worlds.mini import highlight, row_html
+def test_pictures_escape_hostile_text():
+    from humanlm.worlds.mini import highlight
 
     bad = '<img src=x onerror=alert(1)> "\'& i love the night tram İİ'
-    for page in (highlight(bad), row_html(replace(world.examples[0], reply=bad))):
-        assert "<img" not in page and "&lt;" in page
+    page = highlight(bad)
+    assert "<img" not in page and "&lt;" in page
