@@ -167,10 +167,13 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
 
 @pytest.mark.long
 def test_the_map_is_part_of_every_checkpoint(run):
-    for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
+    kept = []
+    for step in (6, 12):
         states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
-        states.load(checkpoint / "prefixes.json")
-        assert len(states) and all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
+        states.load(run / "checkpoints" / "prefix-chaining" / f"checkpoint-{step}" / "prefixes.json")
+        assert all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
+        kept.append(len(states))
+    assert kept[0] <= kept[1] and kept[1] > 0
     logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "prefixes/stance" in line]
     sizes = [line["prefixes/stance"] for line in logged]
     assert len(sizes) == STEPS and sizes == sorted(sizes)
