@@ -419,12 +419,11 @@ class Replay:
     def __init__(self, sentences: Sequence[str], depth: int = 4):  # of the longest chain
         self.depth, self.rest = depth, [line.rstrip(".") for line in sentences]
         self.people = dict.fromkeys(name for line in self.rest for name in _people(line))
-        self.room: dict[str, str] = {}    # person → room
-        self.spot: dict[str, str] = {}    # thing → container
-        self.begin: dict[str, str] = {}   # thing → first container
-        self.stand: dict[str, str] = {}   # container → room
-        self.gone: list[str] = []         # who has left, in order, since the last joint entrance
-        self.came: list[str] = []         # who took part in that entrance
+        self.room: dict[str, str] = {}   # person → room
+        self.spot: dict[str, str] = {}   # thing → container
+        self.begin: dict[str, str] = {}  # thing → first container
+        self.stand: dict[str, str] = {}  # container → room
+        self.came, self.gone = [], []    # who took part in the last joint entrance, and who has left since, in order
         self.held: dict[tuple[tuple[str, ...], str], str] = {}  # (chain, thing) → container
         acts = {" publicly claimed that the ": self.claim, " privately told ": self.tell, " entered the ": self.come,
                 " exited the ": self.leave, " moved the ": self.put, " is in the ": self.find}
@@ -477,9 +476,9 @@ class Replay:
     def say(self, speaker: str, listeners: Iterable[str], fact: str) -> None:
         thing, place = fact.split(" is in the ")
         for you in listeners:
-            fooled = you not in self.came or (speaker in self.came and self.gone.index(you) < self.gone.index(speaker))
-            chains = [(speaker, you), (you,), (you, speaker)] if fooled else [(speaker, you)]
-            self.held |= {(chain, thing): place for chain in chains}
+            self.held[(speaker, you), thing] = place
+            if you not in self.came or (speaker in self.came and self.gone.index(you) < self.gone.index(speaker)):
+                self.held |= {((you,), thing): place, ((you, speaker), thing): place}
 
     def answer(self, question: str) -> str | None:
         words = question.rstrip("?").replace(" really", "").replace(" is", "").replace(" at the beginning", "").split(" the ")
