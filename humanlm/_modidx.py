@@ -2970,6 +2970,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'humanlm.models.weights.save_model': ( 'models/weights.html#save_model',
                                                                                'humanlm/models/weights.py'),
                                         'humanlm.models.weights.segments': ('models/weights.html#segments', 'humanlm/models/weights.py'),
+                                        'humanlm.models.weights.show_prompt': ( 'models/weights.html#show_prompt',
+                                                                                'humanlm/models/weights.py'),
                                         'humanlm.models.weights.speaks_names': ( 'models/weights.html#speaks_names',
                                                                                  'humanlm/models/weights.py'),
                                         'humanlm.models.weights.template_text': ( 'models/weights.html#template_text',
