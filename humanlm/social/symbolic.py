@@ -520,21 +520,13 @@ def _in_order(chain: Sequence[str], order: Sequence[str]) -> bool:
 
 # %% ../../nbs/social/03_symbolic.ipynb #trusts
 @patch
-def trusts(
-    self: World,
-    listener: str,
-    speaker: str,
-) -> bool:
+def trusts(self: World, listener: str, speaker: str) -> bool:
     "Whether the listener believes the speaker, by the exits of the latest chapter"
     return listener not in self.exits or self.exits[listener] < self.exits.get(speaker, -1)
 
 # %% ../../nbs/social/03_symbolic.ipynb #told_chains
 @patch
-def told_chains(
-    self: World,
-    speaker: str,
-    listeners: Iterable[str],
-) -> frozenset[tuple[str, ...]]:
+def told_chains(self: World, speaker: str, listeners: Iterable[str]) -> frozenset[tuple[str, ...]]:
     "The chains of thought that a statement changes"
     others = [name for name in listeners if name != speaker]
     trusting = [name for name in others if self.trusts(name, speaker)]
@@ -574,9 +566,7 @@ _ASKED = (
 
 # %% ../../nbs/social/03_symbolic.ipynb #read_question
 @lru_cache(maxsize=1 << 16)
-def read_question(
-    text: str,
-) -> PlaceQuestion | Unknown:
+def read_question(text: str) -> PlaceQuestion | Unknown:
     "Read a question of either family"
     text = text.strip()
     asked = text.removesuffix("?").rstrip().replace(" - ", "-")
@@ -659,9 +649,7 @@ known_faults = {
 }
 
 # %% ../../nbs/social/03_symbolic.ipynb #shipped_faults
-def shipped_faults(
-    story: Story,
-) -> frozenset[str]:
+def shipped_faults(story: Story) -> frozenset[str]:
     "The faults that the published labels of such a story have"
     if story.instructed:
         return frozenset({"F4"})

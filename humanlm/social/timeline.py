@@ -58,9 +58,7 @@ class View(NamedTuple):
         return [found for found in self.violations if found.timestep == t and name in (None, found.agent)]
 
 # %% ../../nbs/social/05_timeline.ipynb #view
-def view(
-    context: Context,
-) -> View:
+def view(context: Context) -> View:
     "Write out a context and take it apart"
     plain = decode(context)
     keys = (name for step in plain.steps for entries in (step.observations, step.actions) for name in entries)
@@ -307,9 +305,7 @@ def step_title(
     return f"{shorten(shown.timesteps[t], 40)} · {shorten(shown.states[t], 90) or 'no state'}{faults}"
 
 # %% ../../nbs/social/05_timeline.ipynb #steps_html
-def steps_html(
-    shown: View,
-) -> Html:
+def steps_html(shown: View) -> Html:
     "Show all steps, one open at a time"
     steps = (fold(step_title(shown, t), step_html(shown, t), name_="step", class_="card") for t in range(len(shown.states)))
     return Html().join(steps) or pale("No steps.")
@@ -334,10 +330,7 @@ def memory_html(
     return _table(["step", "perceived"], lines) if lines else pale("No memories.")
 
 # %% ../../nbs/social/05_timeline.ipynb #beliefs_html
-def beliefs_html(
-    shown: View,
-    found: Sequence[Belief],
-) -> Html:
+def beliefs_html(shown: View, found: Sequence[Belief]) -> Html:
     "Show beliefs by step; those that differ from reality are marked"
     if not found:
         return pale("No sentence of this record says plainly where an object is.")
@@ -365,10 +358,7 @@ def paired_steps(
 FAULTS = ("leak", "invention", "omission")
 
 
-def comparison_html(
-    generated: Context,
-    reference: Context,
-) -> Html:
+def comparison_html(generated: Context, reference: Context) -> Html:
     "Show two records of one story side by side, with leaks, inventions and omissions marked"
     scores, made, wanted = observation_scores(generated, reference), view(generated), view(reference)
     match = match_names(made.agents, wanted.agents)
@@ -544,11 +534,7 @@ class TimelineControls:
         listed = tag("ul", *(tag("li", note) for note in notes), class_="" if context else "bad") if notes else ""
         self.status.value = part(tag("p", "" if context else tag("b", "This could not be shown.")), listed)._repr_html_()
 
-    def start(
-        self,
-        context: Context,
-        reference: Context | None = None,
-    ) -> None:
+    def start(self, context: Context, reference: Context | None = None) -> None:
         "Show a record, with all controls as at first"
         import ipywidgets
 
