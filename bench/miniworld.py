@@ -2,7 +2,7 @@
 
 import time
 
-from humanlm.worlds.mini import STATE_LEVELS, World, make_world, read, score_reply, score_state
+from humanlm.worlds.mini import STATE_LEVELS, SyntheticWorld, make_world, read, score_reply, score_state
 
 HOSTILE = {"10 MB of <": "<" * 10_000_000, "10 MB of one phrase": "no way to the night tram " * 400_000, "10 MB of apostrophes": "a'" * 5_000_000}
 
@@ -27,7 +27,7 @@ def main():
     replies = [e.reply for e in rows]
     size = sum(map(len, replies)) / 1e6
     row(f"make_world, {len(world.replies)} replies", best(make_world), "s")
-    row(f"examples, {len(world.examples)} rows", best(lambda: World.examples.func(world)), "s")
+    row(f"examples, {len(world.examples)} rows", best(lambda: SyntheticWorld.examples.func(world)), "s")
     row("read a reply", best(lambda: [read(r) for r in replies]), "ms")
     row("read replies", size / best(lambda: [read(r) for r in replies]), "MB/s")
     states = [(level, e.states[level], e.context[0].content) for e in rows for level in STATE_LEVELS]

@@ -33,7 +33,7 @@ from humanlm.rewards.scoring import (
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..training.methods import ChatPolicy, is_chat_model
 from ..training.rollout import ModelPolicy, Policy, Sampling, by_level, copy_index, single_turn
-from ..worlds.mini import World, predictor_texts
+from ..worlds.mini import SyntheticWorld, predictor_texts
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #METRICS
 METRICS = ("state_alignment", "response_alignment", "reply_state_alignment")
@@ -347,7 +347,7 @@ REFERENCES = {"chance": "uniform", "constant": "agreeable", "ceiling": "rules"}
 
 
 def reference_texts(
-    world: World,
+    world: SyntheticWorld,
     examples: Sequence[Example],
 ) -> dict[str, list[dict[str, str]]]:  # name → level → text, one per example
     "Write what the predictors that need no model say about each example"

@@ -22,7 +22,7 @@ from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, mark
 from ..rewards.rules import rule_state
 from ..training.rollout import sft_row
 from ..training.run import require_room, tokens_needed
-from ..worlds.mini import World, describe_all, needed_phrases, perturb, realise, uniform_states
+from ..worlds.mini import SyntheticWorld, describe_all, needed_phrases, perturb, realise, uniform_states
 from ..worlds.sources import Data
 
 # %% ../../nbs/alignment/09_lessons.ipynb #vocabulary
@@ -96,7 +96,7 @@ class WorldLessons:
 
     def __init__(
         self,
-        world: World,
+        world: SyntheticWorld,
         config: HierarchyConfig,  # of the cold start
         sft: SFTConfig = SFTConfig(),  # how many rows, and of which kinds
         seed: int = 0,

@@ -167,7 +167,7 @@ async def parse_all(
     workers: int = 16,
 ) -> dict[str, Parse]:
     "Parse texts, several at a time"
-    async def parse(text: str) -> Parsed: return await parser(text, task)
+    async def parse(text: str) -> Parse: return await parser(text, task)
 
     return dict(zip(texts, await in_turn(parse, texts.values(), workers)))
 

@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
+from importlib.resources import files
 from io import StringIO
 from typing import Any, NamedTuple
 
@@ -180,57 +181,7 @@ def figure_html(figure: Any, alt: str, caption: str = "") -> Html:
     return tag("figure", figure_svg(figure, alt), tag("figcaption", caption) if caption else "")
 
 # %% ../../nbs/core/04_html.ipynb #PART_CSS
-PART_CSS = """
-.hl .scroll { overflow-x: auto; max-width: 100%; margin: 10px 0 18px; }
-.hl table { border-collapse: collapse; font-size: 13px; line-height: 1.4; font-variant-numeric: tabular-nums; }
-.hl th, .hl td { padding: 5px 9px; border: 1px solid var(--line, rgba(128,128,128,.3)); text-align: left;
-  vertical-align: top; white-space: normal; }
-.hl th.number, .hl td.number { text-align: right; }
-.hl thead th { background: var(--card, rgba(128,128,128,.08)); }
-.hl caption { text-align: left; white-space: nowrap; padding-bottom: 3px; }
-.hl details { margin: 6px 0; }
-.hl summary { cursor: pointer; }
-.hl figure { margin: 12px 0; }
-.hl figure svg { max-width: 100%; height: auto; }
-.hl figure svg text { font-family: inherit !important; }
-.hl figcaption, .hl .soft { color: var(--soft, inherit); opacity: var(--opaque, .65); }
-.hl .bad { color: #b91c1c; }
-"""
-
-# %% ../../nbs/core/04_html.ipynb #PAGE_CSS
-PAGE_CSS = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1f2328; --soft: #59636e; --line: #d0d7de; --card: #f6f8fa;
-  --accent: #1f5fa8; --opaque: 1; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171c; --ink: #e4e8ec; --soft: #9aa5b1; --line: #363d47; --card: #1d2229; --accent: #7db4f0; }
-  .hl .bad { color: #f38b8b; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 900px; margin: 0 auto; padding: 32px 20px 80px; }
-h1 { font-size: 30px; line-height: 1.2; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 21px; margin: 48px 0 8px; padding-top: 12px; border-top: 1px solid var(--line); }
-h3 { font-size: 16px; margin: 28px 0 4px; }
-p { margin: 6px 0 12px; max-width: 75ch; overflow-wrap: anywhere; }
-a { color: var(--accent); }
-small, .lead, .missing { color: var(--soft); }
-.missing { font-style: italic; }
-nav { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 14px 0; font-size: 14px; }
-.plain { margin: 20px 0; padding: 10px 16px; border-left: 4px solid #d19a1d; background: var(--card); }
-.plain p { margin: 3px 0; max-width: none; }
-.headlines { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; margin: 20px 0; }
-.headlines div { padding: 12px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--card); font-size: 13px; }
-.headlines b { display: block; font-size: 30px; line-height: 1.25; color: var(--accent); }
-article { margin: 18px 0; padding: 4px 16px 2px; border: 1px solid var(--line); border-radius: 8px; }
-article h3 { margin: 10px 0; }
-pre { padding: 12px; overflow-x: auto; background: var(--card); font-size: 12px; }
-code { font-size: .92em; }
-@media print {
-  main { max-width: none; padding: 0; }
-  figure, tr, .headlines div { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-  nav { display: none; }
-  * { print-color-adjust: exact; } }
-"""
+PART_CSS, PAGE_CSS = ((files("humanlm") / "fixtures" / f"{name}.css").read_text("utf-8") for name in ("part", "page"))
 
 # %% ../../nbs/core/04_html.ipynb #page
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # nothing runs, nothing is loaded

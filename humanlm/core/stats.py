@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'resample_counts', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
-           'percentile_interval', 'mean_interval', 'crossed_means', 'wilson', 'mean_difference', 'SignedRank',
-           'signed_rank', 'sign_flips', 'mcnemar', 'exchange_p', 'pearson', 'pearson_of_sums', 'ranks', 'spearman',
-           'bin_scores', 'weighted_kappa', 'association', 'Agreement', 'agreement', 'number_text', 'range_text',
-           'p_text']
+           'percentile_interval', 'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar', 'SignedRank',
+           'signed_rank', 'exchange_p', 'pearson', 'pearson_of_sums', 'ranks', 'spearman', 'bin_scores',
+           'weighted_kappa', 'association', 'Agreement', 'agreement', 'number_text', 'range_text', 'p_text']
 
 # %% ../../nbs/core/03_stats.ipynb #imports
 import math
@@ -153,42 +152,6 @@ def wilson(
     middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))
 
-# %% ../../nbs/core/03_stats.ipynb #mean_difference
-def mean_difference(
-    a: Sequence[float],                    # [E] scores of one system
-    b: Sequence[float],                    # [E] scores of the other, same examples in the same order
-    clusters: Sequence[Any] | None = None, # [E]
-    seed: int = 0,                         # of the resampling
-    resamples: int = 2000,                 # how many
-) -> Interval:  # of a - b
-    "Compute the mean difference of two systems on the same examples"
-    if len(a) != len(b): raise DataError(f"{len(a)} scores against {len(b)}. Compare systems on the same examples.")
-    return mean_interval(np.subtract(np.asarray(a, float), np.asarray(b, float)), clusters, seed, resamples)
-
-# %% ../../nbs/core/03_stats.ipynb #SignedRank
-class SignedRank(NamedTuple):
-    "Whether one system is better on most clusters"
-    p: float       # two-sided; 1 if no cluster differs, nan if none has a score
-    effect: float  # rank-biserial correlation, -1..1
-    n: int         # clusters that differ
-
-
-def signed_rank(
-    differences: Sequence[float],          # [E] one per example; nan = no score
-    clusters: Sequence[Any] | None = None, # [E] the cluster of each example; None = each its own
-) -> SignedRank:
-    "Test paired differences by the ranks of their size"
-    from scipy.stats import rankdata, wilcoxon
-    values = np.asarray(differences, float)
-    known = ~np.isnan(values)
-    if not known.any(): return SignedRank(math.nan, math.nan, 0)
-    index = np.unique(_each(clusters, values)[known], return_inverse=True)[1]
-    means = np.round(np.bincount(index, values[known]) / np.bincount(index), 9)  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
-    means = means[means != 0]
-    if not len(means): return SignedRank(1.0, 0.0, 0)
-    ranks = rankdata(np.abs(means))
-    return SignedRank(float(wilcoxon(means).pvalue), float(np.sign(means) @ ranks / ranks.sum()), len(means))
-
 # %% ../../nbs/core/03_stats.ipynb #sign_flips
 def sign_flips(
     sums: Sequence[int],  # [C] differences of whole clusters
@@ -211,6 +174,31 @@ def mcnemar(
     "Compute the exact two-sided p of McNemar's test; 1 if nothing differs"
     n, k = lost + won, min(lost, won)
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n) if n else 1.0
+
+# %% ../../nbs/core/03_stats.ipynb #SignedRank
+class SignedRank(NamedTuple):
+    "Whether one system is better on most clusters"
+    p: float       # two-sided; 1 if no cluster differs, nan if none has a score
+    effect: float  # rank-biserial correlation, -1..1
+    n: int         # clusters that differ
+
+
+def signed_rank(
+    differences: Sequence[float],          # [E] one per example; nan = no score
+    clusters: Sequence[Any] | None = None, # [E] the cluster of each example; None = each its own
+) -> SignedRank:
+    "Test paired differences by the ranks of their size"
+    from scipy.stats import rankdata, wilcoxon
+    values = np.asarray(differences, float)
+    known = ~np.isnan(values)
+    if not known.any(): return SignedRank(math.nan, math.nan, 0)
+    index = np.unique(_each(clusters, values)[known], return_inverse=True)[1]
+    means = np.round(np.bincount(index, values[known]) / np.bincount(index), 9)  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
+    means = means[means != 0]
+    if not len(means): return SignedRank(1.0, 0.0, 0)
+    ranks = np.sign(means) * rankdata(np.abs(means))
+    p = sign_flips(2 * ranks) if len(means) <= 13 else wilcoxon(means).pvalue  # scipy would try these patterns one by one
+    return SignedRank(float(p), float(ranks.sum() / np.abs(ranks).sum()), len(means))
 
 # %% ../../nbs/core/03_stats.ipynb #exchange_p
 def exchange_p(

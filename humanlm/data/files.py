@@ -242,9 +242,6 @@ class FileRow(NamedTuple):
     @property
     def place(self) -> str: return f"{self.file}, row {self.row}"
 
-
-def _same(items): return items
-
 # %% ../../nbs/data/04_files.ipynb #read_rows
 def read_rows(
     where: str | Path,  # .jsonl, .csv or .parquet (also .gz), a folder of them, or a name on the hub
@@ -252,7 +249,7 @@ def read_rows(
     start: int = 0,  # leave out this many items
     splits: str = ".*",  # on the hub: pattern of the splits to read
     config: str | None = None,  # on the hub: name of the configuration
-    unfold: Callable[[Iterator], Iterator] = _same,  # turns the items of a file into others, such as mails into replies
+    unfold: Callable[[Iterator], Iterator] = iter,  # turns the items of a file into others, such as mails into replies
 ) -> Iterator[FileRow]:
     "Read rows lazily"
     if on_hub(where):

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'SPLIT_COLOURS', 'SOURCES', 'Message', 'User', 'Thread', 'Persona', 'persona_text', 'Example', 'from_dict',
-           'example_from_dict', 'load_examples', 'save_examples', 'sample_examples', 'conversation_html', 'bubble',
-           'split_by_context', 'quoted_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig',
-           'pick', 'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
+           'load_examples', 'save_examples', 'sample_examples', 'conversation_html', 'bubble', 'split_by_context',
+           'quoted_share', 'check_leakage', 'require_no_leakage', 'drop_duplicates', 'DataConfig', 'pick',
+           'data_fingerprint', 'prepare_examples', 'plot_users', 'plot_contexts', 'dataset_card']
 
 # %% ../../nbs/00_data.ipynb #import-hashlib-import-html
 import hashlib
@@ -178,14 +178,6 @@ def _typed_union(kinds, value, where, name):
 def _kind_name(kind):
     return kind.__name__ if get_origin(kind) is None else str(kind).replace("typing.", "")
 
-# %% ../../nbs/00_data.ipynb #example_from_dict
-def example_from_dict(
-    d: Any,  # parsed JSON
-    where: str = "example",  # file and row, for the message
-) -> Example:
-    "Build an `Example` from plain data"
-    return from_dict(Example, d, where)
-
 # %% ../../nbs/00_data.ipynb #load_examples
 def load_examples(
     source: str | Path | Any,  # .jsonl, .parquet or a folder of it, or `datasets`: a saved folder, a Dataset, a DatasetDict
@@ -193,7 +185,7 @@ def load_examples(
     "Load examples; `DataError` names file, row and field"
     examples, seen = [], {}
     for where, row in _rows(source):
-        example = example_from_dict(_decoded(row, where), where)
+        example = from_dict(Example, _decoded(row, where), where)
         _check_row(example, where, seen)
         examples.append(example)
     if not examples:

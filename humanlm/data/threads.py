@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['FIELDS', 'LINES', 'MERGE_GAP', 'LINK', 'STOPWORDS', 'HABITS', 'LENGTHS', 'DEMOGRAPHICS', 'HISTORY', 'FATES',
-           'ColumnMap', 'column_map', 'sample_threads', 'Line', 'read_line', 'import_threads', 'in_time_order', 'Turn',
-           'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features', 'line_features', 'Corpus',
-           'topics', 'marked_habits', 'write_persona', 'PersonaWriter', 'rename_speakers', 'ThreadReport', 'Imported',
-           'context_path', 'thread_examples', 'load_threads']
+           'ColumnMap', 'column_map', 'sample_threads', 'Line', 'read_line', 'import_threads', 'in_time_order',
+           'Utterance', 'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features',
+           'line_features', 'Corpus', 'topics', 'marked_habits', 'write_persona', 'PersonaWriter', 'rename_speakers',
+           'ThreadReport', 'Imported', 'context_path', 'thread_examples', 'load_threads']
 
 # %% ../../nbs/data/07_threads.ipynb #import-re-from-collections
 import re
@@ -210,12 +210,12 @@ MERGE_GAP = 10
 
 
 @dataclass(eq=False)
-class Turn:
+class Utterance:
     "What one person says before somebody else answers it"
     author: str
     lines: list[Message]
     kind: str  # "root" | "reply" | "own" (to oneself) | "lost" (all links gone)
-    parent: "Turn | None" = None  # the turn it answers
+    parent: "Utterance | None" = None  # the turn it answers
     answered: bool = False  # has somebody else answered it?
     fate: str = ""  # what became of it, see `FATES`
     last: int = 0  # place of its last line in the thread
@@ -234,11 +234,11 @@ class Turn:
 def reply_turns(
     thread: Thread,        # with its lines in order
     gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
-) -> tuple[list[Turn], Counter]:
+) -> tuple[list[Utterance], Counter]:
     "Join the lines of a thread into turns, in order; beside them what was found on the way"
     turns, found, ids = [], Counter(), {m.id for m in thread.messages}
-    seen: dict[str, tuple[int, Turn]] = {}  # line → place, turn
-    latest: dict[tuple[str, str], Turn] = {}  # author, turn answered → the answer
+    seen: dict[str, tuple[int, Utterance]] = {}  # line → place, turn
+    latest: dict[tuple[str, str], Utterance] = {}  # author, turn answered → the answer
     for place, m in enumerate(thread.messages):
         known = [p for p in m.parents if p in seen]
         others = [p for p in known if not m.name or seen[p][1].author != m.name]
@@ -247,7 +247,7 @@ def reply_turns(
         if m.name and turn and not turn.answered and place - turn.last <= gap: turn.lines.append(m)
         else:
             kind = "reply" if others else "own" if known else "lost" if m.parents else "root"
-            turns.append(turn := Turn(m.name, [m], kind, to))
+            turns.append(turn := Utterance(m.name, [m], kind, to))
         if others: to.answered, latest[m.name, to.id] = True, turn
         if m.parents: found += _links(m.parents, known, ids)
         turn.last, seen[m.id] = place, (place, turn)
@@ -304,28 +304,7 @@ def automatic_accounts(
     return {who for who, n in written.items() if who and n >= lines and links[who] >= share * n}
 
 # %% ../../nbs/data/07_threads.ipynb #STOPWORDS
-STOPWORDS = frozenset("""
-a able about above actually after again all almost already also although always am an and another any anybody anyone
-anything anyway are aren't around as ask at away back bad be because been before being best better between big bit
-both but by came can can't cannot cant cheers come comes could couldn't day did didn't different do does doesn't doing
-don't done dont down each easy either else end enough even ever every everyone everything few find fine first for
-found from fun further gave get gets getting give given gives go goes going gone gonna good got great guess had haha
-happen happens hard has hasn't have haven't having he heh hello help her here hers hey him his hiya hmm how however
-i'd i'll i'm i've idea if in instead into is isn't it it'll it's its itself just keep kind knew know knows last late
-later least left less let let's like little lol long look looking looks lot lots made make makes making many matter
-may maybe me mean means meant might mine moment more most much must my myself near need needed needs never new next
-nice no nobody none nor not nothing now of off often ok okay old on once one ones only onto or other others ought our
-out over own part past people perhaps place please point possible pretty probably problem problems put question
-questions quite rather read ready real really right said same saw say saying says second see seem seems seen set
-several shall she should shouldn't show side simple simply since small so some somebody someone something sometimes
-somewhere soon sorry sort still stuff such suggest suppose sure take taken takes talk tell than thank thanks that
-that'll that's thats the their them then there there's theres these they they'll they're they've thing things think
-this those though thought three through thx till time times to today together told tomorrow tonight too took top
-toward tried tries true try trying turn twice two under unless until up upon us use used useful uses using usually
-very via want wanted wants was wasn't way ways we we'll we're we've week well went were weren't what what's whatever
-when where whether which while who who's whole why will wish with within without won't wonder word words work worked
-working works worse would wouldn't wrong yeah year years yes yet you you'd you'll you're you've your yours
-""".split())
+STOPWORDS = frozenset((files("humanlm") / "fixtures" / "stopwords.txt").read_text("utf-8").split())
 "Words that say nothing about a topic."
 
 # Habit → words that show it
@@ -562,9 +541,9 @@ class Imported(NamedTuple):
 
 # %% ../../nbs/data/07_threads.ipynb #context_path
 def context_path(
-    turn: Turn,  # a reply
+    turn: Utterance,  # a reply
     most: int = 8,  # most turns; the root and the latest ones stay
-) -> list[Turn]:  # root first, without the reply, empty turns left out
+) -> list[Utterance]:  # root first, without the reply, empty turns left out
     "Follow a reply up its tree; of a longer path only the steps that are kept are walked"
     path, step = [], turn.parent
     while step and len(path) < most:

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 'CONTRACT_FILES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
-           'render_target', 'end_id', 'end_ids', 'continuation', 'FittedPrompt', 'fit_prompt', 'TokenLogps',
-           'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter', 'locate',
-           'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
+           'render_target', 'end_id', 'end_ids', 'show_prompt', 'continuation', 'FittedPrompt', 'fit_prompt',
+           'TokenLogps', 'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter',
+           'locate', 'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
            'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_weights.ipynb #import-json-os-re
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..core.basics import HumanLMError, atomic_path, check_name, near_miss, require, shorten
+from ..core.html import Html, tag
 from ..data.trajectory import Completion
 
 # %% ../../nbs/models/04_weights.ipynb #if-type-checking-import
@@ -361,6 +362,24 @@ def end_ids(
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     found = [end_id(tokenizer), tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])]
     return tuple(dict.fromkeys(i for i in found if i is not None))
+
+# %% ../../nbs/models/04_weights.ipynb #show_prompt
+def show_prompt(
+    tokenizer: "PreTrainedTokenizerFast",
+    messages: Sequence[dict],  # role, name and content of each turn
+    **options,                 # speaker and thinking, as for `segments`
+) -> Html:
+    "Show each token of a prompt in a box of its own, coloured by who wrote it"
+    colours = {"template": "#e3e3e3", "content": "#cfe2fb", "markup": "#fbd9a5"}
+
+    def box(kind, text):
+        shown = text.replace(" ", "·").replace("\n", "↵")
+        style = f"background:{colours[kind]};border:1px solid #fff;border-radius:3px;padding:1px"
+        return tag("span", shown, title=kind, style=style) + (tag("br") if "\n" in text else "")
+
+    tokens = [box(s.kind, tokenizer.decode([i])) for s in segments(tokenizer, messages, **options) for i in s.ids]
+    style = "max-width:680px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
+    return tag("div", tag("div", *(box(k, k) for k in colours), f" \u00a0 {len(tokens)} tokens"), *tokens, style=style)
 
 # %% ../../nbs/models/04_weights.ipynb #_own_turns
 def _own_turns(turns, speaker):

@@ -33,7 +33,7 @@ from ..core.html import aligned
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.client import ChatClient, ChatRequest, Ledger, providers, scripts
 from ..models.settings import ChatConfig, Estimate, add_up, estimate
-from ..worlds.mini import World, describe_all, score_reply, score_reply_states, score_state
+from ..worlds.mini import SyntheticWorld, describe_all, score_reply, score_reply_states, score_state
 from .rules import VALENCE, describes_manner, feelings, read_rules, rule_match, side, surface
 from humanlm.rewards.scoring import (
     ITEMS, VARIANTS, Judge, JudgeError, JudgeRequest, LLMJudge, judging_tokens, split_request, unsaid,
@@ -48,7 +48,7 @@ class OracleJudge:
 
     def __init__(
         self,
-        world: World | None = None, # lets replies be charged for states that the person has but did not express
+        world: SyntheticWorld | None = None, # lets replies be charged for states that the person has but did not express
     ):
         self.ledger = Ledger()
         self.states = {r.text: r.states for r in world.replies.values()} if world else {}
@@ -214,7 +214,7 @@ def calibration(
 
 # %% ../../nbs/rewards/04_judges.ipynb #judges
 # judges without a chat model, by name: functions of (config, world, hierarchy) to a judge
-judges: dict[str, Callable[["JudgeConfig", World | None, Hierarchy], Judge]] = {
+judges: dict[str, Callable[["JudgeConfig", SyntheticWorld | None, Hierarchy], Judge]] = {
     "oracle": lambda config, world, hierarchy: OracleJudge(world),
     "rule": lambda config, world, hierarchy: RuleJudge(),
     "embed": lambda config, world, hierarchy: make_embed_judge(config.model.partition("/")[2] or "minilm"),
@@ -385,7 +385,7 @@ scripts["judge"] = play_judge
 # %% ../../nbs/rewards/04_judges.ipynb #make_judge
 def make_judge(
     config: JudgeConfig,                # names the judge
-    world: World | None = None,         # for the oracle
+    world: SyntheticWorld | None = None,         # for the oracle
     hierarchy: Hierarchy = HIERARCHY,   # definitions of the levels, for models
     client: ChatClient | None = None,   # instead of the one that the config names
 ) -> Judge:

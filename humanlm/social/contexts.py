@@ -288,9 +288,7 @@ def manual(
             f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}")
 
 # %% ../../nbs/social/01_contexts.ipynb #to_json
-def to_json(
-    context: Context,
-) -> str:
+def to_json(context: Context) -> str:
     "Write agents and steps as JSON, without the manual"
     return context.model_dump_json(indent=2, include={"agents_names", "socialized_context"})
 
@@ -329,9 +327,7 @@ TAG = re.compile(r"""
     """, re.IGNORECASE | re.VERBOSE)
 
 # %% ../../nbs/social/01_contexts.ipynb #has_tag
-def has_tag(
-    text: str,
-) -> bool:
+def has_tag(text: str) -> bool:
     "Whether a text holds a tag that stands for other text"
     return "same" in text.lower() and TAG.search(text) is not None
 
@@ -436,16 +432,12 @@ def _observed(reader: str, text: str, scene: _Scene) -> str:
     return text if own in text else _join([own, "" if is_none(text) else text])
 
 # %% ../../nbs/social/01_contexts.ipynb #decode
-def decode(
-    context: Context,
-) -> Context:
+def decode(context: Context) -> Context:
     "Write out every tag; the same again changes nothing"
     return _decode(context, lambda violation: None)
 
 # %% ../../nbs/social/01_contexts.ipynb #decode_warnings
-def decode_warnings(
-    context: Context,
-) -> list[Violation]:
+def decode_warnings(context: Context) -> list[Violation]:
     "Name the tags that stand for nothing, and those nobody knows"
     found = []
     _decode(context, found.append)
@@ -521,9 +513,7 @@ def memories(
     return {name: [text for text in texts if not is_none(text)] for name, texts in seen.items()}
 
 # %% ../../nbs/social/01_contexts.ipynb #turn_number
-def turn_number(
-    timestep: str,
-) -> int:
+def turn_number(timestep: str) -> int:
     "Read the first number of a timestep; 0 if there is none"
     found = re.search(r"\d{1,18}", timestep)
     return int(found[0]) if found else 0
@@ -561,9 +551,7 @@ def clauses(
     return [clause for part in _CUT.split(text) if (clause := part.strip(" \t\r.")) and not is_none(clause)]
 
 # %% ../../nbs/social/01_contexts.ipynb #as_fact
-def as_fact(
-    clause: str,
-) -> str:
+def as_fact(clause: str) -> str:
     "Bring a clause to the form in which it is compared"
     return " ".join(clause.split()).casefold()
 
@@ -829,17 +817,13 @@ def violations(
     return sorted(found, key=lambda v: v.severity != "error")
 
 # %% ../../nbs/social/01_contexts.ipynb #count_violations
-def count_violations(
-    found: Sequence[Violation],
-) -> str:
+def count_violations(found: Sequence[Violation]) -> str:
     "Count errors and warnings, in words"
     counts = Counter(violation.severity for violation in found)
     return ", ".join(f"{counts[kind]:,} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning"))
 
 # %% ../../nbs/social/01_contexts.ipynb #step_names
-def step_names(
-    context: Context,
-) -> list[str]:
+def step_names(context: Context) -> list[str]:
     "Name the steps so that each can be told from the others"
     times = [step.timestep.strip() for step in context.steps]
     often = Counter(times)

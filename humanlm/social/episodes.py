@@ -422,9 +422,7 @@ DIMENSIONS = {
     "goal": (0, 10, "reaches the aim")}
 
 # %% ../../nbs/social/51_episodes.ipynb #transcript
-def transcript(
-    episode: Episode,
-) -> str:
+def transcript(episode: Episode) -> str:
     "Tell what everybody could perceive, and the whispers"
     return "\n".join(str(event) for event in episode.events if event.action.kind != "none")
 
@@ -532,9 +530,7 @@ def _marks(kept: Trajectory) -> dict[str, dict[str, Mark]]:
 OFFER = re.compile(r"\b(\d{1,6})\b")
 
 # %% ../../nbs/social/51_episodes.ipynb #bargain
-def bargain(
-    seed: int = 0,
-) -> Scenario:
+def bargain(seed: int = 0) -> Scenario:
     "Draw a synthetic bargain"
     rng = random.Random(seed)
     low = rng.randint(20, 60)
@@ -545,9 +541,7 @@ def bargain(
         Role("Piet", f"Buy the clock as cheaply as possible, and not over {low + 40}.", "", "", {"limit": low + 40})))
 
 # %% ../../nbs/social/51_episodes.ipynb #seller
-def seller(
-    view: View,
-) -> Action:
+def seller(view: View) -> Action:
     "Rule partner: warn once, accept at the limit, walk away when insulted, else refuse"
     facts, named = view.role.facts, _named(view)
     if not named:
@@ -598,9 +592,7 @@ def literal_world(
     return with_step(record, {"state": NONE, "observations": [f"{other}: {feels}"], "actions": done})
 
 # %% ../../nbs/social/51_episodes.ipynb #bargain_marks
-def bargain_marks(
-    episode: Episode,
-) -> dict[str, dict[str, Mark]]:
+def bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
     "Score the aims of a bargain: the share of the gain, 0 to 10; 0 without a deal"
     roles = {role.name: role for role in episode.scenario.roles}
     sold = [event for event in episode.events if str(event.action).startswith('said: "Sold for')]

@@ -152,9 +152,7 @@ def sift(
     return found
 
 # %% ../../nbs/social/52_pairs.ipynb #story_key
-def story_key(
-    text: str,
-) -> str:
+def story_key(text: str) -> str:
     "Name a story by its sentences"
     return fingerprint(list(read_story(text).sentences))
 
@@ -257,9 +255,7 @@ class ParserConfig:
         return usual if self.max_tokens is None else self.max_tokens
 
 # %% ../../nbs/social/52_pairs.ipynb #token_counter
-def token_counter(
-    config: ModelConfig,
-) -> Callable[[str], int]:
+def token_counter(config: ModelConfig) -> Callable[[str], int]:
     "Give what counts the tokens of a text: the model's tokenizer, or four characters each where it is not yet made"
     if config.name == "tiny":
         return lambda text: -(-len(text) // 4)
@@ -309,12 +305,7 @@ def _first_reason(found: ContextFiles, sifted: Selection, length: Callable[[str]
     return f"{told}. --parser.max_tokens {max(length(completion(pair.context)) for pair in found.pairs)} takes all, 0 any length."
 
 # %% ../../nbs/social/52_pairs.ipynb #write_sets
-def write_sets(
-    folder: str | Path,
-    sets: ParserData,
-    style: str = "bare",
-    indent: int = 0,
-) -> Path:
+def write_sets(folder: str | Path, sets: ParserData, style: str = "bare", indent: int = 0) -> Path:
     "Write both parts, and what was left out"
     for name, part in (("train", sets.train), ("val", sets.held_out)):
         write_set(folder, name, [chat_row(pair, style, indent) for pair in part])

@@ -864,9 +864,7 @@ async def evaluate_folders(
     return await evaluate(pairs, judge, problems, **options)
 
 # %% ../../nbs/60_social_world.ipynb #to_csv
-def to_csv(
-    report: QualityReport,
-) -> str:
+def to_csv(report: QualityReport) -> str:
     "Write one line per record; files that could not be compared have no scores"
     out = io.StringIO()
     columns = ("file_id", "structural_score", "observation_accuracy", "overall_score", "method", "spread", "precision", "recall",

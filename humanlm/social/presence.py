@@ -128,9 +128,7 @@ def _missed(turns: Sequence[DialogueTurn], name: str, first: int, after: int) ->
     return range(first, after)
 
 # %% ../../nbs/social/02_presence.ipynb #dialogue_context
-def dialogue_context(
-    dialogue: Dialogue,
-) -> Context:
+def dialogue_context(dialogue: Dialogue) -> Context:
     "Write a dialogue as a social context"
     return make_context(dialogue.people, _steps(dialogue))
 

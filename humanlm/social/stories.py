@@ -235,9 +235,7 @@ def _underlined(words: Iterable[str]) -> list[str]:
     return [word.replace(" ", "_") for word in words]
 
 # %% ../../nbs/social/04_stories.ipynb #hitom_house
-def hitom_house(
-    rng: random.Random,
-) -> House:
+def hitom_house(rng: random.Random) -> House:
     "Draw people, rooms, containers and objects"
     rooms, things = _underlined(rng.sample(ROOMS, 3)), rng.sample(THINGS, 6)
     kinds = _underlined(BOXES)
@@ -355,10 +353,7 @@ def generate(
             yield hitom_story(random.Random(f"hitom {seed} {i}"), length, talk, **options)
 
 # %% ../../nbs/social/04_stories.ipynb #answer_class
-def answer_class(
-    tale: Tale,
-    asked: StoryQuestion,
-) -> str:
+def answer_class(tale: Tale, asked: StoryQuestion) -> str:
     "Say what an answer coincides with: reality, first place, or elsewhere"
     world, thing = tale.story.world, read_question(asked.text).object
     if asked.answer == world.where(thing):
@@ -419,12 +414,11 @@ class Replay:
     def __init__(self, sentences: Sequence[str], depth: int = 4):  # of the longest chain
         self.depth, self.rest = depth, [line.rstrip(".") for line in sentences]
         self.people = dict.fromkeys(name for line in self.rest for name in _people(line))
-        self.room: dict[str, str] = {}    # person → room
-        self.spot: dict[str, str] = {}    # thing → container
-        self.begin: dict[str, str] = {}   # thing → first container
-        self.stand: dict[str, str] = {}   # container → room
-        self.gone: list[str] = []         # who has left, in order, since the last joint entrance
-        self.came: list[str] = []         # who took part in that entrance
+        self.room: dict[str, str] = {}   # person → room
+        self.spot: dict[str, str] = {}   # thing → container
+        self.begin: dict[str, str] = {}  # thing → first container
+        self.stand: dict[str, str] = {}  # container → room
+        self.came, self.gone = [], []    # who took part in the last joint entrance, and who has left since, in order
         self.held: dict[tuple[tuple[str, ...], str], str] = {}  # (chain, thing) → container
         acts = {" publicly claimed that the ": self.claim, " privately told ": self.tell, " entered the ": self.come,
                 " exited the ": self.leave, " moved the ": self.put, " is in the ": self.find}
@@ -477,24 +471,23 @@ class Replay:
     def say(self, speaker: str, listeners: Iterable[str], fact: str) -> None:
         thing, place = fact.split(" is in the ")
         for you in listeners:
-            fooled = you not in self.came or (speaker in self.came and self.gone.index(you) < self.gone.index(speaker))
-            chains = [(speaker, you), (you,), (you, speaker)] if fooled else [(speaker, you)]
-            self.held |= {(chain, thing): place for chain in chains}
-
-    def answer(self, question: str) -> str | None:
-        words = question.rstrip("?").replace(" really", "").replace(" is", "").replace(" at the beginning", "").split(" the ")
-        names = [word for word in words[0].split() if word[0].isupper() and word != "Where"]
-        if not names:
-            return (self.begin if words[0] == "Where was" else self.spot)[words[1]]
-        return self.held.get((tuple(names), words[1]))
+            self.held[(speaker, you), thing] = place
+            if you not in self.came or (speaker in self.came and self.gone.index(you) < self.gone.index(speaker)):
+                self.held |= {((you,), thing): place, ((you, speaker), thing): place}
 
 # %% ../../nbs/social/04_stories.ipynb #slow_answer
-def slow_answer(
-    tale: Tale,
-) -> list[str | None]:
+def slow_answer(tale: Tale) -> list[str | None]:
     "Answer all questions of a tale by replaying every observation into every thought"
     replay = Replay(tale.sentences)
-    return [replay.answer(asked.text) for asked in tale.asked]
+    return [_recall(replay, asked.text.rstrip("?")) for asked in tale.asked]
+
+
+def _recall(replay: Replay, question: str) -> str | None:
+    words = question.replace(" really", "").replace(" is", "").replace(" at the beginning", "").split(" the ")
+    names = [word for word in words[0].split() if word[0].isupper() and word != "Where"]
+    if not names:
+        return (replay.begin if words[0] == "Where was" else replay.spot)[words[1]]
+    return replay.held.get((tuple(names), words[1]))
 
 # %% ../../nbs/social/04_stories.ipynb #write_tomi
 def write_tomi(

@@ -265,10 +265,7 @@ class World:
         self.conflicts: list[Conflict] = []
         self.unknown: list[tuple[int, Unknown]] = []  # number and sentence of what was not understood
 
-    def step(
-        self,
-        event: Event | Unknown,
-    ) -> frozenset[str]:  # who witnessed it
+    def step(self, event: Event | Unknown) -> frozenset[str]:  # who witnessed it
         "Let an event happen"
         for name in event.cast:
             self.agents.setdefault(name)
@@ -277,12 +274,17 @@ class World:
         self.seen.append(seen)
         return seen
 
-    def witnesses(
-        self,
-        i: int,  # number of the event, from 0
-    ) -> frozenset[str]:
-        "Who witnessed event `i`"
+    def witnesses(self, i: int) -> frozenset[str]:
+        "Who witnessed event `i`, counted from 0"
         return self.seen[i]
+
+    def where(self, obj: str) -> str | None:
+        "Give the container in which an object really is"
+        return self.inside.get(obj)
+
+    def first(self, obj: str) -> str | None:
+        "Give the container in which an object was first announced"
+        return self.start.get(obj)
 
     def _go(self, name: str, room: str = ""):
         "Take someone out of the room they are in, and into another"
@@ -350,20 +352,15 @@ def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
             world._reveal(obj, container, here)
     return here
 
-# %% ../../nbs/social/03_symbolic.ipynb #_enter
-def _enter(world: World, event: Event) -> frozenset[str]:
-    "Rule for entering"
+# %% ../../nbs/social/03_symbolic.ipynb #_come
+def _come(world: World, event: Event) -> frozenset[str]:
+    "Rule for entering and for 'A is in the L'"
     for name in event.agents:
-        if world.place.get(name) == event.place:
-            world._conflict(f"{name} was in the {event.place} already")
-    return _arrive(world, event.agents, event.place)
-
-
-def _present(world: World, event: Event) -> frozenset[str]:
-    "Rule for 'A is in the L'"
-    for name in event.agents:
-        if world.place.get(name, event.place) != event.place:
-            world._conflict(f"{name} was in the {world.place[name]}")
+        old = world.place.get(name)
+        if event.kind == "enter" and old == event.place:
+            world._conflict(f"{name} was in the {old} already")
+        elif event.kind == "present" and old not in (None, event.place):
+            world._conflict(f"{name} was in the {old}")
     return _arrive(world, event.agents, event.place)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_exit
@@ -380,7 +377,7 @@ def _exit(world: World, event: Event) -> frozenset[str]:
     return seen
 
 
-_rules |= {"enter": _enter, "present": _present, "exit": _exit}
+_rules |= {"enter": _come, "present": _come, "exit": _exit}
 
 # %% ../../nbs/social/03_symbolic.ipynb #_check_inside
 def _check_inside(world: World, obj: str, container: str, said: bool = False) -> None:
@@ -488,24 +485,6 @@ def _noise(world: World, event: Event) -> frozenset[str]:
 
 _rules |= {"located": _located, "move": _move, "stay": _stay, "noise": _noise}
 
-# %% ../../nbs/social/03_symbolic.ipynb #where
-@patch
-def where(
-    self: World,
-    obj: str,
-) -> str | None:  # container
-    "Where an object really is"
-    return self.inside.get(obj)
-
-# %% ../../nbs/social/03_symbolic.ipynb #first
-@patch
-def first(
-    self: World,
-    obj: str,
-) -> str | None:  # container
-    "Where an object was when it was first announced"
-    return self.start.get(obj)
-
 # %% ../../nbs/social/03_symbolic.ipynb #normal_chain
 def normal_chain(
     chain: Sequence[str],  # who thinks about whom, outermost first
@@ -541,47 +520,30 @@ def _in_order(chain: Sequence[str], order: Sequence[str]) -> bool:
 
 # %% ../../nbs/social/03_symbolic.ipynb #trusts
 @patch
-def trusts(
-    self: World,
-    listener: str,
-    speaker: str,
-) -> bool:
+def trusts(self: World, listener: str, speaker: str) -> bool:
     "Whether the listener believes the speaker, by the exits of the latest chapter"
-    if listener not in self.exits:
-        return True
-    return self.exits[listener] < self.exits.get(speaker, -1)
+    return listener not in self.exits or self.exits[listener] < self.exits.get(speaker, -1)
 
 # %% ../../nbs/social/03_symbolic.ipynb #told_chains
 @patch
-def told_chains(
-    self: World,
-    speaker: str,
-    listeners: Iterable[str],
-) -> frozenset[tuple[str, ...]]:
+def told_chains(self: World, speaker: str, listeners: Iterable[str]) -> frozenset[tuple[str, ...]]:
     "The chains of thought that a statement changes"
     others = [name for name in listeners if name != speaker]
     trusting = [name for name in others if self.trusts(name, speaker)]
     thoughts = [[(speaker, name) for name in others], [(name,) for name in trusting], [(name, speaker) for name in trusting]]
     return frozenset(chain for group in thoughts for chain in group)
 
-# %% ../../nbs/social/03_symbolic.ipynb #_claim
-def _claim(world: World, event: Event) -> frozenset[str]:
-    "Rule for a public claim"
+# %% ../../nbs/social/03_symbolic.ipynb #_talk
+def _talk(world: World, event: Event) -> frozenset[str]:
+    "Rule for a public claim and a private word"
+    hearers = [event.listener] if event.listener else list(world.agents)
     _check_inside(world, event.object, event.container, said=True)
-    told = world.told_chains(event.agents[0], world.agents)
+    told = world.told_chains(event.agents[0], hearers)
     world._reveal(event.object, event.container, NOBODY, told=told)
-    return frozenset(world.agents)
+    return frozenset((*event.agents, *hearers))
 
 
-def _tell(world: World, event: Event) -> frozenset[str]:
-    "Rule for a private word"
-    _check_inside(world, event.object, event.container, said=True)
-    told = world.told_chains(event.agents[0], [event.listener])
-    world._reveal(event.object, event.container, NOBODY, told=told)
-    return frozenset((*event.agents, event.listener))
-
-# %% ../../nbs/social/03_symbolic.ipynb #rules-claim-claim-tell
-_rules |= {"claim": _claim, "tell": _tell}
+_rules |= {"claim": _talk, "tell": _talk}
 
 # %% ../../nbs/social/03_symbolic.ipynb #PlaceQuestion
 class PlaceQuestion(NamedTuple):
@@ -604,9 +566,7 @@ _ASKED = (
 
 # %% ../../nbs/social/03_symbolic.ipynb #read_question
 @lru_cache(maxsize=1 << 16)
-def read_question(
-    text: str,
-) -> PlaceQuestion | Unknown:
+def read_question(text: str) -> PlaceQuestion | Unknown:
     "Read a question of either family"
     text = text.strip()
     asked = text.removesuffix("?").rstrip().replace(" - ", "-")
@@ -689,9 +649,7 @@ known_faults = {
 }
 
 # %% ../../nbs/social/03_symbolic.ipynb #shipped_faults
-def shipped_faults(
-    story: Story,
-) -> frozenset[str]:
+def shipped_faults(story: Story) -> frozenset[str]:
     "The faults that the published labels of such a story have"
     if story.instructed:
         return frozenset({"F4"})
@@ -756,19 +714,13 @@ def witness_table(
     obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
 ) -> Html:
     "Show who witnessed each sentence and what they then believe"
-    world = new_world(story)
+    world, rows = new_world(story), []
     obj = obj or next(iter(story.world.log), "")
-    heads = ("", f"where is the {obj}?" if obj else "", *story.agents)
-    rows = [_witness_row(world, event, text, obj) for event, text in zip(story.events, story.sentences)]
-    return Table(heads, rows, "l").html()
-
-# %% ../../nbs/social/03_symbolic.ipynb #_witness_row
-def _witness_row(world: World, event: Event | Unknown, text: str, obj: str) -> list[object]:
-    "Let an event happen and write its row"
-    seen, n = world.step(event), len(world.events)
-    cells = [f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}" for name in world.agents]
-    faint = ("" if name in seen else "soft" for name in world.agents)
-    return [n, shorten(text, 120), *(tag("td", cell, class_=kind) for cell, kind in zip(cells, faint))]
+    for n, (event, text) in enumerate(zip(story.events, story.sentences), 1):
+        seen = world.step(event)
+        cells = ((f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}", name in seen) for name in story.agents)
+        rows.append([n, shorten(text, 120), *(tag("td", cell, class_="" if saw else "soft") for cell, saw in cells)])
+    return Table(("", f"where is the {obj}?" if obj else "", *story.agents), rows, "l").html()
 
 # %% ../../nbs/social/03_symbolic.ipynb #_ACTS
 _ACTS = {"enter", "exit", "move", "stay", "claim", "tell"}  # the kinds that make a step
@@ -783,6 +735,17 @@ class _Scribe:
         self.thought: dict[tuple, str] = {}      # (chain, object) → container last written down
         self.act = ""                            # the sentence of the last step, where a single agent acted
         self.since = 0                           # number of the first event after the last step
+
+    def take(self, event: Event) -> None:
+        "Let an event happen and note what its witnesses perceive"
+        n = len(self.world.events)
+        seen = self.world.step(event)
+        told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
+        if event.kind != "move":
+            shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items() if log[-1].n == n and log[-1].witnesses)
+            told += [text for text in shown if text not in told]
+        for name in seen:
+            self.pending.setdefault(name, []).extend(told)
 
     def close(
         self,
@@ -815,19 +778,6 @@ class _Scribe:
                 if container != self.thought.get((chain, obj)):
                     self.thought[chain, obj] = container
                     yield f"I {'believe' if len(chain) == 1 else f'think {chain[1]} believes'} the {obj} is in the {container}."
-
-# %% ../../nbs/social/03_symbolic.ipynb #take
-@patch
-def take(self: _Scribe, event: Event) -> None:
-    "Let an event happen and note what its witnesses perceive"
-    n = len(self.world.events)
-    seen = self.world.step(event)
-    told = [f"{name} {event.deed}." for name in event.agents] or [event.sentence]
-    if event.kind != "move":
-        shown = (f"The {obj} is in the {log[-1].container}." for obj, log in self.world.log.items() if log[-1].n == n and log[-1].witnesses)
-        told += [text for text in shown if text not in told]
-    for name in seen:
-        self.pending.setdefault(name, []).extend(told)
 
 # %% ../../nbs/social/03_symbolic.ipynb #_state
 def _state(world: World) -> list[str]:

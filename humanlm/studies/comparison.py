@@ -31,7 +31,7 @@ from ..rewards.scoring import Judge
 from .systems import ASKED
 from .tasks import Comparison, Task, asked_otherwise, prepare, read_keys
 from ..training.run import keep_memory, quiet_libraries, resume_ledgers
-from ..worlds.mini import World, make_world
+from ..worlds.mini import SyntheticWorld, make_world
 
 # %% ../../nbs/studies/03_comparison.ipynb #count_questions
 def count_questions(
@@ -98,7 +98,7 @@ def evaluation_of(
     task: Task,
     c: Comparison,
     judge: Judge,
-    world: World | None,  # where the data are synthetic
+    world: SyntheticWorld | None,  # where the data are synthetic
     ledger: Ledger | None = None,  # takes what chat models cost
 ) -> list[Evaluation]:
     "Judge what a system says about the rows, or read how that was judged before"
@@ -114,7 +114,7 @@ def evaluation_of(
 def evaluate_all(
     c: Comparison,
     judge: Judge,
-    world: World | None,  # where the data are synthetic
+    world: SyntheticWorld | None,  # where the data are synthetic
     ledger: Ledger | None = None,  # takes what chat models cost
 ) -> dict[str, list[Evaluation]]:  # name → evaluations
     "Evaluate every system; each evaluation is kept as soon as it is made, and what it cost as soon as it is spent"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .mini import World, WorldConfig, make_world
+    from .mini import SyntheticWorld, WorldConfig, make_world
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "mini": ["World", "WorldConfig", "make_world"],
+    "mini": ["SyntheticWorld", "WorldConfig", "make_world"],
 })

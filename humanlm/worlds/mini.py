@@ -8,7 +8,7 @@ __all__ = ['VALUES', 'BELIEFS', 'STANCES', 'EMOTIONS', 'TEMPERS', 'INTENSITIES',
            'SLOTS', 'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'MATCHES', 'FURTHER', 'COPY_LIMIT', 'KEY_POINTS', 'PREDICTORS',
            'Phrases', 'Domain', 'Stance', 'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states',
            'perturb', 'describe', 'describe_all', 'realise', 'Traits', 'Profile', 'make_users', 'Topic', 'make_topics',
-           'Post', 'make_post', 'rule_states', 'needed_phrases', 'WorldConfig', 'Reply', 'World', 'make_world',
+           'Post', 'make_post', 'rule_states', 'needed_phrases', 'WorldConfig', 'Reply', 'SyntheticWorld', 'make_world',
            'lexicon', 'words_of', 'Item', 'Reading', 'read', 'highlight', 'expressed', 'match_stance', 'match_emotion',
            'match_goal', 'match_communication', 'Charge', 'listing_charges', 'contradiction_charges', 'line_charges',
            'copied_share', 'StateScore', 'score_state', 'surplus_charges', 'shape_charges', 'score_reply',
@@ -365,9 +365,9 @@ class Reply(NamedTuple):
     states: States  # after noise
     text: str
 
-# %% ../../nbs/worlds/01_mini.ipynb #World
+# %% ../../nbs/worlds/01_mini.ipynb #SyntheticWorld
 @dataclass(frozen=True)
-class World:
+class SyntheticWorld:
     "A synthetic world: who lives there, what was posted, who answered what and why"
     config: WorldConfig
     topics: tuple[Topic, ...]   # in the order of the calendar, as the posts and replies
@@ -412,7 +412,7 @@ def _look_up(table, id, what):
 # %% ../../nbs/worlds/01_mini.ipynb #make_world
 def make_world(
     config: WorldConfig = WorldConfig(),  # sizes, noise and seed
-) -> World:
+) -> SyntheticWorld:
     "Generate the world of a seed"
     rng = random.Random(f"world{config.seed}")
     topics = make_topics(config.topics, rng)
@@ -422,7 +422,7 @@ def make_world(
     pairs = sorted((post, user) for user, some in enumerate(chosen) for post in some)
     replies = [_reply(users[user], posts[post], config.noise, rng) for post, user in pairs]
     by_id = lambda rows: {row.id: row for row in rows}
-    return World(config, tuple(topics), by_id(users), by_id(posts), by_id(replies))
+    return SyntheticWorld(config, tuple(topics), by_id(users), by_id(posts), by_id(replies))
 
 
 def _reply(user, post, noise, rng):
@@ -863,7 +863,7 @@ def score_reply_states(
     return dict(_state_parts(said, read(candidate)))
 
 # %% ../../nbs/worlds/01_mini.ipynb #PREDICTORS
-PREDICTORS: dict[str, Callable[[World, Example, random.Random], States]] = {
+PREDICTORS: dict[str, Callable[[SyntheticWorld, Example, random.Random], States]] = {
     "uniform": lambda world, example, rng: uniform_states(world.post(example.context_id).target, rng),
     "agreeable": lambda world, example, rng: agreeable_states(world.post(example.context_id).target),
     "rules": lambda world, example, rng: rule_states(world.user(example.user_id), world.post(example.context_id)),
@@ -871,7 +871,7 @@ PREDICTORS: dict[str, Callable[[World, Example, random.Random], States]] = {
 
 # %% ../../nbs/worlds/01_mini.ipynb #predictor_texts
 def predictor_texts(
-    world: World,  # where the true states are
+    world: SyntheticWorld,  # where the true states are
     examples: Sequence[Example],  # rows of that world
     name: str,  # one of `PREDICTORS`
     seed: int = 0,  # of dice and wordings
@@ -883,7 +883,7 @@ def predictor_texts(
 
 # %% ../../nbs/worlds/01_mini.ipynb #baselines
 def baselines(
-    world: World,   # where the true states are
+    world: SyntheticWorld,   # where the true states are
     split: str = "test",  # which examples
     seed: int = 0,  # of dice and wordings
     draws: int = 3,  # guesses per row

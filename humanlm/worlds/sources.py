@@ -13,13 +13,13 @@ from typing import NamedTuple
 from ..core.basics import ConfigError, check_name, shorten
 from ..core.config import Settings
 from ..data.records import Example, load_examples, prepare_examples
-from .mini import World, make_world
+from .mini import SyntheticWorld, make_world
 
 # %% ../../nbs/worlds/02_sources.ipynb #Data
 class Data(NamedTuple):
     "Examples of all splits, and where they come from"
     examples: list[Example]  # all splits
-    world: World | None  # where the data are synthetic
+    world: SyntheticWorld | None  # where the data are synthetic
     notes: str  # markdown: what the importer kept and dropped
 
     def split(self, name: str) -> list[Example]:

@@ -10,7 +10,7 @@ from humanlm.alignment.sections import (
     NAMES, SECTIONS, completions_html, reward_curves, statement, training_section,
 )
 from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
-from humanlm.core.html import figure_svg, markdown_html
+from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
 from humanlm.evaluation.report import (
@@ -176,8 +176,14 @@ def test_hostile_names_stay_text():
 
 # ---- what is missing or broken
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    "Pages whose figures are made and not drawn, which takes longer than the rest"
+    monkeypatch.setattr("humanlm.core.html.figure_svg", lambda figure, alt: Html("<svg></svg>"))
+
+
 @pytest.mark.parametrize("name", PIECES)
-def test_a_missing_piece_is_named(tmp_path, name):
+def test_a_missing_piece_is_named(tmp_path, undrawn, name):
     folder = make_run(tmp_path / "r")
     shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     page = write_report(folder, SECTIONS).read_text("utf-8")
@@ -186,7 +192,7 @@ def test_a_missing_piece_is_named(tmp_path, name):
 
 @pytest.mark.parametrize("name", [n for n in PIECES if n not in ("evaluations", "trajectories")])
 @pytest.mark.parametrize("content", [b"\xff\xfe{\n", b"[1]\n", b'{"rows": 3}\n', b"- x\n"])
-def test_a_broken_piece_is_named(tmp_path, name, content):
+def test_a_broken_piece_is_named(tmp_path, undrawn, name, content):
     folder = make_run(tmp_path / "r")
     (folder / name).write_bytes(content)
     page = write_report(folder, SECTIONS).read_text("utf-8")
@@ -195,7 +201,7 @@ def test_a_broken_piece_is_named(tmp_path, name, content):
 
 
 @pytest.mark.parametrize("name", ["evaluations/humanlm.jsonl", "trajectories/humanlm/step-000000-0.parquet"])
-def test_a_broken_file_in_a_folder_is_named(tmp_path, name):
+def test_a_broken_file_in_a_folder_is_named(tmp_path, undrawn, name):
     folder = make_run(tmp_path / "r")
     (folder / name).write_text("{")
     page = write_report(folder, SECTIONS).read_text("utf-8")

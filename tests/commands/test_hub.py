@@ -1,9 +1,10 @@
 "Merging and publishing: through the real client of the Hub, against a folder, against a hub on loopback, and against one that fails."
-import base64, json, socket, subprocess, sys, threading
+import base64, json, os, socket, subprocess, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 
 from humanlm.core.basics import atomic_write
@@ -86,10 +87,12 @@ class Hub:
 
 
 def command(run, *args, endpoint="http://127.0.0.1:9", **env):
-    "Run `python -m humanlm.hub` as somebody would; the endpoint is read when the Hub's client is imported"
-    import os
-    env = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)} | env
-    return subprocess.run([sys.executable, "-m", "humanlm.hub", *map(str, args)], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=600)
+    "Run `python -m humanlm.hub` as somebody would"
+    return warm.run("-m", "humanlm.hub", *args, env=somebody(endpoint) | env, cwd=run.parent.parent)
+
+
+def somebody(endpoint: str) -> dict[str, str]:
+    return os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
 
 
 # ---- the card
@@ -165,9 +168,8 @@ def test_a_hub_that_cannot_be_reached_is_said(run):
 
 
 def test_a_hub_that_says_nothing_is_not_waited_for_forever(run):
-    import os
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        env = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
+        env = somebody(f"http://127.0.0.1:{silent.getsockname()[1]}")
         code = "import sys, humanlm.hub as h; h.PATIENCE = 1.0; sys.exit(h.main(['push', 'mini', '--hub.repo', 'me/tram']))"
         done = subprocess.run([sys.executable, "-c", code], env=env, cwd=run.parent.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and "Nothing was published" in done.stderr and "Timeout" in done.stderr

@@ -22,6 +22,7 @@ import humanlm.training.run
 from humanlm.studies.comparison import plan as plan_of
 from humanlm.studies.tasks import asked_otherwise, prepare
 import raw_rows
+import warm
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
@@ -40,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = 16
 OPINIONS = ["I like it a lot, good idea.", "No, I am against it, sorry.", "Good idea, thanks!", "I hate it, it is bad and silly."]
 TINY = {
-    "run": {"methods": ["humanlm"]}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
+    "run": {"methods": ["humanlm"], "report": False}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
     "model": {"vocab": 600, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 24},
     "sft": {"reply_steps": 60, "batch": 8}, "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "rule"}, "test_judge": {"model": "rule"},
@@ -87,7 +88,7 @@ def weights(folder: Path, name: str = "humanlm") -> bytes: return (folder / "mod
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory): return write(tmp_path_factory.mktemp("whole"), rows())
+def config(tmp_path_factory): return write(tmp_path_factory.mktemp("whole"), rows(), run={"report": True})
 
 
 @pytest.fixture(scope="module")
@@ -163,12 +164,13 @@ def taught(tmp_path_factory):
 @pytest.mark.parametrize("stage", TAUGHT)
 def test_a_killed_supervised_stage_goes_on_and_ends_with_the_same_weights(taught, stage, tmp_path):
     whole, folder = taught.parent / "runs" / "tiny", tmp_path / "runs" / "killed"
-    command = [sys.executable, "-m", "humanlm.train", "--config", str(taught), "--run.out", str(folder.parent), "--run.name", folder.name]
+    command = ["-m", "humanlm.train", "--config", taught, "--run.out", folder.parent, "--run.name", folder.name]
     seen, model = folder / "checkpoints" / stage / "checkpoint-6" / "trainer_state.json", stage.partition("/")[0]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with warm.Process(*command) as process:
         while process.poll() is None and not seen.exists(): time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL and not (folder / "models" / model).exists()
+        assert process.wait() == -signal.SIGKILL, process.stderr
+    assert not (folder / "models" / model).exists()
     assert resume(taught, folder) == 0
     begun = json.loads((seen.parents[1] / "checkpoint-9" / "trainer_state.json").read_text())["log_history"]
     assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
@@ -348,7 +350,8 @@ def test_a_budget_needs_a_price(tmp_path, capsys):
 @pytest.mark.long
 def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(tmp_path, capsys):
     with serving() as server:
-        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2})
+        judge = {"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2}
+        config = write(tmp_path, rows(), judge=judge)
         assert train(config, "--run.name", "whole") == 0
         server.reset()
         threading.Thread(target=go_down, args=(server, 20)).start()
@@ -392,7 +395,7 @@ def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(tmp_path, capsy
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
         paid = {"model": "vllm/mine", "base_url": server.url, "max_tokens": 500}
-        config = write(tmp_path, rows(), run={"methods": ["sft"]}, judge=paid, test_judge=paid | {"budget": 0.0005})
+        config = write(tmp_path, rows(), run={"methods": ["sft"], "report": True}, judge=paid, test_judge=paid | {"budget": 0.0005})
         folder = tmp_path / "runs" / "tiny"
         assert train(config) == 2
         shown = capsys.readouterr().err
@@ -415,7 +418,7 @@ def test_another_judge_is_chosen_for_the_test(judge, source, chosen):
 
 @pytest.mark.long
 def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
-    config = write(tmp_path, rows(), judge={"audit_every": 8, "second": "scripted/judge"})
+    config = write(tmp_path, rows(), run={"report": True}, judge={"audit_every": 8, "second": "scripted/judge"})
     assert train(config) == 0 and "injection" in capsys.readouterr().out
     lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
     assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 8), ("humanlm", 16)]
@@ -609,7 +612,7 @@ def evil_rows():
 
 @pytest.mark.long
 def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_path):
-    config = write(tmp_path, list(evil_rows()), trainer={"max_steps": 4, "save_steps": 4})
+    config = write(tmp_path, list(evil_rows()), run={"report": True}, trainer={"max_steps": 4, "save_steps": 4})
     assert train(config) == 0
     folder = tmp_path / "runs" / "tiny"
     _, tokenizer = load_model(folder / "models" / "humanlm")
@@ -628,7 +631,8 @@ def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_pat
 def test_hostile_threads_go_the_same_way(tmp_path):
     posts = [{"thread": f"<t{i // 4}>", "id": str(i), "user": f"<u{i % 4}>", "text": f"{OPINIONS[i % 3]} {EVIL} {i}",
               "parents": [str(i - 1)] if i % 4 else []} for i in range(160)]
-    config = write(tmp_path, posts, data={"source": "threads", "min_history": 2, "columns": {name: name for name in posts[0]}}, trainer={"max_steps": 2, "save_steps": 2}, sft={"reply_steps": 4, "batch": 4})
+    config = write(tmp_path, posts, run={"report": True}, data={"source": "threads", "min_history": 2, "columns": {name: name for name in posts[0]}},
+                   trainer={"max_steps": 2, "save_steps": 2}, sft={"reply_steps": 4, "batch": 4})
     assert train(config) == 0
     page = (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
     assert "&lt;script&gt;" in page and not re.search(r"<script>alert|<img src=x|<u1>", page)
@@ -649,7 +653,7 @@ def real(tmp_path_factory):
     assert humanlm.humanual.main([*build, "--build.min_comments", "2", "--build.known_users", "false", "--persona.least", "3", "--build.columns", COLUMNS]) == 0
     shape = ["--model.hidden", "64", "--model.mlp", "128", "--model.vocab", "1000", "--hierarchy.levels", "[stance,response]", "--sft.batch", "4"]
     run = ["--data.source", "examples", "--data.path", str(folder / "built"), "--run.out", str(folder), "--run.name", "run", "--run.methods", "[humanlm-hetero]"]
-    short = ["--sft.reply_steps", "30", "--trainer.max_steps", "2", "--rollout.num_prompts", "2", "--rollout.group_size", "4", "--data.max_test", "4",
+    short = ["--run.report", "false", "--sft.reply_steps", "30", "--trainer.max_steps", "2", "--rollout.num_prompts", "2", "--rollout.group_size", "4", "--data.max_test", "4",
              "--test_judge.model", "rule", "--eval.bootstrap", "50"]
     assert train(ROOT / "configs" / "humanlm-threads.yaml", *run, *shape, *short) == 0
     return folder

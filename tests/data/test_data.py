@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from humanlm.core.basics import DataError, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
 from humanlm.core.html import escape
 from humanlm.data.records import (
-    Example, Message, Persona, check_leakage, data_fingerprint, example_from_dict, from_dict, load_examples, pick,
+    Example, Message, Persona, check_leakage, data_fingerprint, from_dict, load_examples, pick,
     quoted_share, sample_examples, save_examples, split_by_context,
 )
 
@@ -48,7 +48,7 @@ many = st.lists(examples, min_size=1, max_size=6, unique_by=lambda e: e.id)
 
 @given(examples)
 def test_records_survive_json(example):
-    assert example_from_dict(json.loads(to_json(example))) == example
+    assert from_dict(Example, json.loads(to_json(example))) == example
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet", "x"])
@@ -93,7 +93,7 @@ def test_one_wrong_field_is_named(data):
     name = data.draw(st.sampled_from(sorted(row)))
     wrong = row | {name: data.draw(st.sampled_from([object(), 1.5, True, [1], {"a": 1}]))}
     with pytest.raises(DataError, match=f"field '{name}"):
-        example_from_dict(wrong)
+        from_dict(Example, wrong)
 
 
 @given(any_text)

@@ -1,5 +1,5 @@
 "What is shown stays text, missing scores are never numbers, and pages stand alone."
-import math
+import io, math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,7 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 from humanlm.data.records import Message, Persona, Example
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 from humanlm.data.viz import (
-    JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_grid, score_mark, score_style, spread,
+    JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_figure, score_grid, score_mark, score_style, spread,
 )
 
 def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
@@ -147,12 +147,14 @@ def test_judged_batch_filters_by_disagreement_flags_and_missing_scores():
 
 def test_judged_batch_without_candidates_is_an_empty_grid():
     assert "0 of 0" in JudgedBatch({}).html() and JudgedBatch({}).widget().children
+    score_figure({}).savefig(io.BytesIO())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_judged_batch_stays_text(text):
     batch = JudgedBatch({text: {text: judged(text, flags=(text,))}}, {text: {text: judged(text, math.nan, status=text)}}, text)
     read(batch.html())
+    score_figure(batch.rows, text).savefig(io.BytesIO())
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")

@@ -21,6 +21,7 @@ from humanlm.rewards.judges import RuleJudge
 from humanlm.models.client import Ledger, LLMError, ScriptedClient
 from humanlm.rewards.scoring import LLMJudge, candidate_score
 from humanlm.data.trajectory import Score
+import warm
 
 PROBES = load_probes()
 WORTH = {"match": 0.9, "paraphrase": 0.85, "weaker": 0.45, "padded": 0.45, "negation": 0.1, "off": 0.05}
@@ -210,7 +211,7 @@ def test_bad_probe_files_are_named(tmp_path, text, message):
 # ---- the command
 
 def command(*line, cwd=None):
-    return subprocess.run([sys.executable, "-m", "humanlm.judges", *line], capture_output=True, text=True, cwd=cwd, timeout=600)
+    return warm.run("-m", "humanlm.judges", *line, cwd=cwd or ".")
 
 
 def test_command_prints_a_table_and_keeps_json(tmp_path):

@@ -1,5 +1,5 @@
 "A model behind an OpenAI-compatible address: real HTTP on loopback, a real (tiny, random) model, real clients."
-import asyncio, http.client, json, os, signal, socket, stat, subprocess, sys, threading, time
+import asyncio, http.client, json, os, re, signal, socket, stat, sys, threading, time
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serve import main
 from humanlm.serving.service import ServeConfig, Service, serving
 from humanlm.serving.vllm import vllm_command
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
@@ -315,34 +316,26 @@ def test_odd_texts_come_through(url):
 
 # ---- the command
 
-ENV = os.environ | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-
-
-class Running:
+class Running(warm.Process):
     "`python -m humanlm.serve`, as somebody would start it"
     def __init__(self, *args, **env):
-        self.process = subprocess.Popen([sys.executable, "-m", "humanlm.serve", *map(str, args), "--serve.port", "0"], text=True,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENV | env, cwd=ROOT)
-        self.said = []
-        for text in self.process.stdout:
-            self.said.append(text)
-            if "answers at" in text: break
-        else: raise AssertionError("".join(self.said))
-        self.url = text.split("answers at ")[1].split()[0]
+        super().__init__("-m", "humanlm.serve", *args, "--serve.port", "0", cwd=ROOT, env=os.environ | env)
+        while not (said := re.search(r"answers at (\S+)\s", self.stdout)):
+            assert self.poll() is None, self.stdout + self.stderr
+            time.sleep(0.02)
+        self.url = said[1]
 
     def end(self, sign) -> int:
-        self.process.send_signal(sign)
-        return self.process.wait(30)
+        self.send_signal(sign)
+        return self.wait(30)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_serves_until_it_is_told_to_stop(folder, sign):
-    server = Running("--model.name", folder)
-    try:
+    with Running("--model.name", folder) as server:
         them = OpenAI(base_url=server.url, api_key="none")
         assert complete(them, temperature=0).model == "tram"
-    finally: code = server.end(sign)
-    assert code == 0 and "Traceback" not in server.process.stdout.read()
+        assert server.end(sign) == 0 and "Traceback" not in server.stdout + server.stderr
 
 
 def test_a_port_in_use_is_said_at_once(folder, capsys):
@@ -383,9 +376,8 @@ def lives(pid: int) -> bool:
 @pytest.mark.parametrize("name, sign", [("tram", signal.SIGTERM), ("adapter", signal.SIGKILL)])
 def test_vllm_writes_what_transformers_would_and_ends_with_us(folder, stub, tmp_path, name, sign):
     model = folder.with_name(name)
-    server = Running("--model.name", model, "--serve.engine", "vllm", HUMANLM_VLLM=stub)
-    pid = int((tmp_path / "pid").read_text())
-    try:
+    with Running("--model.name", model, "--serve.engine", "vllm", HUMANLM_VLLM=stub) as server:
+        pid = int((tmp_path / "pid").read_text())
         them, ours = OpenAI(base_url=server.url, api_key="none"), Service(SimulatorClient(model), name)
         for more in ({"level": "stance"}, {"level": "response"}):
             body = {"model": name, "messages": TALK, "n": 2, "seed": 4, "temperature": 1.0} | more
@@ -394,7 +386,7 @@ def test_vllm_writes_what_transformers_would_and_ends_with_us(folder, stub, tmp_
             assert [c.message.content for c in there.choices] == [u.text for u in here.said]
             assert (there.usage.prompt_tokens, there.usage.completion_tokens) == (here.tokens_in, here.tokens_out)
         assert lives(pid)
-    finally: server.end(sign)
+        server.end(sign)
     until(lambda: not lives(pid))
 
 

@@ -1,6 +1,5 @@
 "Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
 import re
-import os, subprocess, sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ from humanlm.rewards.scoring import JudgeError
 from humanlm.serving.talk import said_text, typed, Talk, TalkWidget
 from humanlm.talk import TalkConfig, converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read
+import warm
 
-ROOT = Path(__file__).resolve().parents[2]
 WORLD = make_world(WorldConfig(users=36, replies_per_user=12))
 EXAMPLES = [e for e in WORLD.examples if e.split == "test"][:3]
 EXAMPLE = EXAMPLES[0]
@@ -176,9 +175,7 @@ def run(tmp_path_factory):
 
 
 def test_the_command_brings_rows_and_judge_of_the_run(run, monkeypatch):
-    command = [sys.executable, "-m", "humanlm.talk", "--model.name", "mini"]
-    done = subprocess.run(command, input="0\nWhy?\n", capture_output=True, text=True, cwd=run.parent.parent, timeout=120,
-                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    done = warm.run("-m", "humanlm.talk", "--model.name", "mini", stdin="0\nWhy?\n", cwd=run.parent.parent)
     assert done.returncode == 0, done.stderr
     assert EXAMPLE.reply[:30] in done.stdout and "judge           oracle" in done.stdout and done.stdout.count("stance  ") >= 2
 

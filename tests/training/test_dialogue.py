@@ -1,12 +1,11 @@
 """Dialogues as one line of tokens: what is trained on, what follows a turn, where they end, and how processes keep step."""
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate.utils import gather_object
+
+import warm
 
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
@@ -176,8 +175,5 @@ open({out!r} + f"-{{process}}", "w").close()
 def test_two_processes_keep_step_where_one_has_nothing_left_to_ask_and_scale_over_both(tmp_path, vllm):
     script = tmp_path / "two.py"
     script.write_text(TWO.format(out=str(tmp_path / "c"), tests=str(Path(__file__).parent), vllm=vllm))
-    env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for done in warm.together(2, script): assert done.returncode == 0, done.stderr[-3000:]
     assert all((tmp_path / f"c-{i}").exists() for i in (0, 1))

@@ -1,15 +1,14 @@
 """One command for every system: a recipe outside the package trains, evaluates, resumes and reports; train names no system."""
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+import warm
 
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
 from humanlm.evaluation.measured import Measured, load_measured, load_results
@@ -26,9 +25,7 @@ STEPS = ["--rollout.num_prompts", "4", "--rollout.group_size", "4", "--trainer.m
 WORDS = ("level", "persona", "hierarchy", "judge", "person", "stance", "response")
 
 
-def humanlm(folder: Path, *argv: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "humanlm.train", *argv], cwd=folder, capture_output=True, text=True,
-                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+def humanlm(folder: Path, *argv: str): return warm.run("-m", "humanlm.train", *argv, cwd=folder)
 
 
 @pytest.fixture(scope="module")
