@@ -31,12 +31,12 @@ from ..rewards.judges import make_judge
 from ..rewards.scoring import Judge
 from ..training.experiment import Study, Trial
 from ..training.rollout import Policy, single_turn
-from ..worlds.mini import World, describe_all, expressed, read, uniform_states
+from ..worlds.mini import SyntheticWorld, describe_all, expressed, read, uniform_states
 from ..worlds.sources import load_data
 
 # %% ../../nbs/studies/04_thoughts.ipynb #dice_thoughts
 def dice_thoughts(
-    world: World,
+    world: SyntheticWorld,
     examples: Sequence[Example],
     seed: int = 0,
 ) -> list[dict[str, str]]:  # level → description, one per example
@@ -233,7 +233,7 @@ class AlignmentStudy(Study):
         told = [told_file(trial.folder, arm, kind) for arm in thinkers(trial.settings) for kind in ("dice", "truth")]
         return trial.settings.data.source != "miniworld" or all(path.exists() for path in told)
 
-    def held_out(self, s: Settings, judge: str = "test_judge") -> tuple[list[Example], World | None, Judge]:
+    def held_out(self, s: Settings, judge: str = "test_judge") -> tuple[list[Example], SyntheticWorld | None, Judge]:
         "Read what was tested on, and make a judge"
         data = load_data(s)
         return data.split(s.eval.split), data.world, make_judge(getattr(s, judge), data.world, s.hierarchy.load())
@@ -271,7 +271,7 @@ class AlignmentStudy(Study):
         return {"note": load_data(s).notes, "judges": {"training": s.judge.model, "test": s.test_judge.model}, "training_judge": rounded(rows)}
 
 
-def reference_evaluations(world: World | None, examples: Sequence[Example], levels: Sequence[str], judge: Judge) -> dict[str, list[Evaluation]]:
+def reference_evaluations(world: SyntheticWorld | None, examples: Sequence[Example], levels: Sequence[str], judge: Judge) -> dict[str, list[Evaluation]]:
     "Judge what the predictors say that need no model"
     texts = reference_texts(world, examples) if world else {}
     return {name: run_sync(judge_texts(examples, [{level: row[level] for level in levels} for row in rows], judge)) for name, rows in texts.items()}
