@@ -29,14 +29,17 @@ from .serving.card import HubConfig, model_card, needs_merging
 def merge(
     place: str | Path,  # a run, or a model's folder
     config: HubConfig,
-) -> Path:  # the folder of the plain model
-    "Merge the adapter of a model into its base"
+    dry_run: bool = False,
+) -> str:  # what was done
+    "Merge the adapter of a model into its base, or say what would be merged"
     if not config.out:
         raise ConfigError("Where to? Give --hub.out FOLDER.")
     model, own, _ = how_to_ask(place)
     if Path(config.out).exists() and any(Path(config.out).iterdir()):
         raise ConfigError(f"{config.out} is not empty. Name a new folder with --hub.out.")
-    return merge_adapter(model, config.out, own.get("dtype", "float32"))
+    if dry_run:
+        return f"would merge {model} into {config.out}"
+    return f"merged into {merge_adapter(model, config.out, own.get('dtype', 'float32'))}"
 
 # %% ../nbs/84_hub.ipynb #publishable
 @contextmanager
@@ -166,7 +169,7 @@ def merge_command(
 ) -> None:
     "Make a plain model of one with an adapter: `humanlm hub merge RUN --hub.out FOLDER`"
     place, s = _chosen(argv, merge_command.__doc__)
-    print(f"would merge {find_model(place, run_settings(place))} into {s.hub.out}" if s.dry_run else f"merged into {merge(place, s.hub)}")
+    print(merge(place, s.hub, s.dry_run))
 
 
 def push_command(

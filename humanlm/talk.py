@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .alignment.contract import ModelChoice, find_model, run_folder, run_settings
+from .alignment.contract import ModelChoice, how_to_ask, run_folder, run_settings
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require
 from .core.commands import command
@@ -134,7 +134,7 @@ def main(
     place, named = s.model.place, any(flag.startswith("--judge.") for flag, *_ in cut_line(argv).flags)
     examples = run_examples(place)
     if s.dry_run:
-        print(f"model       {find_model(place, run_settings(place))}\nrows        {len(examples):,} held out")
+        print(f"model       {how_to_ask(place)[0]}\nrows        {len(examples):,} held out")
         return 0
     judge = run_judge(place, s.judge if named else None) if s.talk.judge and examples else None
     converse(Talk(SimulatorClient(place, s.model.dtype), examples, judge), s.talk)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..core.config import read_yaml
 from ..core.basics import DataError, jsonl_rows, shorten
-from ..core.html import table_cell
+from ..core.html import Table
 from ..core.stats import number_text
 from ..evaluation.measured import ALL
 
@@ -112,9 +112,9 @@ def paper_tables(
     return "\n\n".join([response_table(measured), *(state_table(m) for m in measured), notes(measured)])
 
 
-def _line(name: str, values: Sequence[float | None]) -> str:
-    shown = [number_text(v, ".1f") for v in values]
-    return f"| {' | '.join([table_cell(name, 40), *shown])} |"
+def _table(head: Sequence[str], lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
+    "Give a line its mean, and all of them as a table"
+    return Table((*head, "mean"), [[shorten(name, 40), *(number_text(v, ".1f") for v in (*values, _mean(values)))] for name, values in lines]).markdown()
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -132,9 +132,7 @@ def response_table(
             for name in dict.fromkeys(name for m in measured for name in m.models)]
     found = {(r.model, r.dataset): r.value for r in published()["rows"] if r.metric == "response_alignment" and r.dataset in same}
     theirs = [(f"{name} (paper)", [found.get((name, m.dataset)) for m in measured]) for name in dict.fromkeys(model for model, _ in found)]
-    head = ["response alignment x 100", *(m.dataset for m in measured), "mean"]
-    rule = "| --- |" + " --: |" * (len(measured) + 1)
-    return "\n".join([f"| {' | '.join(head)} |", rule, *(_line(name, [*v, _mean(v)]) for name, v in ours + theirs)])
+    return _table(["response alignment x 100", *(m.dataset for m in measured)], ours + theirs)
 
 
 def state_table(
@@ -145,9 +143,7 @@ def state_table(
     ours = [(name, [measured.means.get((name, metric, level)) for level in STATE_COLUMNS]) for name in measured.models]
     found = {(r.model, r.level): r.value for r in published()["rows"] if (r.metric, r.dataset, same) == (metric, measured.dataset, True)}
     theirs = [(f"{name} (paper)", [found.get((name, level)) for level in STATE_COLUMNS]) for name in dict.fromkeys(model for model, _ in found)]
-    head = [f"states in replies x 100: {measured.dataset}", *STATE_COLUMNS, "mean"]
-    rule = "| --- |" + " --: |" * (len(STATE_COLUMNS) + 1)
-    return "\n".join([f"| {' | '.join(head)} |", rule, *(_line(name, [*v, _mean(v)]) for name, v in ours + theirs)])
+    return _table([f"states in replies x 100: {measured.dataset}", *STATE_COLUMNS], ours + theirs)
 
 # %% ../../nbs/alignment/04_published.ipynb #notes
 def notes(

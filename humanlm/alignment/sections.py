@@ -7,7 +7,7 @@ __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'TOY', 'UNREAD', 
            'evaluations', 'held_out', 'importance_bars', 'scatter', 'rewarded_levels', 'reward_curves', 'statement',
            'judge_of_test', 'models_of', 'state_mean', 'pick_examples', 'completions_html', 'readable', 'within_limits',
            'run_limits', 'reply_words', 'form_html', 'paper_html', 'importance_section', 'examples_section',
-           'training_section', 'audit_html', 'demo_picture']
+           'training_section', 'audit_html']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -20,14 +20,14 @@ from typing import Any
 
 from .evaluation import Evaluation, load_evaluations
 from .published import paper_tables, read_measured
-from ..core.basics import ConfigError, DataError, HumanLMError, atomic_path, read_jsonl, shorten
+from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
 from ..data.records import Example, load_examples
 from ..data.viz import example_html, score_mark, spread
 from ..evaluation import report
 from humanlm.evaluation.report import (
-    PALE, Names, RunFolder, Section, average, axes_of, curve, draw_curve, label, legend, missing, number, results_bars, shown_of,
-    stages_of, standard_sections,
+    PALE, Names, RunFolder, Section, average, axes_of, curve, draw_curve, label, legend, missing, number,
+    results_bars, stages_of, standard_sections,
 )
 from ..evaluation.measured import ALL, Importance, Result
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
@@ -396,20 +396,3 @@ def _sections() -> dict[str, Section]:
 
 
 SECTIONS = _sections()  # anchor → title, the line below it, what draws it
-
-# %% ../../nbs/alignment/05_sections.ipynb #demo_picture
-def demo_picture(
-    folder: str | Path,  # of a finished run
-    path: str | Path,  # .svg or .png
-) -> Path:
-    "Draw state alignment by level for the trained models of a run, between chance and ceiling"
-    run = RunFolder(folder)
-    shown = shown_of(run.results.rows, "state_alignment", NAMES)
-    models = [name for name in shown.models if name != "base"] or shown.models
-    source, judge = run.config.get("data", {}).get("source"), judge_of_test(run.config)
-    world = {"miniworld": "synthetic world", "threads": "real discussions"}.get(source, "prepared rows")
-    title = f"State alignment: {world}, {judge} judge, {shown.n} held-out replies, 95 % intervals"
-    figure = results_bars(run.results.rows, "state_alignment", models, title, NAMES)
-    with atomic_path(path) as new:
-        figure.savefig(new, dpi=100, facecolor="white")
-    return Path(path)

@@ -9,7 +9,6 @@ __all__ = ['Said', 'ROLES', 'as_persona', 'as_context', 'Utterance', 'read_utter
 
 # %% ../../nbs/alignment/08_simulator.ipynb #imports
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -256,7 +255,7 @@ class SimulatorClient(Client):
         ready = isinstance(model, PolicySetup)
         super().__init__(f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options)
         self.place, self.dtype = None if ready else ModelChoice(str(model)).place, dtype
-        self.setup = model if ready else _setup(self.name, self.place)
+        self.setup = model if ready else _loaded(self.name, lambda: how_to_ask(self.place))[2]
         self.write, self._lock = RowWriter(self.setup.policy) if ready else None, threading.Lock()
 
     @property
@@ -315,14 +314,6 @@ def drawn_as(
 def _at(level, completion, row, hierarchy):
     said = read_utterance(completion, row, level, hierarchy.strict)
     return said if level == row["level"] else said._replace(thought="")
-
-
-def _setup(name, place):
-    found, _, setup = _loaded(name, lambda: how_to_ask(place))
-    on_hub = re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(found)) and not Path(found).parent.exists()
-    if on_hub or any((Path(found) / file).is_file() for file in ("config.json", "adapter_config.json")): return setup
-    raise LLMError("unknown model", f"{name}: no model lies in {place}. Give a run (its folder, or its name below runs/), "
-                   "a model's folder, or ORG/NAME of the Hub.")
 
 
 def _loaded(name, load):

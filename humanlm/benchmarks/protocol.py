@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROMPT', 'Measure', 'mean_of', 'confusion', 'class_f1', 'weighted_f1', 'correlation_of', 'scored', 'by_group',
-           'natural', 'joint', 'interval', 'Difference', 'shared', 'difference', 'Extra', 'Benchmark']
+           'natural', 'joint', 'interval', 'Difference', 'shared', 'difference', 'Extra', 'BenchmarkFile', 'Benchmark']
 
 # %% ../../nbs/benchmarks/02_protocol.ipynb #import-math-import-re
 import math
@@ -249,19 +249,11 @@ def _checked(row: dict) -> dict:
         raise DataError(f"index must be a number or text, got {shorten(repr(row['index']))}.")
     return row
 
-# %% ../../nbs/benchmarks/02_protocol.ipynb #Benchmark
-class Benchmark:
-    "Questions of one kind, with their rules"
+# %% ../../nbs/benchmarks/02_protocol.ipynb #BenchmarkFile
+class BenchmarkFile:
+    "A file of questions: where it lies, and how its rows become items"
     name = ""               # on the command line
-    title = ""              # in reports
     file = ""               # where it usually lies below the data folder
-    task = ""               # which hints a parser of social contexts gets
-    label = "Story"         # what the source text is called
-    advice = ""             # what to bear in mind, for prompts
-    wish = "Answer with the letter of one option."
-    simulation = ""         # who is asked when the people of the text are simulated; empty: nobody
-    rules: Sequence[str] = ("correct",)          # names of its scores, the main one first
-    breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups that a report shows, alone or together
     options: Mapping[str, Any] = {}              # what `load` can be told, with defaults; a tuple takes several values
     allowed: Mapping[str, Sequence[str]] = {}    # the values that an option may have
 
@@ -293,6 +285,18 @@ class Benchmark:
         chosen, table = {**self.options, **self.checked(options)}, self.rows(Path(path))
         rows = [(where, _named(row, n)) for n, (where, row) in enumerate(table.rows)]
         return collect(rows, lambda row: self.items(_checked(row), **chosen), table.problems, str(path))
+
+# %% ../../nbs/benchmarks/02_protocol.ipynb #Benchmark
+class Benchmark(BenchmarkFile):
+    "Questions of one kind, with their rules"
+    title = ""              # in reports
+    task = ""               # which hints a parser of social contexts gets
+    label = "Story"         # what the source text is called
+    advice = ""             # what to bear in mind, for prompts
+    wish = "Answer with the letter of one option."
+    simulation = ""         # who is asked when the people of the text are simulated; empty: nobody
+    rules: Sequence[str] = ("correct",)          # names of its scores, the main one first
+    breakdowns: Sequence[tuple[str, ...]] = (("question type",),)  # groups that a report shows, alone or together
 
     def source_text(self, item: BenchmarkItem) -> str:
         "Give what a parser of social contexts reads"

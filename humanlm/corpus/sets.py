@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SETS', 'KEPT', 'CHUNK', 'REPEATED', 'PARQUET', 'SetsConfig', 'sets_checks', 'Voices', 'Shard', 'shards', 'new_note',
-           'Writer', 'write_all']
+           'add_thoughts', 'SetFiles', 'Writer', 'write_all']
 
 # %% ../../nbs/corpus/09_sets.ipynb #import-json-from-collections
 import json
@@ -143,6 +143,40 @@ def new_note() -> dict[str, Any]:
     "What is noted while a file is written: rows, those that describe nobody, rows left out and their fates, ids of tests, what failed"
     return {"rows": 0, "undescribed": 0, "out": [], "ids": [], "lost": []}
 
+# %% ../../nbs/corpus/09_sets.ipynb #add_thoughts
+def add_thoughts(
+    rows: list[Made],
+    thinker: ChatClient | None,  # None: rules
+    lost: list[list[str]],       # what failed is added here
+) -> list[Made]:
+    "Add thoughts; a failure that would repeat itself stops the build"
+    examples, about = [r.example for r in rows], [r.voice.about for r in rows]
+    if thinker: found = run_sync(ask_thoughts(thinker, examples, about))
+    else: found = [rule_thought(e, text) for e, text in zip(examples, about)]
+    lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
+    if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None): raise stop
+    return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
+
+# %% ../../nbs/corpus/09_sets.ipynb #SetFiles
+class SetFiles(ExitStack):
+    "The files of a shard, one per set, whole or absent; beside the first of a split lies a sample"
+    def __init__(self, folder: Path, shard: Shard):
+        super().__init__()
+        self.folder, self.shard, self.files = folder, shard, {}
+
+    def append(self, name: str, columns: dict) -> None:
+        "Append a row group to the file of a set"
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+        table, folder = pa.table(columns), self.folder / name
+        if name not in self.files:
+            path = self.enter_context(atomic_path(folder / f"{self.shard.name}.parquet"))
+            self.files[name] = self.enter_context(ParquetWriter(path, table.schema, **PARQUET))
+            if not self.shard.number:
+                first = json.dumps(table.slice(0, 10).to_pylist(), indent=1, ensure_ascii=False)
+                atomic_write(folder / f"{self.shard.split}.sample.json", first + "\n")
+        self.files[name].write_table(table)
+
 # %% ../../nbs/corpus/09_sets.ipynb #Writer
 class Writer:
     "Fetches entries, makes rows of them and writes files"
@@ -181,24 +215,14 @@ class Writer:
             made["thinking_sft"] = sft_columns([r for r in rows if r.thought or not thinks], self.hierarchy, True)
         return made
 
-    def thoughts(self, rows: list[Made], lost: list[list[str]]) -> list[Made]:
-        "Add thoughts; what failed is listed"
-        examples, about = [r.example for r in rows], [r.voice.about for r in rows]
-        if self.thinker: found = run_sync(ask_thoughts(self.thinker, examples, about))
-        else: found = [rule_thought(e, text) for e, text in zip(examples, about)]
-        lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
-        if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None): raise stop
-        return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
-
     def write(self, shard: Shard) -> dict:
         "Write one file per set; give the note on what went in"
         note = new_note()
-        with ExitStack() as files:
-            sinks: dict[str, Any] = {}
+        with SetFiles(self.folder, shard) as files:
             for i in range(0, len(shard.rows), CHUNK):
                 rows = self._chunk(shard, shard.rows[i:i + CHUNK], note)
                 for name, columns in self.tables(rows, shard.split).items() if rows else ():
-                    self._put(name, columns, shard, sinks, files)
+                    files.append(name, columns)
         return note
 
     def _chunk(self, shard, chosen, note):
@@ -209,25 +233,12 @@ class Writer:
             made = self.row(entry, place, shard.split, order, shard.start + note["rows"] + len(rows))
             if isinstance(made, str): note["out"].append([r, made])
             else: rows.append(made)
-        if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = self.thoughts(rows, note["lost"])
+        if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = add_thoughts(rows, self.thinker, note["lost"])
         hierarchy = self.lossy if shard.split.endswith("_dropout") else self.hierarchy
         note["undescribed"] += sum(not is_described(r, hierarchy) for r in rows)
         note["rows"] += len(rows)
         note["ids"] += [r.entry.id for r in rows] if shard.split != "train" else []
         return rows
-
-    def _put(self, name, columns, shard, sinks, files):
-        "Append a row group to the file of a set"
-        import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter
-        table, folder = pa.table(columns), self.folder / name
-        if name not in sinks:
-            path = files.enter_context(atomic_path(folder / f"{shard.name}.parquet"))
-            sinks[name] = files.enter_context(ParquetWriter(path, table.schema, **PARQUET))
-            if not shard.number:
-                first = json.dumps(table.slice(0, 10).to_pylist(), indent=1, ensure_ascii=False)
-                atomic_write(folder / f"{shard.split}.sample.json", first + "\n")
-        sinks[name].write_table(table)
 
 # %% ../../nbs/corpus/09_sets.ipynb #write_all
 def write_all(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ALL', 'Result', 'Paired', 'level_intervals', 'result_rows', 'paired_rows', 'Importance', 'importance_rows',
-           'results_table', 'means_table', 'paired_table', 'importance_table', 'Measured', 'save_measured',
-           'load_measured', 'score_table', 'Results', 'check_same', 'results', 'save_results', 'load_results']
+           'results_table', 'means_table', 'paired_table', 'Measured', 'save_measured', 'load_measured', 'score_table',
+           'Results', 'check_same', 'results', 'save_results', 'load_results']
 
 # %% ../../nbs/evaluation/02_measured.ipynb #exported-imports
 import json
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
-from ..core.html import table_cell
+from ..core.html import Table
 from humanlm.core.stats import (
     Bootstrap, Interval, association, known_mean, number_text, p_text, percentile_interval, range_text, signed_rank,
 )
@@ -148,15 +148,6 @@ def importance_rows(
     found = {level: association(x, replies, clusters=contexts, seed=seed, resamples=resamples) for level, x in states.items()}
     return [Importance(model, metric, level, p.n, *p[:3], *s[:3]) for level, (p, s) in found.items()]
 
-# %% ../../nbs/evaluation/02_measured.ipynb #_number
-def _markdown(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
-    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *body]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
-
-
-def _name(text: str) -> str:
-    return table_cell(text, 40)
-
 # %% ../../nbs/evaluation/02_measured.ipynb #results_table
 def results_table(
     rows: Sequence[Result],  # of any models and levels
@@ -170,9 +161,9 @@ def results_table(
     def line(model):
         overall = found[model, ALL]
         means = [number_text(found[model, level].mean) if (model, level) in found else "–" for level in levels]
-        return [_name(model), overall.n, number_text(overall.mean), range_text(overall.low, overall.high), *means]
+        return [shorten(model, 40), overall.n, number_text(overall.mean), range_text(overall.low, overall.high), *means]
 
-    return _markdown([metric, "n", ALL, "95 % interval", *levels], [line(m) for m in models])
+    return Table((metric, "n", ALL, "95 % interval", *levels), [line(m) for m in models]).markdown()
 
 # %% ../../nbs/evaluation/02_measured.ipynb #means_table
 def means_table(
@@ -184,8 +175,8 @@ def means_table(
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
     def cell(r): return "–" if r is None else f"{number_text(r.mean)} ({range_text(r.low, r.high)})"
-    lines = [[_name(m), *(cell(found.get((m, metric))) for metric in metrics)] for m in dict.fromkeys(m for m, _ in found)]
-    return _markdown([title, *map(_name, metrics)], lines)
+    lines = [[shorten(m, 40), *(cell(found.get((m, metric))) for metric in metrics)] for m in dict.fromkeys(m for m, _ in found)]
+    return Table((title, *metrics), lines).markdown()
 
 # %% ../../nbs/evaluation/02_measured.ipynb #paired_table
 def paired_table(
@@ -201,22 +192,9 @@ def paired_table(
         clear = "yes" if (p.low or 0) > 0 or (p.high or 0) < 0 else "no"
         test = [p_text(p.p), number_text(p.effect, "+.2f")] if tested else []
         numbers = number_text(p.diff, "+.2f"), range_text(p.low, p.high, "+.2f")
-        return [f"{_name(p.a)} − {_name(p.b)}", _name(p.metric), p.n, *numbers, clear, *test]
+        return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", p.metric, p.n, *numbers, clear, *test]
     head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", *(["Wilcoxon p", "effect"] if tested else [])]
-    return _markdown(head, [line(p) for p in shown])
-
-# %% ../../nbs/evaluation/02_measured.ipynb #importance_table
-def importance_table(
-    rows: Sequence[Importance],
-    metric: str = "reply_state_alignment",  # of the states
-) -> str:  # markdown
-    "Show Pearson's correlation of reply and state: a line per model, a column per state"
-    found = {(r.model, r.level): r for r in rows if r.metric == metric}
-    models, levels = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
-
-    def cell(r): return "–" if r is None else f"{number_text(r.pearson, '+.2f')} ({range_text(r.low, r.high, '+.2f')})"
-    lines = [[_name(m), *(cell(found.get((m, level))) for level in levels)] for m in models]
-    return _markdown(["correlation with the reply", *levels], lines)
+    return Table(head, [line(p) for p in shown]).markdown()
 
 # %% ../../nbs/evaluation/02_measured.ipynb #Measured
 class Measured(NamedTuple):

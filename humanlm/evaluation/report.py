@@ -445,11 +445,11 @@ def _pair_line(p: Paired, most: float, parted: bool) -> list[object]:
 
 def _whisker(p: Paired, most: float) -> Html:
     "Draw an interval and its mean around zero"
-    low, mid, high = (f"{110 + 104 * v / most:.1f}" for v in (p.low, p.diff, p.high))
-    zero = tag("path", d="M110 0V14", stroke="currentColor", opacity=".4")
+    low, mid, high = (f"{70 + 66 * v / most:.1f}" for v in (p.low, p.diff, p.high))
+    zero = tag("path", d="M70 0V14", stroke="currentColor", opacity=".4")
     line = tag("path", d=f"M{low} 7H{high}", stroke="#2f76c9", stroke_width="1.5")
     dot = tag("circle", cx=mid, cy="7", r="2.5", fill="#2f76c9")
-    return tag("svg", zero, line, dot, width="220", height="14", viewBox="0 0 220 14")
+    return tag("svg", zero, line, dot, width="140", height="14", viewBox="0 0 140 14")
 
 # %% ../../nbs/evaluation/03_report.ipynb #headline
 def headline(
@@ -616,7 +616,9 @@ CSS = """
 .hl .scores td { min-width: 86px; text-align: center; }
 .hl .scores td small { color: inherit; opacity: .85; }
 .hl .scores td, .hl .scores th, .hl .pairs td { white-space: nowrap; }
+.hl .pairs td:first-child { white-space: normal; min-width: 140px; overflow-wrap: anywhere; }
 .hl .pairs svg { display: block; margin: 3px 0; }
+@media (max-width: 700px) { .hl figure { overflow-x: auto; } .hl figure svg { min-width: 640px; } }
 .hl .pairs tbody th { padding-top: 12px; }
 .hl .texts td, .hl .texts th { min-width: 130px; max-width: 240px; }
 .hl .texts td, .hl .texts small { overflow-wrap: anywhere; }

@@ -13,7 +13,7 @@ __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'CANDIDATE_FAULTS', 'JUDGE_RULES
 # %% ../../nbs/rewards/02_scoring.ipynb #import-asyncio-json-math
 import json, math, random, re, zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated, Any, Protocol

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, require, shorten, to_dict, to_json
 from ..core.commands import command
-from ..core.config import Settings, parse
+from ..core.config import Settings, cut_line, parse, read_yaml
 from ..core.plugins import load_plugin
 from humanlm.core.runs import (
     Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
@@ -31,7 +31,9 @@ from ..data.records import from_dict
 from ..evaluation.measured import load_measured, score_table
 from ..evaluation.outcome import ArmLog, Arms, Table, arm_logs, findings
 from .recipe import Recipe, find_recipe
-from .run import COMMON, check_settings, plan as run_plan, read_settings, recipe_name, start
+from humanlm.training.run import (
+    check_settings, groups_of, keep_memory, plan as run_plan, planned_stages, quiet_libraries, read_settings, recipe_name, start, with_methods,
+)
 
 # %% ../../nbs/training/09_experiment.ipynb #ExperimentConfig
 @dataclass(frozen=True)
@@ -62,8 +64,11 @@ def experiment_settings(
 ) -> tuple[Recipe, Settings]:
     "Find the recipe, and read its settings and those of an experiment"
     recipe = find_recipe(recipe_name(argv))
-    s = parse(COMMON | dict(recipe.groups) | {"experiment": ExperimentConfig, "variants": dict}, argv, about)
-    return recipe, s if s.run.methods is not None else s.changed(run={"methods": list(recipe.methods)})
+    s = with_methods(parse(groups_of(recipe) | {"experiment": ExperimentConfig, "variants": dict}, argv, about), recipe)
+    line = cut_line(argv)
+    files = [read_yaml(path) for path in line.files if path]
+    own = s.resume or line.has("--run.name") or any(f.keys() & {"experiment", "variants"} or (f.get("run") or {}).get("name") for f in files)
+    return recipe, s if own else s.changed(run={"name": f"{s.run.name}-experiment"})  # the folder of that name is a run's
 
 # %% ../../nbs/training/09_experiment.ipynb #Trial
 class Trial(NamedTuple):
@@ -129,7 +134,7 @@ class Study:
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared"
-        return ["base", *s.run.methods]
+        return ["base", *planned_stages(self.recipe, s)]
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name models that runs may share, each with all that it depends on"
@@ -200,7 +205,6 @@ def work(
     argv: Sequence[str],  # the settings file of one run
 ) -> None:
     "Be the process of one run: begin it or go on, then ask for more"
-    from humanlm.training.run import keep_memory, quiet_libraries
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     recipe, s = read_settings(["--config", argv[0], "--resume"])
     trial = Trial("", s.run.seed, s)
@@ -386,7 +390,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     trials, study = check_experiment(recipe, settings), study_of(recipe)
     starts = sum(twin(trial, trials, study) is trial for trial in trials)
     shared = f"{starts} cold starts, " if study.shared(trials[0].settings) else ""
-    methods = sum(len(trial.settings.run.methods) for trial in trials)
+    methods = sum(len(study.models(trial.settings)) - 1 for trial in trials)
     counts = f"{len(trials)} runs, {shared}{methods} trained models; {settings.experiment.workers} runs at once"
     head = [f"experiment          {counts}", f"outcome             {outcome_file(settings)}"]
     variants = {trial.variant: trial for trial in reversed(trials)}

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTIONS', 'groups_of', 'recipe_name', 'read_settings',
-           'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries', 'keep_memory',
-           'base_model', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room', 'lessons', 'learn',
-           'wandb_run', 'record', 'train_stage', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
-           'make_run', 'resume_ledgers', 'check_stages', 'start', 'table', 'show', 'fit', 'name_of', 'plan',
+           'with_methods', 'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries',
+           'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room',
+           'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
+           'make_run', 'resume_ledgers', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'planned_stages',
            'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
@@ -68,14 +68,12 @@ def read_settings(
     "Find the recipe and read the settings; `ConfigError` lists every problem"
     recipe = find_recipe(recipe_name(argv))
     settings = parse(groups_of(recipe), argv, about)
-    return recipe, recipe.settle(_with_methods(settings, recipe))
+    return recipe, recipe.settle(with_methods(settings, recipe))
 
 
-def _with_methods(settings, recipe):
-    run = settings.run
-    if run.methods is not None:
-        return settings
-    return settings.changed(run={"methods": list(recipe.methods)})
+def with_methods(settings: Settings, recipe: Recipe) -> Settings:
+    "Fill in what the recipe trains where nothing is said"
+    return settings.changed(run={"methods": list(recipe.methods)}) if settings.run.methods is None else settings
 
 # %% ../../nbs/training/07_run.ipynb #Run
 @dataclass
@@ -184,18 +182,16 @@ def keep_memory() -> None:
             mallopt(option, value)
 
 # %% ../../nbs/training/07_run.ipynb #base_model
-def base_model(run: Run) -> tuple[Any, Any]:  # model, tokenizer
-    "Build or load the base model, and keep it as `base`"
+def make_base(run: Run) -> None:
+    "Build or load the base model, and keep it as `base`, unless it is there"
     from humanlm.models.weights import make_model
     if run.has_model("base"):
-        return run.load("base")
+        return
     texts, tags = run.recipe.vocabulary(run)
     if run.settings.model.name == "tiny" and not texts:
         raise ConfigError(f"A tiny model learns its tokenizer from texts, and the recipe {type(run.recipe).__name__} gives none. Write its method "
                           "vocabulary, or name a model with --model.name.")
-    made = make_model(run.settings.model, texts, tags, run.settings.run.seed)
-    keep_model(run, "base", *made)
-    return made
+    keep_model(run, "base", *make_model(run.settings.model, texts, tags, run.settings.run.seed))
 
 
 def keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
@@ -328,29 +324,20 @@ def record(run: Run, state: str) -> None:
         save_record(run.folder, run_record(run.settings, run.work.fingerprint, run.stages, state, **notes))
 
 # %% ../../nbs/training/07_run.ipynb #run_stages
-def train_stage(run: Run, stage: Stage) -> None:
-    "Train one stage from the weights it starts with, and keep the model under its name"
-    if stage.start == "base":
-        model, tokenizer = base_model(run)
-        model = with_adapter(run, model)
-    else:
-        model, tokenizer = run.load(stage.start)
-    stage.train(run, stage.name, model, tokenizer)
-    keep_model(run, stage.name, model, tokenizer)
-
-
 def run_stages(run: Run) -> Results | None:
     "Run every stage that is not done yet; the results, which the first process alone makes"
     record(run, "started")
     run.recipe.begin(run)
-    if not run.has_model("base"):
-        base_model(run)
+    make_base(run)
     for stage in run.recipe.stages(run):
         if run.has_model(stage.name):
             print(f"{stage.name}: done before", flush=True)
             continue
         with run.stages(stage.name), wandb_run(run, stage.name):
-            train_stage(run, stage)
+            model, tokenizer = run.load(stage.start)
+            model = with_adapter(run, model) if stage.start == "base" else model
+            stage.train(run, stage.name, model, tokenizer)
+            keep_model(run, stage.name, model, tokenizer)
         record(run, "started")
     if is_main_process():
         with run.stages("evaluation"):
@@ -469,17 +456,12 @@ def _finish(run: Run) -> None:
         record(run, state)
 
 # %% ../../nbs/training/07_run.ipynb #show
-def table(recipe: Recipe, folder: Path) -> str:
-    "The tables of a finished run as text"
-    return aligned(recipe.tables(load_results(folder / "results.json").rows))
-
-
 def show(recipe: Recipe, settings: Settings, folder: Path) -> None:
     "Print the tables of a finished run; write its report where there is none"
     report = folder / "report.html"
     if settings.run.report and not report.exists():
         recipe.report(folder)
-    print(table(recipe, folder) + (f"\n\nreport: {report}" if report.exists() else ""))
+    print(aligned(recipe.tables(load_results(folder / "results.json").rows)) + (f"\n\nreport: {report}" if report.exists() else ""))
 
 # %% ../../nbs/training/07_run.ipynb #fit
 def fit(
@@ -495,7 +477,7 @@ def fit(
         settings = parse(groups_of(recipe), [*argv, "--resume"])
     elif recipe is None or isinstance(recipe, str):
         recipe = find_recipe(recipe or settings.run.recipe)
-    settings = recipe.settle(_with_methods(settings.changed(run={"recipe": name_of(recipe)}), recipe))
+    settings = recipe.settle(with_methods(settings.changed(run={"recipe": name_of(recipe)}), recipe))
     check_settings(recipe, settings)
     quiet_libraries()
     return start(recipe, settings, **given)
@@ -516,7 +498,21 @@ def _flags(groups: Mapping[str, Mapping]) -> list[str]:
 def plan(recipe: Recipe, settings: Settings) -> str:
     "Describe a run in words and numbers"
     s = settings
-    return "\n".join([f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", *recipe.plan(s)])
+    stages, own = planned_stages(recipe, s), recipe.plan(s)
+    lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {', '.join(stages)}"]
+    steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, max_steps(s))}"]
+    return "\n".join([*lines, *steps, *own])
+
+
+def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:
+    "Name the stages of a run that has not begun; `ConfigError` where a recipe would have to read its data to say so"
+    try:
+        stages = recipe.stages(Run(settings, Path(settings.run.out) / settings.run.name, recipe, Work()))
+    except AttributeError as e:
+        raise ConfigError(f"{type(recipe).__name__}.stages asks for what is not there before the data are read ({shorten(e)}). "
+                          "Let the names of the stages follow from run.settings.") from e
+    check_stages(recipe, stages)
+    return [stage.name for stage in stages]
 
 
 def step_plan(settings: Settings, steps: int) -> str:

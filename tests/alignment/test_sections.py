@@ -7,7 +7,7 @@ from pages import CHROMIUM, in_browser, read
 
 from humanlm.alignment.evaluation import Evaluation, save_evaluations
 from humanlm.alignment.sections import (
-    NAMES, SECTIONS, completions_html, demo_picture, reward_curves, statement, training_section,
+    NAMES, SECTIONS, completions_html, reward_curves, statement, training_section,
 )
 from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
@@ -258,8 +258,3 @@ def test_a_model_keeps_its_colour():
     assert len({NAMES.colour(name, list("abcd")) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_picture_for_the_readme(tmp_path, suffix):
-    path = demo_picture(make_run(tmp_path / "r"), tmp_path / f"demo.{suffix}")
-    assert 5_000 < path.stat().st_size < 150_000
-    if suffix == "svg": assert "synthetic world, oracle judge, 20 held-out replies" in path.read_text("utf-8")

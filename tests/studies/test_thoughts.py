@@ -31,5 +31,5 @@ def test_told_rows_hold_the_whole_thought_and_ask_for_the_reply():
     world = make_world(WorldConfig(users=24, replies_per_user=8))
     example = next(e for e in world.examples if e.split == "test")
     row, = told_rows([example], [{"belief": "luck decides most things"}], HierarchyConfig(thinking="hetero"))
-    assert parts_text(row["told"]) == "<belief>luck decides most things</think>"
+    assert parts_text(row["prefix"]) == "<belief>luck decides most things</think>"
     assert row["thinking"] and row["level"] == "response"

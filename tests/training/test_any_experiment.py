@@ -13,12 +13,12 @@ from humanlm.evaluation.measured import Measured, save_measured, ALL
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.training import experiment as experiments
 from humanlm.training.experiment import Study, gather, outcome, trials_of
-from humanlm.training.recipe import Recipe
+from humanlm.training.recipe import Recipe, Stage
 
 
 class Plain(Recipe):
     "A recipe that says nothing about experiments"
-    methods = ("ours",)
+    def stages(self, run): return [Stage("ours", "base", print)]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def finished(tmp_path):
     from humanlm.core.config import parse
     from humanlm.training.run import COMMON
     groups = COMMON | {"experiment": experiments.ExperimentConfig, "variants": dict}
-    settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--run.methods", "[ours]", "--experiment.seeds", "[0,1]"])
+    settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"])
     trials = trials_of(Plain(), settings)
     for trial in trials:
         for model, gain in (("base", 0.0), ("ours", 0.4), ("chance", 0.1)):
@@ -50,6 +50,15 @@ def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tm
     assert read.facts["references"] == ["chance"] and read.facts["arms"] == ["base", "ours"]
     assert [(s["tokens"], s["seconds"]) for s in read.facts["spent"] if s["arm"] == "ours"] == [(100, 2.0)] * 2
     assert read.facts["curves"][0]["reward"] == [0.25, 0.5] and "`python -m humanlm.experiment --config x.yaml`" in read.head()
+
+
+def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder_of_its_run(tmp_path, monkeypatch, capsys):
+    from humanlm.experiment import main
+    monkeypatch.chdir(tmp_path)
+    assert main(["--run.recipe", "tests.training.test_any_experiment:Plain", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 runs, 3 trained models" in shown and "stages              ours" in shown and "runs/run-experiment/summary.json" in shown
+    assert "100 steps of 8 prompts x 8 completions" in shown
 
 
 def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
