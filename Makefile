@@ -8,6 +8,7 @@ PYTHON ?= python3#      the interpreter that creates it, 3.11 or newer
 TORCH_INDEX ?=#         package index for torch only, e.g. https://download.pytorch.org/whl/cpu (no GPU: saves gigabytes)
 UV ?= $(shell command -v uv)# used instead of pip where it is found, because it is faster; make UV= ... takes pip
 BASE ?=#                make check BASE=COMMIT tells what changed since then; without it since main, or since the last commit
+WORKERS ?= 2#           processes that run tests; one more than cores fills the time in which tests wait
 FRESH ?=#               make demo FRESH=1 starts anew instead of resuming or showing the finished run
 ARGS ?=#                further options of the command, e.g. make demo ARGS='--run.seed 1'
 
@@ -29,13 +30,13 @@ check: $(MARK)-dev
 
 test: $(MARK)-dev
 	$(TITLE) "Notebooks"
-	@$(ENV) $(BIN)/nbdev_test --n-workers 2 --timing
+	@$(ENV) $(BIN)/nbdev_test --n-workers $(WORKERS) --timing
 	$(TITLE) "Tests of the package"
-	@$(ENV) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 numbers: $(MARK)-dev
 	$(TITLE) "Tests that compare numbers of trained models"
-	@$(ENV) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m numbers
+	@$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m numbers
 
 docs: $(MARK)-docs
 	$(TITLE) "Docs site"

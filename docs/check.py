@@ -58,7 +58,7 @@ def run(title: str, command: str, *words: str) -> bool:
 
 
 def main(commit: str = "") -> int:
-    house, pytest = rooms.pages(), ("pytest", "-n", "2", "--dist", "loadfile")
+    house, pytest = rooms.pages(), ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     found, commands = touched(changed(commit or base()), house)
     notebooks, tests = chosen(found, commands, house)
     passed = [run("The frame: export in sync, notebooks clean, links, the law of rooms, README", *pytest, "tests/project")]
