@@ -16,9 +16,9 @@ settings.load_profile("humanlm")
 
 # The files that take longest begin first, so that no process waits for another at the end (with --no-loadscope-reorder).
 LONG = """
-    commands/test_train alignment/test_modes commands/test_humanual commands/test_tom studies/test_comparison training/test_trainer
+    commands/test_train alignment/test_modes commands/test_tom studies/test_comparison training/test_trainer
     commands/test_experiment project/test_project rewards/test_faults alignment/test_sections commands/test_hub rewards/test_scoring
-    social/test_stories commands/test_parsers serving/test_service training/test_sft training/test_own_recipe models/test_cache
+    social/test_stories commands/test_parsers serving/test_service training/test_sft training/test_own_recipe models/test_cache commands/test_humanual
 """.split()
 
 

@@ -490,7 +490,7 @@ def faulty(server, kind):
     """Let the server break every answer after it was made; give what the client needs for it."""
     server.script = [(200, b'{"choices": [', {})] * 99 if kind == "half a body" else [(200, None, {"content-length": "99999"})] * 99
     server.delay = 1.5 if kind == "silence" else 0.0
-    return Limits(concurrency=4, timeout=0.6 if kind == "silence" else 2.0, attempts=4, backoff=0.001, breaker=0)
+    return Limits(concurrency=4, timeout=2.0 if kind == "half a body" else 0.6, attempts=4, backoff=0.001, breaker=0)
 
 
 @pytest.mark.parametrize("kind", ["half a body", "half an answer", "silence"])
