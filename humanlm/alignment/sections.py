@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'TOY', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS',
            'evaluations', 'held_out', 'importance_bars', 'scatter', 'rewarded_levels', 'reward_curves', 'statement',
-           'judge_of_test', 'models_of', 'state_mean', 'pick_examples', 'completions_html', 'readable', 'within_limits',
-           'run_limits', 'reply_words', 'form_html', 'paper_html', 'importance_section', 'examples_section',
-           'training_section', 'audit_html']
+           'judge_of_test', 'models_of', 'pick_examples', 'completions_html', 'readable', 'within_limits', 'run_limits',
+           'reply_words', 'form_html', 'paper_html', 'importance_section', 'examples_section', 'training_section',
+           'audit_html']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -194,23 +194,19 @@ def models_of(
     order = {r.model: i for i, r in enumerate(run.results.rows)}
     return sorted((m for m in evaluations(run) if m not in NAMES.references), key=lambda m: order.get(m, len(order)))
 
-# %% ../../nbs/alignment/05_sections.ipynb #state_mean
-def state_mean(
-    evaluation: Evaluation,
-) -> float:  # nan without any score
-    "Average the state scores of one example; the reply's score where no state was asked for"
-    found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
-    return average([score.value for score in found.values()])
-
 # %% ../../nbs/alignment/05_sections.ipynb #pick_examples
 def pick_examples(
     run: RunFolder,
     n: int = 4,
 ) -> list[tuple[Example, float]]:  # example, mean score of the last model
     "Choose held-out rows evenly from best to worst; rows without a score last"
+    def mean(evaluation):  # of the states; of the reply where no state was asked for
+        found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
+        return average([score.value for score in found.values()])
+
     by_id, models = {e.id: e for e in held_out(run)}, models_of(run)
     found = evaluations(run)[models[-1]] if models else {}
-    pairs = [(by_id[id], state_mean(e)) for id, e in found.items() if id in by_id]
+    pairs = [(by_id[id], mean(e)) for id, e in found.items() if id in by_id]
     return spread(sorted(pairs, key=lambda pair: (math.isnan(pair[1]), -pair[1], pair[0].id)), n)
 
 # %% ../../nbs/alignment/05_sections.ipynb #_read_from_reply

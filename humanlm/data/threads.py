@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIELDS', 'LINES', 'MERGE_GAP', 'LINK', 'STOPWORDS', 'HABITS', 'LENGTHS', 'DEMOGRAPHICS', 'HISTORY', 'FATES',
            'ColumnMap', 'column_map', 'sample_threads', 'Line', 'read_line', 'import_threads', 'in_time_order',
-           'Utterance', 'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features',
+           'ThreadTurn', 'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features',
            'line_features', 'Corpus', 'topics', 'marked_habits', 'write_persona', 'PersonaWriter', 'rename_speakers',
            'ThreadReport', 'Imported', 'context_path', 'thread_examples', 'load_threads']
 
@@ -210,12 +210,12 @@ MERGE_GAP = 10
 
 
 @dataclass(eq=False)
-class Utterance:
+class ThreadTurn:
     "What one person says before somebody else answers it"
     author: str
     lines: list[Message]
     kind: str  # "root" | "reply" | "own" (to oneself) | "lost" (all links gone)
-    parent: "Utterance | None" = None  # the turn it answers
+    parent: "ThreadTurn | None" = None  # the turn it answers
     answered: bool = False  # has somebody else answered it?
     fate: str = ""  # what became of it, see `FATES`
     last: int = 0  # place of its last line in the thread
@@ -234,11 +234,11 @@ class Utterance:
 def reply_turns(
     thread: Thread,        # with its lines in order
     gap: int = MERGE_GAP,  # largest distance, in lines, at which a line continues a turn
-) -> tuple[list[Utterance], Counter]:
+) -> tuple[list[ThreadTurn], Counter]:
     "Join the lines of a thread into turns, in order; beside them what was found on the way"
     turns, found, ids = [], Counter(), {m.id for m in thread.messages}
-    seen: dict[str, tuple[int, Utterance]] = {}  # line → place, turn
-    latest: dict[tuple[str, str], Utterance] = {}  # author, turn answered → the answer
+    seen: dict[str, tuple[int, ThreadTurn]] = {}  # line → place, turn
+    latest: dict[tuple[str, str], ThreadTurn] = {}  # author, turn answered → the answer
     for place, m in enumerate(thread.messages):
         known = [p for p in m.parents if p in seen]
         others = [p for p in known if not m.name or seen[p][1].author != m.name]
@@ -247,7 +247,7 @@ def reply_turns(
         if m.name and turn and not turn.answered and place - turn.last <= gap: turn.lines.append(m)
         else:
             kind = "reply" if others else "own" if known else "lost" if m.parents else "root"
-            turns.append(turn := Utterance(m.name, [m], kind, to))
+            turns.append(turn := ThreadTurn(m.name, [m], kind, to))
         if others: to.answered, latest[m.name, to.id] = True, turn
         if m.parents: found += _links(m.parents, known, ids)
         turn.last, seen[m.id] = place, (place, turn)
@@ -541,9 +541,9 @@ class Imported(NamedTuple):
 
 # %% ../../nbs/data/07_threads.ipynb #context_path
 def context_path(
-    turn: Utterance,  # a reply
+    turn: ThreadTurn,  # a reply
     most: int = 8,  # most turns; the root and the latest ones stay
-) -> list[Utterance]:  # root first, without the reply, empty turns left out
+) -> list[ThreadTurn]:  # root first, without the reply, empty turns left out
     "Follow a reply up its tree; of a longer path only the steps that are kept are walked"
     path, step = [], turn.parent
     while step and len(path) < most:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ExperimentConfig', 'experiment_settings', 'Trial', 'with_variant', 'trials_of', 'Study', 'study_of', 'measured_file',
            'twin', 'has_shared', 'copy_shared', 'work', 'Worker', 'worth_showing', 'start_worker', 'is_done',
-           'next_trial', 'run_all', 'gather', 'comparisons', 'logs_of', 'outcome', 'check_experiment', 'plan',
-           'outcome_file', 'run_experiment']
+           'next_trial', 'run_all', 'gather', 'comparisons', 'outcome', 'check_experiment', 'plan', 'outcome_file',
+           'run_experiment']
 
 # %% ../../nbs/training/09_experiment.ipynb #import-os-import-shutil
 import os
@@ -29,7 +29,7 @@ from humanlm.core.runs import (
 )
 from ..data.records import from_dict
 from ..evaluation.measured import load_measured, score_table
-from ..evaluation.outcome import ArmLog, Arms, Table, arm_logs, findings
+from ..evaluation.outcome import Arms, Table, arm_logs, findings
 from .recipe import Recipe, find_recipe
 from humanlm.training.run import (
     check_settings, groups_of, keep_memory, plan as run_plan, planned_stages, quiet_libraries, read_settings, recipe_name, start, with_methods,
@@ -98,13 +98,10 @@ def with_variant(
         raise ConfigError(f"variants.{variant}: {shorten(unknown[0])!r} is no group with settings. "
                           f"There are {', '.join(groups)}.")
     where = f"variants.{variant}"
-    return {**groups, **{name: _filled(groups[name], fields, f"{where}.{name}") for name, fields in changes.items()}}
-
-# %% ../../nbs/training/09_experiment.ipynb #_filled
-def _filled(group, fields, where):
-    if isinstance(group, dict):
-        return group | dict(fields)
-    return from_dict(type(group), to_dict(group) | dict(fields), where)
+    def filled(name, fields):
+        group = groups[name]
+        return group | dict(fields) if isinstance(group, dict) else from_dict(type(group), to_dict(group) | dict(fields), f"{where}.{name}")
+    return {**groups, **{name: filled(name, fields) for name, fields in changes.items()}}
 
 # %% ../../nbs/training/09_experiment.ipynb #trials_of
 def trials_of(
@@ -350,12 +347,6 @@ def comparisons(
     models = study.models(first.settings)
     return pairs + [(trial.arm(m), first.arm(m)) for trial in others for m in study.models(trial.settings) if m in models]
 
-
-def logs_of(trial: Trial, study: Study) -> list[ArmLog]:
-    "Read what the models of a run logged"
-    arms = {model: trial.arm(model) for model in study.models(trial.settings)}
-    return arm_logs(trial.folder, arms, trial.seed, read_record(trial.folder).get("seconds", {}))
-
 # %% ../../nbs/training/09_experiment.ipynb #outcome
 def outcome(
     settings: Settings,  # of the experiment
@@ -365,7 +356,10 @@ def outcome(
 ) -> dict:
     "Say what an experiment found, as plain data"
     s, first, record = settings.experiment, trials[0].settings, read_record(trials[0].folder)
-    found, logs = gather(trials, study), [log for trial in trials for log in logs_of(trial, study)]
+    found, logs = gather(trials, study), []
+    for trial in trials:
+        arms = {model: trial.arm(model) for model in study.models(trial.settings)}
+        logs += arm_logs(trial.folder, arms, trial.seed, read_record(trial.folder).get("seconds", {}))
     resamples = getattr(first.groups.get("eval"), "bootstrap", 2000)
     return {
         "schema_version": 1, "command": " ".join(["python -m humanlm.experiment", *argv]), "variants": dict(settings.variants),

@@ -7,7 +7,7 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'with_methods', 'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries',
            'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room',
            'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
-           'make_run', 'resume_ledgers', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'planned_stages',
+           'resume_ledgers', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'planned_stages',
            'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
@@ -380,6 +380,17 @@ def check_processes(settings: Settings) -> None:
             (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
             (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
 
+# %% ../../nbs/training/07_run.ipynb #resume_ledgers
+def resume_ledgers(
+    folder: Path,  # of a run, or of what else keeps a record
+    ledgers: Mapping[str, Ledger],  # caller → where it spends; "": everybody else
+) -> None:
+    "Count what was spent before a run was stopped as spent"
+    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
+        spender = ledgers.get(caller, ledgers.get(""))
+        if spender is not None:
+            spender.record(caller, model, usage)
+
 # %% ../../nbs/training/07_run.ipynb #make_run
 def make_run(
     recipe: Recipe,
@@ -400,17 +411,6 @@ def make_run(
     check_stages(recipe, recipe.stages(run))
     save_config(folder / "config.yaml", settings)
     return run
-
-
-def resume_ledgers(
-    folder: Path,  # of a run, or of what else keeps a record
-    ledgers: Mapping[str, Ledger],  # caller → where it spends; "": everybody else
-) -> None:
-    "Count what was spent before a run was stopped as spent"
-    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
-        spender = ledgers.get(caller, ledgers.get(""))
-        if spender is not None:
-            spender.record(caller, model, usage)
 
 
 def check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
