@@ -30,7 +30,7 @@ from humanlm.data.trajectory import load_trajectories
 
 EXAMPLES = sample_examples()[:4]
 NAMES = ("stance", "goal", "response")
-STEPS, STATE, REPLY, THOUGHT = 12, 14, 44, 50
+STEPS, STATE, REPLY, THOUGHT = 20, 14, 60, 70
 TINY = {
     "run": {"methods": list(MODES), "report": False}, "data": {"max_train": 60, "max_test": 4},
     "world": {"users": 36, "replies_per_user": 12},
@@ -38,7 +38,7 @@ TINY = {
     "hierarchy": {"levels": list(NAMES), "state_tokens": STATE, "response_tokens": REPLY, "thought_tokens": THOUGHT},
     "sft": {"lesson_steps": 60, "polite_steps": 10, "reply_steps": 4, "batch": 32},
     "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "oracle"}, "prefixes": {"threshold": 0.1},
-    "trainer": {"max_steps": STEPS, "save_steps": 6, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
+    "trainer": {"max_steps": STEPS, "save_steps": 10, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
 }
 SCORED = [name for name, mode in MODES.items() if not mode.supervised]
 THINKING = {name: name.endswith(("-think", "-hetero")) for name in MODES}
@@ -46,7 +46,7 @@ THINKING = {name: name.endswith(("-think", "-hetero")) for name in MODES}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    "All modes, twelve steps each, one cold start"
+    "All modes, twenty steps each, one cold start"
     folder = tmp_path_factory.mktemp("modes")
     config = folder / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY | {"run": TINY["run"] | {"name": "tiny", "out": str(folder)}}), "utf-8")
@@ -91,7 +91,7 @@ ASKED = {"reply": ("response",), "all": ("response",), "each": NAMES, "up to": N
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCORED)
-def test_what_is_asked_and_rewarded_in_twelve_steps(run, name):
+def test_what_is_asked_and_rewarded_in_twenty_steps(run, name):
     said, mode = said_by(run, name), MODES[name]
     assert len(said) == STEPS * 8 and {t.step for t in said} == set(range(STEPS))
     levels = {t.level for t in said}
@@ -167,13 +167,10 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
 
 @pytest.mark.long
 def test_the_map_is_part_of_every_checkpoint(run):
-    kept = []
-    for step in (6, 12):
+    for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
         states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
-        states.load(run / "checkpoints" / "prefix-chaining" / f"checkpoint-{step}" / "prefixes.json")
-        assert all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
-        kept.append(len(states))
-    assert kept[0] <= kept[1] and kept[1] > 0
+        states.load(checkpoint / "prefixes.json")
+        assert len(states) and all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
     logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "prefixes/stance" in line]
     sizes = [line["prefixes/stance"] for line in logged]
     assert len(sizes) == STEPS and sizes == sorted(sizes)
