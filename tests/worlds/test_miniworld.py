@@ -292,8 +292,8 @@ def test_reading_is_linear(text):
         read(text * (n // len(text)))
         return time.process_time() - start
 
-    small, large = min(seconds(100_000) for _ in range(3)), seconds(2_000_000)
-    assert large < 20 * 4 * small + 0.2
+    small, large = (min(seconds(n) for _ in range(3)) for n in (100_000, 2_000_000))
+    assert large < 20 * 8 * small + 0.2  # quadratic: 400 times
 
 
 # 12. stored text
