@@ -346,6 +346,13 @@ def allow_unknown_types() -> None:
     docments.signature, docments.signature_ex = lenient(docments.signature), lenient(docments.signature_ex)
 
 
+def read_comments_of_settings() -> None:
+    "Let `show_doc` give the comment beside `**settings` to it, and not to what is returned"
+    import fastcore.docments as docments
+    places = docments._param_locs
+    docments._param_locs = lambda symbol, returns=True, **_: places(symbol, returns, args_kwargs=True)
+
+
 def skip_examples() -> None:
     "Let nbdev run exported cells and signatures only (examples keep their stored outputs), and read the settings once, not per cell"
     import nbdev.processors as processors
@@ -396,9 +403,10 @@ def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
     os.chdir(ROOT)
     from nbdev.serve import proc_nbs
     allow_unknown_types()
+    read_comments_of_settings()
     skip_examples()
     keep_links()
-    books = write_pages(proc_nbs(n_workers=0, force=True), repo_url)  # in this process, where the three lines above hold
+    books = write_pages(proc_nbs(n_workers=0, force=True), repo_url)  # in this process, where the lines above hold
     render(books)
     print(f"{len(books)} notebooks -> _docs/. Next: python -m http.server -d _docs, then open http://localhost:8000")
 

@@ -145,9 +145,11 @@ def pattern(house: list[Page]) -> str:
 
 
 def contributing() -> str:
-    "CONTRIBUTING.md with the table of now"
+    "CONTRIBUTING.md with the table of now, and the number of classes of one name below it"
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    return re.sub(r"(?m)^\| room \|.*(?:\n\|.*)*", lambda _: table(survey(pages())[0]), text, count=1)
+    rooms, twice = survey(pages())
+    now = f"{table(rooms)}\n\nClasses of one name in two rooms: {len(twice)}."
+    return re.sub(r"(?m)^\| room \|.*(?:\n\|.*)*(?:\n\nClasses of one name in two rooms: .*)?", lambda _: now, text, count=1)
 
 
 def main() -> int:

@@ -1391,6 +1391,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.corpus.build.Built': ('corpus/build.html#built', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build.RowsConfig': ('corpus/build.html#rowsconfig', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._build': ('corpus/build.html#_build', 'humanlm/corpus/build.py'),
+                                      'humanlm.corpus.build._drop_empty': ('corpus/build.html#_drop_empty', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._input_checks': ('corpus/build.html#_input_checks', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._lost': ('corpus/build.html#_lost', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._met': ('corpus/build.html#_met', 'humanlm/corpus/build.py'),

@@ -79,7 +79,11 @@ class Table(NamedTuple):
         head, *body = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head, f"| {' | '.join(marks)} |", *body])
 
-    def html(self, kind: str = "", title: str = "") -> Html:  # kind: a class of the table
+    def html(
+        self,
+        kind: str = "",  # a class of the table
+        title: str = "",
+    ) -> Html:
         "Give an HTML table that scrolls by itself on a narrow page"
         sides = [{"class_": "number"} if mark == "r" else {} for mark in self.marks()]
         body = (row if isinstance(row, Html) else tag("tr", *map(_cell, row, sides)) for row in self.rows)

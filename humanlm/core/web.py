@@ -133,7 +133,10 @@ def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> 
     return guarded
 
 # %% ../../nbs/core/06_web.ipynb #serve_app
-def web_server(app: Any, grace: int = 30) -> Any:  # uvicorn's server; grace: seconds for requests under way when it is told to stop
+def web_server(
+    app: Any,
+    grace: int = 30,  # seconds for requests under way when it is told to stop
+) -> Any:  # uvicorn's server
     "Make the server of an application"
     options = dict(log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace, server_header=False)
     uvicorn = web_libraries().uvicorn

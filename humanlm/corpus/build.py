@@ -12,7 +12,7 @@ import gc
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,8 @@ from .store import Source, RowStore, fill, rows_read, rows_source, threads_sourc
 from ..data.formats import FAULTS, NOTES, formats, source_name
 from ..data.threads import LINES
 from ..hierarchy.prompts import HierarchyConfig
-from ..models.client import ChatClient, Ledger
+from ..models.cache import DiskCache
+from ..models.client import CacheError, ChatClient, Ledger
 from ..models.settings import ClientConfig
 
 # %% ../../nbs/corpus/10_build.ipynb #INPUTS
@@ -326,8 +327,15 @@ def _taken_back(folder):
         if isinstance(e, DataError) or not (folder / "config.yaml").exists():
             for name in (".build", "examples", *SETS): shutil.rmtree(folder / name, ignore_errors=True)
             (folder / "config.yaml").unlink(missing_ok=True)
+            _drop_empty(folder / ".replies")
             if not any(folder.iterdir()): folder.rmdir()
         raise
+
+
+def _drop_empty(replies):
+    "Take away a cache without answers; one that cannot be read may hold some"
+    with suppress(CacheError):
+        if replies.exists() and not DiskCache(replies).size().replies: shutil.rmtree(replies)
 
 # %% ../../nbs/corpus/10_build.ipynb #_build
 def _build(s, folder, tell, writer, thinker):

@@ -130,9 +130,9 @@ def _explained(path: Path, error: Exception) -> CacheError:
 
 # %% ../../nbs/models/03_cache.ipynb #ReplyFile
 class ReplyFile:
-    "Replies and claims in one SQLite file that any number of processes and threads share"
+    "Replies and claims in one SQLite file, made on first use, that any number of processes and threads share"
 
-    def __init__(self, path: str | Path, clock: Callable[[], float] = time.time):  # made on first use; seconds since 1970
+    def __init__(self, path: str | Path, clock: Callable[[], float] = time.time):  # seconds since 1970
         self.path, self.clock = Path(path), clock
         self._lock, self._process, self._connections, self._hits = threading.RLock(), 0, [], []
 
@@ -148,15 +148,15 @@ class ReplyFile:
             except (sqlite3.Error, OSError, ValueError, TypeError) as e:
                 raise _explained(self.path, e) from e
 
-    def find(self, key: str, since: float = -1.0) -> ChatReply | None:  # since: older replies do not count (seconds since 1970)
-        "Look a reply up"
+    def find(self, key: str, since: float = -1.0) -> ChatReply | None:
+        "Look a reply up; one made before `since` (seconds since 1970) does not count"
         with self.open() as db:
             row = db.execute("SELECT model, said, tokens_in, tokens_out, cost FROM replies WHERE key = ? AND made > ?",
                              (key, since)).fetchone()
             return row and _unpacked(row[0], json.loads(row[1]), *row[2:])
 
-    def add(self, key: str, model: str, reply: ChatReply, owner: str = ""):  # owner: whose claim on the question ends with this
-        "Store a reply, in place of an older one"
+    def add(self, key: str, model: str, reply: ChatReply, owner: str = ""):
+        "Store a reply, in place of an older one; it ends the claim of `owner` on the question"
         said, used = json.dumps(_packed(reply)), reply.usage
         with self.open() as db, _writing(db):
             db.execute(_ADD, (key, model, said, len(said), used.tokens_in, used.tokens_out, used.cost, self.clock()))
@@ -186,8 +186,8 @@ class ReplyFile:
                 self._connections.pop().close()
                 self._process = 0
 
-    def claim(self, key: str, owner: str, lease: float, since: float = -1.0) -> bool:  # owner: a name that nobody else uses
-        "Claim a question for `lease` seconds, or claim it longer; False if it is under way elsewhere or was answered"
+    def claim(self, key: str, owner: str, lease: float, since: float = -1.0) -> bool:
+        "Claim a question for `lease` seconds, or longer, as a unique owner; False if it is under way or was answered"
         with self.open() as db:
             values = {"key": key, "owner": owner, "lease": lease, "since": since, "now": self.clock()}
             return db.execute(_CLAIM, values).rowcount == 1
@@ -364,6 +364,7 @@ def prune(
         with _writing(db):
             removed = db.execute(f"DELETE FROM replies WHERE {_PRUNED}", limits).rowcount
             db.execute("DELETE FROM hits WHERE model NOT IN (SELECT model FROM replies)")
+            db.execute("DELETE FROM claims WHERE until < :now", limits)  # of processes that died
         db.execute("VACUUM")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return removed

@@ -338,8 +338,8 @@ class Ledger:
         return [{"caller": c, "model": m, **vars(u)} for (c, m), u in sorted(self.entries.items())]
 
     @classmethod
-    def from_dict(cls, rows: list[dict], budget: float | None = None) -> "Ledger":  # budget: what was spent before included
-        "Read what `to_dict` wrote"
+    def from_dict(cls, rows: list[dict], budget: float | None = None) -> "Ledger":
+        "Read what `to_dict` wrote; the budget includes what was spent before"
         ledger = cls(budget=budget)
         for row in rows:
             usage = dict(row)
@@ -510,8 +510,8 @@ OUTAGES = ("timeout", "connection", "server")   # kinds of failure that say that
 
 class Breaker:
     "Holds calls back while a server is down, and lets one through now and then"
-    def __init__(self, name: str, limits: Limits, sleep: Callable = asyncio.sleep):  # name: provider/model, for the message
-        self.name, self.limits, self.sleep = name, limits, sleep
+    def __init__(self, name: str, limits: Limits, sleep: Callable = asyncio.sleep):
+        self.name, self.limits, self.sleep = name, limits, sleep  # name: provider/model, for the message
         self.outages = 0            # in a row
         self.since: float | None = None  # when it opened, in seconds since 1970; None = closed
         self.probe_at = 0.0         # when the next probe may go
@@ -519,8 +519,8 @@ class Breaker:
         self.failed_probes = 0      # since it opened
         self._lock = threading.Lock()
 
-    async def run(self, attempt: Callable[[], Awaitable]) -> Any:  # attempt: raises `LLMError` if it fails
-        "Make one attempt, if the server is there"
+    async def run(self, attempt: Callable[[], Awaitable]) -> Any:
+        "Make one attempt, if the server is there; one that fails raises `LLMError`"
         probe = self.since is not None and await self._admit()
         try:
             result = await attempt()

@@ -58,7 +58,10 @@ class ClientConfig:
         "Tell whether a name stands for a rule, which asks nobody and costs nothing"
         return model.partition("/")[0] in self.rules
 
-    def options(self, ledger: Ledger | None = None) -> dict[str, Any]:  # ledger: shared with other clients; None: one of its own
+    def options(
+        self,
+        ledger: Ledger | None = None,  # shared with other clients; None: one of its own
+    ) -> dict[str, Any]:
         "Give what a client is made with"
         limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
         cache = DiskCache(self.cache, self.cache_mode) if self.cache else None

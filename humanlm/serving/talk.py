@@ -150,7 +150,10 @@ def thought_box(interview: Interview, level: str) -> Html:
     return fold(f"Thought before {level}", bubble("", cut(interview.thought(level), 3000), colour="#fbf3d9"), open="open")
 
 # %% ../../nbs/serving/06_talk.ipynb #interview_html
-def interview_html(interview: Interview, before: Html | None = None) -> Html:  # before: what stands above
+def interview_html(
+    interview: Interview,
+    before: Html | None = None,  # what stands above; None: persona and context
+) -> Html:
     "Draw everything that was said"
     above = talk_before(interview.example) if before is None else before
     thoughts = (thought_box(interview, level) for level in interview.said)

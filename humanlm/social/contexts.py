@@ -181,7 +181,10 @@ class Violation(NamedTuple):
     message: str
     severity: str = "error"  # error | warning
 
-    def told(self, steps: Sequence[str] = ()) -> str:  # names of the steps; none = counted from 0
+    def told(
+        self,
+        steps: Sequence[str] = (),  # their names; none = counted from 0
+    ) -> str:
         number = self.timestep
         where = "" if number is None else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
         return f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: {self.message}"

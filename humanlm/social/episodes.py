@@ -176,7 +176,10 @@ class Episode:
         "The goal score of an agent; nan if there is none"
         return self.marks.get(name, {}).get("goal", Mark(math.nan)).value
 
-    def present(self, turn: int | None = None) -> list[str]:  # None = after the last one
+    def present(
+        self,
+        turn: int | None = None,  # None = after the last one
+    ) -> list[str]:
         "Who has not left before a turn"
         gone = {event.agent for event in self.events[:turn] if event.action.kind == "leave"}
         return [name for name in self.scenario.names if name not in gone]

@@ -75,7 +75,10 @@ class Dialogue:
     def people(self) -> tuple[str, ...]:
         return _people(self.turns)
 
-    def aware(self, turns: Iterable[int]) -> frozenset[str]:  # numbers of the turns that state a fact, from 0
+    def aware(
+        self,
+        turns: Iterable[int],  # numbers of the turns that state a fact, from 0
+    ) -> frozenset[str]:
         "Who heard all of some turns"
         return frozenset(self.people).intersection(*(self.present[i] for i in turns))
 

@@ -17,7 +17,8 @@ from humanlm.data.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.corpus.build import GROUPS, build
 from humanlm.humanual import forecast, main
-from humanlm.models.client import LLMError, ScriptedClient
+from humanlm.models.cache import DiskCache
+from humanlm.models.client import ChatReply, LLMError, ScriptedClient
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, persona_request
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, settle_times
@@ -508,7 +509,11 @@ def test_a_start_that_failed_does_not_block_the_corrected_one(tmp_path):
 def test_a_build_without_a_key_leaves_nothing_and_one_without_money_what_it_has_read(tmp_path, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(LLMError): build(settings(tmp_path, forum(150), persona={"model": "anthropic/claude-haiku-4-5"}))
-    assert not [p for p in (tmp_path / "out").glob("*") if p.name != ".replies"]
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
+    paid = DiskCache(tmp_path / "out" / ".replies")
+    paid.replies.add("key", "test/1", ChatReply("hi"))
+    with pytest.raises(LLMError): build(settings(tmp_path, None, persona={"model": "anthropic/claude-haiku-4-5"}))
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [".replies"] and paid.size().replies == 1
     poor = ScriptedClient(lambda request: LLMError("over budget", "no money is left"))
     with pytest.raises(LLMError, match="over budget"): build(settings(tmp_path, None, persona={"model": "scripted/echo"}), writer=poor)
     assert (tmp_path / "out" / "config.yaml").exists() and (tmp_path / "out" / ".build" / "store").exists()

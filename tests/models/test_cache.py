@@ -438,6 +438,12 @@ def test_pruning_shrinks_the_file(aged):
     with pytest.raises(ConfigError, match="Give days, megabytes or model"): aged.prune()
 
 
+def test_pruning_takes_away_what_dead_processes_claimed(aged):
+    aged.replies.claim("dead", "a", lease=-1), aged.replies.claim("alive", "b", lease=15)
+    aged.prune(days=100)
+    with aged.replies.open() as db: assert db.execute("SELECT key FROM claims").fetchall() == [("alive",)]
+
+
 def test_hits_are_counted_for_the_life_of_the_folder(tmp_path):
     once(DiskCache(tmp_path), asker())
     for _ in range(3):

@@ -94,6 +94,15 @@ def test_signatures_get_one_anchor_and_the_word_class():
     assert build.signature(text, TO) == "### DataError { #dataerror }\n\n```python\nclass DataError\n```"
 
 
+def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypatch):
+    from fastcore import docments
+    from humanlm.models.client import chat
+    monkeypatch.setattr(docments, "_param_locs", docments._param_locs)  # put back at the end
+    build.read_comments_of_settings()
+    said = docments.docments(chat)
+    assert said["settings"] == "further fields of `ChatRequest`" and said["return"] is None
+
+
 def test_a_class_made_of_fields_shows_their_comments():
     text = "### Turn { #turn }\n\n```python\ndef Turn(\n    role:str, # who\n    seed:int=0\n)->None:\n```"
     shown, declared = build.signature(text, TO), build.class_fields()["Turn"]

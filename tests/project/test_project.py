@@ -211,7 +211,7 @@ def test_cells_are_short(notebook):
 def test_functions_are_short(notebook):
     nodes = [n for c in code_cells(notebook) for n in ast.walk(ast.parse(python(c)))]
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    assert [f.name for f in functions if f.end_lineno - f.lineno >= 50] == [], "at most 50 lines: split the function"
+    assert [f.name for f in functions if f.end_lineno - f.lineno >= 40] == [], "at most 40 lines: split the function"
 
 
 @each_notebook
