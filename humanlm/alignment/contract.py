@@ -128,7 +128,7 @@ def how_to_ask(
 ) -> tuple[str | Path, dict, PolicySetup]: # where its weights are, its template and sizes, and a setup without policy
     "Find a model and read how it wants to be asked, without loading it; `RolloutError` where there is none"
     place = find_model(model, run_settings(model))
-    on_hub = _HUB_NAME.fullmatch(str(place)) and not Path(place).parent.exists()
+    on_hub = _HUB_NAME.fullmatch(str(place)) and not Path(place).parent.exists() and not str(place).startswith("runs/")
     if not on_hub and not any((Path(place) / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise RolloutError(f"no model lies in {shorten(place)}. Give a run (its folder, or its name below runs/), a model's folder, or ORG/NAME of the Hub.")
     settings = run_settings(place) or run_settings(model)

@@ -34,9 +34,10 @@ from ..data.records import DataConfig, Example, data_fingerprint, dataset_card, 
 from ..evaluation.measured import Measured, Results, Result
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
+from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judges import (
-    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, judging_plan, make_judge, require_auditable, same_judge_warning,
+    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning,
     second_config, second_judge,
 )
 from ..rewards.reward import RewardConfig
@@ -173,6 +174,8 @@ def check_settings(s: Settings) -> None:
     for name, what in ((s.judge.model, "judge.model"), (s.test_judge.model, "test_judge.model"), (s.reward.extra, "reward.extra")):
         if is_plugin(name):
             load_plugin(name, what)
+        elif name and what != "reward.extra" and not is_free(name):
+            require_model(name)
     for name in s.run.methods:
         check_mode(name)
         if s.rollout.interleave_truth and not MODES[name].supervised:

@@ -102,14 +102,7 @@ def require_model(
         client(name)
     elif provider == "hf":
         from humanlm.models.weights import locate
-        place = locate(model)
-        try:
-            from huggingface_hub import constants, try_to_load_from_cache
-        except ImportError:
-            return
-        if constants.HF_HUB_OFFLINE and place == model and not isinstance(try_to_load_from_cache(model, "config.json"), str):
-            raise LLMError("unknown model", f"{name}: no such folder, nor is it in the cache of the Hub, which may not be asked "
-                                            "(HF_HUB_OFFLINE). Check the name, or download it first.")
+        locate(model)
 
 # %% ../../nbs/models/07_settings.ipynb #ChatConfig
 @dataclass(frozen=True)

@@ -66,8 +66,7 @@ def experiment_settings(
     recipe = find_recipe(recipe_name(argv))
     s = with_methods(parse(groups_of(recipe) | {"experiment": ExperimentConfig, "variants": dict}, argv, about), recipe)
     line = cut_line(argv)
-    files = [read_yaml(path) for path in line.files if path]
-    own = s.resume or line.has("--run.name") or any(f.keys() & {"experiment", "variants"} or (f.get("run") or {}).get("name") for f in files)
+    own = s.resume or line.has("--run.name") or any(read_yaml(path).keys() & {"experiment", "variants"} for path in line.files if path)
     return recipe, s if own else s.changed(run={"name": f"{s.run.name}-experiment"})  # the folder of that name is a run's
 
 # %% ../../nbs/training/09_experiment.ipynb #Trial

@@ -7,8 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'with_methods', 'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries',
            'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room',
            'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
-           'resume_ledgers', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'planned_stages',
-           'step_plan', 'train_or_plan']
+           'resume_ledgers', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
+           'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -24,14 +24,14 @@ from typing import Any
 
 from ..core.basics import ConfigError, check_name, require, shorten
 from ..core.html import aligned
-from ..core.config import RunConfig, Settings, SFTConfig, cut_line, parse, read_yaml
+from ..core.config import RunConfig, Settings, SFTConfig, cut_line, is_plain_name, parse, read_yaml
 from humanlm.core.runs import (
     Stages, alone, is_main_process, open_run, process_count, read_ledger, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
-from ..models.weights import ModelConfig
+from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_recipe
 from .rollout import Method, RolloutConfig
 
@@ -365,6 +365,8 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     require("trainer", (whole, f"max_steps must be a whole number above 0, got {shorten(steps)!r}"))
     measures = type(recipe).validate is not Recipe.validate
     require("run", (measures or not settings.run.validate, "validate asks for measurements on the way, and this recipe makes none. Leave it out"))
+    if settings.model.name != "tiny":
+        locate(settings.model.name)
     recipe.check(settings)
     check_processes(settings)
 
@@ -416,9 +418,13 @@ def make_run(
 def check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
     known, who = ["base"], type(recipe).__name__
+    if not isinstance(stages, (list, tuple)):
+        raise ConfigError(f"{who}.stages gave {shorten(repr(stages))}. It must give a list of Stage(name, start, train).")
     for stage in stages:
         if not isinstance(stage, Stage):
             raise ConfigError(f"{who}.stages gave {shorten(repr(stage))}. It must give a list of Stage(name, start, train).")
+        if not is_plain_name(stage.name):
+            raise ConfigError(f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies in a folder of that name: choose a plain one.")
         if stage.name in known:
             raise ConfigError(f"{who} has two stages or models named {stage.name!r}. Name each once; base is the untrained model.")
         check_name(stage.start, known, f"start of the stage {stage.name!r}", ConfigError)
@@ -498,19 +504,30 @@ def _flags(groups: Mapping[str, Mapping]) -> list[str]:
 def plan(recipe: Recipe, settings: Settings) -> str:
     "Describe a run in words and numbers"
     s = settings
-    stages, own = planned_stages(recipe, s), recipe.plan(s)
-    lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {', '.join(stages)}"]
+    own = recipe.plan(s)
+    if not isinstance(own, (list, tuple)):
+        raise ConfigError(f"{type(recipe).__name__}.plan gave {shorten(repr(own))}. It must give a list of lines.")
+    try:
+        stages = ", ".join(planned_stages(recipe, s))
+    except UnreadError as e:
+        stages = str(e)
+    lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {stages}"]
     steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, max_steps(s))}"]
     return "\n".join([*lines, *steps, *own])
 
 
+class UnreadError(ConfigError):
+    "What a plan asked for follows from data that it does not read"
+
+
 def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:
-    "Name the stages of a run that has not begun; `ConfigError` where a recipe would have to read its data to say so"
+    "Name the stages of a run that has not begun; `UnreadError` where a recipe would have to read its data to say so"
     try:
         stages = recipe.stages(Run(settings, Path(settings.run.out) / settings.run.name, recipe, Work()))
-    except AttributeError as e:
-        raise ConfigError(f"{type(recipe).__name__}.stages asks for what is not there before the data are read ({shorten(e)}). "
-                          "Let the names of the stages follow from run.settings.") from e
+    except ConfigError:
+        raise
+    except Exception as e:  # a recipe is anybody's code, and its work is empty here
+        raise UnreadError(f"{type(recipe).__name__}.stages cannot name them before the data are read, as long as they do not follow from run.settings ({type(e).__name__}: {shorten(e)})") from e
     check_stages(recipe, stages)
     return [stage.name for stage in stages]
 

@@ -56,6 +56,7 @@ def test_broken_runs_say_what_to_do(run, tmp_path):
     save.symlink_to(run / "models" / "cold-start")
     with pytest.raises(DataError, match="Did you mean 'thinking'"): load_policy(tmp_path)
     with pytest.raises(HumanLMError, match="no model lies in ./nowhere/at/all"): load_policy("./nowhere/at/all")
+    with pytest.raises(HumanLMError, match="no model lies in runs/none"): load_policy("runs/none")  # no name of the Hub, also before the first run
 
 
 # ---- the simulator

@@ -72,3 +72,59 @@ def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
 def test_experiments_name_no_system(module):
     source = inspect.getsource(module)
     assert not re.findall(r"(?i)persona|hierarchy|judge|thought|alignment|parser", source)
+
+
+@pytest.mark.parametrize("line, name", [
+    ([], "toy-experiment"), (["--resume"], "toy-experiment"), (["--run.name", "mine"], "mine"), (["--config", "experiment.yaml"], "compared"),
+])
+def test_an_experiment_never_takes_the_folder_of_the_run_that_its_file_names(tmp_path, monkeypatch, line, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("run: {name: toy, recipe: parser}\n")
+    (tmp_path / "experiment.yaml").write_text("run: {name: compared}\nexperiment: {seeds: [0, 1]}\n")
+    assert experiments.experiment_settings(["--config", "run.yaml", *line])[1].run.name == name
+
+
+class FromData(Recipe):
+    "A recipe whose stages follow from its data"
+    def stages(self, run): return [Stage(name, "base", print) for name in run.work["parts"]]
+
+
+class Nameless(Recipe):
+    def stages(self, run): return None
+
+
+class Climbing(Recipe):
+    def stages(self, run): return [Stage("a/../b", "base", print)]
+
+
+class Wordless(Plain):
+    def plan(self, s): return None
+
+
+def test_a_plan_says_when_the_stages_follow_from_data_and_an_experiment_asks_for_their_names(tmp_path, monkeypatch, capsys):
+    from humanlm.experiment import main as compare
+    from humanlm.train import main as train
+    monkeypatch.chdir(tmp_path)
+    argv = ["--run.recipe", f"{__name__}:FromData", "--dry-run"]
+    assert train(argv) == 0 and "FromData.stages cannot name them before the data are read" in capsys.readouterr().out
+    assert compare(argv) == 2 and "as long as they do not follow from run.settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recipe, said", [
+    ("Nameless", "stages gave None. It must give a list of Stage"), ("Climbing", "a stage named 'a/../b'"), ("Wordless", "plan gave None. It must give a list"),
+])
+def test_a_faulty_plan_of_an_own_recipe_is_refused_in_words(tmp_path, monkeypatch, capsys, recipe, said):
+    from humanlm.train import main as train
+    monkeypatch.chdir(tmp_path)
+    assert train(["--run.recipe", f"{__name__}:{recipe}", "--dry-run"]) == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line, said", [
+    (["--model.name", "./nowhere"], "There is no folder nowhere"), (["--judge.model", "hf/./nowhere"], "There is no folder nowhere"),
+])
+def test_a_plan_refuses_models_that_are_nowhere_and_nothing_is_begun(tmp_path, monkeypatch, capsys, line, said):
+    from humanlm.train import main as train
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--dry-run"]):
+        assert train(["--data.source", "miniworld", "--run.name", "r", *line, *more]) == 2 and said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
