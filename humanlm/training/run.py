@@ -418,11 +418,10 @@ def make_run(
 def check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
     "Raise unless every stage has a name of its own and starts from one before it"
     known, who = ["base"], type(recipe).__name__
-    if not isinstance(stages, (list, tuple)):
-        raise ConfigError(f"{who}.stages gave {shorten(repr(stages))}. It must give a list of Stage(name, start, train).")
+    wrong = [s for s in stages if not isinstance(s, Stage)] if isinstance(stages, (list, tuple)) else [stages]
+    if wrong:
+        raise ConfigError(f"{who}.stages gave {shorten(repr(wrong[0]))}. It must give a list of Stage(name, start, train).")
     for stage in stages:
-        if not isinstance(stage, Stage):
-            raise ConfigError(f"{who}.stages gave {shorten(repr(stage))}. It must give a list of Stage(name, start, train).")
         if not is_plain_name(stage.name):
             raise ConfigError(f"{who} has a stage named {shorten(repr(stage.name))}. Its model lies in a folder of that name: choose a plain one.")
         if stage.name in known:
