@@ -4819,6 +4819,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.training.run.UnreadError': ('training/run.html#unreaderror', 'humanlm/training/run.py'),
                                       'humanlm.training.run._finish': ('training/run.html#_finish', 'humanlm/training/run.py'),
                                       'humanlm.training.run._flags': ('training/run.html#_flags', 'humanlm/training/run.py'),
+                                      'humanlm.training.run._or_nothing': ('training/run.html#_or_nothing', 'humanlm/training/run.py'),
                                       'humanlm.training.run._passes': ('training/run.html#_passes', 'humanlm/training/run.py'),
                                       'humanlm.training.run.check_processes': ( 'training/run.html#check_processes',
                                                                                 'humanlm/training/run.py'),

@@ -14,6 +14,7 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import ConfigError, check_name, require, shorten
+from ..core.basics import ConfigError, HumanLMError, check_name, require, shorten
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, is_plain_name, parse, read_yaml
 from humanlm.core.runs import (
@@ -429,7 +430,7 @@ def check_stages(recipe: Recipe, stages: Sequence[Stage]) -> None:
         check_name(stage.start, known, f"start of the stage {stage.name!r}", ConfigError)
         known.append(stage.name)
 
-
+# %% ../../nbs/training/07_run.ipynb #start
 def start(
     recipe: Recipe,
     settings: Settings,
@@ -445,10 +446,23 @@ def start(
         if run_state(folder) == "finished":
             print(f"{folder} has finished; --fresh starts it anew.\n") if is_main_process() else None
         else:
-            _finish(make_run(recipe, settings, folder, Stages(read_record(folder).get("seconds")), **given))
+            with _or_nothing(folder):
+                _finish(make_run(recipe, settings, folder, Stages(read_record(folder).get("seconds")), **given))
         if is_main_process():
             show(recipe, settings, folder)
     return folder
+
+
+@contextmanager
+def _or_nothing(folder):
+    "Take a new folder back where a run ends before it has a model or has spent anything, so that the mended command finds its place free"
+    is_new = run_state(folder) == "missing"
+    try:
+        yield
+    except HumanLMError:
+        if is_new and is_main_process() and not (folder / "models" / "base").exists() and not read_ledger(folder):
+            shutil.rmtree(folder)
+        raise
 
 
 def _finish(run: Run) -> None:

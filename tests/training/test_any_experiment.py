@@ -128,3 +128,11 @@ def test_a_plan_refuses_models_that_are_nowhere_and_nothing_is_begun(tmp_path, m
     for more in ([], ["--dry-run"]):
         assert train(["--data.source", "miniworld", "--run.name", "r", *line, *more]) == 2 and said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_cannot_load_its_model_leaves_its_place_free(tmp_path, monkeypatch, capsys):
+    from humanlm.train import main as train
+    monkeypatch.chdir(tmp_path)
+    argv = ["--data.source", "miniworld", "--world.users", "12", "--run.name", "r", "--model.name", "none/such"]
+    for _ in range(2):
+        assert train(argv) == 2 and "none/such" in capsys.readouterr().err and not list((tmp_path / "runs").iterdir())
