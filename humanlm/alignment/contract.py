@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, shorten, to_dict, to_json
-from ..core.config import find_run, read_yaml
+from ..core.config import RunConfig, find_run, read_yaml
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows
 from ..models.weights import CONTRACT_FILES, ModelConfig
@@ -128,7 +128,7 @@ def how_to_ask(
 ) -> tuple[str | Path, dict, PolicySetup]: # where its weights are, its template and sizes, and a setup without policy
     "Find a model and read how it wants to be asked, without loading it; `RolloutError` where there is none"
     place = find_model(model, run_settings(model))
-    on_hub = _HUB_NAME.fullmatch(str(place)) and not Path(place).parent.exists() and not str(place).startswith("runs/")
+    on_hub = _HUB_NAME.fullmatch(str(place)) and not Path(place).parent.exists() and Path(place).parent != Path(RunConfig.out)
     if not on_hub and not any((Path(place) / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise RolloutError(f"no model lies in {shorten(place)}. Give a run (its folder, or its name below runs/), a model's folder, or ORG/NAME of the Hub.")
     settings = run_settings(place) or run_settings(model)

@@ -101,7 +101,7 @@ def judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test
     audits = len(audited) * (1 + sum(n // s.judge.audit_every if s.judge.audit_every else 0 for n in steps.values()))
     groups = sum(n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items())
     rewarded = Workload("training", groups * s.rollout.num_prompts,
-                     sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
+                        sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
     asked = [rewarded, *([Workload("audits", audits, audited)] if audited else [])]
     second = second_config(s.judge) if audited else None
     return [*judging_plan(s.judge, asked, hierarchy),

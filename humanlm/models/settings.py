@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, near_miss, require, shorten
 from .cache import MODES, DiskCache
-from .client import ChatClient, LLMError, Ledger, Limits, client, price, price_advice, providers
+from .client import ChatClient, Ledger, Limits, client, price, price_advice, providers
 
 # %% ../../nbs/models/07_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)

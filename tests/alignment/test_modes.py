@@ -17,7 +17,6 @@ from humanlm.core.config import parse as parse_settings
 from humanlm.studies.systems import GROUPS
 import humanlm.train
 from humanlm.training.run import check_settings, max_steps, read_settings, updates
-from humanlm.core.config import parse as parse_settings
 from humanlm.data.records import Persona, sample_examples
 from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text

@@ -1,5 +1,4 @@
 """The best states so far: what enters, what replaces what, which row is asked next, and what survives a restart."""
-import json
 import math
 import random
 import subprocess

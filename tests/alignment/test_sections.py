@@ -6,15 +6,13 @@ import pytest
 from pages import CHROMIUM, in_browser, read
 
 from humanlm.alignment.evaluation import Evaluation, save_evaluations
-from humanlm.alignment.sections import (
-    NAMES, SECTIONS, completions_html, reward_curves, statement, training_section,
-)
+from humanlm.alignment.sections import NAMES, SECTIONS, completions_html, reward_curves, statement
 from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
 from humanlm.evaluation.report import (
-    RunFolder, curve, paired_html, radar, results_bars, results_html, thin, training_curves, write_report,
+    curve, paired_html, radar, results_bars, results_html, thin, training_curves, write_report,
 )
 from humanlm.evaluation.measured import ALL, Importance, Paired, Result
 

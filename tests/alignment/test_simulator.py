@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
-from humanlm.alignment.simulator import RequestError, SimulatedReply, Simulator, SimulatorClient, as_context
-from humanlm.core.basics import DataError, HumanLMError, atomic_write, run_sync
+from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient, as_context
+from humanlm.core.basics import DataError, HumanLMError, atomic_write
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
 from humanlm.models.cache import DiskCache, request_key
-from humanlm.models.client import ChatRequest, LLMError, Usage, ask, chat, chat_all, client, clients
+from humanlm.models.client import ChatRequest, LLMError, Usage, ask, chat, chat_all, client
 from humanlm.models.weights import ModelConfig, save_model, tiny_model, train_tokenizer
 from humanlm.training.rollout import RolloutConfig, RolloutError, Sampling, ScriptedPolicy
 from humanlm.worlds.mini import WorldConfig, make_world

@@ -14,9 +14,7 @@ from sklearn.metrics import f1_score
 from fantom_rows import fantom_set, right_answer
 
 from humanlm.benchmarks.answers import chance, commonest, solve
-from humanlm.benchmarks.sets import (
-    BIGTOM_ASKS, BIGTOM_BELIEFS, BIGTOM_CONDITIONS, HITOM_100, benchmarks, hitom_set, lettered,
-)
+from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, HITOM_100, benchmarks, hitom_set, lettered
 from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.benchmarks.fantom import BINARY, Fantom, official_choice, published_choice
 from humanlm.benchmarks.protocol import Extra

@@ -168,7 +168,7 @@ def test_prompts_of_builds_are_the_full_ones(tmp_path):
 
 
 def test_rows_ask_as_training_does(tmp_path):
-    from humanlm.hierarchy.prompts import HierarchyConfig, parts_text, prompt
+    from humanlm.hierarchy.prompts import parts_text, prompt
     s = settings(tmp_path, forum(120), hierarchy={"variant": "response", "prompt": "full"})
     built = build(s)
     examples = {e.id: e for e in load_examples(built.folder / "examples")}

@@ -13,7 +13,7 @@ from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.core.config import parse
 from humanlm.core.runs import read_record
 from humanlm.parsers import main
-from humanlm.social.pairs import completion, fresh_pairs, read_pairs
+from humanlm.social.pairs import fresh_pairs, read_pairs
 from humanlm.social.parsing import parse_prompt, parser
 from humanlm.social.stories import generate
 from humanlm.tom import main as tom

@@ -1,6 +1,5 @@
 "Files of rows: broken lines, odd encodings, folders, the hub, and an account of faults that no order can change."
 import csv, gzip, json, random, tracemalloc
-from pathlib import Path
 
 import pytest
 

@@ -1,5 +1,5 @@
 "Mail: what a file holds, what of it is a reply, and texts made to break the reader."
-import csv, io, random, time
+import csv, time
 
 import pytest
 from hypothesis import given, settings, strategies as st

@@ -8,8 +8,8 @@ from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
 from humanlm.evaluation.measured import Results, load_results, ALL, Paired, Result
 from humanlm.evaluation.report import (
-    Names, RunFolder, headline, load_log, paired_html, report_html, results_bars, results_html, standard_sections, texts_html,
-    training_curves, write_report,
+    Names, headline, load_log, paired_html, results_bars, results_html, standard_sections, texts_html, training_curves,
+    write_report,
 )
 
 

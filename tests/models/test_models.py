@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokenizers, decoders, trainers
+from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokenizers, decoders
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
                           Qwen2Config)
 

@@ -6,12 +6,10 @@ import random
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from humanlm.rewards.audit import (
-    ASKED, INJECTIONS, MEASURES, ROLES, Audit, Probe, audit, audit_requests, injected_texts, load_probes, probe_texts, text_id,
+    INJECTIONS, MEASURES, ROLES, Audit, Probe, audit, audit_requests, injected_texts, load_probes, probe_texts,
 )
 from humanlm.core.basics import DataError, run_sync, to_json
 from humanlm.core.html import aligned

@@ -11,13 +11,13 @@ from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.judges import (
-    RUBRIC, EmbedJudge, JudgeConfig, OracleJudge, RuleJudge, calibration, fit_logistic, is_judge,
-    labelled_pairs, logistic, make_judge, play_judge, sign,
+    RUBRIC, EmbedJudge, JudgeConfig, RuleJudge, calibration, fit_logistic, is_judge, labelled_pairs, logistic,
+    make_judge, play_judge, sign,
 )
 from humanlm.models.local import Embedder, has_minilm, minilm_folder
 from humanlm.models.weights import ModelError
 from humanlm.rewards.scoring import (
-    STATUSES, VARIANTS, JudgeRequest, LLMJudge, answer_scores, format_score, judge_chat, score_group,
+    STATUSES, VARIANTS, JudgeRequest, answer_scores, format_score, judge_chat, score_group,
 )
 from humanlm.worlds.mini import make_world
 from humanlm.data.viz import score_grid

@@ -3,15 +3,13 @@ import asyncio, http.client, json, os, re, signal, socket, stat, sys, threading,
 from pathlib import Path
 
 import pytest
-from openai import APIStatusError, AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError, OpenAI
+from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError, OpenAI
 
 from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.models.client import ChatReply, ask, chat, chat_all, client
-from humanlm.models.weights import (
-    ModelConfig, add_adapter, contract_files, generate, make_model, render, save_model,
-)
+from humanlm.models.client import ChatReply, chat, chat_all, client
+from humanlm.models.weights import ModelConfig, add_adapter, make_model, render, save_model
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.simulator import RequestError, Simulator, SimulatorClient, read_scene
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy

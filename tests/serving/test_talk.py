@@ -1,6 +1,5 @@
 "Talking to a simulated person: what is shown is what was written, in a widget, on a page and in a terminal."
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, make_model, save_model
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
-from humanlm.rewards.scoring import JudgeError
 from humanlm.serving.talk import said_text, typed, Talk, TalkWidget
 from humanlm.talk import TalkConfig, converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read

@@ -9,7 +9,7 @@ import pytest
 from humanlm.core.basics import ConfigError, write_jsonl
 from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
-from humanlm.evaluation.measured import Measured, save_measured, ALL
+from humanlm.evaluation.measured import Measured, save_measured
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.training import experiment as experiments
 from humanlm.training.experiment import Study, gather, outcome, trials_of

@@ -3,7 +3,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.training.advantages import estimators
-from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, closing, make_rows, opening
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.client import Ledger

@@ -27,7 +27,7 @@ from humanlm.models.weights import (
     ModelConfig, add_adapter, end_id, generate, load_model, make_model, save_model, token_logps,
 )
 from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
-from humanlm.rewards.reward import AlignmentReward, RewardConfig, requests_by_row
+from humanlm.rewards.reward import AlignmentReward, requests_by_row
 from humanlm.training.rollout import (
     AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, single_turn,
 )
@@ -189,7 +189,7 @@ def test_a_method_finds_the_rows_that_were_asked(made, tmp_path):
 # ---- scores that are missing
 
 def test_what_has_no_score_has_no_weight(made, tmp_path):
-    nan, rewards = math.nan, [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
+    rewards = [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
     t = trainer(made, Method(written(COMPLETIONS), by_group, Told(rewards), metrics=measured), tmp_path)
     t.train()
     half, one = 1 / math.sqrt(2), 1.0
