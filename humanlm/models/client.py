@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['COUNT', 'WHOLE', 'ABOVE_0', 'AT_LEAST_0', 'KINDS', 'MAY_COST', 'STOPS', 'prices', 'FREE', 'OUTAGES', 'untaken',
            'scripts', 'clients', 'ChatRequest', 'chat', 'Usage', 'ChatReply', 'LLMError', 'setting', 'without_keys',
-           'redact', 'price', 'price_advice', 'PerLoop', 'Charges', 'OpenCall', 'Ledger', 'worst_cost', 'ChatClient',
-           'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker', 'settle_settings',
-           'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all',
-           'openai_arguments', 'openai_reply', 'retry_after', 'provider_error', 'OpenAIClient', 'vllm_client',
-           'anthropic_arguments', 'anthropic_reply', 'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
+           'redact', 'price', 'price_advice', 'PerLoop', 'Charges', 'OpenCall', 'Ledger', 'most_tokens', 'worst_cost',
+           'counted', 'ChatClient', 'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker',
+           'settle_settings', 'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate',
+           'ScriptedClient', 'chat_all', 'openai_arguments', 'read_body', 'malformed', 'openai_reply', 'retry_after',
+           'provider_error', 'post', 'OpenAIClient', 'vllm_client', 'anthropic_arguments', 'anthropic_reply',
+           'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
 
 # %% ../../nbs/models/02_client.ipynb #import-asyncio-contextlib-json
-import asyncio, contextlib, json, math, os, random, re, threading, time
+import asyncio, contextlib, json, math, os, random, re, threading, time, warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -30,7 +31,7 @@ from fastcore.basics import patch
 from ..core.basics import ConfigError, HumanLMError, check_name, near_miss, require, run_sync, shorten
 from ..core.html import Table, fold, tag
 from ..core.runs import Journal
-from .reader import read_answer
+from .reader import decode_object, read_answer
 
 # %% ../../nbs/models/02_client.ipynb #ChatRequest
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class ChatReply:
     latency: float = 0.0         # seconds from its turn to the answer, waits between attempts included
     texts: tuple[str, ...] = ()  # all answers, where several were wanted
     parsed: Any = None           # what the text says, if a schema was asked for; a tuple if several were wanted
-    notes: tuple[str, ...] = ()  # settings that the provider ignored or changed
+    notes: tuple[str, ...] = ()  # settings that the provider ignored or changed, and counts of it that cannot be
     extra: dict | None = None    # what it says beside the text, such as the thoughts of a simulated user
     schema_version: int = 1
 
@@ -377,6 +378,9 @@ class OpenCall(NamedTuple):
         return time.time() < self.at + 600
 
 # %% ../../nbs/models/02_client.ipynb #Ledger
+_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}
+
+
 class Ledger:
     "Spending per (caller, model), within a budget; ledgers add"
     def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
@@ -396,7 +400,8 @@ class Ledger:
             self.record(caller, model, usage)
 
     def record(self, caller: str, model: str, usage: Usage, call: str = ""):  # call: an open one that ends
-        "Add `usage` to the account of `caller` and `model`"
+        "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
+        _require_numbers("ledger", usage, _SPENT)
         told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
         with self._charges.held() as enter:
             enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
@@ -453,19 +458,40 @@ def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, 
     counts = (f"{count:,}" for count in (calls, hits, tokens_in, tokens_out))
     return shorten(caller, 60), shorten(model, 60), *counts, dollars(cost, calls), dollars(saved, hits)
 
-# %% ../../nbs/models/02_client.ipynb #worst_cost
+# %% ../../nbs/models/02_client.ipynb #most_tokens
+def most_tokens(
+    request: ChatRequest,
+) -> tuple[int, int]: # read, written
+    "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 that a model's template may begin with"
+    parts = [*(m.get("content") for m in request.messages), *filter(None, (request.schema, request.prefill, request.extra))]
+    texts = (json.dumps(part, ensure_ascii=False, default=str) for part in parts)
+    read = 100 + sum(16 + len(text.encode("utf-8", "replace")) for text in texts)
+    return request.n * read, request.n * request.max_tokens
+
+
 def worst_cost(
     request: ChatRequest,
     name: str,          # provider/model
 ) -> float | None:
     "Give the most that a request can cost in US dollars, or None if the price is unknown"
-    if price(name, 0, 0) is None:
-        return None
-    written = [json.dumps(m.get("content"), ensure_ascii=False, default=str) for m in request.messages]
-    if request.schema:
-        written.append(json.dumps(request.schema))
-    read = sum(16 + len(text.encode("utf-8", "replace")) for text in written)
-    return price(name, request.n * read, request.n * request.max_tokens)
+    return price(name, *most_tokens(request))
+
+# %% ../../nbs/models/02_client.ipynb #counted
+def counted(
+    usage: Usage,     # as the provider says
+    request: ChatRequest,
+    name: str,        # provider/model
+) -> tuple[Usage, tuple[str, ...]]: # as it goes into the ledger, notes
+    "Check the tokens that a provider counts, and price them"
+    said, most, free = (usage.tokens_in, usage.tokens_out), most_tokens(request), name.startswith(FREE)
+    if not any(said):
+        cost = price(name, *most) if usage.cost is None else usage.cost
+        return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
+    tokens = [n if _is_number(n, WHOLE) and (free or n <= top) else top for n, top in zip(said, most)]
+    notes = tuple(f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the most that the request allows"
+                  for n, top, kept, what in zip(said, most, tokens, ("read", "written")) if kept is not n)
+    cost = price(name, *tokens) if notes or usage.cost is None else usage.cost
+    return replace(usage, tokens_in=tokens[0], tokens_out=tokens[1], cost=cost), notes
 
 # %% ../../nbs/models/02_client.ipynb #reserve
 @patch
@@ -784,11 +810,11 @@ class Client:
             if not e.billed:
                 charge(Usage())
             raise
-        usage = reply.usage
-        if usage.cost is None:  # it does not say what it charged
-            usage = replace(usage, cost=worst)
+        usage, notes = counted(reply.usage, request, name)
         charge(usage)
-        return replace(reply, model=name, usage=usage)
+        if notes:
+            warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; the notes of its replies say which.")
+        return replace(reply, model=name, usage=usage, notes=(*reply.notes, *notes))
 
     def _start_pacing(self):
         limits = self.limits
@@ -878,7 +904,7 @@ async def _usable(self: Client, request, sent, reply, check):
     except LLMError as e:
         e.raw = e.raw or reply.text
         raise
-    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts)
+    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts, notes=(*reply.notes, *again.notes))
     try:
         return read(again)
     except ValueError as e:
@@ -898,18 +924,22 @@ def _join(replies):
     ends = [r.finish for r in replies if r.finish != "stop"]
     return replace(replies[0], usage=sum((r.usage for r in replies), Usage()), finish=ends[0] if ends else "stop",
                    attempts=max(r.attempts for r in replies), texts=tuple(r.text for r in replies),
-                   parsed=tuple(r.parsed for r in replies), latency=max(r.latency for r in replies))
+                   parsed=tuple(r.parsed for r in replies), latency=max(r.latency for r in replies),
+                   notes=tuple(dict.fromkeys(note for r in replies for note in r.notes)))
 
 # %% ../../nbs/models/02_client.ipynb #_several
 @patch
 async def _several(self: Client, request, name, check):
-    seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
-    calls = [self._answer(replace(request, n=1, seed=seed), name, check) for seed in seeds]
+    changes, notes = settle_settings(request, name)
+    settled = replace(request, **changes, n=1)
+    seeds = [None if settled.seed is None else settled.seed + i for i in range(request.n)]
+    calls = [self._answer(replace(settled, seed=seed), name, check) for seed in seeds]
     replies = await asyncio.gather(*calls, return_exceptions=True)
     for failure in replies:
         if isinstance(failure, BaseException):
             raise failure
-    return _join(replies)
+    joined = _join(replies)
+    return replace(joined, notes=(*notes, *joined.notes))
 
 # %% ../../nbs/models/02_client.ipynb #_answer
 @patch
@@ -922,7 +952,7 @@ async def _answer(self: Client, request, name, check):
             sent, notes = self._sent(request, name)
             replies = await self._asked(request, sent, name, check)
             reply = _join(replies) if request.n > 1 else replies[0]
-            return replace(reply, notes=notes, latency=time.perf_counter() - start)
+            return replace(reply, notes=(*notes, *reply.notes), latency=time.perf_counter() - start)
     except TimeoutError:
         raise LLMError("timeout", f"{name}: no answer within the deadline of {self.limits.deadline:g} s, retries and waits "
                        "included. Raise limits.deadline, or look at what makes the server slow.") from None
@@ -1068,35 +1098,63 @@ def _is_strict(schema):
         schema = schema.values()
     return not isinstance(schema, Iterable) or isinstance(schema, str) or all(map(_is_strict, schema))
 
+# %% ../../nbs/models/02_client.ipynb #read_body
+def read_body(
+    data: bytes, # as it came
+    name: str,   # provider/model
+) -> dict:
+    "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none, or has more than 40 levels"
+    text = data.decode("utf-8-sig", "replace").strip()
+    try:
+        body, end = decode_object(text) if text.startswith("{") else ({}, -1)
+        why = "" if end == len(text) else "it is no JSON object"
+    except ValueError as e:
+        why = shorten(e)
+    if why:
+        raise LLMError("malformed", f"{name} sent what cannot be read, {why}: {shorten(redact(text[:1000]))}")
+    return body
+
+
+def malformed(
+    body: dict, # what a provider sent
+    name: str,  # provider/model
+) -> LLMError:
+    "Say that an answer is not what was promised"
+    return LLMError("malformed", f"{name} sent no answer but {shorten(redact(json.dumps(body)[:1000]), 200)}")
+
 # %% ../../nbs/models/02_client.ipynb #openai_reply
 def openai_reply(
-    response: Any, # the SDK's completion object
-    name: str,     # provider/model
+    body: dict,  # as it was sent
+    name: str,   # provider/model
 ) -> ChatReply:
     "Read a completion; raise `LLMError` if it is not one"
     try:
-        texts = tuple(choice.message.content or "" for choice in response.choices)
-        used, finish = response.usage, _FINISH.get(response.choices[0].finish_reason, "other")
-    except (AttributeError, IndexError, TypeError) as e:
-        raise LLMError("malformed", f"{name} sent no completion but {shorten(redact(response))!r}.") from e
-    usage = _usage(name, getattr(used, "prompt_tokens", 0), getattr(used, "completion_tokens", 0))
-    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=_beside(response))
+        texts = tuple(_text(choice["message"].get("content")) for choice in body["choices"])
+        finish, usage = _FINISH.get(body["choices"][0].get("finish_reason"), "other"), _usage(body, "prompt_tokens", "completion_tokens")
+    except (AttributeError, LookupError, TypeError):
+        raise malformed(body, name) from None
+    beside = body.get("humanlm")  # what a server of ours says beside the text
+    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=beside if isinstance(beside, dict) else None)
 
 # %% ../../nbs/models/02_client.ipynb #_FINISH
-def _beside(response):
-    "What a server of ours says beside the text"
-    said = getattr(response, "humanlm", None)
-    return said if isinstance(said, dict) else None
+def _text(said):
+    "Give what was said as a text; halves of characters, which nothing can hold, become '?'"
+    if not isinstance(said, str | None):
+        raise TypeError("no text")
+    return (said or "").encode("utf-8", "replace").decode()
+
+
+def _usage(body, *names):
+    "What a provider says it counted: nothing, or numbers, of which `counted` knows whether they can be"
+    counts = [(body.get("usage") or {}).get(name) for name in names]
+    if not all(isinstance(count, int | float | None) for count in counts):
+        raise TypeError("no numbers")
+    return Usage(1, 0, *counts)
 
 
 # the providers' words for the end of an answer → ours
 _FINISH = {"stop": "stop", "length": "length", "content_filter": "refusal", "end_turn": "stop", "stop_sequence": "stop",
            "max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
-
-
-def _usage(name, tokens_in, tokens_out):
-    known = bool(tokens_in or tokens_out)
-    return Usage(1, 0, tokens_in or 0, tokens_out or 0, price(name, tokens_in, tokens_out) if known else None)
 
 # %% ../../nbs/models/02_client.ipynb #retry_after
 def retry_after(
@@ -1117,18 +1175,12 @@ def _kind(error, status):
     cls, code = type(error).__name__, str(getattr(error, "code", "") or "")
     if "Timeout" in cls: return "timeout"
     if status is None and "Connection" in cls: return "connection"
-    if status is None: return "bad request" if _is_unsendable(error) else "malformed"
+    if status is None: return "bad request"
     if code == "insufficient_quota" or status == 402: return "no credit"
     if status in (401, 403): return "auth"
     if status == 429: return "rate limit"
     if status >= 500 or status in (408, 409): return "server"
     return "malformed" if status < 300 else "bad request"
-
-# %% ../../nbs/models/02_client.ipynb #_is_unsendable
-def _is_unsendable(error):
-    from pydantic import ValidationError
-    return isinstance(error, (ValueError, TypeError)) and not isinstance(
-        error, (json.JSONDecodeError, UnicodeDecodeError, ValidationError))
 
 # %% ../../nbs/models/02_client.ipynb #_UNSENT
 _UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "LocalProtocolError", "UnsupportedProtocol")
@@ -1154,8 +1206,6 @@ def _detail(error, kind, status):
         return f"answered {status}: {said}"
     if kind == "bad request":
         return f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the texts and numbers of the request."
-    if kind == "malformed":
-        return f"sent what cannot be read: {said}"
     why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
     return f"could not be asked{_at(error)}: {said}{why}"
 
@@ -1164,6 +1214,22 @@ def _at(error):
     "Say where, without what may stand in front of the host"
     url = getattr(getattr(error, "request", None), "url", None)
     return f" at {url.scheme}://{url.netloc.decode()}{url.path}" if url else ""
+
+# %% ../../nbs/models/02_client.ipynb #post
+async def post(
+    sdk: Any,      # an asynchronous client of OpenAI or Anthropic
+    path: str,     # behind its address
+    body: dict,    # what is asked
+    failure: type[Exception], # what all failures of the SDK are
+    name: str,     # provider/model
+) -> dict: # what was answered
+    "Send a request and read the JSON object that comes back; raise `LLMError` if there is none"
+    from httpx2 import Response
+    try:
+        response = await sdk.post(path, body=body, cast_to=Response)
+    except (failure, ValueError, TypeError) as e:
+        raise provider_error(e, name) from None
+    return read_body(response.content, name)
 
 # %% ../../nbs/models/02_client.ipynb #_key
 def _key(
@@ -1213,13 +1279,8 @@ class OpenAIClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
-        from openai.types.chat import ChatCompletion
         name, body = self.full_name(request.model), openai_arguments(request, self.official)
-        try:
-            response = await self._sdk.get().post("/chat/completions", body=body, cast_to=ChatCompletion)
-        except (OpenAIError, ValueError, TypeError) as e:
-            raise provider_error(e, name) from None
-        return openai_reply(response, name)
+        return openai_reply(await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name), name)
 
 # %% ../../nbs/models/02_client.ipynb #_sdk_options
 def _sdk_options(client, http_client):
@@ -1256,9 +1317,8 @@ def anthropic_arguments(
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
     args = {"model": request.model, "max_tokens": request.max_tokens, "system": system,
             "messages": _begun(request, [m for m in request.messages if m["role"] != "system"]), "stop_sequences": list(request.stop),
-            "output_config": request.schema and {"format": _output_format(request.schema)},
-            "extra_body": {k: v for k, v in sampling.items() if v is not None}}
-    return {k: v for k, v in args.items() if v}
+            "output_config": request.schema and {"format": _output_format(request.schema)}}
+    return {k: v for k, v in args.items() if v} | {k: v for k, v in sampling.items() if v is not None}
 
 
 def _output_format(schema):
@@ -1269,16 +1329,15 @@ def _output_format(schema):
 
 # %% ../../nbs/models/02_client.ipynb #anthropic_reply
 def anthropic_reply(
-    response: Any, # the SDK's message object
-    name: str,     # provider/model
+    body: dict,  # as it was sent
+    name: str,   # provider/model
 ) -> ChatReply:
     "Read a message; raise `LLMError` if it is not one"
     try:
-        text = "".join(b.text for b in response.content if b.type == "text")
-        used, finish = response.usage, _FINISH.get(response.stop_reason, "other")
-        return ChatReply(text, _usage(name, used.input_tokens, used.output_tokens), finish)
-    except (AttributeError, TypeError) as e:
-        raise LLMError("malformed", f"{name} sent no message but {shorten(redact(response))!r}.") from e
+        text = "".join(_text(block["text"]) for block in body["content"] if block["type"] == "text")
+        return ChatReply(text, _usage(body, "input_tokens", "output_tokens"), _FINISH.get(body.get("stop_reason"), "other"))
+    except (AttributeError, LookupError, TypeError):
+        raise malformed(body, name) from None
 
 # %% ../../nbs/models/02_client.ipynb #AnthropicClient
 class AnthropicClient(Client):
@@ -1304,12 +1363,8 @@ class AnthropicClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError
-        name = self.full_name(request.model)
-        try:
-            response = await self._sdk.get().messages.create(**anthropic_arguments(request))
-        except (AnthropicError, ValueError, TypeError) as e:
-            raise provider_error(e, name) from None
-        return anthropic_reply(response, name)
+        name, body = self.full_name(request.model), anthropic_arguments(request)
+        return anthropic_reply(await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name), name)
 
 # %% ../../nbs/models/02_client.ipynb #scripts
 # scripted models by name: functions from a request to the text of an answer

@@ -111,10 +111,11 @@ class Run:
         wait_for_all()
         return found
 
-    def load(self, name: str) -> tuple[Any, Any]:
-        "Load the weights and the tokenizer of a model"
+    def load(self, name: str, trains: bool = False) -> tuple[Any, Any]:
+        "Load the weights and the tokenizer of a model; weights that will be trained as float32, in which small steps add up"
         from humanlm.models.weights import load_model
-        return load_model(self.model_folder(name), self.settings.model.template, self.settings.model.dtype)
+        own = self.settings.model
+        return load_model(self.model_folder(name), own.template, "float32" if trains and not own.lora_rank else own.dtype)
 
     def watch(self, stage: str) -> tuple:
         "Make what shows progress and writes a line of `metrics.jsonl` for every log of a stage"
@@ -151,7 +152,7 @@ def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str =
     options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
     return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings, rows), max_tokens, settings.run.seed,
-                        settings.run.validate)
+                        settings.run.validate, settings.model.dtype)
 
 
 def prepare_torch(settings: Settings) -> None:
@@ -259,7 +260,7 @@ def lessons(
     save = {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
     if rows:
         train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(stage), run.report_to, s.model.max_prompt_tokens,
-                  save, latest_checkpoint(out))
+                  save, latest_checkpoint(out), s.model.dtype)
 
 # %% ../../nbs/training/07_run.ipynb #learn
 def learn(
@@ -335,7 +336,7 @@ def run_stages(run: Run) -> Results | None:
             print(f"{stage.name}: done before", flush=True)
             continue
         with run.stages(stage.name), wandb_run(run, stage.name):
-            model, tokenizer = run.load(stage.start)
+            model, tokenizer = run.load(stage.start, trains=True)
             model = with_adapter(run, model) if stage.start == "base" else model
             stage.train(run, stage.name, model, tokenizer)
             keep_model(run, stage.name, model, tokenizer)

@@ -39,6 +39,7 @@ from ..core.runs import process_count
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from ..models.weights import cut_completion
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, generated_tokens, other_tokens
+from .sft import precision
 from ..rewards.scoring import Judge
 from ..data.trajectory import Completion, Trajectory, save_trajectories
 
@@ -47,10 +48,12 @@ class TrainerError(HumanLMError):
     "Raised when a training run cannot start or cannot go on"
 
 # %% ../../nbs/training/04_trainer.ipynb #default_options
-def default_options() -> dict[str, Any]:
-    "TRL options that suit the device found: float32 on a CPU, bfloat16 on a GPU"
+def default_options(
+    dtype: str = "float32",  # in which the model computes, as `precision` takes it
+) -> dict[str, Any]:
+    "TRL options that suit the device found"
     gpu = torch.cuda.is_available()
-    device = dict(use_cpu=not gpu, bf16=gpu, gradient_checkpointing=gpu, dataloader_pin_memory=gpu)
+    device = dict(use_cpu=not gpu, gradient_checkpointing=gpu, dataloader_pin_memory=gpu) | precision(dtype)
     quiet = dict(report_to="none", disable_tqdm=True, logging_steps=1)
     grpo = dict(beta=0.0, loss_type="dapo", shuffle_dataset=False)
     return device | quiet | grpo | dict(learning_rate=6e-4, warmup_steps=5, lr_scheduler_type="constant_with_warmup")
@@ -88,13 +91,14 @@ def trainer_args(
     max_tokens: int,  # longest completion of any level, in tokens
     seed: int = 0,  # of sampling and data order
     validate: int | None = None,  # steps between two measurements by the trainer's `measure`; None: none, the last weights count
+    dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> GRPOConfig:
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's); errors name what is wrong"
     for name, value in options.items():
         check_option(name, value)
     batch = dict(per_device_train_batch_size=max(1, prompts * group // process_count()), num_generations=group, max_steps=steps,
                  max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
-    merged = default_options() | batch | options
+    merged = default_options(dtype) | batch | options
     if validate:
         merged |= dict(eval_strategy="steps", eval_steps=validate, save_strategy="steps", save_steps=validate, load_best_model_at_end=True,
                        metric_for_best_model="validation", greater_is_better=True, num_generations_eval=1)
@@ -262,6 +266,11 @@ class TrainerPolicy(ModelPolicy):
             return found
         return found._replace(logps=self.token_logps([found.prompt_ids], [found.ids])[0].tolist())
 
+    def token_logps(self, *asked, **options) -> torch.Tensor:
+        "Compute the log-probabilities of given completions in the number format of training"
+        with self.trainer.accelerator.autocast():
+            return super().token_logps(*asked, **options)
+
     def everywhere(self, count: int) -> int:
         "Add up a number over the processes"
         return sum(gather_object([count]))
@@ -359,7 +368,10 @@ def token_weights(self: MethodTrainer, inputs: dict[str, torch.Tensor]) -> torch
 def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     "Add the method's own loss to TRL's"
     loss = super(MethodTrainer, self)._compute_loss(model, inputs)
-    return loss + self.method.loss(model, inputs | {"weights": self.token_weights(inputs)}) if self.method.loss else loss
+    if not self.method.loss:
+        return loss
+    with self.accelerator.autocast():
+        return loss + self.method.loss(model, inputs | {"weights": self.token_weights(inputs)})
 
 # %% ../../nbs/training/04_trainer.ipynb #evaluate
 @patch
