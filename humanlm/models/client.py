@@ -5,23 +5,24 @@
 # %% auto #0
 __all__ = ['COUNT', 'WHOLE', 'ABOVE_0', 'AT_LEAST_0', 'KINDS', 'MAY_COST', 'STOPS', 'prices', 'FREE', 'OUTAGES', 'untaken',
            'scripts', 'clients', 'ChatRequest', 'chat', 'Usage', 'ChatReply', 'LLMError', 'setting', 'without_keys',
-           'redact', 'price', 'price_advice', 'PerLoop', 'Ledger', 'most_tokens', 'worst_cost', 'counted', 'ChatClient',
-           'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker', 'settle_settings',
-           'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all',
-           'openai_arguments', 'read_body', 'malformed', 'openai_reply', 'retry_after', 'provider_error', 'post',
-           'OpenAIClient', 'vllm_client', 'anthropic_arguments', 'anthropic_reply', 'AnthropicClient',
-           'scripted_client', 'providers', 'client', 'ask']
+           'redact', 'price', 'price_advice', 'PerLoop', 'Charges', 'OpenCall', 'Ledger', 'most_tokens', 'worst_cost',
+           'counted', 'ChatClient', 'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker',
+           'settle_settings', 'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate',
+           'ScriptedClient', 'chat_all', 'openai_arguments', 'read_body', 'malformed', 'openai_reply', 'retry_after',
+           'provider_error', 'post', 'OpenAIClient', 'vllm_client', 'anthropic_arguments', 'anthropic_reply',
+           'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
 
 # %% ../../nbs/models/02_client.ipynb #import-asyncio-contextlib-json
 import asyncio, contextlib, json, math, os, random, re, threading, time, warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from io import StringIO
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol
+from secrets import token_hex
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -29,6 +30,7 @@ from fastcore.basics import patch
 
 from ..core.basics import ConfigError, HumanLMError, check_name, near_miss, require, run_sync, shorten
 from ..core.html import Table, fold, tag
+from ..core.runs import Journal
 from .reader import decode_object, read_answer
 
 # %% ../../nbs/models/02_client.ipynb #ChatRequest
@@ -306,24 +308,113 @@ class PerLoop:
             self.made[loop] = self.make()
         return self.made[loop]
 
+# %% ../../nbs/models/02_client.ipynb #Charges
+class Charges:
+    "What calls did cost and may cost, in memory or in a file that processes share"
+    def __init__(self, path: str | Path | None = None,  # JSONL; None: memory
+                 account: str = ""):                    # rows of other accounts in the same file do not count
+        self.path, self.account, self._journal = path, account, path and Journal(path)
+        self.settled: dict[tuple[str, str], Usage] = {}  # by caller and model
+        self.dollars = 0.0  # of the settled ones, as far as prices are known
+        self.open: dict[str, OpenCall] = {}  # of all processes
+        self.own, self._lock = set(), threading.Lock()  # names of calls
+
+    @contextlib.contextmanager
+    def held(self, to_enter: bool = True) -> Iterator[Callable[..., None]]:  # False: only to look
+        "Know what other threads and processes entered, and keep them out; gives the function that enters a row"
+        try:
+            with self._lock, self._held(to_enter) as (rows, write):
+                def enter(**row):
+                    write({"account": self.account, **row})
+                    self._apply(**row)
+                for row in rows:
+                    if row.pop("account", "") == self.account:
+                        self._apply(**row)
+                yield enter
+        except OSError as e:
+            raise CacheError(f"Charges cannot be entered in {self.path}: {e.strerror}. Check the disk and the permissions.") from e
+
+    def _held(self, to_enter):
+        if self._journal and to_enter:
+            return self._journal.held()
+        return contextlib.nullcontext((self._journal.news() if self._journal else (), lambda row: None))
+
+    def _apply(self, caller, model, call="", **row):
+        if "pid" in row:
+            self.open[call] = OpenCall(caller, model, **row)
+            return
+        self.open.pop(call, None)
+        self.own.discard(call)
+        if usage := Usage(**row):
+            self.dollars += usage.cost or 0.0
+            self.settled[caller, model] = self.settled.get((caller, model), Usage()) + usage
+
+    def lost(self) -> list["OpenCall"]:
+        "Open calls of which nobody will say how they ended"
+        return [call for name, call in self.open.items() if name not in self.own and not call.may_end()]
+
+    def sums(self) -> tuple[float, float]:
+        "Dollars spent, and dollars set aside for calls under way"
+        lost = sum(call.cost for call in self.lost())
+        return self.dollars + lost, sum(call.cost for call in self.open.values()) - lost
+
+# %% ../../nbs/models/02_client.ipynb #OpenCall
+class OpenCall(NamedTuple):
+    "A call that was begun"
+    caller: str
+    model: str
+    cost: float  # US dollars, at the most
+    pid: int     # of the process that makes it
+    at: float    # when it began, in seconds since 1970
+
+    def may_end(self) -> bool:
+        "Whether its process lives; after ten minutes that number may be another process's"
+        with contextlib.suppress(PermissionError):  # it lives, and is somebody else's
+            try:
+                if self.pid != os.getpid() and os.name == "posix":
+                    os.kill(self.pid, 0)  # sends nothing
+            except ProcessLookupError:
+                return False
+        return time.time() < self.at + 600
+
 # %% ../../nbs/models/02_client.ipynb #Ledger
 _SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}
 
 
 class Ledger:
-    "Spending per (caller, model); ledgers add"
+    "Spending per (caller, model), within a budget; ledgers add"
     def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
                  budget: float | None = None):                               # US dollars in all; None = no limit
-        self.entries, self.budget = dict(entries or {}), budget
+        self.budget, self._charges = budget, Charges()
         _require_numbers("ledger", self, {"budget": AT_LEAST_0})
-        self.reserved = 0.0  # US dollars set aside for calls under way
-        self._open, self._lock = 0, threading.Lock()
+        self._add(entries or {})
 
-    def record(self, caller: str, model: str, usage: Usage):
+    def keep(self, path: str | Path,      # JSONL, in a folder that is there
+             account: str = ""):          # of this ledger, where several share the file
+        "Enter charges in a file as they are made, and count what any process ever entered there"
+        before, self._charges = self._charges, Charges(path, account)
+        self._add({} if before.path else before.settled)
+
+    def _add(self, entries):
+        for (caller, model), usage in entries.items():
+            self.record(caller, model, usage)
+
+    def record(self, caller: str, model: str, usage: Usage, call: str = ""):  # call: an open one that ends
         "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
         _require_numbers("ledger", usage, _SPENT)
-        with self._lock:
-            self.entries[caller, model] = self.entries.get((caller, model), Usage()) + usage
+        told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
+        with self._charges.held() as enter:
+            enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
+
+    @property
+    def entries(self) -> dict[tuple[str, str], Usage]:
+        "All that was spent; what processes that died had asked counts at its worst"
+        with self._charges.held(False):
+            found = dict(self._charges.settled)
+            for call in self._charges.lost():
+                key = call.caller, call.model
+                found[key] = found.get(key, Usage()) + Usage(1, cost=call.cost)
+        return found
 
     @property
     def total(self) -> Usage:
@@ -333,7 +424,12 @@ class Ledger:
     @property
     def spent(self) -> float:
         "US dollars spent so far, as far as prices are known"
-        return sum(usage.cost or 0.0 for usage in list(self.entries.values()))
+        with self._charges.held(False): return self._charges.sums()[0]
+
+    @property
+    def reserved(self) -> float:
+        "US dollars set aside for calls under way"
+        with self._charges.held(False): return self._charges.sums()[1]
 
     def __add__(self, other: "Ledger") -> "Ledger":
         return Ledger.from_dict([*self.to_dict(), *other.to_dict()])
@@ -343,9 +439,9 @@ class Ledger:
         return [{"caller": c, "model": m, **vars(u)} for (c, m), u in sorted(self.entries.items())]
 
     @classmethod
-    def from_dict(cls, rows: list[dict], budget: float | None = None) -> "Ledger":
-        "Read what `to_dict` wrote; the budget includes what was spent before"
-        ledger = cls(budget=budget)
+    def from_dict(cls, rows: list[dict]) -> "Ledger":
+        "Read what `to_dict` wrote"
+        ledger = cls()
         for row in rows:
             usage = dict(row)
             ledger.record(usage.pop("caller"), usage.pop("model"), Usage(**usage))
@@ -355,29 +451,6 @@ class Ledger:
         heads = "caller", "model", "calls", "cache hits", "tokens read", "tokens written", "US$", "saved US$"
         rows = [*self.to_dict(), {"caller": "total", "model": "", **vars(self.total)}]
         return Table(heads, [_ledger_row(**row) for row in rows], "llr").markdown()
-
-    @contextlib.asynccontextmanager
-    async def reserve(self, cost: float):  # US dollars, at the most
-        "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
-        while not self._take(cost):
-            await asyncio.sleep(0.02)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open -= 1
-                self.reserved = self.reserved - cost if self._open else 0.0
-
-    def _take(self, cost):
-        "Set money aside, if it is not set aside for others"
-        with self._lock:
-            if self.spent + cost > self.budget:
-                raise LLMError("over budget", f"US$ {self.spent:.4f} of {self.budget:.4f} are spent and {self.reserved:.4f} set aside for "
-                               f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.")
-            fits = self.spent + self.reserved + cost <= self.budget
-            if fits:
-                self.reserved, self._open = self.reserved + cost, self._open + 1
-            return fits
 
 # %% ../../nbs/models/02_client.ipynb #LEDGER_HEAD
 def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, tokens_saved):
@@ -419,6 +492,40 @@ def counted(
                   for n, top, kept, what in zip(said, most, tokens, ("read", "written")) if kept is not n)
     cost = price(name, *tokens) if notes or usage.cost is None else usage.cost
     return replace(usage, tokens_in=tokens[0], tokens_out=tokens[1], cost=cost), notes
+
+# %% ../../nbs/models/02_client.ipynb #reserve
+@patch
+@contextlib.asynccontextmanager
+async def reserve(
+    self: Ledger,
+    cost: float | None,  # US dollars, at the most; None: unknown
+    caller: str = "",
+    model: str = "",
+) -> AsyncIterator[Callable[[Usage], None]]:  # takes what the call did cost, as far as it is known; the last word counts
+    "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
+    call, told = token_hex(8), [Usage()]
+    while not _opened(self, call, cost, caller, model):
+        await asyncio.sleep(0.02)
+    try:
+        yield told.append
+    finally:
+        self.record(caller, model, told[-1], call)
+
+
+def _opened(ledger, call, cost, caller, model):
+    "Open a call, unless its money is set aside for others"
+    charges, budget = ledger._charges, ledger.budget
+    with charges.held() as enter:
+        spent, reserved = charges.sums()
+        if budget is not None and spent + cost > budget:
+            raise LLMError("over budget", f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
+                           f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.")
+        if budget is not None and spent + reserved + cost > budget:
+            return False
+        if cost:
+            enter(call=call, caller=caller, model=model, cost=cost, pid=os.getpid(), at=time.time())
+            charges.own.add(call)
+        return True
 
 # %% ../../nbs/models/02_client.ipynb #ChatClient
 class ChatClient(Protocol):
@@ -694,15 +801,17 @@ class Client:
         "Give provider/model"
         return f"{self.name.partition('/')[0]}/{model}" if model else self.name
 
-    async def _billed(self, request, name):
+    async def _billed(self, request, name, worst, charge):
+        if not name.startswith(FREE):
+            charge(Usage(1, cost=worst))  # as long as nobody knows better
         try:
             reply = await self._once(request)
-        except (LLMError, asyncio.CancelledError) as e:
-            if getattr(e, "billed", True) and not name.startswith(FREE):
-                self.ledger.record(request.caller, name, Usage(1, cost=worst_cost(request, name)))
+        except LLMError as e:
+            if not e.billed:
+                charge(Usage())
             raise
         usage, notes = counted(reply.usage, request, name)
-        self.ledger.record(request.caller, name, usage)
+        charge(usage)
         if notes:
             warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; the notes of its replies say which.")
         return replace(reply, model=name, usage=usage, notes=(*reply.notes, *notes))
@@ -755,20 +864,16 @@ def _tokens(chars):
 # %% ../../nbs/models/02_client.ipynb #_attempt
 @patch
 async def _attempt(self: Client, request, name, tokens, until):
-    async with contextlib.nullcontext() if self.ledger.budget is None else self.ledger.reserve(_worst(request, name)):
-        await self._turn(tokens, until)
-        reply = await self._breaker.run(lambda: self._billed(request, name))
+    await self._turn(tokens, until)
+    worst = worst_cost(request, name)
+    if worst is None and self.ledger.budget is not None:
+        raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
+    async with self.ledger.reserve(worst, request.caller, name) as charge:
+        reply = await self._breaker.run(lambda: self._billed(request, name, worst, charge))
     if self._tokens:
         used = reply.usage.tokens_in + reply.usage.tokens_out
         self._tokens.book(time.monotonic(), (used or tokens) - tokens)
     return reply
-
-
-def _worst(request, name):
-    cost = worst_cost(request, name)
-    if cost is None:
-        raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
-    return cost
 
 # %% ../../nbs/models/02_client.ipynb #_ask
 @patch
