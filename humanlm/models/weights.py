@@ -54,7 +54,8 @@ class ModelConfig:
     template: str = "humanlm"
     """humanlm, qwen2.5, llama3 (named speakers), wildchat (roles swapped), llama3-nameless, chatml (an assistant), or own = the model's own one"""
     dtype: str = "float32"
-    """number format of the weights: float32, bfloat16 or float16"""
+    """number format of the weights of a model that nothing trains (asked, tested, served): float32, bfloat16 or float16; weights in training,
+    and as training leaves them, are float32, and bfloat16 and float16 say in what it computes"""
     max_prompt_tokens: int = 1024
     """longest prompt, in tokens; older context is dropped to fit"""
     threads: int = 1

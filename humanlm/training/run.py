@@ -7,8 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'with_methods', 'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries',
            'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room',
            'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
-           'resume_ledgers', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
-           'planned_stages', 'step_plan', 'train_or_plan']
+           'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError', 'planned_stages',
+           'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -27,7 +27,7 @@ from ..core.basics import ConfigError, HumanLMError, check_name, require, shorte
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, is_plain_name, parse, read_yaml
 from humanlm.core.runs import (
-    Stages, alone, is_main_process, open_run, process_count, read_ledger, read_record, require_same, run_record, run_state, save_config,
+    CHARGES, Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
@@ -111,10 +111,11 @@ class Run:
         wait_for_all()
         return found
 
-    def load(self, name: str) -> tuple[Any, Any]:
-        "Load the weights and the tokenizer of a model"
+    def load(self, name: str, trains: bool = False) -> tuple[Any, Any]:
+        "Load the weights and the tokenizer of a model; weights that will be trained as float32, in which small steps add up"
         from humanlm.models.weights import load_model
-        return load_model(self.model_folder(name), self.settings.model.template, self.settings.model.dtype)
+        own = self.settings.model
+        return load_model(self.model_folder(name), own.template, "float32" if trains and not own.lora_rank else own.dtype)
 
     def watch(self, stage: str) -> tuple:
         "Make what shows progress and writes a line of `metrics.jsonl` for every log of a stage"
@@ -151,7 +152,7 @@ def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str =
     options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
     return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings, rows), max_tokens, settings.run.seed,
-                        settings.run.validate)
+                        settings.run.validate, settings.model.dtype)
 
 
 def prepare_torch(settings: Settings) -> None:
@@ -259,7 +260,7 @@ def lessons(
     save = {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
     if rows:
         train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(stage), run.report_to, s.model.max_prompt_tokens,
-                  save, latest_checkpoint(out))
+                  save, latest_checkpoint(out), s.model.dtype)
 
 # %% ../../nbs/training/07_run.ipynb #learn
 def learn(
@@ -335,7 +336,7 @@ def run_stages(run: Run) -> Results | None:
             print(f"{stage.name}: done before", flush=True)
             continue
         with run.stages(stage.name), wandb_run(run, stage.name):
-            model, tokenizer = run.load(stage.start)
+            model, tokenizer = run.load(stage.start, trains=True)
             model = with_adapter(run, model) if stage.start == "base" else model
             stage.train(run, stage.name, model, tokenizer)
             keep_model(run, stage.name, model, tokenizer)
@@ -383,17 +384,6 @@ def check_processes(settings: Settings) -> None:
             (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
             (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
 
-# %% ../../nbs/training/07_run.ipynb #resume_ledgers
-def resume_ledgers(
-    folder: Path,  # of a run, or of what else keeps a record
-    ledgers: Mapping[str, Ledger],  # caller → where it spends; "": everybody else
-) -> None:
-    "Count what was spent before a run was stopped as spent"
-    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
-        spender = ledgers.get(caller, ledgers.get(""))
-        if spender is not None:
-            spender.record(caller, model, usage)
-
 # %% ../../nbs/training/07_run.ipynb #make_run
 def make_run(
     recipe: Recipe,
@@ -409,7 +399,8 @@ def make_run(
     if not isinstance(work, Work):
         raise ConfigError(f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data.")
     prepare_torch(settings)
-    resume_ledgers(folder, work.ledgers)
+    for account, ledger in work.ledgers.items():
+        ledger.keep(folder / CHARGES, account)
     run = Run(settings, folder, recipe, work, stages)
     check_stages(recipe, recipe.stages(run))
     save_config(folder / "config.yaml", settings)
@@ -460,7 +451,7 @@ def _or_nothing(folder):
     try:
         yield
     except HumanLMError:
-        if is_new and is_main_process() and not (folder / "models" / "base").exists() and not read_ledger(folder):
+        if is_new and is_main_process() and not any((folder / name).exists() for name in ("models/base", CHARGES)):
             shutil.rmtree(folder)
         raise
 

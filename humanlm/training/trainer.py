@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,10 +36,11 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from ..rewards.audit import Audit, audit
-from ..core.runs import process_count
+from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from ..models.weights import cut_completion
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, generated_tokens, other_tokens
+from .sft import precision
 from ..rewards.scoring import Judge
 from ..data.trajectory import Completion, Trajectory, save_trajectories
 
@@ -47,10 +49,12 @@ class TrainerError(HumanLMError):
     "Raised when a training run cannot start or cannot go on"
 
 # %% ../../nbs/training/04_trainer.ipynb #default_options
-def default_options() -> dict[str, Any]:
-    "TRL options that suit the device found: float32 on a CPU, bfloat16 on a GPU"
+def default_options(
+    dtype: str = "float32",  # in which the model computes, as `precision` takes it
+) -> dict[str, Any]:
+    "TRL options that suit the device found"
     gpu = torch.cuda.is_available()
-    device = dict(use_cpu=not gpu, bf16=gpu, gradient_checkpointing=gpu, dataloader_pin_memory=gpu)
+    device = dict(use_cpu=not gpu, gradient_checkpointing=gpu, dataloader_pin_memory=gpu) | precision(dtype)
     quiet = dict(report_to="none", disable_tqdm=True, logging_steps=1)
     grpo = dict(beta=0.0, loss_type="dapo", shuffle_dataset=False)
     return device | quiet | grpo | dict(learning_rate=6e-4, warmup_steps=5, lr_scheduler_type="constant_with_warmup")
@@ -88,13 +92,14 @@ def trainer_args(
     max_tokens: int,  # longest completion of any level, in tokens
     seed: int = 0,  # of sampling and data order
     validate: int | None = None,  # steps between two measurements by the trainer's `measure`; None: none, the last weights count
+    dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> GRPOConfig:
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's); errors name what is wrong"
     for name, value in options.items():
         check_option(name, value)
     batch = dict(per_device_train_batch_size=max(1, prompts * group // process_count()), num_generations=group, max_steps=steps,
                  max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
-    merged = default_options() | batch | options
+    merged = default_options(dtype) | batch | options
     if validate:
         merged |= dict(eval_strategy="steps", eval_steps=validate, save_strategy="steps", save_steps=validate, load_best_model_at_end=True,
                        metric_for_best_model="validation", greater_is_better=True, num_generations_eval=1)
@@ -262,6 +267,11 @@ class TrainerPolicy(ModelPolicy):
             return found
         return found._replace(logps=self.token_logps([found.prompt_ids], [found.ids])[0].tolist())
 
+    def token_logps(self, *asked, **options) -> torch.Tensor:
+        "Compute the log-probabilities of given completions in the number format of training"
+        with self.trainer.accelerator.autocast():
+            return super().token_logps(*asked, **options)
+
     def everywhere(self, count: int) -> int:
         "Add up a number over the processes"
         return sum(gather_object([count]))
@@ -359,7 +369,10 @@ def token_weights(self: MethodTrainer, inputs: dict[str, torch.Tensor]) -> torch
 def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     "Add the method's own loss to TRL's"
     loss = super(MethodTrainer, self)._compute_loss(model, inputs)
-    return loss + self.method.loss(model, inputs | {"weights": self.token_weights(inputs)}) if self.method.loss else loss
+    if not self.method.loss:
+        return loss
+    with self.accelerator.autocast():
+        return loss + self.method.loss(model, inputs | {"weights": self.token_weights(inputs)})
 
 # %% ../../nbs/training/04_trainer.ipynb #evaluate
 @patch
@@ -524,23 +537,30 @@ def is_whole(
 ) -> bool:
     "Tell whether every part of a checkpoint is there and was written to its end (torch's archives end with their index)"
     from safetensors import SafetensorError, safe_open
-    weights, random = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth"))  # one for each process
+    weights, random = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth"))
+    complete = weights and ((path / "rng_state.pth").exists() or len(random) >= process_count())
     try:
-        json.loads((path / "trainer_state.json").read_text())
+        for file in {path / "trainer_state.json", *path.glob("*.json")}:
+            json.loads(file.read_text("utf-8"))
         for file in weights:
             safe_open(file, "pt").keys()
     except (OSError, ValueError, SafetensorError):
         return False
-    return bool(weights and random) and all(map(is_zipfile, (path / "optimizer.pt", path / "scheduler.pt", *random)))
+    return bool(complete) and all(map(is_zipfile, (path / "optimizer.pt", path / "scheduler.pt", *random)))
 
 # %% ../../nbs/training/04_trainer.ipynb #latest_checkpoint
 def latest_checkpoint(
     folder: str | Path,  # where a stage keeps its checkpoints
-) -> str | None:  # None when none was written yet
-    "Find the newest whole checkpoint"
+) -> str | None:  # None: the stage starts from its beginning
+    "Find the newest whole checkpoint; broken ones move aside"
     found = sorted(Path(folder).glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     whole = [path for path in found if is_whole(path)]
-    if found and not whole:
-        raise TrainerError(f"No checkpoint in {folder} is whole ({', '.join(p.name for p in found)}): the run was stopped "
-                           "while it wrote the first one, or the files were damaged. Remove that folder and resume.")
+    wait_for_all()  # until every process has looked
+    for path in [path for path in found if path not in whole] if is_main_process() else ():
+        aside = path.with_name(f"broken-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)  # of an earlier stop
+        path.rename(aside)
+        further = f"goes on from {whole[-1].name}" if whole else "starts again"
+        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, and the stage {further}", flush=True)
+    wait_for_all()
     return str(whole[-1]) if whole else None
