@@ -22,7 +22,7 @@ import numpy as np
 from .. import __version__
 from ..core.basics import ConfigError, DataError, HumanLMError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
 from ..core.config import Settings
-from ..core.runs import alone, open_run, require_same, run_record, run_state, save_config, save_record
+from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_state, save_config, save_record
 from .card import Account, card
 from .partition import SEEN, TEST, TRAIN
 from .people import People, settle, write_people
@@ -179,8 +179,11 @@ def clients(
     "Make the chat clients that a build asks"
     p, c, replies = s.persona, s.build, str(folder / ".replies")
     thoughts = ClientConfig(concurrency=c.concurrency, budget=c.thinking_budget, timeout=p.timeout, cache=replies)
-    return (replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
-            thoughts.client(c.thinking) if c.thinks else None)
+    found = (replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
+             thoughts.client(c.thinking) if c.thinks else None)
+    for account, client in zip(("personas", "thoughts"), found):
+        if client: client.ledger.keep(folder / f".{CHARGES}", account)
+    return found
 
 # %% ../../nbs/corpus/10_build.ipynb #describe
 def describe(
