@@ -21,6 +21,7 @@ from server import serving
 
 import humanlm.benchmarks.answers
 import humanlm.models.client
+import warm
 from clock import virtual
 from humanlm.benchmarks.answers import (
     AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
@@ -133,7 +134,7 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
     folder = tmp_path / f"{name}-vanilla-scripted_first"
     outcomes = read_outcomes(folder / "answers.jsonl")
     assert len(outcomes) == len(benchmarks[name].load(path)) and {o.kind for o in outcomes} == kinds
-    assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
+    assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "charges.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
     assert json.loads((folder / "run.json").read_text())["state"] == "finished"
     shown = capsys.readouterr().out
     assert "95 % interval" in shown and ("nobody knows" if name == "confaide" else "chance") in shown
@@ -474,6 +475,22 @@ def test_a_failure_that_concerns_all_questions_stops_the_run(own, tmp_path, caps
     error = capsys.readouterr().err
     assert "the key is wrong" in error and "29 answers are kept" in error
     assert len(calls) < 40 and len(lines(tmp_path / "hitom-vanilla-scripted_locked")) == 29
+
+
+def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
+    "SIGKILL after every 15 answers: what the server wrote never costs more than the budget"
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("vllm/echo: [0.0, 1000.0]")  # 12 tokens an answer, at most 40
+    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
+               "--model.concurrency=4", "--model.budget=0.90", "--tom.resamples=50", f"--tom.out={tmp_path}"]
+    with serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server:
+        env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(prices)}
+        done, kills = warm.run_under_kills(*command, server=server, answers=15, env=env)
+        written = 0.012 * server.stats()["ok"]
+    assert kills > 1 and done.returncode == 2 and "over budget" in done.stderr
+    assert 0.45 < written <= 0.90, "each of some kills leaves at most four calls whose cost nobody knows; they count in full"
+    ledger = json.loads((tmp_path / "hitom-vanilla-vllm_echo/run.json").read_text())["ledger"]
+    assert written <= sum(row["cost"] for row in ledger) <= 0.90
 
 
 def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
