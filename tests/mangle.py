@@ -1,4 +1,5 @@
 """Answers of a judge, mangled the way models, networks and candidates mangle them; for the fuzz tests of reader and binder."""
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -109,3 +110,34 @@ def mangled(
         faults.append(rng.choice(list(DAMAGE)))
         text = DAMAGE[faults[-1]](rng, text)
     return Mangled(text, answer, tuple(faults))
+
+
+# ---- a provider's own answer, before anybody reads what the model said
+
+ODD = [None, True, 5, -1_000_000, 1.5, float("nan"), float("inf"), 10 ** 30, "lots", "", "\ud800", "\x00", [], {}, [[]], [None], {"a": {"b": []}},
+       [{"type": "text", "text": "hi"}], {"text": "hi"}, "DEEP", "LONG"]
+DEEP = b"[" * 100_000 + b"]" * 100_000  # lists in lists
+
+
+def places(value, path=()):
+    "Every place in a JSON value, as the keys that lead there"
+    yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, (*path, key))
+
+
+def odd_body(rng: random.Random, body: dict) -> bytes:
+    "Put something odd into one to three places of an answer, or take the place away; sometimes break the bytes as well"
+    body = {"body": json.loads(json.dumps(body))}
+    for _ in range(rng.randrange(1, 4)):
+        *path, last = rng.choice([path for path in places(body) if path])
+        inner = body
+        for key in path:
+            inner = inner[key]
+        if len(path) > 0 and rng.random() < 0.2:
+            del inner[last]
+        else:
+            inner[last] = copy.deepcopy(rng.choice(ODD))
+    data = json.dumps(body["body"]).encode().replace(b'"DEEP"', DEEP).replace(b'"LONG"', b"9" * 5000)
+    damage = rng.random()
+    return data[:rng.randrange(len(data) + 1)] if damage < 0.1 else data + rng.randbytes(9) if damage < 0.2 else data

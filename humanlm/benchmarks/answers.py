@@ -25,7 +25,7 @@ from humanlm.social.contexts import (
 )
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, chat
-from .protocol import Benchmark, Extra
+from .protocol import Benchmark, Extra, from_other_half
 from .questions import BenchmarkItem, ScoredAnswer, plain, read_text
 from ..models.reader import fenced, fill
 from ..social.parsing import futures
@@ -625,8 +625,7 @@ def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredA
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #commonest
 def commonest(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:
-    "Answer every question with the option that is most often right for its type"
-    counts: dict[str, Counter] = {}
-    for item in items:
-        counts.setdefault(item.kind, Counter())[str(item.gold)] += 1
-    return [benchmark.answered(item, counts[item.kind].most_common(1)[0][0]) for item in items if item.options and isinstance(item.gold, str)]
+    "Answer every question with the option that is most often right for its type in the other half of the texts"
+    asked = [item for item in items if item.options and isinstance(item.gold, str)]
+    said = from_other_half(asked, lambda item: item.gold)
+    return [benchmark.answered(item, said[item.id]) for item in asked]

@@ -25,6 +25,7 @@ from humanlm.benchmarks.questions import (
     AnswerReading, BenchmarkItem, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice, two_options,
     untagged, word_f1, yes_no,
 )
+from ..social.presence import read_turns
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS
 KEYS = {"factQA": "fact", "beliefQAs": "belief", "answerabilityQA_list": "answers", "answerabilityQAs_binary": "answer",
@@ -269,12 +270,14 @@ def scenario_of(
     row: Mapping,      # the set
     context: str,      # short or full
 ) -> str:
-    "Tell whether something was missed: by the file, or by what the full conversation shows"
+    "Tell whether something was missed: by the file, or as somebody asked about is only in the full conversation"
     said = check_name(qa.get("missed_info_accessibility") or "inaccessible", ("accessible", "inaccessible"), "missed_info_accessibility")
-    kind = qa["question_type"]
-    same = row.get(next((key for key, name in KEYS.items() if key.endswith("binary") and kind.split(":")[1].split("_")[0] in key.lower()), "")) or [qa]
-    missed = names(qa.get("wrong_answer")) if kind.endswith("list") else kind.endswith("binary") and any(q.get("correct_answer") != "yes" for q in same)
-    return "inaccessible" if context == "full" and missed else said
+    if context == "short":
+        return said
+    family = qa["question_type"].split(":")[1]
+    here = {name for turn in read_turns(row.get("short_context") or "") for name in turn.people}
+    people = {target_of(q["question"]) for _, q in questions_of(row) if f":{family}:binary" in q["question_type"]} - {""}
+    return "inaccessible" if here and people - here else said
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #in_brackets
 def in_brackets(text: str) -> str:

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['PROMPT', 'Measure', 'mean_of', 'confusion', 'class_f1', 'weighted_f1', 'correlation_of', 'scored', 'by_group',
-           'natural', 'joint', 'interval', 'Difference', 'shared', 'difference', 'Extra', 'BenchmarkFile', 'Benchmark']
+           'natural', 'joint', 'interval', 'Difference', 'shared', 'difference', 'Extra', 'BenchmarkFile', 'Benchmark',
+           'from_other_half']
 
 # %% ../../nbs/benchmarks/02_protocol.ipynb #import-math-import-re
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 from humanlm.benchmarks.questions import (
     AnswerReading, BenchmarkItem, QuestionSet, RowTable, ScoredAnswer, collect, final_answer, outcome, read_choice, read_table,
 )
-from ..core.basics import ConfigError, DataError, check_name, shorten
+from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
 from humanlm.core.stats import (
     Bootstrap, Interval, cluster_sums, exchange_p, mcnemar, pearson_of_sums, percentile_interval, ratio, sign_flips, wilson,
 )
@@ -354,3 +356,15 @@ class Benchmark(BenchmarkFile):
         overall = [mean_of(label, scored(outcomes, rule)) for rule, label in names.items()]
         groups = [by_group(outcomes, *names) for names in self.breakdowns]
         return overall + [m for found in groups if len(found) > 1 for m in found]
+
+# %% ../../nbs/benchmarks/02_protocol.ipynb #from_other_half
+def from_other_half(
+    items: Iterable[BenchmarkItem],            # with options
+    right: Callable[[BenchmarkItem], str],     # the option that is right
+) -> dict[str, str]:  # id → option
+    "Find what is right most often for a type of question in the other half of the texts; the first option if that is not known"
+    counts: dict[tuple[str, int], Counter] = {}
+    halves = [(item, int(fingerprint(["half", item.set_id]), 16) % 2) for item in items]
+    for item, half in halves:
+        counts.setdefault((item.kind, half), Counter())[right(item)] += 1
+    return {item.id: max(item.options, key=counts.get((item.kind, 1 - half), Counter()).__getitem__) for item, half in halves}

@@ -34,7 +34,7 @@ from humanlm.core.basics import (
 from ..core.html import table_cell
 from ..core.config import Passed, Settings
 from humanlm.core.runs import (
-    Stages, alone, open_run, read_ledger, require_conditions, run_record, save_config, save_record,
+    CHARGES, Stages, alone, open_run, require_conditions, run_record, save_config, save_record,
 )
 from ..models.client import ChatRequest, Ledger, ScriptedClient
 from ..models.settings import ClientConfig, model_check
@@ -225,7 +225,7 @@ class TomRun:
         "Make the folder or go on in it; `ConfigError` if it holds something else"
         open_run(self.folder.parent, self.folder.name, "", self.settings.fresh)
         require_conditions(self.folder, self.conditions, "--tom.name")
-        self.ledger.entries |= Ledger.from_dict(read_ledger(self.folder)).entries
+        self.ledger.keep(self.folder / CHARGES)
         save_config(self.folder / "config.yaml", self.settings)
         self.record("started")
 

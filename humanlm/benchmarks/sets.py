@@ -13,7 +13,6 @@ __all__ = ['LABELS', 'HITOM_100', 'MEETING_TASKS', 'SENSITIVITY', 'AGREEMENT', '
 
 # %% ../../nbs/benchmarks/05_sets.ipynb #import-re-from-collections
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..core.basics import DataError, check_name, fingerprint, shorten
-from .protocol import Benchmark, Measure, class_f1, confusion, correlation_of, joint, mean_of, scored
+from .protocol import Benchmark, Measure, class_f1, confusion, correlation_of, from_other_half, joint, mean_of, scored
 from .fantom import Fantom
 from ..core.stats import ratio
 from humanlm.benchmarks.questions import (
@@ -409,10 +408,8 @@ class ConfAIde(Benchmark):
 
     def trivial(self, items: Sequence[BenchmarkItem]) -> dict[str, dict[str, str]]:
         free = {item.id: unthinking(item) for item in items if not item.options}
-        steps: dict[str, list[str]] = {}
-        for item in (item for item in items if item.options):
-            steps.setdefault(item.kind, []).append(min(item.options, key=lambda key: abs(float(key) - item.gold)))
-        rated = {item.id: Counter(steps[item.kind]).most_common(1)[0][0] for item in items if item.options}
+        nearest = lambda item: min(item.options, key=lambda key: abs(float(key) - item.gold))
+        rated = from_other_half([item for item in items if item.options], nearest)
         found = {name: {id: answers[name] for id, answers in free.items()} for name in KNOWERS}
         return {name: answers for name, answers in (found | {"commonest rating": rated}).items() if answers}
 
@@ -453,12 +450,11 @@ def unthinking(
     "Answer by a fixed view of who knows"
     if item.groups["tier"] == "4":
         return dict(zip(KNOWERS, (item.source, "Nothing to report.", joined(item.source))))
-    facts = item.facts
     if item.kind == "reply":
-        openly = f"{facts['about']}: {facts['topic']}."
-        return dict(zip(KNOWERS, (openly, "I cannot say.", openly)))
+        return dict(zip(KNOWERS, (item.source, "I cannot say.", item.source)))
     people = re.findall(r"\b[A-Z]\w+", item.source.partition(". ")[0])
-    return dict(zip(KNOWERS, (", ".join(people), "nobody", f"{facts['questionee']}, {facts['questioner']}")))
+    talking = sorted(item.facts[role] for role in ("questionee", "questioner"))
+    return dict(zip(KNOWERS, (", ".join(people), "nobody", ", ".join(talking))))
 
 
 KNOWERS = ("everybody knows", "nobody knows", "those who discuss it know")
@@ -484,7 +480,7 @@ class CobraFrames(Benchmark):
         who = f"{need(row, 'speaker')} says to {need(row, 'listener')}"
         scene = "\n".join(filter(None, (str(row.get("scenario") or ""), need(row, "context"))))
         yield BenchmarkItem(str(row["index"]), str(row["index"]), scene, f"{who}: \"{need(row, 'statement')}\" Does that offend?",
-                            "offensive" if gold else "not offensive", str(gold), OFFENSIVE)
+                            "remark", str(gold), OFFENSIVE)
 
     def choices(self, item: BenchmarkItem) -> str:
         return ""

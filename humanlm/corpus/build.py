@@ -11,7 +11,7 @@ __all__ = ['INPUTS', 'GROUPS', 'BuildConfig', 'RowsConfig', 'input_state', 'open
 import gc
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +22,13 @@ import numpy as np
 from .. import __version__
 from ..core.basics import ConfigError, DataError, HumanLMError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
 from ..core.config import Settings
-from ..core.runs import alone, open_run, require_same, run_record, run_state, save_config, save_record
+from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_state, save_config, save_record
 from .card import Account, card
 from .partition import SEEN, TEST, TRAIN
 from .people import People, settle, write_people
 from .personas import Failure, PersonaConfig
-from .selection import CODE, Plan, SelectConfig, find_leaks, listed, select, select_checks
-from .sets import SETS, SetsConfig, Writer, sets_checks, write_all
+from .selection import CODE, Leak, Plan, SelectConfig, find_leaks, listed, select, select_checks
+from .sets import SETS, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
 from .store import Source, RowStore, fill, rows_read, rows_source, threads_source, total_faults
 from ..data.formats import FAULTS, NOTES, formats, source_name
 from ..data.threads import LINES
@@ -179,8 +179,11 @@ def clients(
     "Make the chat clients that a build asks"
     p, c, replies = s.persona, s.build, str(folder / ".replies")
     thoughts = ClientConfig(concurrency=c.concurrency, budget=c.thinking_budget, timeout=p.timeout, cache=replies)
-    return (replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
-            thoughts.client(c.thinking) if c.thinks else None)
+    found = (replace(p, cache=p.cache or replies).client(p.model) if p.asks else None,
+             thoughts.client(c.thinking) if c.thinks else None)
+    for account, client in zip(("personas", "thoughts"), found):
+        if client: client.ledger.keep(folder / f".{CHARGES}", account)
+    return found
 
 # %% ../../nbs/corpus/10_build.ipynb #describe
 def describe(
@@ -202,18 +205,18 @@ def describe(
     return people, failures
 
 # %% ../../nbs/corpus/10_build.ipynb #refuse_leaks
-def refuse_leaks(plan: Plan, c: BuildConfig) -> None:
-    "Raise `DataError` if a plan leaks, or trains on nothing"
-    found = [leak for leak in find_leaks(plan, c.known) if leak.found]
+def refuse_leaks(leaks: Iterable[Leak], c: BuildConfig) -> None:
+    "Raise `DataError` if anything leaks"
+    found = [leak for leak in leaks if leak.found]
     expected = c.compat_turns and all(leak.what.startswith("root context") for leak in found)
     if found and not expected: raise DataError("\n  - ".join(["The build leaks:", *(f"{x.what}: {x.found}" for x in found)]))
-    require_training(plan)
 
 # %% ../../nbs/corpus/10_build.ipynb #require_training
 def require_training(plan: Plan) -> None:
     "Raise `DataError` if nothing is left to train on"
     if (plan.fate == TRAIN).any(): return
-    raise DataError(f"No row is left for training: {listed(plan.counts())}. Loosen the filters, such as --build.min_comments.")
+    raise DataError(f"No row is left for training: {listed(plan.counts())}. Loosen the filters, such as "
+                    "--build.min_comments; --persona.least 0 keeps people without evidence.")
 
 # %% ../../nbs/corpus/10_build.ipynb #_sentences
 def _sentences(s, plan):
@@ -346,21 +349,20 @@ def _build(s, folder, tell, writer, thinker):
         report = read_source(s, store, tell)
         plan = select_from(s, store)
         people, failures = describe(s, folder, store, plan, writer, tell)
-        plan = settle(plan, people, s.build, s.persona)
-        refuse_leaks(plan, s.build)
+        plan = settle(plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona))
+        require_training(plan)
+        refuse_leaks(leaks := find_leaks(plan, s.build.known), s.build)
     notes = _write(s, folder, store, plan, people, thinker, tell)
-    with _taken_back(folder): require_training(plan)
+    leaks.append(late_evidence(folder / "examples", plan.records))
+    with _taken_back(folder): refuse_leaks(leaks[-1:], s.build)
     account = Account(Path(s.build.path).name, s.build.about, total_faults(store), plan, some_rows(plan, store),
-                      find_leaks(plan, s.build.known), failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
+                      leaks, failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
     store.close()
     return finish(s, folder, account, [client for client in (writer, thinker) if client])
 
 # %% ../../nbs/corpus/10_build.ipynb #_write
 def _write(s, folder, store, plan, people, thinker, tell):
-    "Write all sets, and put fates that were met on the way into the plan"
+    "Write all sets"
     known = formats.get(s.build.source)
     writer = Writer(folder, s.build, s.hierarchy, s.persona, store, plan, people, known.media if known else "", thinker)
-    notes = write_all(writer, folder / ".build", tell)
-    for note in notes.values():
-        for r, fate in note["out"]: plan.fate[r] = CODE[fate]
-    return notes
+    return write_all(writer, folder / ".build", tell)

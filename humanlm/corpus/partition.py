@@ -37,10 +37,14 @@ class Index(NamedTuple):
     time: np.ndarray     # [N] float64, seconds
     turn: np.ndarray     # [N] int64, place in the conversation, such as the number of messages before
     target: np.ndarray   # [N] bool, False: history that nobody will predict
+    until: np.ndarray | None = None  # [N] float64, end of what was written over a while; None: the same as `time`
+
+    @property
+    def end(self) -> np.ndarray: return self.time if self.until is None else self.until  # [N]
 
     def __getitem__(self, rows: np.ndarray) -> "Index":
         "Choose rows; as for arrays"
-        return Index(*(a[rows] for a in tuple(self)))
+        return Index(*(a if a is None else a[rows] for a in tuple(self)))
 
 # %% ../../nbs/corpus/01_partition.ipynb #chance
 def chance(
@@ -321,15 +325,13 @@ def choose_evidence(
     seen = np.cumsum(usable) - usable
     rank = seen - seen[np.searchsorted(of, of)]
     used = usable & (rank < most[of])
-    last = np.full(len(n), -1)
-    np.maximum.at(last, of[used], np.flatnonzero(used))
     found = fate[order].copy()
     open_ = np.isin(found, (TRAIN, VAL, TEST, SEEN))
-    time = rows.time[order]
-    until = np.where(last < 0, -np.inf, time[last])
-    found[open_ & (time <= until[of])] = BEFORE
+    time, end = rows.time[order], rows.end[order]
+    used, until = _strictly_earlier(of, time, end, usable, used, open_, max(least, 1))
+    found[open_ & (time <= until)] = BEFORE
     found[used & (found != HISTORY)] = EVIDENCE
-    if least: found[open_ & (most[of] == 0)] = NEWCOMER
+    if least: found[open_ & (until == -np.inf)] = NEWCOMER
     back = np.argsort(order)
     return Evidence(used[back], found[back])
 
@@ -342,6 +344,25 @@ def _usable(rows, fate):
 
 
 def _evaluated(fate): return np.isin(fate, (VAL, TEST, SEEN))
+
+# %% ../../nbs/corpus/01_partition.ipynb #_strictly_earlier
+def _strictly_earlier(of, start, end, usable, used, open_, least):
+    "Cut evidence where it is not earlier than what is predicted; beside it, for each row, the end of its author's evidence"
+    people = of.max(initial=-1) + 1
+
+    def of_each(rows, times, extreme, empty):
+        found = np.full(people, empty)
+        extreme.at(found, of[rows], times[rows])
+        return found[of]
+
+    def count(rows): return np.bincount(of[rows], minlength=people)[of]
+
+    torn = usable & open_ & ~used & (start <= of_each(used, end, np.maximum, -np.inf))  # moments that the share cuts in two
+    before = used & (end < of_each(torn, start, np.minimum, np.inf))
+    used = np.where(count(before) >= least, before, used)
+    used &= end < of_each(open_ & ~used, start, np.maximum, -np.inf)  # something later is left to predict
+    used &= count(used) >= least
+    return used, of_each(used, end, np.maximum, -np.inf)
 
 # %% ../../nbs/corpus/01_partition.ipynb #drop_strangers
 def drop_strangers(

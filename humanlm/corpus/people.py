@@ -9,7 +9,7 @@ __all__ = ['BATCH', 'SAMPLE', 'KEPT', 'Evidence', 'find_evidence', 'PeopleBatch'
 # %% ../../nbs/corpus/06_people.ipynb #import-json-from-collections
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ import numpy as np
 from ..data.records import Persona
 from ..core.basics import atomic_path, run_sync, to_json
 from ..models.client import ChatClient
-from .partition import SEEN, TEST, TRAIN, chance, drop_strangers, keep_share
+from .partition import SEEN, TEST, TRAIN, chance, drop_strangers
 from ..data.persona import format_persona
 from humanlm.corpus.personas import (
     Failure, PersonaConfig, Said, ask_personas, persona_items, rule_corpus, rule_persona,
 )
-from .selection import CODE, Plan, SelectConfig, first_rows, index_of
+from .selection import CODE, Plan, SelectConfig, index_of, smallest
 from .store import RowStore, clean_text
 
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
@@ -37,7 +37,9 @@ class Evidence(NamedTuple):
 # %% ../../nbs/corpus/06_people.ipynb #find_evidence
 def find_evidence(plan: Plan) -> Evidence:
     "Find the evidence of everyone who has a row left"
-    names, first = first_rows(plan)
+    names, of = np.unique(plan.records["user"][plan.out], return_inverse=True)
+    first = np.full(len(names), np.iinfo(np.int64).max)
+    np.minimum.at(first, of, plan.rank[plan.out])
     rows = np.flatnonzero(plan.used & np.isin(plan.records["user"], names))
     rows = rows[np.lexsort((plan.rank[rows], plan.records["user"][rows]))]
     users, start = np.unique(plan.records["user"][rows], return_index=True)
@@ -145,19 +147,26 @@ def settle(
     people: People | None,  # None: nobody is described
     c: SelectConfig,
     persona: PersonaConfig,
+    misfits: Callable[[Plan], Iterable[tuple[int, str]]] = lambda plan: (),  # entries that cannot go with their persona, and fates
 ) -> Plan:
     "Drop rows by their personas and lengths, then apply the percentages"
-    plan, keys = plan._replace(fate=plan.fate.copy()), plan.records["key"]
+    plan = plan._replace(fate=plan.fate.copy())
 
-    def drop(name, bad, among=range(SEEN + 1)):
-        plan.fate[np.isin(plan.fate, list(among)) & bad] = CODE[name]
+    def drop(name, bad): plan.fate[plan.out & bad] = CODE[name]
 
     _drop_undescribed(plan, people, persona, drop)
     if c.max_prompt_tokens: drop("over-long", prompt_chars(plan, people) > 4 * c.max_prompt_tokens)
-    if c.known: plan = plan._replace(fate=drop_strangers(index_of(plan.records), plan.fate))
-    drop("subset", ~keep_share(keys, c.train_percent / 100, c.seed), (TRAIN,))
-    drop("subset", ~keep_share(keys, c.test_percent / 100, c.seed), (TEST, SEEN))
-    return plan
+    for entry, fate in misfits(plan): plan.fate[entry] = CODE[fate]
+    plan = _without_strangers(plan, c)
+    for among, percent in (((TRAIN,), c.train_percent), ((TEST, SEEN), c.test_percent)):
+        rows = np.flatnonzero(np.isin(plan.fate, among))
+        kept = smallest(plan.records["key"][rows], round(percent / 100 * len(rows)), c.seed)
+        plan.fate[rows[~kept]] = CODE["subset"]
+    return _without_strangers(plan, c)
+
+
+def _without_strangers(plan, c):
+    return plan._replace(fate=drop_strangers(index_of(plan.records), plan.fate)) if c.known else plan
 
 # %% ../../nbs/corpus/06_people.ipynb #_drop_undescribed
 def _drop_undescribed(plan, people, persona, drop):

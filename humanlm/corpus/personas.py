@@ -130,6 +130,7 @@ class PersonaConfig(ChatConfig):
 
     group: ClassVar[str] = "persona"
     rules: ClassVar[tuple[str, ...]] = WRITERS
+    keep_unusable: ClassVar[bool] = True  # who cannot be described is not paid for again when a build goes on
     above_0: ClassVar[tuple[str, ...]] = (*ChatConfig.above_0, "reply_words", "block_words")
 
     @property

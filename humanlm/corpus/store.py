@@ -25,7 +25,7 @@ from ..data.formats import NOTES, RawRow, find_fact, formats, mapped_rows, shown
 from ..data.mail import letters
 from ..data.records import Message, Persona, Thread
 from humanlm.data.threads import (
-    PersonaWriter, ThreadReport, automatic_accounts, import_threads, reply_turns, thread_examples,
+    PersonaWriter, ThreadReport, automatic_accounts, import_threads, moments, reply_turns, thread_examples,
 )
 
 # %% ../../nbs/corpus/02_store.ipynb #LogEntry
@@ -44,6 +44,7 @@ class LogEntry(NamedTuple):
     persona: str = ""           # given with the row: JSON, or prose
     known_as: tuple[str, ...] = ()  # other ids and names of who replied
     post_facts: dict = {}       # what is known about the post
+    places: tuple[float, ...] = ()  # in a log: of its first and its last line; empty: the time decides
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -73,7 +74,7 @@ def row_entry(
 
 # %% ../../nbs/corpus/02_store.ipynb #RECORD
 RECORD = np.dtype([
-    ("key", "u8"), ("user", "u8"), ("context", "u8"), ("content", "u8"), ("whole", "u8"), ("time", "f8"), ("turn", "i4"),
+    ("key", "u8"), ("user", "u8"), ("context", "u8"), ("content", "u8"), ("whole", "u8"), ("time", "f8"), ("until", "f8"), ("seconds", "f8"), ("turn", "i4"),
     ("chars", "i4"), ("reply", "i4"), ("target", "?"), ("at", "?"), ("part", "i4"), ("offset", "i8"), ("length", "i4")])
 
 # %% ../../nbs/corpus/02_store.ipynb #pack
@@ -95,8 +96,9 @@ def record(
 ) -> tuple:
     "Describe an entry for the index, in the order of `RECORD`"
     chars = len(entry.reply) + sum(len(m[3]) + len(m[2]) for m in entry.context)
-    time = np.nan if entry.time is None else entry.time
-    return (hash64(entry.id), name_hash(entry.user_id), name_hash(entry.context_id), hash_bytes(_said(entry)), hash_bytes(data), time,
+    seconds = np.nan if entry.time is None else entry.time
+    time, until = entry.places or (seconds, seconds)
+    return (hash64(entry.id), name_hash(entry.user_id), name_hash(entry.context_id), hash_bytes(_said(entry)), hash_bytes(data), time, until, seconds,
             len(entry.context), chars, len(entry.reply), entry.target, entry.reply.lstrip()[:1] == "@", part, offset, len(data))
 
 # %% ../../nbs/corpus/02_store.ipynb #_said
@@ -255,7 +257,7 @@ class _Keeper(PersonaWriter):
         super().__init__()
         self.lines: list[Message] = []
 
-    def read(self, message): self.lines.append(message)
+    def read(self, message, place): self.lines.append(message)
 
     def persona(self, user_id, until): return Persona(user_id) if user_id else None  # deleted accounts are not one person
 
@@ -274,26 +276,32 @@ def thread_entries(
     "Turn threads into entries: replies to predict, and history"
     keeper = _Keeper()
     examples, report = thread_examples(threads, max_context=max_context, writer=keeper)
-    place = {m.id: float(i) for i, m in enumerate(m for t in threads for m in t.messages)}
-    root = {m.id: turn.root.id for t in threads for turn in reply_turns(t)[0] for m in turn.lines}
+    places, turns = moments(threads), {m.id: turn for t in threads for turn in reply_turns(t)[0] for m in turn.lines}
     source = threads[0].source if threads else ""
-    history = [LogEntry(m.id, source, m.name, root[m.id], "", m.content, (), place[m.id], target=False) for m in keeper.lines]
-    replies = [LogEntry(e.id, source, e.user_id, e.context_id, e.context_id, e.reply, _plain(e.context), place[e.id]) for e in examples]
-    entries = sorted(history + replies, key=lambda e: (e.time, e.id))
-    return FromThreads(entries, report, list(_left_out(threads, {e.id for e in entries})))
+
+    def entry(lines, root, post, reply, context, target):
+        first, last = min(lines, key=lambda m: places[m.id]), max(places[m.id] for m in lines)
+        return LogEntry(lines[0].id, source, first.name, root, post, reply, context, first.time, target=target,
+                        places=(float(places[first.id]), float(last)))
+
+    history = [entry([m], turns[m.id].root.id, "", m.content, (), False) for m in keeper.lines]
+    replies = [entry(turns[e.id].lines, e.context_id, e.context_id, e.reply, _plain(e.context), True) for e in examples]
+    entries = sorted(history + replies, key=lambda e: (e.places, e.id))
+    return FromThreads(entries, report, list(_left_out(threads, {e.id for e in entries}, places)))
 
 
 def _plain(context): return tuple((m.id, m.role, m.name, m.content, m.time) for m in context)
 
 # %% ../../nbs/corpus/02_store.ipynb #_left_out
-def _left_out(threads, kept):
+def _left_out(threads, kept, places):
     robots = automatic_accounts(threads)
     for turn in (turn for t in threads for turn in reply_turns(t)[0]):
         for m in turn.lines:
-            if m.id not in kept and not m.id.endswith("/(post)"): yield _why(m, turn, robots), m
+            if m.id not in kept and not m.id.endswith("/(post)"): yield _why(m, turn, robots, places), m
 
 
-def _why(m, turn, robots):
+def _why(m, turn, robots, places):
+    if not all(line.id in places for line in turn.lines): return "line without a time"
     if m.name in robots: return "line of an automatic account"
     if not m.name: return "line without an author"
     if not m.content.strip(): return "line without text"

@@ -305,7 +305,6 @@ TIME_NOTES = {
     "time unreadable": "the time is there but says nothing",
     "time in milliseconds": "the time is given in milliseconds, or finer: read as such",
     "time doubtful": "the time lies before its source began, or in the far future",
-    "order of ids": "some threads of a log have no time, so all stand in the order of their ids",
 }
 _END = 4102444800.0  # the year 2100
 

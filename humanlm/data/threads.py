@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIELDS', 'LINES', 'MERGE_GAP', 'LINK', 'STOPWORDS', 'HABITS', 'LENGTHS', 'DEMOGRAPHICS', 'HISTORY', 'FATES',
            'ColumnMap', 'column_map', 'sample_threads', 'Line', 'read_line', 'import_threads', 'in_time_order',
-           'ThreadTurn', 'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features',
+           'moments', 'ThreadTurn', 'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features',
            'line_features', 'Corpus', 'topics', 'marked_habits', 'write_persona', 'PersonaWriter', 'rename_speakers',
            'ThreadReport', 'Imported', 'context_path', 'thread_examples', 'load_threads']
 
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
+from itertools import groupby
 from math import log
 from operator import itemgetter
 from pathlib import Path
@@ -36,7 +37,7 @@ FIELDS = {
     "id": "number or name of a message inside its thread; without it, the row number",
     "parents": "id or ids of the messages it answers; null or an empty list for none",
     "post": "text of the post above the thread, where that is no row of its own",
-    "time": "date or timestamp; puts whole threads in order, never the messages inside one",
+    "time": "date or timestamp; says what was written before what, over all threads",
 }
 "What a column map may say."
 
@@ -76,6 +77,7 @@ LINES = {
     "line without an author": "nobody knows who wrote it (deleted accounts are not one person)",
     "line without text": "it says nothing",
     "answer to nothing": "it answers a line without text",
+    "line without a time": "it, or another line of its turn, has no time, though the log has times",
 }
 "Why a line of a log is no entry of its own."
 
@@ -173,19 +175,12 @@ def import_threads(
         except RowFault as e:
             if faults is None: raise RowFault(e.kind, f"{row.place}: {e.detail}. Fix the row, or map another column.") from e
             faults.add(e.kind, e.detail, row.place)
-    found = in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
-    if faults is not None and cols.time: _note_order(found, faults)
-    return found
+    return in_time_order([_thread(t, lines, source or path.stem) for t, lines in threads.items()])
 
 # %% ../../nbs/data/07_threads.ipynb #_note_time
 def _note_time(row, column, faults):
     value = row.values.get(column)
     if note := time_note(value): faults.add(note, shorten(repr(value), 60), row.place)
-
-
-def _note_order(threads, faults):
-    undated = [t.id for t in threads if all(m.time is None for m in t.messages)]
-    if 0 < len(undated) < len(threads): faults.add("order of ids", f"{len(undated):,} of {len(threads):,} threads have no time, such as {undated[0]}")
 
 # %% ../../nbs/data/07_threads.ipynb #_met
 def _met(faults):
@@ -203,6 +198,21 @@ def in_time_order(
 
 def _natural(name):
     return [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in re.split(r"([0-9]+)", name)]
+
+# %% ../../nbs/data/07_threads.ipynb #moments
+def moments(
+    threads: Sequence[Thread],  # in order
+) -> dict[str, int]:  # id of a line → its place; a person's lines that cannot be told apart share one
+    "Say what was written before what, line by line"
+    lines = [(m.time, t.id, m) for t in threads for m in t.messages]
+    dated = sorted((line for line in lines if line[0] is not None), key=itemgetter(0))
+    places = {m.id: i for i, (_, _, m) in enumerate(dated or lines)}
+    for _, same in groupby(dated, itemgetter(0)):
+        written: dict[str, list] = {}
+        for _, thread, m in same: written.setdefault(m.name, []).append((thread, m.id))
+        for own in written.values():
+            if len({thread for thread, _ in own}) > 1: places |= dict.fromkeys([i for _, i in own], places[own[0][1]])
+    return places
 
 # %% ../../nbs/data/07_threads.ipynb #MERGE_GAP
 MERGE_GAP = 10
@@ -456,9 +466,10 @@ class PersonaWriter:
 
     def read(self,
         message: Message,  # a line that nobody will predict
+        place: int = -1,  # in time, see `moments`
     ):
         "Take note of a line"
-        self.history[message.name].append(message)
+        self.history[message.name].append((place, message))
         self.corpus.add(message.name, line_features(message.content))
 
     def persona(self,
@@ -466,10 +477,11 @@ class PersonaWriter:
         until: int,  # order of the reply it is needed for
     ) -> Persona | None:  # None: too little is known so far
         "Give the persona of a user, written from the lines read before it was first asked for"
-        lines = self.history.get(user_id, ())
-        if user_id not in self.written and len(lines) >= self.min_history:
+        if user_id not in self.written:
+            lines = [m for place, m in self.history.get(user_id, ()) if place < until]
+            if len(lines) < self.min_history: return None
             self.written[user_id] = write_persona(lines[-self.max_history:], self.corpus, until, user_id)
-        return self.written.get(user_id)
+        return self.written[user_id]
 
 # %% ../../nbs/data/07_threads.ipynb #_NAME
 _NAME = re.compile(r"@?([^\s@,:;.!?()<>\"'/]+)")
@@ -504,6 +516,7 @@ FATES = {
     "automatic": "are by an automatic account: dropped",
     "empty": "are empty, or answer nothing but an empty line: dropped",
     "newcomer": "are by people with too few earlier lines, or unknown people: dropped",
+    "undated": "have no time, or a part of their turn has none, though other lines have: dropped",
 }
 "What can become of a line that answers another."
 
@@ -553,11 +566,12 @@ def context_path(
     return path[::-1]
 
 # %% ../../nbs/data/07_threads.ipynb #_fate
-def _fate(turn, robots, writer, order):
+def _fate(turn, robots, writer, places):
+    if not all(m.id in places for m in turn.lines): return "undated"
     if turn.author in robots: return "automatic"
     if turn.kind != "reply": return turn.kind
     if not (turn.text and turn.parent.text): return "empty"
-    return "reply" if writer.persona(turn.author, order) else "newcomer"
+    return "reply" if writer.persona(turn.author, min(places[m.id] for m in turn.lines)) else "newcomer"
 
 # %% ../../nbs/data/07_threads.ipynb #_example
 def _example(turn, source, persona, order, names, most):
@@ -570,12 +584,18 @@ def _report(threads, examples, names, robots, fates, found):
     met = {
         "lines that answer several others": found["several"], "links to missing lines": found["missing"],
         "links to later lines": found["later"], "automatic accounts": len(robots),
-        "replies whose context was cut": found["cut"],
+        "replies whose context was cut": found["cut"], "lines dated before one that they answer": found["clock"],
         "lines without an author": sum(not m.name for t in threads for m in t.messages),
     }
     people, roots = {e.user_id for e in examples}, {e.context_id for e in examples}
     lines, source = sum(len(t.messages) for t in threads), threads[0].source if threads else ""
     return ThreadReport(source, lines, len(threads), len(names), fates, met, len(roots), len(people))
+
+# %% ../../nbs/data/07_threads.ipynb #_clock
+def _clock(thread):
+    "Count answers that are dated before what they answer: a clock without its date does that at midnight"
+    times = {m.id: m.time for m in thread.messages if m.time is not None}
+    return Counter(clock=sum(m.id in times and any(times[m.id] < times.get(p, times[m.id]) for p in m.parents) for m in thread.messages))
 
 # %% ../../nbs/data/07_threads.ipynb #thread_examples
 def thread_examples(
@@ -586,22 +606,21 @@ def thread_examples(
 ) -> Imported:
     "Turn threads into examples with personas, and account for every line"
     names, robots = {m.name for t in threads for m in t.messages} - {""}, automatic_accounts(threads)
-    writer, examples, fates, found, order = writer or PersonaWriter(min_history), [], Counter(), Counter(), 0
+    writer, examples, fates, found = writer or PersonaWriter(min_history), [], Counter(), Counter()
+    places, turn_of = moments(threads), {}
     for thread in threads:
-        thread = without_names(thread, names)
-        turns, met = reply_turns(thread)
-        turn_of, found = {m.id: t for t in turns for m in t.lines}, found + met
-        for order, m in enumerate(thread.messages, order):
-            turn = turn_of[m.id]
-            starts = turn.lines[0] is m
-            if starts: turn.fate = _fate(turn, robots, writer, order)
-            if starts and turn.fate == "reply":
-                persona = writer.persona(turn.author, order)
-                examples.append(_example(turn, thread.source, persona, order, names, max_context))
-                found["cut"] += turn.depth > max_context
-            if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content: writer.read(m)
-            if m.parents: fates[turn.fate if starts else "continued"] += 1
-        order += 1
+        turns, met = reply_turns(without_names(thread, names))
+        turn_of |= {m.id: (m, turn, thread.source) for turn in turns for m in turn.lines}
+        found += met + _clock(thread)
+    for m, turn, source in sorted(turn_of.values(), key=lambda line: places.get(line[0].id, -1)):
+        starts = not turn.fate
+        if starts: turn.fate = _fate(turn, robots, writer, places)
+        if starts and turn.fate == "reply":
+            order = places[m.id]
+            examples.append(_example(turn, source, writer.persona(turn.author, order), order, names, max_context))
+            found["cut"] += turn.depth > max_context
+        if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content: writer.read(m, places[m.id])
+        if m.parents: fates[turn.fate if starts else "continued"] += 1
     return Imported(examples, _report(threads, examples, names, robots, fates, found))
 
 # %% ../../nbs/data/07_threads.ipynb #load_threads

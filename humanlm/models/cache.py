@@ -210,9 +210,10 @@ class DiskCache:
         folder: str | Path,                      # holds one file, made on first use
         mode: str = "use",                       # one of `MODES`
         lease: float = 15.0,                     # seconds until the questions of a dead process are asked by another
+        keep_unusable: bool = False,             # store answers that failed the asker's check, too: they fail again, and cost nothing
         clock: Callable[[], float] = time.time,  # seconds since 1970
     ):
-        self.mode, self.lease = check_name(mode, MODES, "cache mode", ConfigError), lease
+        self.mode, self.lease, self.keep_unusable = check_name(mode, MODES, "cache mode", ConfigError), lease, keep_unusable
         self.replies = ReplyFile(Path(folder).expanduser() / "replies.sqlite", clock)
         self._flights = PerLoop(dict)
         if mode != "off":
@@ -245,7 +246,7 @@ class DiskCache:
         owner, error = token_hex(8), None
         try:
             if await self._claimed(flights, key, owner, since):
-                return await _asked(self.replies, key, owner, self.lease, since, name, ask)
+                return await _asked(self, key, owner, since, name, ask)
         except (LLMError, CacheError) as e:
             error = None if getattr(e, "kind", "") in _OWN else e
             raise
@@ -271,23 +272,25 @@ def _miss(request, name, key, where, advice):
                     f"setting makes a new question. {advice}")
 
 # %% ../../nbs/models/03_cache.ipynb #_held
-async def _asked(replies, key, owner, lease, since, name, ask):
+async def _asked(cache, key, owner, since, name, ask):
     "Ask and store; renew the claim meanwhile, and give it up if there is no reply to store"
     def renew():
         nonlocal timer
         with suppress(CacheError):  # storing the reply will say it
-            replies.claim(key, owner, lease, since)
-        timer = loop.call_later(lease / 3, renew)
+            cache.replies.claim(key, owner, cache.lease, since)
+        timer = loop.call_later(cache.lease / 3, renew)
 
     loop = asyncio.get_running_loop()
-    timer = loop.call_later(lease / 3, renew)
+    timer = loop.call_later(cache.lease / 3, renew)
     try:
         reply = await ask()
-        replies.add(key, name, reply, owner)
+        cache.replies.add(key, name, reply, owner)
         return reply
-    except BaseException:
+    except BaseException as e:
+        if cache.keep_unusable and getattr(e, "kind", "") == "bad answer":
+            cache.replies.add(key, name, ChatReply(e.raw), owner)
         with suppress(CacheError):
-            replies.release(key, owner)
+            cache.replies.release(key, owner)
         raise
     finally:
         timer.cancel()

@@ -5,22 +5,24 @@
 # %% auto #0
 __all__ = ['COUNT', 'WHOLE', 'ABOVE_0', 'AT_LEAST_0', 'KINDS', 'MAY_COST', 'STOPS', 'prices', 'FREE', 'OUTAGES', 'untaken',
            'scripts', 'clients', 'ChatRequest', 'chat', 'Usage', 'ChatReply', 'LLMError', 'setting', 'without_keys',
-           'redact', 'price', 'price_advice', 'PerLoop', 'Ledger', 'worst_cost', 'ChatClient', 'CacheError', 'Cache',
-           'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker', 'settle_settings', 'state_schema', 'read_reply',
-           'repair_request', 'Client', 'token_estimate', 'ScriptedClient', 'chat_all', 'openai_arguments',
-           'openai_reply', 'retry_after', 'provider_error', 'OpenAIClient', 'vllm_client', 'anthropic_arguments',
-           'anthropic_reply', 'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
+           'redact', 'price', 'price_advice', 'PerLoop', 'Charges', 'OpenCall', 'Ledger', 'most_tokens', 'worst_cost',
+           'counted', 'ChatClient', 'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker',
+           'settle_settings', 'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate',
+           'ScriptedClient', 'chat_all', 'openai_arguments', 'read_body', 'malformed', 'openai_reply', 'retry_after',
+           'provider_error', 'post', 'OpenAIClient', 'vllm_client', 'anthropic_arguments', 'anthropic_reply',
+           'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
 
 # %% ../../nbs/models/02_client.ipynb #import-asyncio-contextlib-json
-import asyncio, contextlib, json, math, os, random, re, threading, time
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio, contextlib, json, math, os, random, re, threading, time, warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from io import StringIO
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol
+from secrets import token_hex
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -28,7 +30,8 @@ from fastcore.basics import patch
 
 from ..core.basics import ConfigError, HumanLMError, check_name, near_miss, require, run_sync, shorten
 from ..core.html import Table, fold, tag
-from .reader import read_answer
+from ..core.runs import Journal
+from .reader import decode_object, read_answer
 
 # %% ../../nbs/models/02_client.ipynb #ChatRequest
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class ChatReply:
     latency: float = 0.0         # seconds from its turn to the answer, waits between attempts included
     texts: tuple[str, ...] = ()  # all answers, where several were wanted
     parsed: Any = None           # what the text says, if a schema was asked for; a tuple if several were wanted
-    notes: tuple[str, ...] = ()  # settings that the provider ignored or changed
+    notes: tuple[str, ...] = ()  # settings that the provider ignored or changed, and counts of it that cannot be
     extra: dict | None = None    # what it says beside the text, such as the thoughts of a simulated user
     schema_version: int = 1
 
@@ -305,20 +308,113 @@ class PerLoop:
             self.made[loop] = self.make()
         return self.made[loop]
 
+# %% ../../nbs/models/02_client.ipynb #Charges
+class Charges:
+    "What calls did cost and may cost, in memory or in a file that processes share"
+    def __init__(self, path: str | Path | None = None,  # JSONL; None: memory
+                 account: str = ""):                    # rows of other accounts in the same file do not count
+        self.path, self.account, self._journal = path, account, path and Journal(path)
+        self.settled: dict[tuple[str, str], Usage] = {}  # by caller and model
+        self.dollars = 0.0  # of the settled ones, as far as prices are known
+        self.open: dict[str, OpenCall] = {}  # of all processes
+        self.own, self._lock = set(), threading.Lock()  # names of calls
+
+    @contextlib.contextmanager
+    def held(self, to_enter: bool = True) -> Iterator[Callable[..., None]]:  # False: only to look
+        "Know what other threads and processes entered, and keep them out; gives the function that enters a row"
+        try:
+            with self._lock, self._held(to_enter) as (rows, write):
+                def enter(**row):
+                    write({"account": self.account, **row})
+                    self._apply(**row)
+                for row in rows:
+                    if row.pop("account", "") == self.account:
+                        self._apply(**row)
+                yield enter
+        except OSError as e:
+            raise CacheError(f"Charges cannot be entered in {self.path}: {e.strerror}. Check the disk and the permissions.") from e
+
+    def _held(self, to_enter):
+        if self._journal and to_enter:
+            return self._journal.held()
+        return contextlib.nullcontext((self._journal.news() if self._journal else (), lambda row: None))
+
+    def _apply(self, caller, model, call="", **row):
+        if "pid" in row:
+            self.open[call] = OpenCall(caller, model, **row)
+            return
+        self.open.pop(call, None)
+        self.own.discard(call)
+        if usage := Usage(**row):
+            self.dollars += usage.cost or 0.0
+            self.settled[caller, model] = self.settled.get((caller, model), Usage()) + usage
+
+    def lost(self) -> list["OpenCall"]:
+        "Open calls of which nobody will say how they ended"
+        return [call for name, call in self.open.items() if name not in self.own and not call.may_end()]
+
+    def sums(self) -> tuple[float, float]:
+        "Dollars spent, and dollars set aside for calls under way"
+        lost = sum(call.cost for call in self.lost())
+        return self.dollars + lost, sum(call.cost for call in self.open.values()) - lost
+
+# %% ../../nbs/models/02_client.ipynb #OpenCall
+class OpenCall(NamedTuple):
+    "A call that was begun"
+    caller: str
+    model: str
+    cost: float  # US dollars, at the most
+    pid: int     # of the process that makes it
+    at: float    # when it began, in seconds since 1970
+
+    def may_end(self) -> bool:
+        "Whether its process lives; after ten minutes that number may be another process's"
+        with contextlib.suppress(PermissionError):  # it lives, and is somebody else's
+            try:
+                if self.pid != os.getpid() and os.name == "posix":
+                    os.kill(self.pid, 0)  # sends nothing
+            except ProcessLookupError:
+                return False
+        return time.time() < self.at + 600
+
 # %% ../../nbs/models/02_client.ipynb #Ledger
+_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}
+
+
 class Ledger:
-    "Spending per (caller, model); ledgers add"
+    "Spending per (caller, model), within a budget; ledgers add"
     def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
                  budget: float | None = None):                               # US dollars in all; None = no limit
-        self.entries, self.budget = dict(entries or {}), budget
+        self.budget, self._charges = budget, Charges()
         _require_numbers("ledger", self, {"budget": AT_LEAST_0})
-        self.reserved = 0.0  # US dollars set aside for calls under way
-        self._open, self._lock = 0, threading.Lock()
+        self._add(entries or {})
 
-    def record(self, caller: str, model: str, usage: Usage):
-        "Add `usage` to the account of `caller` and `model`"
-        with self._lock:
-            self.entries[caller, model] = self.entries.get((caller, model), Usage()) + usage
+    def keep(self, path: str | Path,      # JSONL, in a folder that is there
+             account: str = ""):          # of this ledger, where several share the file
+        "Enter charges in a file as they are made, and count what any process ever entered there"
+        before, self._charges = self._charges, Charges(path, account)
+        self._add({} if before.path else before.settled)
+
+    def _add(self, entries):
+        for (caller, model), usage in entries.items():
+            self.record(caller, model, usage)
+
+    def record(self, caller: str, model: str, usage: Usage, call: str = ""):  # call: an open one that ends
+        "Add `usage` to the account of `caller` and `model`; nothing can be taken out of it"
+        _require_numbers("ledger", usage, _SPENT)
+        told = {name: value for name, value in vars(usage).items() if value != getattr(Usage, name)}
+        with self._charges.held() as enter:
+            enter(caller=caller, model=model, **told, **({"call": call} if call else {}))
+
+    @property
+    def entries(self) -> dict[tuple[str, str], Usage]:
+        "All that was spent; what processes that died had asked counts at its worst"
+        with self._charges.held(False):
+            found = dict(self._charges.settled)
+            for call in self._charges.lost():
+                key = call.caller, call.model
+                found[key] = found.get(key, Usage()) + Usage(1, cost=call.cost)
+        return found
 
     @property
     def total(self) -> Usage:
@@ -328,7 +424,12 @@ class Ledger:
     @property
     def spent(self) -> float:
         "US dollars spent so far, as far as prices are known"
-        return sum(usage.cost or 0.0 for usage in list(self.entries.values()))
+        with self._charges.held(False): return self._charges.sums()[0]
+
+    @property
+    def reserved(self) -> float:
+        "US dollars set aside for calls under way"
+        with self._charges.held(False): return self._charges.sums()[1]
 
     def __add__(self, other: "Ledger") -> "Ledger":
         return Ledger.from_dict([*self.to_dict(), *other.to_dict()])
@@ -338,9 +439,9 @@ class Ledger:
         return [{"caller": c, "model": m, **vars(u)} for (c, m), u in sorted(self.entries.items())]
 
     @classmethod
-    def from_dict(cls, rows: list[dict], budget: float | None = None) -> "Ledger":
-        "Read what `to_dict` wrote; the budget includes what was spent before"
-        ledger = cls(budget=budget)
+    def from_dict(cls, rows: list[dict]) -> "Ledger":
+        "Read what `to_dict` wrote"
+        ledger = cls()
         for row in rows:
             usage = dict(row)
             ledger.record(usage.pop("caller"), usage.pop("model"), Usage(**usage))
@@ -351,48 +452,80 @@ class Ledger:
         rows = [*self.to_dict(), {"caller": "total", "model": "", **vars(self.total)}]
         return Table(heads, [_ledger_row(**row) for row in rows], "llr").markdown()
 
-    @contextlib.asynccontextmanager
-    async def reserve(self, cost: float):  # US dollars, at the most
-        "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
-        while not self._take(cost):
-            await asyncio.sleep(0.02)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open -= 1
-                self.reserved = self.reserved - cost if self._open else 0.0
-
-    def _take(self, cost):
-        "Set money aside, if it is not set aside for others"
-        with self._lock:
-            if self.spent + cost > self.budget:
-                raise LLMError("over budget", f"US$ {self.spent:.4f} of {self.budget:.4f} are spent and {self.reserved:.4f} set aside for "
-                               f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.")
-            fits = self.spent + self.reserved + cost <= self.budget
-            if fits:
-                self.reserved, self._open = self.reserved + cost, self._open + 1
-            return fits
-
 # %% ../../nbs/models/02_client.ipynb #LEDGER_HEAD
 def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, tokens_saved):
     def dollars(amount, answers): return "0" if not answers else "unknown" if amount is None else f"{amount:.4f}"
     counts = (f"{count:,}" for count in (calls, hits, tokens_in, tokens_out))
     return shorten(caller, 60), shorten(model, 60), *counts, dollars(cost, calls), dollars(saved, hits)
 
-# %% ../../nbs/models/02_client.ipynb #worst_cost
+# %% ../../nbs/models/02_client.ipynb #most_tokens
+def most_tokens(
+    request: ChatRequest,
+) -> tuple[int, int]: # read, written
+    "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 that a model's template may begin with"
+    parts = [*(m.get("content") for m in request.messages), *filter(None, (request.schema, request.prefill, request.extra))]
+    texts = (json.dumps(part, ensure_ascii=False, default=str) for part in parts)
+    read = 100 + sum(16 + len(text.encode("utf-8", "replace")) for text in texts)
+    return request.n * read, request.n * request.max_tokens
+
+
 def worst_cost(
     request: ChatRequest,
     name: str,          # provider/model
 ) -> float | None:
     "Give the most that a request can cost in US dollars, or None if the price is unknown"
-    if price(name, 0, 0) is None:
-        return None
-    written = [json.dumps(m.get("content"), ensure_ascii=False, default=str) for m in request.messages]
-    if request.schema:
-        written.append(json.dumps(request.schema))
-    read = sum(16 + len(text.encode("utf-8", "replace")) for text in written)
-    return price(name, request.n * read, request.n * request.max_tokens)
+    return price(name, *most_tokens(request))
+
+# %% ../../nbs/models/02_client.ipynb #counted
+def counted(
+    usage: Usage,     # as the provider says
+    request: ChatRequest,
+    name: str,        # provider/model
+) -> tuple[Usage, tuple[str, ...]]: # as it goes into the ledger, notes
+    "Check the tokens that a provider counts, and price them"
+    said, most, free = (usage.tokens_in, usage.tokens_out), most_tokens(request), name.startswith(FREE)
+    if not any(said):
+        cost = price(name, *most) if usage.cost is None else usage.cost
+        return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
+    tokens = [n if _is_number(n, WHOLE) and (free or n <= top) else top for n, top in zip(said, most)]
+    notes = tuple(f"tokens {what}: {name} said {shorten(repr(n), 40)}, counted as {top:,}, the most that the request allows"
+                  for n, top, kept, what in zip(said, most, tokens, ("read", "written")) if kept is not n)
+    cost = price(name, *tokens) if notes or usage.cost is None else usage.cost
+    return replace(usage, tokens_in=tokens[0], tokens_out=tokens[1], cost=cost), notes
+
+# %% ../../nbs/models/02_client.ipynb #reserve
+@patch
+@contextlib.asynccontextmanager
+async def reserve(
+    self: Ledger,
+    cost: float | None,  # US dollars, at the most; None: unknown
+    caller: str = "",
+    model: str = "",
+) -> AsyncIterator[Callable[[Usage], None]]:  # takes what the call did cost, as far as it is known; the last word counts
+    "Set money aside for a call under way; `LLMError` if the budget cannot cover it"
+    call, told = token_hex(8), [Usage()]
+    while not _opened(self, call, cost, caller, model):
+        await asyncio.sleep(0.02)
+    try:
+        yield told.append
+    finally:
+        self.record(caller, model, told[-1], call)
+
+
+def _opened(ledger, call, cost, caller, model):
+    "Open a call, unless its money is set aside for others"
+    charges, budget = ledger._charges, ledger.budget
+    with charges.held() as enter:
+        spent, reserved = charges.sums()
+        if budget is not None and spent + cost > budget:
+            raise LLMError("over budget", f"US$ {spent:.4f} of {budget:.4f} are spent and {reserved:.4f} set aside for "
+                           f"calls under way; this call may cost {cost:.4f}. Raise the budget, lower max_tokens, or choose a cheaper model.")
+        if budget is not None and spent + reserved + cost > budget:
+            return False
+        if cost:
+            enter(call=call, caller=caller, model=model, cost=cost, pid=os.getpid(), at=time.time())
+            charges.own.add(call)
+        return True
 
 # %% ../../nbs/models/02_client.ipynb #ChatClient
 class ChatClient(Protocol):
@@ -668,18 +801,20 @@ class Client:
         "Give provider/model"
         return f"{self.name.partition('/')[0]}/{model}" if model else self.name
 
-    async def _billed(self, request, name):
+    async def _billed(self, request, name, worst, charge):
+        if not name.startswith(FREE):
+            charge(Usage(1, cost=worst))  # as long as nobody knows better
         try:
             reply = await self._once(request)
-        except (LLMError, asyncio.CancelledError) as e:
-            if getattr(e, "billed", True) and not name.startswith(FREE):
-                self.ledger.record(request.caller, name, Usage(1, cost=worst_cost(request, name)))
+        except LLMError as e:
+            if not e.billed:
+                charge(Usage())
             raise
-        usage = reply.usage
-        if usage.cost is None:  # it does not say what it charged
-            usage = replace(usage, cost=worst_cost(request, name))
-        self.ledger.record(request.caller, name, usage)
-        return replace(reply, model=name, usage=usage)
+        usage, notes = counted(reply.usage, request, name)
+        charge(usage)
+        if notes:
+            warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; the notes of its replies say which.")
+        return replace(reply, model=name, usage=usage, notes=(*reply.notes, *notes))
 
     def _start_pacing(self):
         limits = self.limits
@@ -729,20 +864,16 @@ def _tokens(chars):
 # %% ../../nbs/models/02_client.ipynb #_attempt
 @patch
 async def _attempt(self: Client, request, name, tokens, until):
-    async with contextlib.nullcontext() if self.ledger.budget is None else self.ledger.reserve(_worst(request, name)):
-        await self._turn(tokens, until)
-        reply = await self._breaker.run(lambda: self._billed(request, name))
+    await self._turn(tokens, until)
+    worst = worst_cost(request, name)
+    if worst is None and self.ledger.budget is not None:
+        raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
+    async with self.ledger.reserve(worst, request.caller, name) as charge:
+        reply = await self._breaker.run(lambda: self._billed(request, name, worst, charge))
     if self._tokens:
         used = reply.usage.tokens_in + reply.usage.tokens_out
         self._tokens.book(time.monotonic(), (used or tokens) - tokens)
     return reply
-
-
-def _worst(request, name):
-    cost = worst_cost(request, name)
-    if cost is None:
-        raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
-    return cost
 
 # %% ../../nbs/models/02_client.ipynb #_ask
 @patch
@@ -773,7 +904,7 @@ async def _usable(self: Client, request, sent, reply, check):
     except LLMError as e:
         e.raw = e.raw or reply.text
         raise
-    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts)
+    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts, notes=(*reply.notes, *again.notes))
     try:
         return read(again)
     except ValueError as e:
@@ -793,18 +924,22 @@ def _join(replies):
     ends = [r.finish for r in replies if r.finish != "stop"]
     return replace(replies[0], usage=sum((r.usage for r in replies), Usage()), finish=ends[0] if ends else "stop",
                    attempts=max(r.attempts for r in replies), texts=tuple(r.text for r in replies),
-                   parsed=tuple(r.parsed for r in replies), latency=max(r.latency for r in replies))
+                   parsed=tuple(r.parsed for r in replies), latency=max(r.latency for r in replies),
+                   notes=tuple(dict.fromkeys(note for r in replies for note in r.notes)))
 
 # %% ../../nbs/models/02_client.ipynb #_several
 @patch
 async def _several(self: Client, request, name, check):
-    seeds = [None if request.seed is None else request.seed + i for i in range(request.n)]
-    calls = [self._answer(replace(request, n=1, seed=seed), name, check) for seed in seeds]
+    changes, notes = settle_settings(request, name)
+    settled = replace(request, **changes, n=1)
+    seeds = [None if settled.seed is None else settled.seed + i for i in range(request.n)]
+    calls = [self._answer(replace(settled, seed=seed), name, check) for seed in seeds]
     replies = await asyncio.gather(*calls, return_exceptions=True)
     for failure in replies:
         if isinstance(failure, BaseException):
             raise failure
-    return _join(replies)
+    joined = _join(replies)
+    return replace(joined, notes=(*notes, *joined.notes))
 
 # %% ../../nbs/models/02_client.ipynb #_answer
 @patch
@@ -817,7 +952,7 @@ async def _answer(self: Client, request, name, check):
             sent, notes = self._sent(request, name)
             replies = await self._asked(request, sent, name, check)
             reply = _join(replies) if request.n > 1 else replies[0]
-            return replace(reply, notes=notes, latency=time.perf_counter() - start)
+            return replace(reply, notes=(*notes, *reply.notes), latency=time.perf_counter() - start)
     except TimeoutError:
         raise LLMError("timeout", f"{name}: no answer within the deadline of {self.limits.deadline:g} s, retries and waits "
                        "included. Raise limits.deadline, or look at what makes the server slow.") from None
@@ -963,35 +1098,63 @@ def _is_strict(schema):
         schema = schema.values()
     return not isinstance(schema, Iterable) or isinstance(schema, str) or all(map(_is_strict, schema))
 
+# %% ../../nbs/models/02_client.ipynb #read_body
+def read_body(
+    data: bytes, # as it came
+    name: str,   # provider/model
+) -> dict:
+    "Read the JSON object that a provider sent; `LLMError` (malformed) if it is none, or has more than 40 levels"
+    text = data.decode("utf-8-sig", "replace").strip()
+    try:
+        body, end = decode_object(text) if text.startswith("{") else ({}, -1)
+        why = "" if end == len(text) else "it is no JSON object"
+    except ValueError as e:
+        why = shorten(e)
+    if why:
+        raise LLMError("malformed", f"{name} sent what cannot be read, {why}: {shorten(redact(text[:1000]))}")
+    return body
+
+
+def malformed(
+    body: dict, # what a provider sent
+    name: str,  # provider/model
+) -> LLMError:
+    "Say that an answer is not what was promised"
+    return LLMError("malformed", f"{name} sent no answer but {shorten(redact(json.dumps(body)[:1000]), 200)}")
+
 # %% ../../nbs/models/02_client.ipynb #openai_reply
 def openai_reply(
-    response: Any, # the SDK's completion object
-    name: str,     # provider/model
+    body: dict,  # as it was sent
+    name: str,   # provider/model
 ) -> ChatReply:
     "Read a completion; raise `LLMError` if it is not one"
     try:
-        texts = tuple(choice.message.content or "" for choice in response.choices)
-        used, finish = response.usage, _FINISH.get(response.choices[0].finish_reason, "other")
-    except (AttributeError, IndexError, TypeError) as e:
-        raise LLMError("malformed", f"{name} sent no completion but {shorten(redact(response))!r}.") from e
-    usage = _usage(name, getattr(used, "prompt_tokens", 0), getattr(used, "completion_tokens", 0))
-    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=_beside(response))
+        texts = tuple(_text(choice["message"].get("content")) for choice in body["choices"])
+        finish, usage = _FINISH.get(body["choices"][0].get("finish_reason"), "other"), _usage(body, "prompt_tokens", "completion_tokens")
+    except (AttributeError, LookupError, TypeError):
+        raise malformed(body, name) from None
+    beside = body.get("humanlm")  # what a server of ours says beside the text
+    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=beside if isinstance(beside, dict) else None)
 
 # %% ../../nbs/models/02_client.ipynb #_FINISH
-def _beside(response):
-    "What a server of ours says beside the text"
-    said = getattr(response, "humanlm", None)
-    return said if isinstance(said, dict) else None
+def _text(said):
+    "Give what was said as a text; halves of characters, which nothing can hold, become '?'"
+    if not isinstance(said, str | None):
+        raise TypeError("no text")
+    return (said or "").encode("utf-8", "replace").decode()
+
+
+def _usage(body, *names):
+    "What a provider says it counted: nothing, or numbers, of which `counted` knows whether they can be"
+    counts = [(body.get("usage") or {}).get(name) for name in names]
+    if not all(isinstance(count, int | float | None) for count in counts):
+        raise TypeError("no numbers")
+    return Usage(1, 0, *counts)
 
 
 # the providers' words for the end of an answer → ours
 _FINISH = {"stop": "stop", "length": "length", "content_filter": "refusal", "end_turn": "stop", "stop_sequence": "stop",
            "max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
-
-
-def _usage(name, tokens_in, tokens_out):
-    known = bool(tokens_in or tokens_out)
-    return Usage(1, 0, tokens_in or 0, tokens_out or 0, price(name, tokens_in, tokens_out) if known else None)
 
 # %% ../../nbs/models/02_client.ipynb #retry_after
 def retry_after(
@@ -1012,18 +1175,12 @@ def _kind(error, status):
     cls, code = type(error).__name__, str(getattr(error, "code", "") or "")
     if "Timeout" in cls: return "timeout"
     if status is None and "Connection" in cls: return "connection"
-    if status is None: return "bad request" if _is_unsendable(error) else "malformed"
+    if status is None: return "bad request"
     if code == "insufficient_quota" or status == 402: return "no credit"
     if status in (401, 403): return "auth"
     if status == 429: return "rate limit"
     if status >= 500 or status in (408, 409): return "server"
     return "malformed" if status < 300 else "bad request"
-
-# %% ../../nbs/models/02_client.ipynb #_is_unsendable
-def _is_unsendable(error):
-    from pydantic import ValidationError
-    return isinstance(error, (ValueError, TypeError)) and not isinstance(
-        error, (json.JSONDecodeError, UnicodeDecodeError, ValidationError))
 
 # %% ../../nbs/models/02_client.ipynb #_UNSENT
 _UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "LocalProtocolError", "UnsupportedProtocol")
@@ -1049,8 +1206,6 @@ def _detail(error, kind, status):
         return f"answered {status}: {said}"
     if kind == "bad request":
         return f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the texts and numbers of the request."
-    if kind == "malformed":
-        return f"sent what cannot be read: {said}"
     why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
     return f"could not be asked{_at(error)}: {said}{why}"
 
@@ -1059,6 +1214,22 @@ def _at(error):
     "Say where, without what may stand in front of the host"
     url = getattr(getattr(error, "request", None), "url", None)
     return f" at {url.scheme}://{url.netloc.decode()}{url.path}" if url else ""
+
+# %% ../../nbs/models/02_client.ipynb #post
+async def post(
+    sdk: Any,      # an asynchronous client of OpenAI or Anthropic
+    path: str,     # behind its address
+    body: dict,    # what is asked
+    failure: type[Exception], # what all failures of the SDK are
+    name: str,     # provider/model
+) -> dict: # what was answered
+    "Send a request and read the JSON object that comes back; raise `LLMError` if there is none"
+    from httpx2 import Response
+    try:
+        response = await sdk.post(path, body=body, cast_to=Response)
+    except (failure, ValueError, TypeError) as e:
+        raise provider_error(e, name) from None
+    return read_body(response.content, name)
 
 # %% ../../nbs/models/02_client.ipynb #_key
 def _key(
@@ -1108,13 +1279,8 @@ class OpenAIClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from openai import OpenAIError
-        from openai.types.chat import ChatCompletion
         name, body = self.full_name(request.model), openai_arguments(request, self.official)
-        try:
-            response = await self._sdk.get().post("/chat/completions", body=body, cast_to=ChatCompletion)
-        except (OpenAIError, ValueError, TypeError) as e:
-            raise provider_error(e, name) from None
-        return openai_reply(response, name)
+        return openai_reply(await post(self._sdk.get(), "/chat/completions", body, OpenAIError, name), name)
 
 # %% ../../nbs/models/02_client.ipynb #_sdk_options
 def _sdk_options(client, http_client):
@@ -1151,9 +1317,8 @@ def anthropic_arguments(
     sampling = {"temperature": request.temperature, "top_p": request.top_p}
     args = {"model": request.model, "max_tokens": request.max_tokens, "system": system,
             "messages": _begun(request, [m for m in request.messages if m["role"] != "system"]), "stop_sequences": list(request.stop),
-            "output_config": request.schema and {"format": _output_format(request.schema)},
-            "extra_body": {k: v for k, v in sampling.items() if v is not None}}
-    return {k: v for k, v in args.items() if v}
+            "output_config": request.schema and {"format": _output_format(request.schema)}}
+    return {k: v for k, v in args.items() if v} | {k: v for k, v in sampling.items() if v is not None}
 
 
 def _output_format(schema):
@@ -1164,16 +1329,15 @@ def _output_format(schema):
 
 # %% ../../nbs/models/02_client.ipynb #anthropic_reply
 def anthropic_reply(
-    response: Any, # the SDK's message object
-    name: str,     # provider/model
+    body: dict,  # as it was sent
+    name: str,   # provider/model
 ) -> ChatReply:
     "Read a message; raise `LLMError` if it is not one"
     try:
-        text = "".join(b.text for b in response.content if b.type == "text")
-        used, finish = response.usage, _FINISH.get(response.stop_reason, "other")
-        return ChatReply(text, _usage(name, used.input_tokens, used.output_tokens), finish)
-    except (AttributeError, TypeError) as e:
-        raise LLMError("malformed", f"{name} sent no message but {shorten(redact(response))!r}.") from e
+        text = "".join(_text(block["text"]) for block in body["content"] if block["type"] == "text")
+        return ChatReply(text, _usage(body, "input_tokens", "output_tokens"), _FINISH.get(body.get("stop_reason"), "other"))
+    except (AttributeError, LookupError, TypeError):
+        raise malformed(body, name) from None
 
 # %% ../../nbs/models/02_client.ipynb #AnthropicClient
 class AnthropicClient(Client):
@@ -1199,12 +1363,8 @@ class AnthropicClient(Client):
 
     async def send(self, request: ChatRequest) -> ChatReply:
         from anthropic import AnthropicError
-        name = self.full_name(request.model)
-        try:
-            response = await self._sdk.get().messages.create(**anthropic_arguments(request))
-        except (AnthropicError, ValueError, TypeError) as e:
-            raise provider_error(e, name) from None
-        return anthropic_reply(response, name)
+        name, body = self.full_name(request.model), anthropic_arguments(request)
+        return anthropic_reply(await post(self._sdk.get(), "/v1/messages", body, AnthropicError, name), name)
 
 # %% ../../nbs/models/02_client.ipynb #scripts
 # scripted models by name: functions from a request to the text of an answer

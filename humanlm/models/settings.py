@@ -37,11 +37,13 @@ class ClientConfig:
     cache_mode: str = "use"
     "use, refresh (ask again), only (never ask), or off."
     budget: float | None = None
-    """US dollars that may be spent in all; nothing is asked that would cost more. Prices of models that are not listed: a YAML
-    file, named in HUMANLM_PRICES."""
+    """US dollars that a run, a comparison or a build may spend in all, however often it is stopped and by how many processes it is shared
+    (charges.jsonl in its folder); nothing is asked that could cost more. --fresh begins anew. Prices of models that are not listed: a YAML file,
+    named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"                 # of settings, for messages
     rules: ClassVar[Collection[str]] = ()          # names that stand for no chat model
+    keep_unusable: ClassVar[bool] = False          # as for `DiskCache`
     above_0: ClassVar[tuple[str, ...]] = ("concurrency", "timeout", "deadline", "attempts", "requests_per_minute",
                                           "tokens_per_minute", "budget")
 
@@ -64,7 +66,7 @@ class ClientConfig:
     ) -> dict[str, Any]:
         "Give what a client is made with"
         limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
-        cache = DiskCache(self.cache, self.cache_mode) if self.cache else None
+        cache = DiskCache(self.cache, self.cache_mode, keep_unusable=self.keep_unusable) if self.cache else None
         address = {"base_url": self.base_url} if self.base_url else {}
         return {"limits": limits, "ledger": Ledger(budget=self.budget) if ledger is None else ledger, "cache": cache, **address}
 

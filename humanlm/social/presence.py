@@ -18,35 +18,51 @@ from ..core.html import Table
 # %% ../../nbs/social/02_presence.ipynb #DialogueTurn
 class DialogueTurn(NamedTuple):
     "Somebody says something, or comes, or goes"
-    speaker: str
+    speaker: str  # or several, as the dialogue joins their names
     text: str  # what is said; empty for a direction
     move: str = ""  # "" = a turn | joins | leaves
+
+    @property
+    def people(self) -> tuple[str, ...]: return tuple(name for name in _named(self.speaker) if name not in GROUPS)
 
     def __str__(self) -> str: return f"({self.speaker} {self.move})" if self.move else f"{self.speaker}: {self.text}"
 
 
-_TURN = re.compile(r"\s*([^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2})\s*:\s*(.*)")
+_NAME = r"[^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2}"
+_AND = r" ?(?:, ?(?:and\b|&)?|[&+/]| and\b) ?"
+_TURN = re.compile(rf"\s*({_NAME}(?:{_AND}{_NAME}){{0,19}})\s*:\s*(.*)")
 _DIRECTION = re.compile(r"\s*[(\[*]\s*([^)\]*]{1,200}?)\s+(joins?|enters?|comes?|returns?|leaves?|exits?|goes|go)\b[^)\]]{0,200}[)\]*]\s*")
 _COMES = ("join", "enter", "come", "return")
 GROUPS = {"All", "Both", "Everybody", "Everyone", "Together"}  # they speak, but are nobody in particular
+
+
+def _named(speaker: str) -> list[str]:
+    "Take joined names apart"
+    return [name.strip() for name in re.split(_AND, speaker) if name.strip()]
 
 # %% ../../nbs/social/02_presence.ipynb #read_turns
 def read_turns(
     text: str,  # one turn or direction per line
 ) -> list[DialogueTurn]:
     "Read a dialogue"
-    found: list[DialogueTurn] = []
-    for line in text.split("\n"):
-        line = line.partition("<END>")[0].strip()
-        direction, turn = _DIRECTION.fullmatch(line), _TURN.fullmatch(line)
-        if direction:
-            move = "joins" if direction[2].startswith(_COMES) else "leaves"
-            found += [DialogueTurn(name, "", move) for name in re.split(r",? and |, ", direction[1])]
-        elif turn:
-            found.append(DialogueTurn(turn[1], turn[2]))
+    lines = [line.partition("<END>")[0].strip() for line in text.split("\n")]
+    read, found = [_read_line(line) for line in lines], []
+    alone = {turn.speaker for turns in read for turn in turns if _named(turn.speaker) == [turn.speaker]}
+    for line, turns in zip(lines, read):
+        if turns and alone.intersection(_named(turns[0].speaker)):
+            found += turns
         elif line and found and not found[-1].move:
             found[-1] = found[-1]._replace(text=f"{found[-1].text} {line}")
     return found
+
+
+def _read_line(line: str) -> list[DialogueTurn]:
+    "Read one line as a turn or as directions; none if it is neither"
+    direction, turn = _DIRECTION.fullmatch(line), _TURN.fullmatch(line)
+    if direction:
+        move = "joins" if direction[2].startswith(_COMES) else "leaves"
+        return [DialogueTurn(name, "", move) for name in _named(direction[1])]
+    return [DialogueTurn(turn[1], turn[2])] if turn else []
 
 # %% ../../nbs/social/02_presence.ipynb #_EXCUSE
 _EXCUSE = (r"(?:have|has|had|need|got|going|ought|want) to|gotta|must|should|sorry|excuse me|pardon|i['’]ll|i['’]m|i am|let me|time to|better|"
@@ -99,7 +115,7 @@ def read_dialogue(
 
 
 def _people(turns: Sequence[DialogueTurn]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(turn.speaker for turn in turns if turn.speaker not in GROUPS))
+    return tuple(dict.fromkeys(name for turn in turns for name in turn.people))
 
 # %% ../../nbs/social/02_presence.ipynb #_directed
 def _directed(turns: Sequence[DialogueTurn], name: str) -> Iterator[int]:
@@ -107,7 +123,7 @@ def _directed(turns: Sequence[DialogueTurn], name: str) -> Iterator[int]:
     moves = [turn.move for turn in turns if turn.speaker == name and turn.move]
     here = moves[:1] != ["joins"]
     for i, turn in enumerate(turns):
-        own = turn.speaker == name
+        own = name in turn.people
         here = turn.move != "leaves" if own and turn.move else here or own
         if not here and not own:
             yield i
@@ -115,7 +131,7 @@ def _directed(turns: Sequence[DialogueTurn], name: str) -> Iterator[int]:
 
 def _silent(turns: Sequence[DialogueTurn], name: str, gap: int) -> Iterator[int]:
     "The turns that somebody probably misses, by silence and last words"
-    spoken = [i for i, turn in enumerate(turns) if turn.speaker == name]
+    spoken = [i for i, turn in enumerate(turns) if name in turn.people]
     if spoken[0] + 1 > len(_people(turns)):
         yield from range(spoken[0])
     for i, after in zip(spoken, [*spoken[1:], len(turns)]):
@@ -143,6 +159,7 @@ def _steps(dialogue: Dialogue) -> Iterator[tuple[str, dict[str, str], dict[str, 
         deed = {"joins": "joined", "leaves": "left"}.get(turn.move) or f'said: "{untagged(turn.text)}"'
         state = f"Present: {', '.join(name for name in dialogue.people if name in here)}."
         there = [name for name in dialogue.people if name in here]
-        yield state, heard, dict.fromkeys(there if turn.speaker in GROUPS else [turn.speaker], deed)
-        heard = dict.fromkeys(there, f"{turn.speaker} {deed}")
+        acting = turn.people or there
+        yield state, heard, dict.fromkeys(acting, deed)
+        heard = dict.fromkeys(there, ". ".join(f"{name} {deed}" for name in acting))
     yield "none" if not dialogue.turns else state, heard, {}

@@ -21,7 +21,7 @@ from ..alignment.published import paper_tables, read_measured
 from ..alignment.sections import NAMES, SECTIONS, evaluations, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
-from ..core.runs import Stages, alone, open_run, read_ledger, read_record, run_record, save_config, save_record
+from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_config, save_record
 from ..data.records import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
@@ -30,7 +30,7 @@ from ..rewards.judges import Workload, judging_plan, make_judge, same_judge_warn
 from ..rewards.scoring import Judge
 from .systems import ASKED
 from .tasks import Comparison, Task, asked_otherwise, prepare, read_keys
-from ..training.run import keep_memory, quiet_libraries, resume_ledgers
+from ..training.run import keep_memory, quiet_libraries
 from ..worlds.mini import SyntheticWorld, make_world
 
 # %% ../../nbs/studies/03_comparison.ipynb #count_questions
@@ -88,7 +88,7 @@ def open_comparison(
     if held and not s.fresh and read_record(folder).get("conditions") != c.conditions:
         what = "a comparison of other rows or settings" if "conditions" in read_record(folder) else "no comparison"
         raise ConfigError(f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh.")
-    record(c, Stages(), "started", ledger=read_ledger(folder))
+    record(c, Stages(), "started", ledger=read_record(folder).get("ledger"))
     save_config(folder / "config.yaml", s)
     write_jsonl(folder / "examples.jsonl", rows)
     atomic_write(folder / "data.md", dataset_card(rows, "Held-out rows"))
@@ -117,7 +117,7 @@ def evaluate_all(
     world: SyntheticWorld | None,  # where the data are synthetic
     ledger: Ledger | None = None,  # takes what chat models cost
 ) -> dict[str, list[Evaluation]]:  # name → evaluations
-    "Evaluate every system; each evaluation is kept as soon as it is made, and what it cost as soon as it is spent"
+    "Evaluate every system; each evaluation is kept as soon as it is made"
     found, keys, spent = {}, read_keys(c.folder), ledger or Ledger()
     for task in c.tasks:
         name, doing = task.system.name, "asking" if task.system.kind in ASKED else "judging"
@@ -194,7 +194,8 @@ def _compare(c):
     open_comparison(c)
     world = make_world(s.world) if s.data.source == "miniworld" else None
     judge, spent = make_judge(s.test_judge, world, s.hierarchy.load()), Ledger(budget=s.eval.budget)
-    resume_ledgers(c.folder, {"": judge.ledger, "simulated user": spent})  # the latter: chat models that are compared
+    judge.ledger.keep(c.folder / CHARGES, "test judge")
+    spent.keep(c.folder / CHARGES, "simulated user")  # of chat models that are compared
     warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(t, rows[0]) for t in c.tasks)]))
     for warning in warnings:
         print(warning, file=sys.stderr)

@@ -8,6 +8,7 @@ from contextlib import chdir
 
 import pytest
 
+from halves import stop_in_the_first
 from humanlm.benchmarks import contexts as records
 from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.core.config import parse
@@ -151,17 +152,20 @@ def test_resume_goes_on_and_other_settings_are_refused(trained, capsys):
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path):
+@pytest.mark.parametrize("first", [False, True], ids=["between two checkpoints", "in the first checkpoint"])
+def test_a_killed_run_goes_on_from_its_checkpoint(trained, tmp_path, first):
     folder, argv = trained
     shutil.copytree(folder / "runs/t", tmp_path / "runs/t")
     weights = (tmp_path / "runs/t/models/trained/model.safetensors").read_bytes()
     shutil.rmtree(tmp_path / "runs/t/models/trained")
     for name in ("trained", "base"): (tmp_path / f"runs/t/measured/{name}.jsonl").unlink()
     (tmp_path / "runs/t/run.json").unlink()
-    newest = max((tmp_path / "runs/t/checkpoints/trained").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
-    assert newest.exists()
+    stage = tmp_path / "runs/t/checkpoints/trained"
+    if first: stop_in_the_first(stage, -2)
+    assert list(stage.glob("checkpoint-*"))
     with chdir(tmp_path): assert main([*argv, "--resume"]) == 0
     assert (tmp_path / "runs/t/models/trained/model.safetensors").read_bytes() == weights
+    assert len(list(stage.glob("broken-*"))) == first
 
 
 def test_dry_run_writes_nothing_and_loads_no_torch(tmp_path):

@@ -21,6 +21,7 @@ from server import serving
 
 import humanlm.benchmarks.answers
 import humanlm.models.client
+import warm
 from clock import virtual
 from humanlm.benchmarks.answers import (
     AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
@@ -28,7 +29,7 @@ from humanlm.benchmarks.answers import (
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.social.contexts import make_context, read_context, to_json, to_lists, to_published
 from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
-from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.social.parsing import StoredParser, SymbolicParser, worked_example
 from humanlm.social.stories import generate
 from humanlm.social.symbolic import memory_answer, read_question, read_story, to_context
 from humanlm.benchmarks.protocol import difference, interval, mean_of
@@ -133,7 +134,7 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
     folder = tmp_path / f"{name}-vanilla-scripted_first"
     outcomes = read_outcomes(folder / "answers.jsonl")
     assert len(outcomes) == len(benchmarks[name].load(path)) and {o.kind for o in outcomes} == kinds
-    assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
+    assert {p.name for p in folder.iterdir()} == {"answers.jsonl", "charges.jsonl", "config.yaml", "mismatches.csv", "report.md", "results.csv", "results.json", "run.json"}
     assert json.loads((folder / "run.json").read_text())["state"] == "finished"
     shown = capsys.readouterr().out
     assert "95 % interval" in shown and ("nobody knows" if name == "confaide" else "chance") in shown
@@ -250,8 +251,13 @@ def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
 @pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
 def test_people_of_a_models_context_are_asked_on_public_files(name, tmp_path, capsys):
     path, kinds = drawn(name, tmp_path, 1)
-    record = make_context(["Ira", "Bo"], [("none", {"Bo": "Ira packs a bag"}, {"Ira": "packs a bag"}), ("none", {"Ira": "Bo leaves"}, {"Bo": "leaves"})])
-    humanlm.models.client.scripts["writer"] = lambda request: json.dumps(to_lists(record))
+
+    def writer(request):  # tells of somebody in the text
+        who, bo = re.search(r"[A-Z]\w{3,}", request.messages[0]["content"].partition("## Text")[2])[0], "Narrator"
+        steps = [("none", {bo: f"{who} packs a bag"}, {who: "packs a bag"}), ("none", {who: f"{bo} leaves"}, {bo: "leaves"})]
+        return json.dumps(to_lists(make_context([who, bo], steps)))
+
+    humanlm.models.client.scripts["writer"] = writer
     n = len(benchmarks[name].load(path))
     assert run(name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first", "--parser.name=scripted/writer", out=tmp_path) == 0
     folder = tmp_path / f"{name}-simulation-scripted_first-scripted_writer"
@@ -469,6 +475,22 @@ def test_a_failure_that_concerns_all_questions_stops_the_run(own, tmp_path, caps
     error = capsys.readouterr().err
     assert "the key is wrong" in error and "29 answers are kept" in error
     assert len(calls) < 40 and len(lines(tmp_path / "hitom-vanilla-scripted_locked")) == 29
+
+
+def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
+    "SIGKILL after every 15 answers: what the server wrote never costs more than the budget"
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("vllm/echo: [0.0, 1000.0]")  # 12 tokens an answer, at most 40
+    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
+               "--model.concurrency=4", "--model.budget=0.90", "--tom.resamples=50", f"--tom.out={tmp_path}"]
+    with serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server:
+        env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(prices)}
+        done, kills = warm.run_under_kills(*command, server=server, answers=15, env=env)
+        written = 0.012 * server.stats()["ok"]
+    assert kills > 1 and done.returncode == 2 and "over budget" in done.stderr
+    assert 0.45 < written <= 0.90, "each of some kills leaves at most four calls whose cost nobody knows; they count in full"
+    ledger = json.loads((tmp_path / "hitom-vanilla-vllm_echo/run.json").read_text())["ledger"]
+    assert written <= sum(row["cost"] for row in ledger) <= 0.90
 
 
 def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
@@ -916,6 +938,20 @@ def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
     assert main(["contexts", "tomi", f"--tom.file={tmp_path}/questions.txt", f"--tom.out={tmp_path}"]) == 0
     row, = csv.DictReader((tmp_path / "tomi-contexts-symbolic/contexts.csv").open())
     assert (row["contradictions"], row["errors"]) == ("2", "0") and "1 with contradictions" in capsys.readouterr().out
+
+
+def test_contexts_of_a_parser_that_echoes_the_worked_example_are_refused_and_counted(own, tmp_path, capsys, monkeypatch):
+    "It said '12 of 12 texts parsed, 0 with errors'"
+    echo = lambda request: worked_example("hitom").rpartition("Record:\n")[2]
+    monkeypatch.setattr(humanlm.models.client, "scripts", scripts | {"echo": echo})
+    words = ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={tmp_path}", "--tom.limit=60", "--parser.name=scripted/echo"]
+    for _ in range(2):   # nothing is kept of it
+        assert main(words) == 1
+        shown = capsys.readouterr().out
+        assert "0 of 12 texts parsed" in shown and "12 refused as about others" in shown and "parse failed: The record is about others: Ottmar, Freya" in shown
+    rows = list(csv.DictReader((tmp_path / "hitom-contexts-scripted_echo/contexts.csv").open()))
+    assert {row["status"] for row in rows} == {"refused"} and all(int(row["strangers"]) >= 3 and "Ottmar" in row["notes"] for row in rows)
+    assert not list(tmp_path.glob("contexts/*.json")) and not list(tmp_path.glob("hitom-*/files/*"))
 
 
 def test_dry_runs_of_contexts_need_no_key_write_nothing_and_know_the_price(own, tmp_path, capsys, monkeypatch):

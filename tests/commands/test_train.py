@@ -23,6 +23,7 @@ from humanlm.studies.comparison import plan as plan_of
 from humanlm.studies.tasks import asked_otherwise, prepare
 import raw_rows
 import warm
+from halves import stop_in_the_first
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
@@ -176,6 +177,17 @@ def test_a_killed_supervised_stage_goes_on_and_ends_with_the_same_weights(taught
     assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
     for name in ("cold-start", "sft-think"): assert weights(folder, name) == weights(whole, name)
     for name in TAUGHT.values(): assert logged(folder, name) == logged(whole, name)
+
+
+@pytest.mark.long
+def test_a_supervised_stage_that_was_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(taught, tmp_path, capsys):
+    whole, folder, stage = taught.parent / "runs" / "tiny", tmp_path / "runs" / "cut", "cold-start/faithful"
+    shutil.copytree(whole, folder)
+    for later in ("measured", "models/cold-start", "models/sft-think", "checkpoints/sft-think"): shutil.rmtree(folder / later)
+    (folder / "run.json").write_text(json.dumps(json.loads((folder / "run.json").read_text()) | {"state": "started"}))
+    stop_in_the_first(folder / "checkpoints" / stage, 3)
+    assert resume(taught, folder) == 0 and "broken-checkpoint-3 now, and the stage starts again" in capsys.readouterr().out
+    assert all(weights(folder, name) == weights(whole, name) for name in ("cold-start", "sft-think"))
 
 
 def answers(folder: Path, name: str) -> list[tuple]:

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import random
 import socket
 import threading
 import time
@@ -18,12 +19,13 @@ import pytest
 
 from humanlm.models import client as llm
 from clock import until, virtual
+from mangle import DEEP, odd_body
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.client import (
     AnthropicClient, ChatReply, ChatRequest, Client, Ledger, Limits, LLMError, OpenAIClient, ScriptedClient, Usage,
     anthropic_arguments, ask, chat, chat_all, client, openai_arguments, price, prices, providers, vllm_client,
 )
-from humanlm.models.cache import request_key
+from humanlm.models.cache import DiskCache, request_key
 
 SECRET = "sk-loopback-0123456789abcdef"
 FAST = Limits(concurrency=8, timeout=5.0, attempts=4, backoff=0.001, longest_wait=0.05)
@@ -498,7 +500,7 @@ def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(make,
     for name in ("vllm/tiny", "openai/gpt-5-mini", "anthropic/claude-haiku-4-5"):
         monkeypatch.setitem(prices, name, (0.0, 100.0))  # ten cents for a thousand tokens written
     c = make(ledger=Ledger(budget=1.0))
-    asyncio.run(c(chat("import the SDK", max_tokens=1)))  # with a loop and limits of its own
+    asyncio.run(c(chat("import the SDK", max_tokens=3)))  # with a loop and limits of its own
     c.limits = faulty(server, kind)
     replies = run_sync(chat_all(c, [chat(str(i), max_tokens=1000, caller="test") for i in range(30)]))
     assert len(server.seen) == 10  # one that was answered; the next might have been the eleventh dime
@@ -548,7 +550,7 @@ def test_a_connection_that_is_never_made_costs_nothing(make, monkeypatch):
 def test_a_cancelled_attempt_and_a_deadline_are_on_the_bill(make, server, monkeypatch):
     c = make(Limits(deadline=60, concurrency=1))
     monkeypatch.setitem(prices, c.name, (0.0, 100.0))
-    run_sync(c(chat("import the SDK", max_tokens=1)))
+    run_sync(c(chat("import the SDK", max_tokens=3)))
     before, server.delay = c.ledger.total, 60.0
     c.limits = replace(c.limits, deadline=1.0)
     with pytest.raises(LLMError, match="deadline"):
@@ -564,6 +566,136 @@ def test_a_cancelled_attempt_and_a_deadline_are_on_the_bill(make, server, monkey
 
     asyncio.run(hurried())
     assert c.ledger.total.calls - before.calls == 2 and c.ledger.spent == pytest.approx(0.2, abs=1e-3)
+
+
+# ---- odd answers and odd counts
+
+
+def polite(c, text="yes", **more):
+    """A good answer in the provider's own form."""
+    return (anthropic_body if c.name.startswith("anthropic") else openai_body)(text) | more
+
+
+def with_content(c, content):
+    """An answer whose text is something else."""
+    body = polite(c)
+    if "content" in body:
+        body["content"][0]["text"] = content
+    else:
+        body["choices"][0]["message"]["content"] = content
+    return json.dumps(body).encode().replace(b'"DEEP"', DEEP)
+
+
+def with_counts(c, read, written):
+    names = ("input_tokens", "output_tokens") if c.name.startswith("anthropic") else ("prompt_tokens", "completion_tokens")
+    return polite(c, usage=dict(zip(names, (read, written))))
+
+
+def odd_answers(c):
+    """Answers with status 200 that are none: what each of them would have done to a whole batch before stands in the changelog."""
+    logprobs = {"choices": [{"message": ["hi"], "logprobs": {"content": [{"token": 5, "logprob": "no", "top_logprobs": {}}]}}]}
+    yield from (with_content(c, odd) for odd in ([{"type": "text", "text": "hi"}], ["hi"], {"text": "hi"}, 5, True, "DEEP"))
+    yield from (with_counts(c, odd, 3) for odd in ("lots", [], {"all": 5}))
+    yield from (polite(c, usage="DEEP"), polite(c, usage="lots"), polite(c, usage=[1]), logprobs, {"error": {"message": "later", "code": {}}})
+    yield from (polite(c, **{key: odd}) for key in ("choices", "content") for odd in ({"0": 1}, "abc", [None], ["hi"], 5, None) if key in polite(c))
+
+
+def test_an_odd_answer_is_malformed_and_asked_again_and_charged(make, server, monkeypatch):
+    c = make(replace(FAST, breaker=0))
+    monkeypatch.setitem(prices, c.name, (0.0, 100.0))
+    for body in odd_answers(c):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode().replace(b'"DEEP"', DEEP)
+        server.script, before = [(200, body, {})] * 2, c.ledger.total
+        reply = run_sync(c(chat("hello", max_tokens=1000)))
+        assert (reply.text, reply.attempts, c.ledger.total.calls - before.calls) == ("you said: hello", 3, 3), body[:200]
+        assert c.ledger.spent - (before.cost or 0) == pytest.approx(2 * 0.1 + 3e-4), body[:200]
+    server.script = [(200, with_content(c, "DEEP"), {})] * 9
+    with pytest.raises(LLMError, match="malformed") as e:
+        run_sync(c(chat("hello")))
+    assert (e.value.kind, e.value.attempts, len(server.script)) == ("malformed", 4, 5)
+
+
+@pytest.mark.filterwarnings("ignore:.*tokens that cannot be")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_answer_however_odd_breaks_a_batch_or_lowers_the_ledger(make, server, monkeypatch, seed):
+    rng, count = random.Random(seed), 150
+    c = make(Limits(concurrency=4, timeout=20.0, attempts=1, breaker=0))
+    monkeypatch.setitem(prices, c.name, (1.0, 100.0))
+    body = with_counts(c, 12, 3) | {"humanlm": {"thoughts": ["hm"]}}
+    server.script = [(200, odd_body(rng, body), {}) for _ in range(count)]
+    question, spent = chat("hello", max_tokens=9), []
+    record = c.ledger.record
+    monkeypatch.setattr(c.ledger, "record", lambda *given: (record(*given), spent.append(c.ledger.spent)))
+    replies = run_sync(chat_all(c, [question] * count))
+    assert {r.kind for r in replies if isinstance(r, LLMError)} == {"malformed"}
+    answered = [r for r in replies if isinstance(r, ChatReply)]
+    assert len(answered) > 20 and all(isinstance(r.text, str) and r.text.encode() is not None for r in answered)
+    assert c.ledger.total.calls == len(spent) == count and spent == sorted(spent)
+    assert 0 < spent[0] and spent[-1] <= count * llm.worst_cost(question, c.name) + 1e-9
+    assert all(type(n) is int and n >= 0 for r in answered for n in (r.usage.tokens_in, r.usage.tokens_out))
+
+
+def test_a_refusal_with_an_odd_body_keeps_its_kind(make, server):
+    c = make(Limits(attempts=1))
+    for status, kind in ((400, "bad request"), (401, "auth"), (429, "rate limit"), (500, "server")):
+        for body in (DEEP, b'{"error": ' + DEEP + b"}", b'{"error": {"code": {"a": []}, "message": 5}}', b"[1]", b"\xff"):
+            server.script = [(status, body, {"retry-after": "nan"})]
+            with pytest.raises(LLMError) as e:
+                run_sync(c(chat("hello")))
+            assert e.value.kind == kind
+
+
+@pytest.mark.filterwarnings("ignore:.*tokens that cannot be")
+@pytest.mark.parametrize("odd", [-1_000_000, 1.5, True, math.nan, math.inf, 10 ** 30, None], ids=str)
+def test_a_count_that_cannot_be_is_the_most_that_it_can_be_with_a_note(make, server, monkeypatch, odd):
+    c, question = make(), chat("hello", max_tokens=7, caller="test")
+    monkeypatch.setitem(prices, c.name, (1.0, 100.0))
+    most = llm.most_tokens(question)
+    for counts, expected in (((odd, 3), (most[0], 3)), ((12, odd), (12, most[1])), ((odd, odd), most)):
+        server.script = [(200, with_counts(c, *counts), {})]
+        reply = run_sync(c(question))
+        silent = counts == (odd, odd) and (odd is None or not math.isfinite(odd))  # no number at all: nothing was counted
+        assert (reply.usage.tokens_in, reply.usage.tokens_out) == ((0, 0) if silent else expected)
+        assert reply.usage.cost == pytest.approx(price(c.name, *expected)) and (reply.notes == ()) == silent
+    if odd == -1_000_000:
+        assert reply.notes[0] == f"tokens read: {c.name} said -1000000, counted as {most[0]}, the most that the request allows"
+        assert "said -1000000" in reply._repr_html_()
+
+
+@pytest.mark.filterwarnings("ignore:.*tokens that cannot be")
+def test_counts_below_zero_do_not_make_a_budget_endless(make, server, monkeypatch):
+    c = make(Limits(concurrency=4, breaker=0), ledger=Ledger(budget=0.5))
+    monkeypatch.setitem(prices, c.name, (0.0, 1000.0))
+    server.script = [(200, with_counts(c, -1_000_000, -1_000_000), {})] * 99
+    replies = run_sync(chat_all(c, [chat("hello", max_tokens=100)] * 30))
+    assert len(server.seen) == 5 and c.ledger.spent == pytest.approx(0.5)
+    assert {r.kind for r in replies if isinstance(r, LLMError)} == {"over budget"}
+
+
+@pytest.mark.filterwarnings("ignore:.*tokens that cannot be")
+def test_a_note_about_a_count_survives_repair_several_answers_and_the_cache(make, server, tmp_path):
+    c = make(cache=DiskCache(tmp_path))
+    server.script = [(200, with_counts(c, -1, 3), {})]
+    assert len(run_sync(c(chat("hello"))).notes) == 1
+    again = run_sync(c(chat("hello")))
+    assert again.cached and "said -1" in again.notes[0]
+    server.script = [(200, with_counts(c, -1, 3), {}), (200, '{"a": "y"}', {})]
+    assert "said -1" in run_sync(c(chat("hello", schema=SCHEMA))).notes[0]
+    server.script = [(200, with_counts(c, -1, 3), {})]
+    assert "said -1" in run_sync(c(chat("hello", n=2))).notes[0]
+
+
+def test_nothing_can_be_taken_out_of_a_ledger():
+    purse = Ledger({("a", "vllm/tiny"): Usage(1, 0, 5, 5, 0.5)})
+    for odd in (Usage(1, cost=-0.1), Usage(1, cost=math.nan), Usage(1, 0, -5), Usage(-1), Usage(1, 0, 0, 1.5)):
+        with pytest.raises(ConfigError, match="ledger"):
+            purse.record("a", "vllm/tiny", odd)
+    assert purse.total == Usage(1, 0, 5, 5, 0.5)
+
+
+def test_counts_of_what_answers_in_this_process_have_no_upper_bound():
+    long = ScriptedClient(["a long answer"] * 2, "scripted/list")
+    assert run_sync(long(chat("hello", max_tokens=1))).usage.tokens_out == 4 and long.ledger.total.tokens_out == 4
 
 
 # ---- prices of one's own

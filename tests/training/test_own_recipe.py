@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import warm
+from halves import stop_in_the_first
 
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
 from humanlm.evaluation.measured import Measured, load_measured, load_results
@@ -64,19 +65,37 @@ def test_a_recipe_outside_the_package_gets_a_report(own):
     assert "animals" in page and "<script" not in page
 
 
-def test_a_killed_stage_of_an_own_recipe_goes_on_and_ends_with_the_same_weights(own):
-    folder = own[0]
-    first, again = folder / "runs" / "zoo", folder / "runs" / "again"
-    shutil.copytree(first, again)
-    for path in (again / "models" / "animals", again / "measured", again / "checkpoints" / "animals" / "checkpoint-6"): shutil.rmtree(path)
+def unfinished(folder, name):
+    "A copy of the run without its model and what follows from that"
+    again = folder / "runs" / name
+    shutil.copytree(folder / "runs" / "zoo", again)
+    for path in (again / "models" / "animals", again / "measured"): shutil.rmtree(path)
     (again / "results.json").unlink()
     record = json.loads((again / "run.json").read_text()) | {"state": "started"}
     (again / "run.json").write_text(json.dumps(record))
-    argv = ("--run.recipe", "my_recipe:Animals", "--run.name", "again", *TINY, *STEPS)
-    done = humanlm(folder, *argv, "--resume")
+    return again / "checkpoints" / "animals"
+
+
+def assert_same_weights_after_a_resume(folder, name):
+    done = humanlm(folder, "--run.recipe", "my_recipe:Animals", "--run.name", name, *TINY, *STEPS, "--resume")
     assert done.returncode == 0, done.stderr
-    weights = [(run / "models" / "animals" / "model.safetensors").read_bytes() for run in (first, again)]
+    weights = [(folder / "runs" / run / "models" / "animals" / "model.safetensors").read_bytes() for run in ("zoo", name)]
     assert weights[0] == weights[1]
+    return done.stdout
+
+
+def test_a_killed_stage_of_an_own_recipe_goes_on_and_ends_with_the_same_weights(own):
+    shutil.rmtree(unfinished(own[0], "again") / "checkpoint-6")
+    assert_same_weights_after_a_resume(own[0], "again")
+
+
+@pytest.mark.parametrize("at, share", [(0, 0.0), (6, 0.5), (-1, 0.9)], ids=["its first byte", "on the way", "its last bytes"])
+def test_a_stage_that_was_killed_in_its_first_checkpoint_starts_again_and_ends_with_the_same_weights(own, at, share):
+    name = f"cut{at}"
+    first = stop_in_the_first(unfinished(own[0], name), at, share)
+    assert "the stage starts again" in assert_same_weights_after_a_resume(own[0], name)
+    steps = [[(row["step"], row.get("loss")) for row in read_jsonl(own[0] / "runs" / run / "metrics.jsonl")] for run in ("zoo", name)]
+    assert steps[0] == steps[1] and first.with_name("broken-checkpoint-2").is_dir()
 
 
 def test_the_plan_of_an_own_recipe_needs_nothing_heavy(own):

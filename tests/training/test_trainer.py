@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import random
+import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from halves import parts, stop_in_the_first
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
@@ -33,7 +35,7 @@ from humanlm.training.rollout import (
 )
 from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import (
-    MethodTrainer, TokenBudget, TrainerError, is_spent, latest_checkpoint, logged_tokens, trainer_args,
+    MethodTrainer, TokenBudget, TrainerError, is_spent, is_whole, latest_checkpoint, logged_tokens, trainer_args,
 )
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 
@@ -420,14 +422,37 @@ BREAKS = {
 
 @pytest.mark.parametrize("fault", BREAKS)
 def test_the_newest_whole_checkpoint_counts(checkpoints, tmp_path, fault):
-    import shutil
     shutil.copytree(checkpoints, tmp_path / "c")
     assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-4"
     BREAKS[fault](tmp_path / "c" / "checkpoint-4")
     assert Path(latest_checkpoint(tmp_path / "c")).name == "checkpoint-2"
     BREAKS[fault](tmp_path / "c" / "checkpoint-2")
-    with pytest.raises(TrainerError, match="No checkpoint in .* is whole .*checkpoint-2, checkpoint-4.*Remove that folder and resume"):
-        latest_checkpoint(tmp_path / "c")
+    assert latest_checkpoint(tmp_path / "c") is None
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["broken-checkpoint-2", "broken-checkpoint-4"]
+
+
+def test_at_whatever_moment_the_first_checkpoint_is_cut_off_it_moves_aside_and_its_stage_starts_again(checkpoints, tmp_path, capsys):
+    count = len(parts(checkpoints / "checkpoint-2"))
+    for at, share in [(at, share) for at in range(count) for share in (0.0, 0.5, 0.95)]:
+        shutil.copytree(checkpoints, tmp_path / "c", dirs_exist_ok=True)
+        first = stop_in_the_first(tmp_path / "c", at, share)
+        left = {path.name: path.read_bytes() for path in first.iterdir()}
+        assert latest_checkpoint(tmp_path / "c") is None, (at, share)
+        aside = first.with_name("broken-checkpoint-2")  # in place of the one before
+        assert {path.name: path.read_bytes() for path in aside.iterdir()} == left and not first.exists()
+        assert "broken-checkpoint-2 now, and the stage starts again" in capsys.readouterr().out
+    assert count > 8 and latest_checkpoint(tmp_path / "c") is None and capsys.readouterr().out == ""
+    first.mkdir()
+    assert latest_checkpoint(tmp_path / "c") is None and not list(aside.iterdir())
+
+
+def test_a_checkpoint_that_lacks_the_random_state_of_a_process_is_not_whole(checkpoints, tmp_path, monkeypatch):
+    shutil.copytree(checkpoints / "checkpoint-2", tmp_path / "checkpoint-2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "checkpoint-2" / "rng_state.pth").rename(tmp_path / "checkpoint-2" / "rng_state_0.pth")
+    assert not is_whole(tmp_path / "checkpoint-2")
+    shutil.copy(tmp_path / "checkpoint-2" / "rng_state_0.pth", tmp_path / "checkpoint-2" / "rng_state_1.pth")
+    assert is_whole(tmp_path / "checkpoint-2")
 
 
 # ---- options
