@@ -7,8 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'with_methods', 'Run', 'updates', 'shares_of', 'max_steps', 'method_args', 'prepare_torch',
            'quiet_libraries', 'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least',
            'require_room', 'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings',
-           'check_processes', 'resume_ledgers', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan',
-           'UnreadError', 'planned_stages', 'step_plan', 'train_or_plan']
+           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
+           'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -27,7 +27,7 @@ from ..core.basics import ConfigError, HumanLMError, check_name, require, shorte
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, is_plain_name, parse, read_yaml
 from humanlm.core.runs import (
-    Stages, alone, is_main_process, open_run, process_count, read_ledger, read_record, require_same, run_record, run_state, save_config,
+    CHARGES, Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
@@ -388,17 +388,6 @@ def check_processes(settings: Settings) -> None:
             (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
             (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
 
-# %% ../../nbs/training/07_run.ipynb #resume_ledgers
-def resume_ledgers(
-    folder: Path,  # of a run, or of what else keeps a record
-    ledgers: Mapping[str, Ledger],  # caller → where it spends; "": everybody else
-) -> None:
-    "Count what was spent before a run was stopped as spent"
-    for (caller, model), usage in Ledger.from_dict(read_ledger(folder)).entries.items():
-        spender = ledgers.get(caller, ledgers.get(""))
-        if spender is not None:
-            spender.record(caller, model, usage)
-
 # %% ../../nbs/training/07_run.ipynb #make_run
 def make_run(
     recipe: Recipe,
@@ -414,7 +403,8 @@ def make_run(
     if not isinstance(work, Work):
         raise ConfigError(f"{type(recipe).__name__}.load gave {shorten(repr(work))}. It must give a Work, with the fingerprint of the data.")
     prepare_torch(settings)
-    resume_ledgers(folder, work.ledgers)
+    for account, ledger in work.ledgers.items():
+        ledger.keep(folder / CHARGES, account)
     run = Run(settings, folder, recipe, work, stages)
     check_stages(recipe, recipe.stages(run))
     save_config(folder / "config.yaml", settings)
@@ -465,7 +455,7 @@ def _or_nothing(folder):
     try:
         yield
     except HumanLMError:
-        if is_new and is_main_process() and not (folder / "models" / "base").exists() and not read_ledger(folder):
+        if is_new and is_main_process() and not any((folder / name).exists() for name in ("models/base", CHARGES)):
             shutil.rmtree(folder)
         raise
 

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from ..rewards.audit import Audit, audit
-from ..core.runs import process_count
+from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from ..models.weights import cut_completion
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
@@ -562,23 +563,30 @@ def is_whole(
 ) -> bool:
     "Tell whether every part of a checkpoint is there and was written to its end (torch's archives end with their index)"
     from safetensors import SafetensorError, safe_open
-    weights, random = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth"))  # one for each process
+    weights, random = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth"))
+    complete = weights and ((path / "rng_state.pth").exists() or len(random) >= process_count())
     try:
-        json.loads((path / "trainer_state.json").read_text())
+        for file in {path / "trainer_state.json", *path.glob("*.json")}:
+            json.loads(file.read_text("utf-8"))
         for file in weights:
             safe_open(file, "pt").keys()
     except (OSError, ValueError, SafetensorError):
         return False
-    return bool(weights and random) and all(map(is_zipfile, (path / "optimizer.pt", path / "scheduler.pt", *random)))
+    return bool(complete) and all(map(is_zipfile, (path / "optimizer.pt", path / "scheduler.pt", *random)))
 
 # %% ../../nbs/training/04_trainer.ipynb #latest_checkpoint
 def latest_checkpoint(
     folder: str | Path,  # where a stage keeps its checkpoints
-) -> str | None:  # None when none was written yet
-    "Find the newest whole checkpoint"
+) -> str | None:  # None: the stage starts from its beginning
+    "Find the newest whole checkpoint; broken ones move aside"
     found = sorted(Path(folder).glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     whole = [path for path in found if is_whole(path)]
-    if found and not whole:
-        raise TrainerError(f"No checkpoint in {folder} is whole ({', '.join(p.name for p in found)}): the run was stopped "
-                           "while it wrote the first one, or the files were damaged. Remove that folder and resume.")
+    wait_for_all()  # until every process has looked
+    for path in [path for path in found if path not in whole] if is_main_process() else ():
+        aside = path.with_name(f"broken-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)  # of an earlier stop
+        path.rename(aside)
+        further = f"goes on from {whole[-1].name}" if whole else "starts again"
+        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, and the stage {further}", flush=True)
+    wait_for_all()
     return str(whole[-1]) if whole else None
