@@ -282,9 +282,7 @@ def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, ca
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     config = tmp_path / "three.yaml"
-    for judge, problems in [({"model": "openai/gpt-5-mini", "budget": 1.0}, ["judge.budget cannot be kept by 3 processes"]),
-                            (TINY["judge"], ["FSDP would split the model", "num_prompts (2) must be a multiple", "sft.batch (32)"])]:
-        config.write_text(yaml.safe_dump(TINY | {"judge": judge}), "utf-8")
-        assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
-        error = capsys.readouterr().err
-        assert [problem for problem in problems if problem not in error] == []
+    config.write_text(yaml.safe_dump(TINY), "utf-8")
+    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert [said for said in ("FSDP would split the model", "num_prompts (2) must be a multiple", "sft.batch (32)") if said not in error] == []
