@@ -16,7 +16,7 @@ from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
 from .core.config import parse
-from .core.web import address, end_by_signal, listen, serve_app, web_libraries
+from .core.web import address, listen, serve_app, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
 from .serving.service import ServeConfig, Service, make_app
@@ -75,7 +75,6 @@ def serve(
 ) -> None:
     "Serve until told to stop"
     web_libraries()
-    end_by_signal()
     line = listen(config.host, config.port)
     print(f"loading {choice.place} ({choose_engine(config)})", flush=True)
     client = open_client(choice, config)

@@ -28,7 +28,7 @@ from humanlm.alignment.modes import (
 from ..core.basics import ConfigError, atomic_write, check_name, require, run_sync, write_jsonl
 from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
-from ..core.runs import is_main_process, process_count
+from ..core.runs import is_main_process
 from ..core.stats import known_mean
 from ..data.records import DataConfig, Example, data_fingerprint, dataset_card, persona_text
 from ..evaluation.measured import Measured, Results, Result
@@ -189,8 +189,6 @@ def check_settings(s: Settings) -> None:
     alone = s.rollout.group_size < 2 and any(not MODES[name].supervised for name in s.run.methods)
     require("rollout", (not alone, "group_size must be at least 2: the completions of a prompt are compared with each other, got 1"))
     require("sft", (taught is None or s.sft.reply_steps > 0, f"reply_steps must be above 0 for the method {taught}, got 0"))
-    require("run", (process_count() == 1 or not s.judge.budget,
-                    f"judge.budget cannot be kept by {process_count()} processes, which spend side by side. Leave it out"))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start
 def cold_start(run: Run, stage: str, model: Any, tokenizer: Any) -> None:

@@ -8,8 +8,11 @@ __all__ = ['COMMANDS', 'main', 'Command', 'commands_below', 'command', 'menu', '
 # %% ../../nbs/core/07_commands.ipynb #import-importlib-import-os
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import NamedTuple
 
@@ -80,7 +83,8 @@ def command(
     def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
         typed = PROG.set(prog or PROG.get() or (f"python -m humanlm.{name}" if name else "humanlm"))
         try:
-            code = _exit_code(run, list(sys.argv[1:] if argv is None else argv), COMMANDS.get(name))
+            with _sigterm_as_ctrl_c():
+                code = _exit_code(run, list(sys.argv[1:] if argv is None else argv), COMMANDS.get(name))
             sys.stdout.flush()
             return code
         except BrokenPipeError:
@@ -102,6 +106,24 @@ def _exit_code(run, argv, command):
         return 130
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
+
+# %% ../../nbs/core/07_commands.ipynb #_sigterm_as_ctrl_c
+@contextmanager
+def _sigterm_as_ctrl_c():
+    "Let SIGTERM end a command as Ctrl-C does, where nobody else has taken it"
+    mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if mine:
+        signal.signal(signal.SIGTERM, _ctrl_c)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ctrl_c(number, frame):
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 # %% ../../nbs/core/07_commands.ipynb #_unread
 def _unread():

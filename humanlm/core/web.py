@@ -4,15 +4,13 @@
 
 # %% auto #0
 __all__ = ['SAFE', 'LOCAL', 'web_libraries', 'listen', 'address', 'WebError', 'answer', 'answer_json', 'read_json', 'web_app',
-           'web_server', 'end_by_signal', 'serve_app', 'serving_app']
+           'web_server', 'serve_app', 'serving_app']
 
 # %% ../../nbs/core/06_web.ipynb #imports
 import contextlib
 import errno
 import json
-import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -143,18 +141,11 @@ def web_server(
     return uvicorn.Server(uvicorn.Config(app, **options))
 
 
-def end_by_signal() -> None:
-    "Let SIGTERM end this process as Ctrl-C does, so that whatever was started is ended"
-    if threading.current_thread() is threading.main_thread():  # the only one that may ask for signals
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-
-
 def serve_app(
     app: Any,
     line: socket.socket,  # from `listen`
 ) -> None:
     "Serve until told to stop"
-    end_by_signal()
     with line:
         web_server(app).run(sockets=[line])
 

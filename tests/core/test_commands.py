@@ -1,6 +1,7 @@
 "One table of commands: every line leads somewhere, every spelling does the same, and usage lines show what was typed."
 
 import importlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,20 @@ def test_a_command_that_is_called_by_another_shows_what_was_typed(capsys):
 def ended(code):
     return subprocess.Popen([sys.executable, "-c", f"import sys, time\nfrom humanlm.core.commands import command\n{code}"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("sleep", ["time.sleep(60)", "run_sync(asyncio.sleep(60))"])
+@pytest.mark.parametrize("background", [False, True], ids=["foreground", "background"])
+def test_sigterm_ends_a_command_as_ctrl_c_does(sleep, background):
+    "What stands in `finally` is done, also where a shell lets a background job ignore Ctrl-C; another command may follow in the same process"
+    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)" if background else "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    process = ended(f"import asyncio, signal\nfrom humanlm.core.basics import run_sync\n{ignored}\n"
+                    f"def main(argv):\n    try: print('begun', flush=True); {sleep}\n    finally: print('kept', flush=True)\n"
+                    "code = command('train', main)([])\nassert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\nsys.exit(code)")
+    assert process.stdout.readline() == b"begun\n"
+    process.send_signal(signal.SIGTERM)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"kept\n") and errors.startswith(b"stopped; what is finished is kept")
 
 
 def test_a_closed_pipe_ends_a_command_quietly():
