@@ -1,5 +1,5 @@
 "A model behind an OpenAI-compatible address: real HTTP on loopback, a real (tiny, random) model, real clients."
-import asyncio, contextlib, http.client, json, os, random, re, signal, socket, stat, sys, threading, time
+import asyncio, contextlib, http.client, json, os, random, re, signal, socket, stat, sys, threading, time, warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundEr
 from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.models.client import ChatReply, Limits, LLMError, chat, chat_all, client, in_turn
+from humanlm.models.client import ChatReply, Limits, LLMError, chat, chat_all, client, in_turn, most_tokens, prices
 from humanlm.models.weights import ModelConfig, add_adapter, make_model, render, save_model
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.simulator import RequestError, Simulator, SimulatorClient, read_scene
@@ -445,6 +445,18 @@ def test_no_answer_of_vllm_however_odd_is_anything_but_ids_or_malformed(service)
         found = run_sync(in_turn(outcome, range(200), workers=4))
     assert {e.kind if isinstance(e, LLMError) else repr(e) for e in found if isinstance(e, Exception)} == {"malformed"}
     assert sum(isinstance(completions, list) for completions in found) > 20 and len(asked) == 200
+
+
+def test_a_simulator_behind_a_server_is_believed_in_its_counts_as_long_as_no_money_hangs_on_them(monkeypatch):
+    "It reads more than it was sent, and writes more where it asks itself for states before the reply"
+    question = chat("late", max_tokens=1, extra={"persona": "clips coupons"})
+    body = {"choices": [{"message": {"content": "so"}}], "usage": {"prompt_tokens": 5000, "completion_tokens": 40}, "humanlm": {"level": "response"}}
+    with answering([json.dumps(body).encode()] * 2) as (url, _):
+        with warnings.catch_warnings(action="error"): reply = run_sync(client("vllm/tram", base_url=url)(question))
+        assert (reply.usage.tokens_in, reply.usage.tokens_out, reply.notes) == (5000, 40, ())
+        monkeypatch.setitem(prices, "vllm/tram", (1.0, 1.0))
+        with pytest.warns(UserWarning, match="the notes of its replies say which"): reply = run_sync(client("vllm/tram", base_url=url)(question))
+    assert (reply.usage.tokens_in, reply.usage.tokens_out) == most_tokens(question) and len(reply.notes) == 2
 
 
 def test_vllms_last_words_are_shown(folder, tmp_path, capsys, monkeypatch):
