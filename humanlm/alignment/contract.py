@@ -163,7 +163,7 @@ class ModelChoice:
     name: str | None = None
     """A run (folder, or name below runs/), a model's folder, or a model of the Hub."""
     dtype: str | None = None
-    """Number format of the weights: float32, bfloat16 or float16. null: as the model was trained."""
+    """Number format of the weights: float32, bfloat16 or float16. null: `model.dtype` of its training."""
 
     @property
     def place(self) -> str:

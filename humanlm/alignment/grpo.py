@@ -19,7 +19,7 @@ from .modes import MODES, memory_of, preparation
 from ..rewards.scoring import Judge
 from ..rewards.reward import AlignmentReward, combine, requests_by_row
 from ..training.methods import group_advantage
-from ..training.rollout import Batch, Method, single_turn
+from ..training.rollout import Batch, Method, single_turn, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def endless(
@@ -93,7 +93,8 @@ def alignment_method(
     reward = AlignmentReward(judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
                              levels, extra, seed=config.run.seed, truth_inside=truth, **judging)
     memory = memory_of(name, rows, config.hierarchy, config.prefixes)
-    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=preparation(memory, truth))
+    prepare = partial(together, preparation(memory, truth)) if memory or truth else list
+    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)
     return Method(rollout, group_advantage(reward.weights, config.advantage), reward, memory,
                   metrics=partial(batch_metrics, weights=reward.weights))
 

@@ -189,7 +189,7 @@ def context_row(name: str, found: Parse) -> dict[str, Any]:
     kinds, codes = Counter(each.severity for each in wrong), sorted({each.code for each in wrong})
     status = "refused" if found.context is None else "stored" if found.cached else "parsed"
     return {"text": name, "status": status, "agents": len(context.agents), "steps": len(context.steps), "errors": kinds["error"],
-            "warnings": kinds["warning"], "contradictions": len(found.contradictions), "codes": "; ".join(codes),
+            "warnings": kinds["warning"], "contradictions": len(found.contradictions), "strangers": len(found.strangers), "codes": "; ".join(codes),
             "notes": "; ".join(found.notes) if found.context else found.reason}
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #ContextsConfig
@@ -286,6 +286,7 @@ def say_contexts(
     write_csv(folder / "contexts.csv", rows[0], [row.values() for row in rows])
     refused = Counter(shorten(row["notes"], 100) for row in rows if row["status"] == "refused")
     counts = [f"{sum(row[kind] > 0 for row in rows):,} with {kind}" for kind in ("errors", "warnings", "contradictions")]
+    counts.append(f"{sum(row['strangers'] > 0 for row in rows):,} refused as about others")
     print(f"{len(rows) - refused.total():,} of {len(rows):,} texts parsed, {', '.join(counts)}: {folder}")
     print("".join(f"refused {n:,}: {reason}\n" for reason, n in refused.most_common(10)), end="")
     return int(refused.total() == len(rows))

@@ -478,12 +478,13 @@ def worst_cost(
 
 # %% ../../nbs/models/02_client.ipynb #counted
 def counted(
-    usage: Usage,     # as the provider says
+    reply: ChatReply, # with what the provider counts
     request: ChatRequest,
     name: str,        # provider/model
 ) -> tuple[Usage, tuple[str, ...]]: # as it goes into the ledger, notes
     "Check the tokens that a provider counts, and price them"
-    said, most, free = (usage.tokens_in, usage.tokens_out), most_tokens(request), name.startswith(FREE)
+    usage, most = reply.usage, most_tokens(request)
+    said, free = (usage.tokens_in, usage.tokens_out), name.startswith(FREE) or reply.extra is not None and not price(name, 1, 1)
     if not any(said):
         cost = price(name, *most) if usage.cost is None else usage.cost
         return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
@@ -810,7 +811,7 @@ class Client:
             if not e.billed:
                 charge(Usage())
             raise
-        usage, notes = counted(reply.usage, request, name)
+        usage, notes = counted(reply, request, name)
         charge(usage)
         if notes:
             warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; the notes of its replies say which.")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['estimators', 'GroupStats', 'group_stats', 'group_advantages', 'tied_groups', 'leave_one_out', 'decoupled_advantages',
-           'broadcast']
+           'everywhere', 'broadcast']
 
 # %% ../../nbs/training/01_advantages.ipynb #import-math-from-collections
 import math
@@ -111,12 +111,14 @@ def decoupled_advantages(
     rewards = _tensor(rewards)
     parts = group_advantages(rewards, groups, True, eps, floor)
     total = parts @ torch.as_tensor(weights, dtype=parts.dtype, device=parts.device)
-    every, own = _everywhere(torch.where(rewards.isnan().all(1), math.nan, total))
+    every, own = everywhere(torch.where(rewards.isnan().all(1), math.nan, total))
     return group_advantages(every, torch.zeros(len(every)), True, eps, floor=0)[own]
 
 
-def _everywhere(x: torch.Tensor) -> tuple[torch.Tensor, slice]:
-    "Join the numbers of all processes, in their order; where those of this one are"
+def everywhere(
+    x: torch.Tensor, # [B], of this process
+) -> tuple[torch.Tensor, slice]:
+    "Join the numbers of all processes that train together, in their order; where those of this one are"
     several = torch.distributed
     if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1): return x, slice(None)
     parts = [None] * several.get_world_size()

@@ -66,14 +66,15 @@ def group_advantage(
     "Make an advantage `[B]` from weighted rewards and the estimator that the settings name"
     import torch
     from humanlm.rewards.reward import combine
-    from humanlm.training.advantages import estimators
+    from humanlm.training.advantages import estimators, everywhere
     estimate = estimators[check_name(config.estimator, estimators, "estimator")]
     divides = config.estimator != "leave-one-out"
     constants = {"eps": config.eps, "floor": config.floor} if divides else {}
 
     def advantage(batch: Batch) -> torch.Tensor:
         total = torch.as_tensor(combine(batch.rewards, weights), device=batch.groups.device)
-        return estimate(total, batch.groups, **constants)
+        (every, own), (groups, _) = everywhere(total), everywhere(batch.groups)
+        return estimate(every, groups, **constants)[own]
 
     return advantage
 

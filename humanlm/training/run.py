@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTIONS', 'groups_of', 'recipe_name', 'read_settings',
-           'with_methods', 'Run', 'updates', 'max_steps', 'method_args', 'prepare_torch', 'quiet_libraries',
-           'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least', 'require_room',
-           'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings', 'check_processes',
-           'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError', 'planned_stages',
-           'step_plan', 'train_or_plan']
+           'with_methods', 'Run', 'updates', 'shares_of', 'max_steps', 'method_args', 'prepare_torch',
+           'quiet_libraries', 'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least',
+           'require_room', 'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings',
+           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
+           'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -34,7 +34,7 @@ from ..evaluation.measured import Results, load_measured, load_results, results,
 from ..models.client import Ledger
 from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_recipe
-from .rollout import Method, RolloutConfig
+from .rollout import Method, RolloutConfig, Shares, shares
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
 COMMON: dict[str, type] = {
@@ -132,9 +132,12 @@ class Run:
 # %% ../../nbs/training/07_run.ipynb #updates
 def updates(settings: Settings) -> int:
     "Steps of the optimiser that follow each generation"
-    own = settings.trainer
-    gathered = own.get("gradient_accumulation_steps", 1)
-    return max(1, own.get("steps_per_generation", gathered) * own.get("num_iterations", 1) // gathered)
+    return shares_of(settings).updates * settings.trainer.get("num_iterations", 1)
+
+
+def shares_of(settings: Settings) -> Shares:
+    "How the processes of this run share the completions of a step out"
+    return shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, process_count())
 
 
 def max_steps(settings: Settings, rows: int = 0) -> int:
@@ -371,6 +374,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
         locate(settings.model.name)
     recipe.check(settings)
     check_processes(settings)
+    shares_of(settings)
 
 
 def check_processes(settings: Settings) -> None:
@@ -516,7 +520,7 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     except UnreadError as e:
         stages = str(e)
     lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {stages}"]
-    steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, max_steps(s))}"]
+    steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
     return "\n".join([*lines, *steps, *own])
 
 
@@ -540,8 +544,10 @@ def step_plan(settings: Settings, steps: int) -> str:
     "Say how many completions a method will ask for, at most"
     s, roll = settings, settings.rollout
     batch = roll.num_prompts * roll.group_size
+    how = shares_of(s)
+    shared = f"; {how}" if how.processes > 1 or how.portions > 1 else ""
     budget = f"; stops past {s.run.token_budget:,} generated tokens" if s.run.token_budget else ""
-    return f"at most {steps} steps of {roll.num_prompts} prompts x {roll.group_size} completions = {batch} completions a step, {steps * batch:,} in all{budget}"
+    return f"at most {steps} steps of {roll.num_prompts} prompts x {roll.group_size} completions = {batch} completions a step, {steps * batch:,} in all{shared}{budget}"
 
 
 def train_or_plan(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COUNTS', 'TrainerError', 'default_options', 'check_cycle', 'check_option', 'trainer_args', 'MethodTrainer',
-           'reference_by_copy', 'Following', 'named', 'check_groups', 'TrainerPolicy', 'random_state',
+           'reference_by_copy', 'Following', 'named', 'joint_draws', 'TrainerPolicy', 'random_state',
            'set_random_state', 'progress_kept', 'logged_tokens', 'TokenBudget', 'is_spent', 'keep_audit', 'AuditLog',
            'is_whole', 'latest_checkpoint']
 
@@ -32,14 +32,14 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from fastcore.basics import patch
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 from ..rewards.audit import Audit, audit
 from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
 from ..models.weights import cut_completion
-from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, generated_tokens, other_tokens
+from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
 from .sft import precision
 from ..rewards.scoring import Judge
 from ..data.trajectory import Completion, Trajectory, save_trajectories
@@ -97,14 +97,12 @@ def trainer_args(
     "Merge TRL's options with ours (HumanLM, section 6.4 lists the paper's); errors name what is wrong"
     for name, value in options.items():
         check_option(name, value)
-    batch = dict(per_device_train_batch_size=max(1, prompts * group // process_count()), num_generations=group, max_steps=steps,
-                 max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
-    merged = default_options(dtype) | batch | options
+    batch = dict(num_generations=group, max_steps=steps, max_completion_length=max_tokens, save_steps=max(1, steps // 4), seed=seed)
+    merged = default_options(dtype) | batch | options | shares(prompts, group, options, process_count()).options()
+    merged.pop("generation_batch_size", None)  # the same in other words, and TRL takes one of them
     if validate:
         merged |= dict(eval_strategy="steps", eval_steps=validate, save_strategy="steps", save_steps=validate, load_best_model_at_end=True,
                        metric_for_best_model="validation", greater_is_better=True, num_generations_eval=1)
-    if not {"steps_per_generation", "generation_batch_size"} & set(merged):
-        merged["steps_per_generation"] = merged.get("gradient_accumulation_steps", 1)
     args = _trl_args(str(out), merged)
     check_cycle(args)
     return args
@@ -115,7 +113,7 @@ def _trl_args(out, options):
         raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
                            "or leave the option out.")
     alone = options["num_generations"] == 1  # TRL asks for two, but nothing in it needs them: halved again behind its check
-    sizes = {name: options[name] for name in ("num_generations", "per_device_train_batch_size", "generation_batch_size") if name in options}
+    sizes = {name: options[name] for name in ("num_generations", "per_device_train_batch_size")}
     try:
         args = GRPOConfig(output_dir=out, **options | {name: size * 2 for name, size in sizes.items() if alone})
     except (ValueError, TypeError, ImportError) as e:
@@ -151,11 +149,12 @@ class MethodTrainer(GRPOTrainer):
                 callbacks=list(callbacks), reward_funcs=[named(name) for name in parts],
                 rollout_func=lambda _, trainer: trainer.roll_out())
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
+        if self.accelerator.num_processes > 1:
+            set_seed(args.seed)  # TRL's differ from process to process, which `joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):
             self.add_callback(Following(method.memory))
-        check_groups(args, self.accelerator.num_processes)
 
     @contextmanager
     def limits(
@@ -182,7 +181,7 @@ class MethodTrainer(GRPOTrainer):
         "Run the method's rollout over the rows of this batch; the fields TRL expects"
         done = run_sync(self.method.rollout(self.batch_rows, self.policy))
         done, self.scored = done if isinstance(done, tuple) else (done, None)
-        self.trajectories = at_step(done, self.state.global_step)
+        self.trajectories = at_step(numbered_together(done), self.state.global_step)
         return {
             "prompt_ids": [t.prompt_ids for t in done],
             "completion_ids": [t.completion_ids for t in done],
@@ -223,16 +222,31 @@ def named(
     reward.__name__ = name
     return reward
 
-# %% ../../nbs/training/04_trainer.ipynb #check_groups
-def check_groups(
-    args: GRPOConfig,
-    processes: int,  # how many share the generation batch
-) -> None:
-    "Raise unless every process holds whole groups: a group is scored and compared in one place"
-    share = args.generation_batch_size // processes
-    if share % args.num_generations:
-        raise TrainerError(f"A process would generate {share} completions, which is not a multiple of the group size "
-                           f"{args.num_generations}. Change rollout.num_prompts or trainer.per_device_train_batch_size.")
+# %% ../../nbs/training/04_trainer.ipynb #joint_draws
+@contextmanager
+def joint_draws(
+    trainer: GRPOTrainer,
+    counts: Sequence[int],  # rows that each process asks
+) -> Iterator[None]:
+    "Let every row get the random numbers that it would get in one process"
+    if len(counts) == 1 or trainer.use_vllm or trainer.use_transformers_continuous_batching:
+        yield
+        return
+    before, drawn, known = sum(counts[:trainer.accelerator.process_index]), 0, torch.multinomial
+    own = slice(before, before + counts[trainer.accelerator.process_index])
+    words, device = trainer.model.get_output_embeddings().weight.shape[0], trainer.accelerator.device
+    def noise(): return torch.empty(sum(counts), words, device=device).exponential_()
+    def multinomial(probabilities, num_samples):  # as torch draws one sample
+        nonlocal drawn
+        drawn += 1
+        return (probabilities / noise()[own]).argmax(-1, keepdim=True)
+    torch.multinomial = multinomial
+    try:
+        yield
+    finally:
+        torch.multinomial = known
+    for _ in range(max(gather_object([drawn])) - drawn):
+        noise()
 
 # %% ../../nbs/training/04_trainer.ipynb #TrainerPolicy
 class TrainerPolicy(ModelPolicy):
@@ -253,9 +267,9 @@ class TrainerPolicy(ModelPolicy):
 
     def write(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
         "Complete every row with the current weights; the processes come here together, also one that has nothing to ask"
-        t, prompts, most = self.trainer, [self.prompt_ids(row) for row in rows], max(gather_object([len(rows)]))
-        asked = prompts + [[t.eos_token_ids[0]]] * (most - len(rows) if t.use_vllm else 0)  # its server gives all an equal share
-        with t.limits(rows):
+        t, prompts, counts = self.trainer, [self.prompt_ids(row) for row in rows], gather_object([len(rows)])
+        asked = prompts + [[t.eos_token_ids[0]]] * (max(counts) - len(rows) if t.use_vllm else 0)  # its server gives all an equal share
+        with t.limits(rows), joint_draws(t, counts):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
         found = zip(rows, prompts, ids[:len(rows)], (logps or [None] * len(asked))[:len(rows)], strict=True)
         return [cut_completion(self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, p, l) for row, p, c, l in found]
@@ -350,7 +364,19 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
     output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
     output["advantages"] = advantages.to(mask.device, torch.float32)
     self.keep(batch, output["advantages"], further)
+    self.drawn = torch.get_rng_state()
     return output
+
+# %% ../../nbs/training/04_trainer.ipynb #_prepare_inputs
+@patch
+def _prepare_inputs(self: MethodTrainer, generation_batch: list[dict]) -> dict[str, Any]:
+    "Prepare a portion as TRL does, and leave the random numbers where one process would"
+    self.drawn = None
+    inputs = super(MethodTrainer, self)._prepare_inputs(generation_batch)
+    if self.drawn is not None and self.accelerator.num_processes > 1:
+        torch.set_rng_state(self.drawn)
+        torch.randperm(self.args.generation_batch_size)
+    return inputs
 
 # %% ../../nbs/training/04_trainer.ipynb #_compute_loss
 @patch

@@ -1,8 +1,5 @@
 """Every way of training on a real tiny model: what is asked, what is rewarded, and that each model is asked as it was trained."""
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +19,7 @@ from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.prompts import HierarchyConfig, ParsePolicy, parse, parts_text
 from humanlm.models.weights import load_model
 from humanlm.alignment.modes import (
-    MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, Entry, PrefixConfig, PrefixMap,
+    MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, PrefixMap,
 )
 from humanlm.alignment.contract import load_policy
 from humanlm.data.trajectory import load_trajectories
@@ -281,44 +278,11 @@ def test_personas_lose_parts_in_training_rows_only():
 
 # ---- several processes
 
-def launch(config, *argv, count=2):
-    "Start a run in several processes, as torchrun and accelerate do"
-    env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count), "-m", "humanlm.train"]
-    return subprocess.run([*command, "--config", str(config), *argv], env=env, capture_output=True, text=True, timeout=900)
-
-
-@pytest.mark.long
-def test_two_processes_share_one_run_and_one_map(tmp_path):
-    groups = {"run": {"methods": ["prefix-chaining"], "name": "two", "out": str(tmp_path), "report": False},
-              "sft": {"lesson_steps": 20, "polite_steps": 2, "reply_steps": 2, "batch": 32},
-              "hierarchy": TINY["hierarchy"] | {"response_tokens": 16}, "trainer": {"max_steps": 4, "save_steps": 2, "learning_rate": 0.002},
-              "rollout": {"num_prompts": 4, "group_size": 4}}
-    config = tmp_path / "two.yaml"
-    config.write_text(yaml.safe_dump(TINY | groups), "utf-8")
-    done = launch(config)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = load_trajectories(tmp_path / "two" / "trajectories" / "prefix-chaining")
-    files = {p.name for p in (tmp_path / "two" / "trajectories" / "prefix-chaining").iterdir()}
-    assert files == {f"step-{step:06d}-{process}.parquet" for step in range(4) for process in (0, 1)} and len(said) == 4 * 16
-    lines = [line for line in read_jsonl(tmp_path / "two" / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "loss" in line]
-    assert [line["step"] for line in lines] == [1, 2, 3, 4], "one process writes the log"
-    assert [line["tokens/generated"] for line in lines] == [sum(len(t.completion_ids) for t in said if t.step == step) for step in range(4)]
-    states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load(), PrefixConfig(threshold=0.1))
-    for t in sorted(said, key=lambda t: t.step):
-        states.offer(Entry(t.level, t.example_id, t.fields.get(t.level, ""), t.scores[t.level].value, t.step))
-    kept = json.loads((tmp_path / "two" / "checkpoints" / "prefix-chaining" / "checkpoint-4" / "prefixes.json").read_text())["entries"]
-    assert {(e["level"], e["example"]) for e in kept} == {(e.level, e.example) for level in states.entries.values() for e in level.values()}
-    assert done.stdout.count("response_alignment") == 1, "one process evaluates and shows the result"
-
-
 def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     config = tmp_path / "three.yaml"
-    for judge, problems in [({"model": "openai/gpt-5-mini", "budget": 1.0}, ["judge.budget cannot be kept by 3 processes"]),
-                            (TINY["judge"], ["FSDP would split the model", "num_prompts (2) must be a multiple", "sft.batch (32)"])]:
-        config.write_text(yaml.safe_dump(TINY | {"judge": judge}), "utf-8")
-        assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
-        error = capsys.readouterr().err
-        assert [problem for problem in problems if problem not in error] == []
+    config.write_text(yaml.safe_dump(TINY), "utf-8")
+    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert [said for said in ("FSDP would split the model", "num_prompts (2) must be a multiple", "sft.batch (32)") if said not in error] == []

@@ -283,6 +283,13 @@ def test_reading_goes_on_behind_the_last_part(tmp_path):
     assert asked == [0, 40] and len(store.records()) == 100 and [n["rows"] for n in store.notes] == [20] * 5 + [0]
 
 
+def test_what_another_version_has_read_is_not_taken_for_ours(tmp_path):
+    store = RowStore(tmp_path)
+    np.save(tmp_path / "00000.npy", np.zeros(1, [("key", "u8"), ("time", "f8")]))
+    (tmp_path / "00000.json").write_text(json.dumps({"entries": 1}))
+    with pytest.raises(DataError, match="begun by another version of humanlm. Start anew with --fresh"): store.records()
+
+
 def test_a_finished_build_is_not_made_again(tmp_path):
     s = settings(tmp_path, forum(150))
     first, told = build(s), []

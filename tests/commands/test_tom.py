@@ -28,7 +28,7 @@ from humanlm.benchmarks.answers import (
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.social.contexts import make_context, read_context, to_json, to_lists, to_published
 from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
-from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.social.parsing import StoredParser, SymbolicParser, worked_example
 from humanlm.social.stories import generate
 from humanlm.social.symbolic import memory_answer, read_question, read_story, to_context
 from humanlm.benchmarks.protocol import difference, interval, mean_of
@@ -250,8 +250,13 @@ def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
 @pytest.mark.parametrize("name", ["bigtom", "confaide", "mmtom", "simpletom"])
 def test_people_of_a_models_context_are_asked_on_public_files(name, tmp_path, capsys):
     path, kinds = drawn(name, tmp_path, 1)
-    record = make_context(["Ira", "Bo"], [("none", {"Bo": "Ira packs a bag"}, {"Ira": "packs a bag"}), ("none", {"Ira": "Bo leaves"}, {"Bo": "leaves"})])
-    humanlm.models.client.scripts["writer"] = lambda request: json.dumps(to_lists(record))
+
+    def writer(request):  # tells of somebody in the text
+        who, bo = re.search(r"[A-Z]\w{3,}", request.messages[0]["content"].partition("## Text")[2])[0], "Narrator"
+        steps = [("none", {bo: f"{who} packs a bag"}, {who: "packs a bag"}), ("none", {who: f"{bo} leaves"}, {bo: "leaves"})]
+        return json.dumps(to_lists(make_context([who, bo], steps)))
+
+    humanlm.models.client.scripts["writer"] = writer
     n = len(benchmarks[name].load(path))
     assert run(name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first", "--parser.name=scripted/writer", out=tmp_path) == 0
     folder = tmp_path / f"{name}-simulation-scripted_first-scripted_writer"
@@ -933,6 +938,20 @@ def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
     assert main(["contexts", "tomi", f"--tom.file={tmp_path}/questions.txt", f"--tom.out={tmp_path}"]) == 0
     row, = csv.DictReader((tmp_path / "tomi-contexts-symbolic/contexts.csv").open())
     assert (row["contradictions"], row["errors"]) == ("2", "0") and "1 with contradictions" in capsys.readouterr().out
+
+
+def test_contexts_of_a_parser_that_echoes_the_worked_example_are_refused_and_counted(own, tmp_path, capsys, monkeypatch):
+    "It said '12 of 12 texts parsed, 0 with errors'"
+    echo = lambda request: worked_example("hitom").rpartition("Record:\n")[2]
+    monkeypatch.setattr(humanlm.models.client, "scripts", scripts | {"echo": echo})
+    words = ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={tmp_path}", "--tom.limit=60", "--parser.name=scripted/echo"]
+    for _ in range(2):   # nothing is kept of it
+        assert main(words) == 1
+        shown = capsys.readouterr().out
+        assert "0 of 12 texts parsed" in shown and "12 refused as about others" in shown and "parse failed: The record is about others: Ottmar, Freya" in shown
+    rows = list(csv.DictReader((tmp_path / "hitom-contexts-scripted_echo/contexts.csv").open()))
+    assert {row["status"] for row in rows} == {"refused"} and all(int(row["strangers"]) >= 3 and "Ottmar" in row["notes"] for row in rows)
+    assert not list(tmp_path.glob("contexts/*.json")) and not list(tmp_path.glob("hitom-*/files/*"))
 
 
 def test_dry_runs_of_contexts_need_no_key_write_nothing_and_know_the_price(own, tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 "A model behind an OpenAI-compatible address: real HTTP on loopback, a real (tiny, random) model, real clients."
-import asyncio, http.client, json, os, re, signal, socket, stat, sys, threading, time
+import asyncio, contextlib, http.client, json, os, random, re, signal, socket, stat, sys, threading, time, warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,15 @@ from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundEr
 from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.models.client import ChatReply, chat, chat_all, client
+from humanlm.models.client import ChatReply, Limits, LLMError, chat, chat_all, client, in_turn, most_tokens, prices
 from humanlm.models.weights import ModelConfig, add_adapter, make_model, render, save_model
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.simulator import RequestError, Simulator, SimulatorClient, read_scene
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serve import main
 from humanlm.serving.service import ServeConfig, Service, serving
-from humanlm.serving.vllm import vllm_command
+from humanlm.serving.vllm import VLLMPolicy, vllm_command
+from mangle import odd_body
 import warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -386,6 +388,75 @@ def test_vllm_writes_what_transformers_would_and_ends_with_us(folder, stub, tmp_
         assert lives(pid)
         server.end(sign)
     until(lambda: not lives(pid))
+
+
+@contextlib.contextmanager
+def answering(bodies):
+    "A server that gives one body after the other, whatever it is asked; its address, and how often it was asked"
+    asked, bodies = [], iter(bodies)
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_): pass
+
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            data = next(bodies)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    there = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=there.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try: yield f"http://127.0.0.1:{there.server_address[1]}/v1", asked
+    finally:
+        there.shutdown()
+        there.server_close()
+
+
+LOGPROBS = {"tokens": ["t"], "token_logprobs": [-0.5], "top_logprobs": [{"t": -0.5}], "text_offset": [0]}
+WRITTEN = {"choices": [{"index": 0, "text": "t", "token_ids": [5, 6], "finish_reason": "length", "logprobs": LOGPROBS}], "usage": {"prompt_tokens": 9}}
+
+
+def vllm_policy(service, url, **limits):
+    policy = VLLMPolicy(url, "tram", service.client.setup.policy)
+    policy.limits = Limits(**{"attempts": 1, "backoff": 0.0} | limits)
+    return policy, [{"prompt_ids": [1, 2, 3], "max_tokens": 4, "stop": ()}]
+
+
+@pytest.mark.parametrize("odd", [b"[" * 100_000, b"5", b"{}", b'{"choices": [{"token_ids": "5, 6"}]}', b'{"choices": [{"token_ids": [5, true]}]}', b'{"choices": [{"text": "t"}]}'])
+def test_an_odd_answer_of_vllm_is_malformed_and_asked_again(service, odd):
+    good = json.dumps(WRITTEN).encode()
+    with answering([odd, odd, good, *[odd] * 3]) as (url, asked):
+        policy, rows = vllm_policy(service, url, attempts=3)
+        assert run_sync(policy.generate(rows))[0].ids == [5, 6] and len(asked) == 3
+        with pytest.raises(LLMError, match="malformed: vllm/tram sent") as e: run_sync(policy.generate(rows))
+        assert e.value.kind == "malformed" and len(asked) == 6
+
+
+def test_no_answer_of_vllm_however_odd_is_anything_but_ids_or_malformed(service):
+    rng = random.Random(1)
+    with answering([odd_body(rng, WRITTEN) for _ in range(200)]) as (url, asked):
+        policy, rows = vllm_policy(service, url)
+
+        async def outcome(_):
+            return (await asyncio.gather(policy.generate(rows), return_exceptions=True))[0]
+
+        found = run_sync(in_turn(outcome, range(200), workers=4))
+    assert {e.kind if isinstance(e, LLMError) else repr(e) for e in found if isinstance(e, Exception)} == {"malformed"}
+    assert sum(isinstance(completions, list) for completions in found) > 20 and len(asked) == 200
+
+
+def test_a_simulator_behind_a_server_is_believed_in_its_counts_as_long_as_no_money_hangs_on_them(monkeypatch):
+    "It reads more than it was sent, and writes more where it asks itself for states before the reply"
+    question = chat("late", max_tokens=1, extra={"persona": "clips coupons"})
+    body = {"choices": [{"message": {"content": "so"}}], "usage": {"prompt_tokens": 5000, "completion_tokens": 40}, "humanlm": {"level": "response"}}
+    with answering([json.dumps(body).encode()] * 2) as (url, _):
+        with warnings.catch_warnings(action="error"): reply = run_sync(client("vllm/tram", base_url=url)(question))
+        assert (reply.usage.tokens_in, reply.usage.tokens_out, reply.notes) == (5000, 40, ())
+        monkeypatch.setitem(prices, "vllm/tram", (1.0, 1.0))
+        with pytest.warns(UserWarning, match="the notes of its replies say which"): reply = run_sync(client("vllm/tram", base_url=url)(question))
+    assert (reply.usage.tokens_in, reply.usage.tokens_out) == most_tokens(question) and len(reply.notes) == 2
 
 
 def test_vllms_last_words_are_shown(folder, tmp_path, capsys, monkeypatch):

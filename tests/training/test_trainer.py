@@ -460,7 +460,7 @@ def test_a_checkpoint_that_lacks_the_random_state_of_a_process_is_not_whole(chec
 @pytest.mark.parametrize("options, message", [
     ({"learning_rat": 1}, "Unknown option of the group 'trainer' 'learning_rat'.*Did you mean 'learning_rate'"),
     ({"learning_rate": "quick"}, "trainer.learning_rate must be a number, got 'quick'"), ({"shuffle_dataset": "maybe"}, "must be true or false"),
-    ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"), ({"generation_batch_size": 6}, "TRL refuses .*6.* must be divisible"),
+    ({"lr_scheduler_type": "wobbly"}, "TRL refuses .*wobbly"),
     ({"save_steps": 3, "steps_per_generation": 2}, "Use 2 or a multiple"),
 ])
 def test_options_that_cannot_be_are_named(tmp_path, options, message):

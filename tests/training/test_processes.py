@@ -1,0 +1,118 @@
+"""A run is the same on one process and on two: rows, levels, completions, advantages, records and, to rounding, losses and weights."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import humanlm.train
+import warm
+from humanlm.core.basics import ConfigError, read_jsonl
+from humanlm.data.trajectory import load_trajectories
+from humanlm.training.rollout import shares
+
+CONFIG = {
+    "run": {"methods": ["humanlm", "prefix-chaining"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
+    "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
+    "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 8, "response_tokens": 12},
+    "sft": {"lesson_steps": 30, "polite_steps": 2, "batch": 32, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule", "audit_every": 2},
+    "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
+    "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
+}
+EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
+METHODS = CONFIG["run"]["methods"]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
+
+
+def trained(folder: Path, name: str, processes: int) -> Path:
+    "Train in several processes, which torchrun starts"
+    groups = CONFIG | {"run": CONFIG["run"] | {"name": name, "out": str(folder)}}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(groups), "utf-8")
+    (folder / "own.py").write_text(EVEN)
+    words = ["-m", "humanlm.train", "--config", str(folder / f"{name}.yaml")]
+    several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), *words]
+    env = os.environ | {"ACCELERATE_USE_CPU": "true"}  # gloo
+    done = warm.run(*words, cwd=folder) if processes == 1 else subprocess.run(several, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("response_alignment") == 1, "one process evaluates and shows the result"
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("processes")
+    return [trained(folder, name, count) for name, count in (("one", 1), ("two", 2))]
+
+
+def said(run, method): return sorted(load_trajectories(run / "trajectories" / method), key=lambda t: (t.step, t.group, t.id))
+def logged(run, stage): return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage and "loss" in row]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_ask_the_same_rows_and_levels_and_draw_the_same_completions(both, method):
+    one, two = (said(run, method) for run in both)
+    assert len(one) == len(two) == 4 * 16, "num_prompts x group_size, not that times the processes"
+    for name in ("id", "step", "group", "row_id", "level", "prompt_ids", "completion_ids"):
+        assert [getattr(t, name) for t in one] == [getattr(t, name) for t in two], name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_score_and_push_as_one(both, method):
+    one, two = (said(run, method) for run in both)
+    assert [t.rewards for t in one] == [t.rewards for t in two] and any(t.advantage for t in one)
+    assert [t.advantage for t in one] == pytest.approx([t.advantage for t in two], abs=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["cold-start", *METHODS])
+def test_two_processes_log_once_what_one_does_and_end_with_its_weights(both, stage):
+    one, two = (logged(run, stage) for run in both)
+    assert [row["step"] for row in one] == [row["step"] for row in two], "no line is written twice"
+    for name in [name for name in one[0] if name.startswith(("loss", "reward", "tokens", "judge", "parse", "score", "text", "grad_norm", "prefixes"))]:
+        assert [row.get(name) for row in one] == pytest.approx([row.get(name) for row in two], abs=2e-4, nan_ok=True), name
+    weights = [load_file(run / "models" / stage / "model.safetensors") for run in both]
+    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
+
+
+def test_two_processes_leave_every_record_once(both):
+    for method in METHODS:
+        found = said(both[1], method)
+        assert len({t.id for t in found}) == len(found) and len(found) == 4 * 16
+    assert [[(row["stage"], row["step"]) for row in read_jsonl(run / "audits.jsonl")] for run in both] == [
+        [("start", 0), *((method, step) for method in METHODS for step in (2, 4))]] * 2
+
+
+def test_two_processes_fill_one_map_of_prefixes(both):
+    maps = [json.loads((run / "checkpoints" / "prefix-chaining" / "checkpoint-4" / "prefixes.json").read_text())["entries"] for run in both]
+    kept = [sorted((e["level"], e["example"], e["field"], e["timestamp"]) for e in found) for found in maps]
+    assert kept[0] and kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("options, processes, updates", [
+    ({}, 1, 1), ({}, 8, 1), ({"steps_per_generation": 8}, 1, 8), ({"steps_per_generation": 8}, 8, 8), ({"per_device_train_batch_size": 16}, 4, 1),
+    ({"gradient_accumulation_steps": 2}, 2, 1), ({"steps_per_generation": 4, "gradient_accumulation_steps": 2}, 2, 2), ({"generation_batch_size": 128}, 2, 1)])
+def test_a_step_makes_prompts_times_group_completions_on_however_many_processes(options, processes, updates):
+    found = shares(32, 4, options, processes)
+    assert found.size * found.portions * processes == 128 and found.updates == updates
+
+
+@pytest.mark.parametrize("options, processes, said", [
+    ({"per_device_train_batch_size": 16, "steps_per_generation": 8}, 8, r"= 1,024 completions a step, but .* = 128\. Leave per_device_train_batch_size out: it follows \(2\)"),
+    ({"per_device_train_batch_size": 4, "steps_per_generation": 8}, 1, "keep 4 with steps_per_generation 32 and gradient_accumulation_steps 4"),
+    ({"steps_per_generation": 4, "gradient_accumulation_steps": 3}, 1, "would mix two steps"), ({"generation_batch_size": 64}, 1, "Leave it out"),
+    ({"num_generations": 8}, 1, r"is rollout.group_size \(4\)"), ({"per_device_train_batch_size": "many"}, 1, "whole number")])
+def test_options_that_make_another_number_of_completions_are_refused_with_what_to_change(options, processes, said):
+    with pytest.raises(ConfigError, match=said): shares(32, 4, options, processes)
+
+
+def test_the_plan_says_who_reads_how_much(tmp_path, monkeypatch, capsys):
+    config = tmp_path / "c.yaml"
+    config.write_text(yaml.safe_dump(CONFIG | {"reward": {}}), "utf-8")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 0
+    assert "4 prompts x 4 completions = 16 completions a step, 64 in all; 2 processes read 4 at a time each, 1 update a step" in capsys.readouterr().out
+    assert humanlm.train.main(["--config", str(config), "--dry-run", "--trainer.per_device_train_batch_size", "16"]) == 2
+    assert "= 32 completions a step, but rollout.num_prompts x group_size = 16" in capsys.readouterr().err
