@@ -5043,6 +5043,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'humanlm/training/trainer.py'),
                                           'humanlm.training.trainer.TrainerPolicy.write': ( 'training/trainer.html#trainerpolicy.write',
                                                                                             'humanlm/training/trainer.py'),
+                                          'humanlm.training.trainer._in_all': ( 'training/trainer.html#_in_all',
+                                                                                'humanlm/training/trainer.py'),
                                           'humanlm.training.trainer._trl_args': ( 'training/trainer.html#_trl_args',
                                                                                   'humanlm/training/trainer.py'),
                                           'humanlm.training.trainer.check_cycle': ( 'training/trainer.html#check_cycle',

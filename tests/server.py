@@ -175,7 +175,9 @@ class Model:
         asked = json.loads(body)
         text = answer(asked["messages"], fault, self.config.says)
         finish = "length" if fault == "truncated answer" else "stop"
-        data = json.dumps(completion(asked["model"], asked["messages"], text, finish)).encode()
+        said = completion(asked["model"], asked["messages"], text, finish)
+        self.counts["tokens"] += said["usage"]["total_tokens"]  # read and written, whether or not anybody still waits for them
+        data = json.dumps(said).encode()
         if fault in HTTP_FAULTS: return self.noted(fault, response(200, data[:len(data) // 2 if fault == "truncated body" else 0]))
         self.answered[digest] += 1
         return self.noted(fault or "ok", response(200, data))

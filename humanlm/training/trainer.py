@@ -342,10 +342,23 @@ def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, comple
     if reward is None:
         self.rewards = torch.zeros(len(self.trajectories), 0, device=device)
         return self.accelerator.gather(torch.full((len(self.trajectories), 1), math.nan, device=device))
-    found = run_sync(reward(self.trajectories)) if self.scored is None else self.scored
+    found = _in_all(lambda: run_sync(reward(self.trajectories))) if self.scored is None else self.scored
     values, self.trajectories = found if isinstance(found, tuple) else (found, self.trajectories)
     self.rewards = torch.as_tensor(values, dtype=torch.float32, device=device)
     return self.accelerator.gather(self.rewards)
+
+
+def _in_all(work):
+    "Do something in every process; where one fails, such as at the end of a budget, all stop together instead of waiting for it"
+    found = error = None
+    try:
+        found = work()
+    except HumanLMError as e:
+        error = e
+    said = gather_object([error and str(error)]) if process_count() > 1 else [error]
+    if error or any(said):
+        raise error or TrainerError(f"Another process stopped: {next(filter(None, said))}")
+    return found
 
 # %% ../../nbs/training/04_trainer.ipynb #_generate_and_score_completions
 @patch

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ from humanlm.alignment.contract import load_policy
 from humanlm.training.rollout import ModelPolicy, RolloutError, single_turn
 from humanlm.training.trainer import TrainerPolicy
 from humanlm.data.trajectory import load_trajectories
-from server import serving
+from server import run_under_kills, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 16
@@ -400,6 +401,40 @@ def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path
         assert 0.006 < spent <= 0.012
         assert train(config, "--resume") == 2 and "over budget" in capsys.readouterr().err
         assert train(config, "--resume", "--judge.budget", "5") == 0
+
+
+def taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, budget):
+    "The config of a run whose cold start is done, with a judge at a dollar a million tokens, read or written"
+    (tmp_path / "prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
+    monkeypatch.setenv("HUMANLM_PRICES", str(tmp_path / "prices.yaml"))
+    for name in ("base", "cold-start"): shutil.copytree(whole / "models" / name, tmp_path / "runs" / "tiny" / "models" / name)
+    return write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": budget, "max_tokens": 300})
+
+
+@pytest.mark.long
+def test_a_judges_budget_is_one_however_often_a_stage_is_killed(whole, tmp_path, monkeypatch):
+    "SIGKILL after every 4 judgements, between two records of the run"
+    with serving(latency=0.1) as server, ExitStack() as stack:
+        config = taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.02)
+        last, kills = run_under_kills(lambda: stack.enter_context(warm.Process("-m", "humanlm.train", "--config", config, "--resume")), server, 4)
+        paid = server.stats()["tokens"] / 1e6
+        assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
+    assert 0.006 < paid <= 0.02
+    assert paid <= json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]["cost"] <= 0.02
+
+
+@pytest.mark.long
+def test_two_ranks_share_a_judges_budget_and_its_account(whole, tmp_path, monkeypatch):
+    with serving() as server:
+        config, run = taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.012), tmp_path / "runs" / "tiny"
+        spent = lambda: json.loads((run / "run.json").read_text())["ledger"][0]["cost"]
+        for done in warm.together(2, "-m", "humanlm.train", "--config", config, "--resume"):
+            assert done.returncode == 2 and "over budget" in done.stderr, done.stderr[-2000:]
+        assert 0.006 < spent() == pytest.approx(server.stats()["tokens"] / 1e6) <= 0.012
+        assert len({row["pid"] for row in read_jsonl(run / "charges.jsonl") if "pid" in row}) == 2, "both have asked"
+        for done in warm.together(2, "-m", "humanlm.train", "--config", config, "--resume", "--judge.budget", "5"):
+            assert done.returncode == 0, done.stderr[-2000:]
+        assert spent() == pytest.approx(server.stats()["tokens"] / 1e6)
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ from humanlm.models.client import scripts
 from humanlm.evaluation.measured import ALL, results, score_table
 from humanlm.worlds.mini import make_world, predictor_texts
 from humanlm.alignment.published import FolderResults, paper_tables
+from server import run_under_kills, serving
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
 CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
@@ -227,6 +228,23 @@ def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(place, monke
     stop[0] = False
     ev.compare(prepare(asked))
     assert 0 < before and calls() > before
+
+
+def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
+    "SIGKILL after every 10 judgements; nothing that is judged in part is kept"
+    ids = [e.id for e in load_examples("runs/mini/examples.jsonl")]
+    write_jsonl("one.jsonl", [{"example_id": id, "response": f"one {id}"} for id in ids])
+    Path("prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
+    with serving(latency=0.05) as server:
+        env = os.environ | {"HUMANLM_PRICES": "prices.yaml", "PYTHONPATH": str(Path(humanlm.eval.__file__).parents[1])}
+        words = [sys.executable, "-m", "humanlm.eval", "--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "vllm/mine",
+                 "--test_judge.base_url", server.url, "--test_judge.budget", "0.04", "--test_judge.concurrency", "2", "--test_judge.max_tokens", "300", "one.jsonl"]
+        start = lambda: subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        last, kills = run_under_kills(start, server, 10)
+        paid, said = server.stats()["tokens"] / 1e6, last.communicate()[1]
+    assert kills > 1 and last.returncode == 2 and "over budget" in said, said
+    assert 0.01 < paid <= 0.04
+    assert paid <= json.loads(Path("runs/paid/run.json").read_text())["ledger"][0]["cost"] <= 0.04
 
 
 def test_a_group_judge_sees_all_answers_to_a_row_at_once_and_a_single_judge_each_alone(place):
