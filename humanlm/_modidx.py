@@ -5005,6 +5005,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                         'humanlm/training/trainer.py'),
                                           'humanlm.training.trainer.MethodTrainer.evaluate': ( 'training/trainer.html#methodtrainer.evaluate',
                                                                                                'humanlm/training/trainer.py'),
+                                          'humanlm.training.trainer.MethodTrainer.joined': ( 'training/trainer.html#methodtrainer.joined',
+                                                                                             'humanlm/training/trainer.py'),
                                           'humanlm.training.trainer.MethodTrainer.keep': ( 'training/trainer.html#methodtrainer.keep',
                                                                                            'humanlm/training/trainer.py'),
                                           'humanlm.training.trainer.MethodTrainer.leave_checkpoint': ( 'training/trainer.html#methodtrainer.leave_checkpoint',
