@@ -106,7 +106,7 @@ class PersonaConfig(ChatConfig):
     share: float = 0.5
     """Largest share of a person's messages that may go into the persona."""
     least: int = 1
-    """Fewest messages for a persona. People with fewer are dropped; 0: they stay, without a persona."""
+    """Fewest messages for a persona, all earlier than what is predicted. People with fewer are dropped; 0: they stay, without a persona."""
     facts: list[str] | None = None
     """Metadata shown beside each message. null: what the format suggests."""
     reply_words: int = 1024

@@ -37,7 +37,7 @@ class SelectConfig:
     max_prompt_tokens: int | None = None
     """Longest persona and context, in tokens (estimated from characters). null: no limit."""
     train_percent: int = 100
-    """Share of the training rows to keep, chosen by their ids."""
+    """Exact share of the training rows to keep, chosen by their ids; a smaller share lies within a larger one."""
     test_percent: int = 100
     """Share of the test rows to keep, chosen by their ids."""
     seed: int = 42

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.basics import atomic_path, atomic_write, to_json
+from ..core.basics import DataError, atomic_path, atomic_write, to_json
 from .partition import hash64, name_hash
 from ..data.files import Faults, read_rows
 from ..data.formats import NOTES, RawRow, find_fact, formats, mapped_rows, shown_prompt, source_name, unfold_mail
@@ -131,6 +131,8 @@ class RowStore:
     def records(self) -> np.ndarray:  # [N] of `RECORD`
         "Read the records of all parts"
         parts = [np.load(self.folder / f"{i:05d}.npy") for i in range(len(self.notes))]
+        if any(part.dtype != RECORD for part in parts):
+            raise DataError(f"{self.folder} was begun by another version of humanlm. Start anew with --fresh.")
         return np.concatenate(parts) if parts else np.zeros(0, RECORD)
 
     def add(

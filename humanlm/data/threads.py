@@ -634,5 +634,6 @@ def load_threads(
     if imported.examples: return imported._replace(report=replace(imported.report, faults=faults))
     linked, new, least = imported.report.linked, imported.report.fates["newcomer"], config.min_history
     why = f"{new} of {linked} replies are by people with too few earlier lines; lower data.min_history ({least})"
+    if imported.report.fates["undated"] > new: why = "most replies have no time, though some lines have; without data.columns.time the order of ids counts"
     if not linked: why = "no line answers another; set data.columns.parents or data.columns.post"
     raise DataError(f"{config.path}: no examples: {why}.{_met(faults)}")

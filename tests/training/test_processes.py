@@ -17,7 +17,7 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.training.rollout import shares
 
 CONFIG = {
-    "run": {"methods": ["humanlm", "prefix-chaining"], "report": False}, "data": {"max_train": 24, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
+    "run": {"methods": ["humanlm", "prefix-chaining"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
     "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 8, "response_tokens": 12},
     "sft": {"lesson_steps": 30, "polite_steps": 2, "batch": 32, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule", "audit_every": 2},
@@ -25,7 +25,7 @@ CONFIG = {
     "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
 }
 EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
-METHODS = CONFIG["run"]["methods"]
+METHODS = CONFIG["run"]["methods"]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
 
 
 def trained(folder: Path, name: str, processes: int) -> Path:
@@ -80,7 +80,7 @@ def test_two_processes_log_once_what_one_does_and_end_with_its_weights(both, sta
 def test_two_processes_leave_every_record_once(both):
     for method in METHODS:
         found = said(both[1], method)
-        assert len({t.id for t in found}) == len(found) and {(t.step, t.group) for t in found} == {(step, group) for step in range(4) for group in range(4)}
+        assert len({t.id for t in found}) == len(found) and len(found) == 4 * 16
     assert [[(row["stage"], row["step"]) for row in read_jsonl(run / "audits.jsonl")] for run in both] == [
         [("start", 0), *((method, step) for method in METHODS for step in (2, 4))]] * 2
 
