@@ -60,6 +60,7 @@ COUNT, WHOLE = "a whole number, at least 1", "a whole number, at least 0"
 ABOVE_0, AT_LEAST_0 = "a number above 0", "a number, at least 0"
 _DEMANDS = {COUNT: (Integral, lambda x: x >= 1), WHOLE: (Integral, lambda x: x >= 0),
             ABOVE_0: (Real, lambda x: x > 0), AT_LEAST_0: (Real, lambda x: x >= 0)}
+_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}  # of what a ledger takes
 
 
 def _is_number(value, demand):
@@ -378,9 +379,6 @@ class OpenCall(NamedTuple):
         return time.time() < self.at + 600
 
 # %% ../../nbs/models/02_client.ipynb #Ledger
-_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}
-
-
 class Ledger:
     "Spending per (caller, model), within a budget; ledgers add"
     def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
