@@ -30,6 +30,8 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from clock import wait_until
+
 NO_COMPLETION = ("429 wait", "429", "500", "503", "drop", "stall")
 HTTP_FAULTS = (*NO_COMPLETION, "empty body", "truncated body")
 ANSWER_FAULTS = ("wrong count", "strings", "nan", "duplicates", "prose", "truncated answer")
@@ -322,6 +324,18 @@ def serving(**config):
     finally:
         process.kill()
         process.communicate()
+
+
+def run_under_kills(start, service, answers, sign=signal.SIGKILL):
+    "Start a process again and again, each time ended after so many answers, until it ends by itself; that one, and how many were ended"
+    ended = 0
+    while True:
+        seen, process = service.stats()["ok"], start()
+        wait_until(lambda: process.poll() is not None or service.stats()["ok"] >= seen + answers, 300)
+        if process.poll() is not None: return process, ended
+        process.send_signal(sign)
+        process.wait()
+        ended += 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import runpy
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import huggingface_hub.constants
-from clock import wait_until
 
 LIBRARIES = ["peft", "trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "scipy.stats", "pyarrow.parquet", "sklearn", "humanlm.training.trainer"]
 server = multiprocessing.get_context("forkserver")
@@ -76,20 +74,6 @@ def run(*words, **options) -> subprocess.CompletedProcess:
     with Process(*words, **options) as process:
         process.wait()
         return subprocess.CompletedProcess(words, process.returncode, process.stdout, process.stderr)
-
-
-def run_under_kills(*words, server, answers: int, sign: int = signal.SIGKILL, **options) -> tuple[subprocess.CompletedProcess, int]:
-    "Give `python WORDS` again and again, each time ended after so many answers of a server, until it ends by itself; how often it was ended"
-    kills = 0
-    while True:
-        seen = server.stats()["ok"]
-        with Process(*words, **options) as process:
-            wait_until(lambda: process.poll() is not None or server.stats()["ok"] >= seen + answers)
-            if ended := process.poll() is None: process.send_signal(sign)
-            process.wait()
-            done = subprocess.CompletedProcess(words, process.returncode, process.stdout, process.stderr)
-        if not ended: return done, kills
-        kills += 1
 
 
 def together(count: int, *words) -> list[subprocess.CompletedProcess]:

@@ -139,11 +139,11 @@ class Settings:
             settings.get(group, {}).pop(key, None)
         return fingerprint(settings)
 
-# %% ../../nbs/core/02_config.ipynb #_OF_JUDGES
-_OF_JUDGES = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
+# %% ../../nbs/core/02_config.ipynb #_OF_ASKING
+_OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
               "cache_mode", "budget", "max_failed_share", "second", "audit_every")
-HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url",
-            *(f"{judge}.{field}" for judge in ("judge", "test_judge") for field in _OF_JUDGES))
+HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency",
+            *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona") for field in _OF_ASKING))
 
 # %% ../../nbs/core/02_config.ipynb #known_settings
 def known_settings(

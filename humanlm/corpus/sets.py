@@ -46,7 +46,7 @@ class SetsConfig:
     thinking: str = "rules"
     """Who writes the thoughts of thinking_sft: rules, or a chat model such as openai/gpt-5-mini."""
     thinking_budget: float | None = None
-    """US dollars for thoughts; the build stops before it spends more."""
+    """US dollars for thoughts, in all starts of a build, which stops before it spends more."""
     concurrency: int = 20
     """Thoughts asked for at the same time."""
     rows_per_file: int = 100_000

@@ -37,9 +37,9 @@ class ClientConfig:
     cache_mode: str = "use"
     "use, refresh (ask again), only (never ask), or off."
     budget: float | None = None
-    """US dollars that a run, a comparison or a build may spend in all, however often it is stopped and by how many processes it is shared
-    (charges.jsonl in its folder); nothing is asked that could cost more. --fresh begins anew. Prices of models that are not listed: a YAML file,
-    named in HUMANLM_PRICES."""
+    """US dollars that may be spent in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build
+    (each run of an experiment, each way of tom.mode has its own): all starts and processes share it. Commands without a folder have it for
+    one start. Prices of models that are not listed: a YAML file, named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"                 # of settings, for messages
     rules: ClassVar[Collection[str]] = ()          # names that stand for no chat model

@@ -25,6 +25,7 @@ from humanlm.corpus.selection import MEANING, settle_times
 from humanlm.corpus.store import RowStore, fill, rows_source
 from humanlm.data.threads import LINES
 from humanlm.data.files import TIME_NOTES
+from server import run_under_kills, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -735,6 +736,45 @@ def test_a_stopped_build_pays_for_nothing_twice(tmp_path, monkeypatch):
     assert len(asked) - n == built.rows["val"]
     assert "Trees matter to me." in table(built.folder, "thinking_sft/train")[0]["generation"]["content"]
     assert json.loads((built.folder / "run.json").read_text())["ledger"]
+
+
+def test_a_persona_budget_is_one_however_often_a_build_is_given_and_nothing_is_asked_twice(tmp_path, monkeypatch):
+    "About half of 24 people cannot be described, which takes four answers each; the money is for a part of the others"
+    from humanlm.models import client as llm
+    asked = Counter()
+    def describe(request):
+        asked[tuple(m["content"] for m in request.messages), request.repeat] += 1
+        return "I cannot." if len(request.messages[1]["content"]) % 2 else json.dumps(ANSWER)
+    monkeypatch.setitem(llm.scripts, "describer", describe)
+    monkeypatch.setitem(llm.prices, "scripted/describer", (0.0, 100.0))
+    def given(budget): return settings(tmp_path, forum(600, 24), persona={"model": "scripted/describer", "max_tokens": 200, "concurrency": 2, "budget": budget})
+    for _ in range(4):
+        with pytest.raises(LLMError, match="over budget"): build(given(0.07))
+    spent = sum(0.0001 * -(-len("I cannot." if len(messages[1]) % 2 else json.dumps(ANSWER)) // 4) for messages, _ in asked)
+    assert 0.04 < spent <= 0.07 and set(asked.values()) == {1}
+    built = build(given(5.0))
+    assert set(asked.values()) == {1} and len([k for k in asked if k[1]]) > 0, "also of answers that could not be used, and of the second try"
+    ledger = json.loads((built.folder / "run.json").read_text())["ledger"]
+    assert sum(row["calls"] for row in ledger) == len(asked)
+    assert (built.folder / ".charges.jsonl").exists()
+
+
+def test_a_killed_build_keeps_to_its_budget(tmp_path):
+    "SIGKILL after every 6 answers: what the server wrote never costs more than the budget"
+    write_jsonl(tmp_path / "rows.jsonl", forum(800, 40))
+    (tmp_path / "prices.yaml").write_text("vllm/echo: [0.0, 1000.0]")
+    answer = json.dumps(ANSWER)
+    price = 0.001 * -(-len(answer) // 4)
+    flags = [f"--build.path={tmp_path}/rows.jsonl", "--build.source=reddit", f"--build.out={tmp_path}/out", "--persona.model=vllm/echo",
+             "--persona.max_tokens=200", "--persona.concurrency=2", f"--persona.budget={24 * price}"]
+    with serving(latency=0.05, says=answer) as server:
+        env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(tmp_path / "prices.yaml")}
+        start = lambda: subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, env=env,
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        last, kills = run_under_kills(start, server, 6)
+        paid = server.stats()["ok"]
+    assert kills > 1 and last.returncode == 2 and "over budget" in last.communicate()[1]
+    assert 12 < paid <= 24
 
 
 def test_thoughts_that_fail_or_tell_leave_the_row_out(tmp_path):

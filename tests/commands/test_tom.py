@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from server import serving
+from server import run_under_kills, serving
 
 import humanlm.benchmarks.answers
 import humanlm.models.client
-import warm
 from clock import virtual
 from humanlm.benchmarks.answers import (
     AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
@@ -481,13 +480,14 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
     "SIGKILL after every 15 answers: what the server wrote never costs more than the budget"
     prices = tmp_path / "prices.yaml"
     prices.write_text("vllm/echo: [0.0, 1000.0]")  # 12 tokens an answer, at most 40
-    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
+    command = [sys.executable, "-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
                "--model.concurrency=4", "--model.budget=0.90", "--tom.resamples=50", f"--tom.out={tmp_path}"]
     with serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server:
         env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(prices)}
-        done, kills = warm.run_under_kills(*command, server=server, answers=15, env=env)
+        start = lambda: subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        last, kills = run_under_kills(start, server, 15)
         written = 0.012 * server.stats()["ok"]
-    assert kills > 1 and done.returncode == 2 and "over budget" in done.stderr
+    assert kills > 1 and last.returncode == 2 and "over budget" in last.communicate()[1]
     assert 0.45 < written <= 0.90, "each of some kills leaves at most four calls whose cost nobody knows; they count in full"
     ledger = json.loads((tmp_path / "hitom-vanilla-vllm_echo/run.json").read_text())["ledger"]
     assert written <= sum(row["cost"] for row in ledger) <= 0.90

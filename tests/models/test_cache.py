@@ -520,3 +520,16 @@ def test_the_ledger_knows_what_was_saved(tmp_path):
         run_sync(chat_all(model, [chat("same", caller="a"), chat("same", caller="b")]))
         assert (model.ledger.total.calls, model.ledger.total.hits) == expected
     assert set(model.ledger.entries) == {("a", "scripted/list"), ("b", "scripted/list")}
+
+
+def test_an_answer_that_cannot_be_used_is_paid_for_once_where_the_cache_keeps_it(tmp_path):
+    def check(answer): raise ValueError("never good enough")
+    question = chat("Give a.", schema={"type": "object"}, caller="persona")
+    for keep, asked in ((False, 4), (True, 2)):
+        model = ScriptedClient(lambda r: '{"a": 2}', limits=Limits(attempts=1), cache=DiskCache(tmp_path / str(keep), keep_unusable=keep))
+        for _ in range(2):
+            with pytest.raises(LLMError, match="bad answer") as e: run_sync(model(question, check))
+        assert len(model.requests) == asked and e.value.raw == '{"a": 2}'
+    refresh = ScriptedClient(lambda r: '{"a": 2}', cache=DiskCache(tmp_path / "True", "refresh", keep_unusable=True))
+    with pytest.raises(LLMError, match="bad answer"): run_sync(refresh(question, check))
+    assert len(refresh.requests) == 2, "whoever wants another answer asks for it"
