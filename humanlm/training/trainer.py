@@ -598,6 +598,7 @@ def latest_checkpoint(
         shutil.rmtree(aside, ignore_errors=True)  # of an earlier stop
         path.rename(aside)
         further = f"goes on from {whole[-1].name}" if whole else "starts again"
-        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, and the stage {further}", flush=True)
+        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
+              f"and the stage {further}", flush=True)
     wait_for_all()
     return str(whole[-1]) if whole else None
