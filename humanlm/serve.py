@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .alignment.contract import ModelChoice, how_to_ask
+from .alignment.contract import AskingConfig, ModelChoice, how_to_ask
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
@@ -33,7 +33,7 @@ def choose_engine(config: ServeConfig) -> str:  # vllm or transformers
     return config.engine
 
 # %% ../nbs/85_serve.ipynb #GROUPS
-GROUPS = {"model": ModelChoice, "serve": ServeConfig}
+GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "serve": ServeConfig}
 ABOUT = "Serve a simulated user behind an OpenAI-compatible address."
 
 
@@ -42,13 +42,15 @@ def served_name(choice: ModelChoice, config: ServeConfig) -> str:
     return config.name or (Path(choice.place).resolve().name if Path(choice.place).is_dir() else choice.place)
 
 # %% ../nbs/85_serve.ipynb #plan
-def plan(choice: ModelChoice, config: ServeConfig) -> str:
+def plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> str:
     "Say what would be served, and how the model is asked"
     place, own, setup = how_to_ask(choice.place)
     rows = make_rows([Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy)
     engine, dtype = choose_engine(config), choice.dtype or own.get("dtype", "float32")
     lines = {"model": f"{served_name(choice, config)}: {place}, {dtype}", "address": f"http://{config.host}:{config.port}/v1",
              "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}"}
+    if setup.compose if asking.compose is None else asking.compose:
+        lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
     lines |= {row["level"]: f"at most {row['max_tokens']} tokens, ends at {' '.join(row['stop'])}" for row in rows}
     vllm = vllm_command(vllm_program() or "vllm", place, served_name(choice, config), config.port + 1, dtype, config.vllm)
     lines |= {"engine": engine, "with vLLM": shlex.join(vllm)}
@@ -58,26 +60,29 @@ def plan(choice: ModelChoice, config: ServeConfig) -> str:
 def open_client(
     choice: ModelChoice,
     config: ServeConfig,
+    asking: AskingConfig = AskingConfig(),
 ) -> SimulatorClient:
     "Load the model, or start vLLM for it"
     if choose_engine(config) == "transformers":
-        client = SimulatorClient(choice.place, choice.dtype)
+        client = SimulatorClient(choice.place, choice.dtype, compose=asking.compose)
         client.open()
         return client
     place, own, setup = how_to_ask(choice.place)
     dtype = choice.dtype or own.get("dtype", "auto")
-    return SimulatorClient(setup._replace(policy=start_vllm(place, own, served_name(choice, config), dtype, config.vllm)))
+    return SimulatorClient(setup._replace(policy=start_vllm(place, own, served_name(choice, config), dtype, config.vllm)),
+                           compose=asking.compose)
 
 # %% ../nbs/85_serve.ipynb #serve
 def serve(
     choice: ModelChoice,
     config: ServeConfig,
+    asking: AskingConfig = AskingConfig(),
 ) -> None:
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
     print(f"loading {choice.place} ({choose_engine(config)})", flush=True)
-    client = open_client(choice, config)
+    client = open_client(choice, config, asking)
     try:
         print(f"{served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
         serve_app(make_app(Service(client, served_name(choice, config), config)), line)
@@ -94,13 +99,13 @@ def main(
     "Serve a simulated user: `python -m humanlm.serve --model.name RUN [--serve.port 8000]`"
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     if s.dry_run:
-        print(plan(s.model, s.serve))
+        print(plan(s.model, s.serve, s.rollout))
         return 0
     from humanlm.training.run import quiet_libraries
     if choose_engine(s.serve) == "transformers":
         quiet_libraries()
     try:
-        serve(s.model, s.serve)
+        serve(s.model, s.serve, s.rollout)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .alignment.contract import ModelChoice, how_to_ask, run_folder, run_settings
+from .alignment.contract import AskingConfig, ModelChoice, how_to_ask, run_folder, run_settings
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require
 from .core.commands import command
@@ -48,7 +48,7 @@ class TalkConfig:
                 (self.show > 0, f"show must be above 0, got {self.show}"))
 
 # %% ../nbs/86_talk.ipynb #GROUPS
-GROUPS = {"model": ModelChoice, "talk": TalkConfig, "judge": JudgeConfig}
+GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "talk": TalkConfig, "judge": JudgeConfig}
 ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
 
 # %% ../nbs/86_talk.ipynb #run_examples
@@ -137,7 +137,7 @@ def main(
         print(f"model       {how_to_ask(place)[0]}\nrows        {len(examples):,} held out")
         return 0
     judge = run_judge(place, s.judge if named else None) if s.talk.judge and examples else None
-    converse(Talk(SimulatorClient(place, s.model.dtype), examples, judge), s.talk)
+    converse(Talk(SimulatorClient(place, s.model.dtype, compose=s.rollout.compose), examples, judge), s.talk)
     return 0
 
 # %% ../nbs/86_talk.ipynb #if-name-main-sys

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'bundles', 'bundle_request',
-           'excuse_unsaid', 'judge_texts', 'evaluate', 'save_evaluations', 'load_evaluations', 'answer_table',
-           'measured', 'importance', 'evaluate_model', 'policy_of', 'judged', 'reference_texts', 'tables',
-           'settle_judges', 'judges_record']
+           'excuse_unsaid', 'judge_texts', 'thought_of', 'evaluate', 'save_evaluations', 'load_evaluations',
+           'answer_table', 'measured', 'importance', 'evaluate_model', 'policy_of', 'judged', 'reference_texts',
+           'tables', 'settle_judges', 'judges_record']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.basics import DataError, jsonl_rows, require, run_sync, shorten, write_jsonl
+from .contract import state_source
+from ..core.basics import ConfigError, DataError, jsonl_rows, require, run_sync, shorten, write_jsonl
 from ..core.config import Settings
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory, score_from_dict
 from ..core.stats import known_mean
 from ..evaluation.measured import Importance, Measured, Result, importance_rows, means_table, results_table, score_table
+from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.prompts import HierarchyConfig, ParsePolicy, make_rows
 from ..models.client import Ledger, in_turn
 from ..rewards.judges import other_judge, same_judge_warning
@@ -78,13 +80,23 @@ async def ask(
     hierarchy: HierarchyConfig,
     sampling: Sampling | None = None,  # temperature and seed
     batch: int = 150,  # rows generated together
+    composed: bool = False,  # ask for replies after the answers to the states
+    states: StateSource | None = None,  # who answers those; None: the policy itself
 ) -> list[dict[str, Trajectory]]:  # level → trajectory, one per example
     "Let a policy answer every level of every example"
+    if composed:
+        check_composed(hierarchy)
     rollout = single_turn(ParsePolicy(strict=hierarchy.strict), sampling)
     answers: list[dict[str, Trajectory]] = [{} for _ in examples]
     asked = [None] if hierarchy.asks == "together" else [[level] for level in hierarchy.load().names]
     for levels in asked:
         rows = make_rows(examples, hierarchy, levels)
+        if composed and levels == ["response"]:
+            own = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
+            others = {}
+            for at in range(0, len(examples) if states else 0, batch):
+                others |= await states(examples[at : at + batch])
+            rows = [compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)]
         for at in range(0, len(rows), batch):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
                 answers[i] |= by_level(rows[i : i + 1], [t])
@@ -217,7 +229,14 @@ async def judge_texts(
     numbers = copy_index([{"row_id": e.id} for e in examples])
     return [Evaluation(e.id, e.context_id, dict(t), s, n) for e, t, s, n in zip(examples, texts, scores, numbers)]
 
-# %% ../../nbs/alignment/03_evaluation.ipynb #evaluate
+# %% ../../nbs/alignment/03_evaluation.ipynb #thought_of
+def thought_of(
+    trajectory: Trajectory,  # of a reply
+) -> str:  # empty: there was none, or it never ended
+    "Give the thought before a reply: composed for it, or its own"
+    composed = [turn.text for turn in trajectory.turns if turn.role == "thought"]
+    return composed[0] if composed else trajectory.text.rpartition("</think>")[0]#%%% code evaluate
+#| export
 async def evaluate(
     policy: Policy,
     examples: Sequence[Example],  # held out
@@ -226,16 +245,18 @@ async def evaluate(
     sampling: Sampling | None = None,
     config: EvalConfig = EvalConfig(),
     concurrency: int = 16,  # questions to the judge under way at once
+    composed: bool = False,  # ask for replies after the answers to the states
+    states: StateSource | None = None,  # who answers those; None: the policy itself
 ) -> list[Evaluation]:
     "Ask a policy for every level of every example, `config.samples` times, and judge what it says"
     examples = [e for e in examples for _ in range(config.samples)]
     if config.no_repeat_ngram:
         sampling = replace(sampling or Sampling(), no_repeat_ngram=config.no_repeat_ngram)
-    answers = await ask(policy, examples, hierarchy, sampling, config.batch)
+    answers = await ask(policy, examples, hierarchy, sampling, config.batch, composed, states)
     texts = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
     statuses = [{level: t.parse_status for level, t in row.items()} for row in answers]
     judged = await judge_texts(examples, texts, judge, statuses, config.reply_states, concurrency)
-    thoughts = [row["response"].text.rpartition("</think>")[0] if "response" in row else "" for row in answers]  # empty where it never ended
+    thoughts = [thought_of(row["response"]) if "response" in row else "" for row in answers]
     return [replace(e, thought=thought) for e, thought in zip(judged, thoughts)]
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #save_evaluations
@@ -315,9 +336,10 @@ def evaluate_model(
 ) -> list[Evaluation]:
     "Load a model, ask it for every level of every example, and judge what it says"
     s, policy = settings, policy_of(str(name), settings, ledger)
-    sampling = s.rollout.eval_sampling(s.run.seed)
-    return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, sampling, s.eval, s.test_judge.concurrency)), s)
-
+    if s.rollout.compose and is_chat_model(str(name)):
+        raise ConfigError(f"{name} cannot go on in a thought that was composed for it. Leave rollout.compose out, or choose a model in this process.")
+    asking = (s.rollout.eval_sampling(s.run.seed), s.eval, s.test_judge.concurrency, s.rollout.compose, state_source(s))
+    return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy
 def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> Policy:

@@ -18,7 +18,7 @@ from .modes import MODES, asks_together, cold_start_hierarchy, hierarchy_of, set
 from ..core.config import Settings, SFTConfig
 from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
-from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, markup, opening, plain, prompt, target
+from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, markup, opening, plain, prompt, target, token_cap
 from ..rewards.rules import rule_state
 from ..training.rollout import sft_row
 from ..training.run import require_room, tokens_needed
@@ -230,7 +230,11 @@ def asked_rows(
 ) -> list[dict]:
     "Make the rows that one model is asked: in training, and for evaluation"
     config = hierarchy_of(settings, name)
-    return [*(training_rows(train, config, name) if name in MODES else ()), *make_rows(held_out, config)]
+    rows = [*(training_rows(train, config, name) if name in MODES else ()), *make_rows(held_out, config)]
+    if not settings_of(settings, name).rollout.compose:
+        return rows
+    thought = sum(token_cap(d, config) for d in config.load() if d.name != "response")  # stands before a composed reply
+    return [row | {"before": thought} if row["level"] == "response" else row for row in rows]
 
 
 def check_prompts(

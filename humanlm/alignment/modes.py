@@ -171,6 +171,7 @@ class Mode(NamedTuple):
     asks: str  # reply, each, all, up to, or next
     thinking: str | None = None  # off, on or hetero; None = as the settings say
     rewarded: str = "asked"  # the level that was asked for; all levels; or none, for supervised modes
+    composed: bool = False  # whether replies are asked after the model's own answers to the states
 
     @property
     def supervised(self) -> bool:
@@ -193,6 +194,7 @@ MODES: dict[str, Mode] = {
     "prefix-chaining": Mode("next"),
     "humanlm": Mode("each"),
     "humanlm-hetero": Mode("each", "hetero"),
+    "humanlm-composed": Mode("each", "hetero", composed=True),
 }
 
 # %% ../../nbs/alignment/02_modes.ipynb #check_mode
@@ -217,8 +219,9 @@ def settings_of(
     settings: Any,  # `Settings` of a run
     name: str,  # of a mode, or of a model that no mode trained
 ) -> Any:  # `Settings`
-    "Give the settings of one model of a run: all as it is, and the hierarchy as this model knows it"
-    return replace(settings, groups=settings.groups | {"hierarchy": hierarchy_of(settings, name)})
+    "Give the settings of one model of a run: all as it is, but hierarchy and composing as this model knows them"
+    own, compose = settings.rollout, MODES[name].composed if name in MODES else settings.rollout.compose
+    return replace(settings, groups=settings.groups | {"hierarchy": hierarchy_of(settings, name), "rollout": replace(own, compose=compose)})
 
 # %% ../../nbs/alignment/02_modes.ipynb #cold_start_hierarchy
 def cold_start_hierarchy(

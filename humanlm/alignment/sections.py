@@ -222,7 +222,8 @@ def _answer(evaluation: Evaluation, level: str) -> Html:
     reply = level == "response"
     found = evaluation.scores.get("response_alignment" if reply else "state_alignment", {})
     text = shorten(evaluation.texts.get(level, ""), 400) or tag("i", "nothing readable")
-    return tag("td", tag("p", text), score_mark(found.get(level)), _read_from_reply(evaluation) if reply else "")
+    thought = fold("thought before it", tag("p", shorten(evaluation.thought, 600))) if reply and evaluation.thought else ""
+    return tag("td", thought, tag("p", text), score_mark(found.get(level)), _read_from_reply(evaluation) if reply else "")
 
 # %% ../../nbs/alignment/05_sections.ipynb #completions_html
 def completions_html(

@@ -21,6 +21,7 @@ from ..core.html import Table, tag
 from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..data.trajectory import Completion
+from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.prompts import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows, parse
 from ..models.client import ChatReply, ChatRequest, Client, Limits, LLMError, PerLoop, Usage, redact
 from ..models.local import LOCAL_LIMITS, Batches, seeds
@@ -66,7 +67,7 @@ class Utterance(NamedTuple):
     "What a simulated person says at one level"
     text: str              # as far as it can be read
     status: str = "ok"     # what the parser said
-    thought: str = ""      # what was thought before it, also where the thought never ended
+    thought: str = ""      # what was thought before it: its own, also where it never ended, or composed of states
     finish: str = "stop"   # stop or length
     is_read: bool = True   # whether the level was found; a reply is heard all the same
 
@@ -86,7 +87,8 @@ def read_utterance(
     thinks, said = bool(row["thinking"]) and row["form"] != "thought", completion.text
     read = parse(said, row.get("levels", level), ParsePolicy(strict, bool(row["thinking"]), form=row["form"]))
     heard = clean_reply("<think>" * thinks + said) if level == "response" else ""
-    thought = (said.rpartition("</think>")[0] if "</think>" in said else said) if thinks else ""
+    own = (said.rpartition("</think>")[0] if "</think>" in said else said) if thinks else ""
+    thought = row.get("thought", own)
     finish = "length" if completion.finish == "length" else "stop"
     return Utterance(read.fields.get(level) or heard, read.status, thought.strip(), finish, level in read.fields)
 
@@ -250,12 +252,15 @@ class SimulatorClient(Client):
         model: str | Path | PolicySetup,  # a run (folder, or name below runs/), a model's folder, a model of the Hub; or a policy
         dtype: str | None = None,         # number format of the weights; None = as the model was trained
         limits: Limits | None = None,
+        compose: bool | None = None,      # ask for replies after the states; None = as the model was trained
         **options,                        # as for `Client`
     ):
         ready = isinstance(model, PolicySetup)
         super().__init__(f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options)
         self.place, self.dtype = None if ready else ModelChoice(str(model)).place, dtype
         self.setup = model if ready else _loaded(self.name, lambda: how_to_ask(self.place))[2]
+        self.compose = self.setup.compose if compose is None else compose
+        if self.compose: check_composed(self.setup.hierarchy)
         self.write, self._lock = RowWriter(self.setup.policy) if ready else None, threading.Lock()
 
     @property
@@ -273,14 +278,22 @@ class SimulatorClient(Client):
         example: Example,
         levels: Sequence[str] | None = None,  # None = all
         sampling: Sampling | None = None,     # None = as in evaluation; each level with the same seed
+        states: Mapping[str, str] | None = None,  # that a composed reply comes after; None = they are asked
     ) -> dict[str, Utterance]:  # level → what was said
-        "Ask about an example; levels that the model writes in one completion are asked once"
+        "Ask about an example; levels that the model writes in one completion are asked once, a composed reply after its states"
         self.open()
-        own = sampling or self.setup.sampling
-        rows = make_rows([example], self.setup.hierarchy, levels)
-        found = await asyncio.gather(*(self.write(row, replace(own, seed=(own.seed,))) for row in rows))
-        return {level: _at(level, completion, row, self.setup.hierarchy)
-                for row, [completion] in zip(rows, found) for level in row.get("levels", (row["level"],))}
+        own, h = sampling or self.setup.sampling, self.setup.hierarchy
+        if self.compose and states is None and (levels is None or "response" in levels):
+            said = await self.say(example, h.load().states, sampling)
+            return said | await self.say(example, ["response"], sampling, {level: u.text for level, u in said.items() if u.is_read})
+        rows = make_rows([example], h, levels)
+        if self.compose: rows = [compose(row, states) if row["level"] == "response" else row for row in rows]
+        return {level: _at(level, completion, row, h)
+                for row, completion in zip(rows, await self._each(rows, own)) for level in row.get("levels", (row["level"],))}
+
+    async def _each(self, rows, sampling):
+        found = await asyncio.gather(*(self.write(row, replace(sampling, seed=(sampling.seed,))) for row in rows))
+        return [completion for [completion] in found]
 
     async def answer(self, request: ChatRequest) -> Speech:
         "Answer a request; `RequestError` says what is wrong with it"
@@ -289,10 +302,19 @@ class SimulatorClient(Client):
         if request.schema: raise RequestError("A simulated person writes no JSON. Ask without a schema.", "response_format")
         row = make_rows([scene.example], h, [scene.level])[0]
         row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
-        try: found = await self.write(row, drawn_as(request, self.setup.sampling))
+        drawn, before = drawn_as(request, self.setup.sampling), []
+
+        async def write(rows):
+            before.extend(await self._each(rows, replace(drawn, seed=drawn.seed[0])))
+            return before
+
+        try:
+            if self.compose and scene.level == "response":
+                row = compose(row, (await StateSource(h, write)([scene.example]))[scene.example.id])
+            found = await self.write(row, drawn)
         except HumanLMError as e: raise RequestError(str(e), "messages", code="context_length_exceeded") from e
         said = [read_utterance(c, row, scene.level, h.strict).until(request.stop) for c in found]
-        return Speech(scene, said, len(found[0].prompt_ids), sum(len(c.ids) for c in found))
+        return Speech(scene, said, sum(len(c.prompt_ids) for c in [*before, found[0]]), sum(len(c.ids) for c in [*before, *found]))
 
     async def send(self, request: ChatRequest) -> ChatReply:
         if request.model not in ("", self.model):
@@ -344,14 +366,15 @@ class SimulatedReply:
 def simulator_client(
     model: Any,  # a run, a model's folder or name, a policy or its setup, or a client that several persons share
     hierarchy: HierarchyConfig | None = None,  # None = as the model was trained, or the defaults
+    compose: bool | None = None,  # ask for replies after the states; None = as the model was trained
 ) -> SimulatorClient:
     "Get a client from whatever names a model"
     if isinstance(model, SimulatorClient):
-        if hierarchy is None: return model
+        if hierarchy is compose is None: return model
         model.open()
         model = model.setup
     setup = model if isinstance(model, PolicySetup) else load_policy(model)
-    return SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy))
+    return SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy), compose=compose)
 
 
 class Simulator:
@@ -364,8 +387,9 @@ class Simulator:
         source: str | None = None,        # where the conversation takes place; None = as in training
         hierarchy: HierarchyConfig | None = None, # None = as the run was trained, or the defaults
         sampling: Sampling | None = None,         # None = as in evaluation, seed 0
+        compose: bool | None = None,              # ask for replies after the states; None = as the model was trained
     ):
-        self.client = simulator_client(model, hierarchy)
+        self.client = simulator_client(model, hierarchy, compose)
         self.persona, self.source = as_persona(persona), source or self.client.setup.source
         self.sampling = sampling or self.client.setup.sampling
         check_name("response", self.client.levels, "level", RolloutError)

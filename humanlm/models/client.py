@@ -60,6 +60,7 @@ COUNT, WHOLE = "a whole number, at least 1", "a whole number, at least 0"
 ABOVE_0, AT_LEAST_0 = "a number above 0", "a number, at least 0"
 _DEMANDS = {COUNT: (Integral, lambda x: x >= 1), WHOLE: (Integral, lambda x: x >= 0),
             ABOVE_0: (Real, lambda x: x > 0), AT_LEAST_0: (Real, lambda x: x >= 0)}
+_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}  # of what a ledger takes
 
 
 def _is_number(value, demand):
@@ -378,9 +379,6 @@ class OpenCall(NamedTuple):
         return time.time() < self.at + 600
 
 # %% ../../nbs/models/02_client.ipynb #Ledger
-_SPENT = dict.fromkeys(("calls", "hits", "tokens_in", "tokens_out"), WHOLE) | {"cost": AT_LEAST_0}
-
-
 class Ledger:
     "Spending per (caller, model), within a budget; ledgers add"
     def __init__(self, entries: dict[tuple[str, str], Usage] | None = None,  # what was spent before
@@ -462,7 +460,7 @@ def _ledger_row(caller, model, calls, hits, tokens_in, tokens_out, cost, saved, 
 def most_tokens(
     request: ChatRequest,
 ) -> tuple[int, int]: # read, written
-    "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 that a model's template may begin with"
+    "Give the most tokens that a request can take: one for a byte, 16 around each part, 100 for a template's own words"
     parts = [*(m.get("content") for m in request.messages), *filter(None, (request.schema, request.prefill, request.extra))]
     texts = (json.dumps(part, ensure_ascii=False, default=str) for part in parts)
     read = 100 + sum(16 + len(text.encode("utf-8", "replace")) for text in texts)
@@ -484,7 +482,8 @@ def counted(
 ) -> tuple[Usage, tuple[str, ...]]: # as it goes into the ledger, notes
     "Check the tokens that a provider counts, and price them"
     usage, most = reply.usage, most_tokens(request)
-    said, free = (usage.tokens_in, usage.tokens_out), name.startswith(FREE) or reply.extra is not None and not price(name, 1, 1)
+    said = usage.tokens_in, usage.tokens_out
+    free = name.startswith(FREE) or reply.extra is not None and not price(name, 1, 1)
     if not any(said):
         cost = price(name, *most) if usage.cost is None else usage.cost
         return replace(usage, tokens_in=0, tokens_out=0, cost=cost), ()
@@ -814,7 +813,8 @@ class Client:
         usage, notes = counted(reply, request, name)
         charge(usage)
         if notes:
-            warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; the notes of its replies say which.")
+            warnings.warn(f"{name} counts tokens that cannot be. They are taken as the most that a request allows; "
+                          "the notes of its replies say which.")
         return replace(reply, model=name, usage=usage, notes=(*reply.notes, *notes))
 
     def _start_pacing(self):
@@ -905,7 +905,8 @@ async def _usable(self: Client, request, sent, reply, check):
     except LLMError as e:
         e.raw = e.raw or reply.text
         raise
-    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts, notes=(*reply.notes, *again.notes))
+    again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts,
+                    notes=(*reply.notes, *again.notes))
     try:
         return read(again)
     except ValueError as e:
@@ -1131,11 +1132,12 @@ def openai_reply(
     "Read a completion; raise `LLMError` if it is not one"
     try:
         texts = tuple(_text(choice["message"].get("content")) for choice in body["choices"])
-        finish, usage = _FINISH.get(body["choices"][0].get("finish_reason"), "other"), _usage(body, "prompt_tokens", "completion_tokens")
+        finish = _FINISH.get(body["choices"][0].get("finish_reason"), "other")
+        usage = _usage(body, "prompt_tokens", "completion_tokens")
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None
-    beside = body.get("humanlm")  # what a server of ours says beside the text
-    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=beside if isinstance(beside, dict) else None)
+    said = body.get("humanlm")  # by a server of ours, beside the text
+    return ChatReply(texts[0], usage, finish, texts=texts if len(texts) > 1 else (), extra=said if isinstance(said, dict) else None)
 
 # %% ../../nbs/models/02_client.ipynb #_FINISH
 def _text(said):

@@ -212,7 +212,8 @@ class Talk:
         "Ask a person, and show how far it is"
         setup, interview = self.client.setup, Interview(example)
         for levels in [None] if setup.hierarchy.asks == "together" else [[level] for level in self.client.levels]:
-            found = run_sync(self.client.say(example, levels, replace(setup.sampling, seed=seed)))
+            known = {level: u.text for level, u in interview.said.items() if u.is_read}  # what a composed reply comes after
+            found = run_sync(self.client.say(example, levels, replace(setup.sampling, seed=seed), known))
             for level, said in found.items():
                 interview = interview.add({level: said})
                 yield interview

@@ -131,7 +131,8 @@ class VLLMPolicy:
         child: Child | None = None,  # its process, if it is ours
     ):
         from openai import AsyncOpenAI
-        self.name, self.renderer, self.tokenizer, self.child, self.limits = name, renderer, renderer.tokenizer, child, Limits()
+        self.name, self.renderer, self.tokenizer, self.child = name, renderer, renderer.tokenizer, child
+        self.limits = Limits()
         self.clients = PerLoop(lambda: AsyncOpenAI(base_url=url, api_key="none", timeout=3600.0, max_retries=0))
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
@@ -150,10 +151,10 @@ class VLLMPolicy:
 
     async def _ids(self, body):
         from openai import OpenAIError
-        limits = self.limits
+        limits, name = self.limits, f"vllm/{self.name}"
         for attempt in range(1, limits.attempts + 1):
             try:
-                return written_ids(await post(self.clients.get(), "/completions", body, OpenAIError, f"vllm/{self.name}"), f"vllm/{self.name}")
+                return written_ids(await post(self.clients.get(), "/completions", body, OpenAIError, name), name)
             except LLMError as e:
                 if not e.retryable or attempt == limits.attempts:
                     raise

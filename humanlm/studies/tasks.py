@@ -40,6 +40,7 @@ def conditions(
     return fingerprint({
         "version": version, "rows": rows, "world": s.world if s.data.source == "miniworld" else None,
         "hierarchy": s.hierarchy, "model": [s.model.template, s.model.dtype, s.model.max_prompt_tokens],
+        **({"composed": s.rollout.states_from} if s.rollout.compose else {}),
         "sampling": s.rollout.eval_sampling(s.run.seed), "eval": [s.eval.batch, s.eval.reply_states, s.eval.samples, s.eval.no_repeat_ngram],
         "judge": {name: getattr(s.test_judge, name) for name in RUBRIC}})
 
@@ -112,12 +113,15 @@ def make_task(
 ) -> Task:
     "Find out what is left to do for a system"
     shared, rows = c.settings, c.rows
+    wished = asked.rollout if asked.rollout.compose and not own.rollout.compose else None  # the command line wants composed replies
     asked, own = (settings_of(s, system.method or Path(system.place).name) if system.run else s for s in (asked, own))
     hierarchy = replace(asked.hierarchy, path=shared.hierarchy.path, levels=shared.hierarchy.levels,
                         thinking=system.thinking or asked.hierarchy.thinking)
     if system.kind == "chat":
         hierarchy = replace(hierarchy, thinking="off")  # it thinks where nobody sees it
-    s = replace(shared, groups=shared.groups | {"model": asked.model, "hierarchy": hierarchy})
+    able = system.kind == "model" and hierarchy.thinks("response") and hierarchy.asks != "together"
+    rollout = replace(wished or asked.rollout, compose=able and bool(wished or asked.rollout.compose))
+    s = replace(shared, groups=shared.groups | {"model": asked.model, "hierarchy": hierarchy, "rollout": rollout})
     texts = read_replies(system.place, rows.examples, c.levels, rows.place) if system.kind == "replies" else None
     wanted = conditions(s, data_fingerprint(rows.examples))
     key = fingerprint([wanted, identity(system, texts)])
@@ -138,7 +142,8 @@ def asked_otherwise(
     trained = from_dict(HierarchyConfig, own["hierarchy"], f"{system.place}, settings of hierarchy")
     meant = replace(trained, thinking=system.thinking or trained.thinking)
     other = s.model.template not in (own["model"]["template"], "own")  # own: the one that was saved with it
-    differ = ["template"] * other + differing(meant, s.hierarchy, example)
+    composing = bool(own["rollout"].get("compose")) != s.rollout.compose and not system.run
+    differ = ["template"] * other + ["composing"] * composing + differing(meant, s.hierarchy, example)
     return f"Warning: {system.name} is not asked as it was trained: its {', '.join(differ)} would differ ({system.place}). " \
            "Compare its run, or give its settings with --config." if differ else ""
 

@@ -344,7 +344,11 @@ def comparisons(
     against = study.against if against is None else against
     pairs = [(trial.arm(a), trial.arm(b)) for trial in (first, *others) for a, b in study.pairs(trial.settings, against)]
     models = study.models(first.settings)
-    return pairs + [(trial.arm(m), first.arm(m)) for trial in others for m in study.models(trial.settings) if m in models]
+    for trial in others:
+        own = study.models(trial.settings)
+        pairs += [(trial.arm(m), first.arm(m)) for m in own if m in models]
+        pairs += [(trial.arm(m), first.arm(b)) for b in against if b in models and b not in own for m in own if m not in against]
+    return pairs
 
 # %% ../../nbs/training/09_experiment.ipynb #outcome
 def outcome(

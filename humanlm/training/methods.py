@@ -177,7 +177,9 @@ def chat_request(
     sampling: Sampling,
     repeat: int = 0,  # number of this answer to the same row
 ) -> ChatRequest:
-    "Ask a chat model what a row asks"
+    "Ask a chat model what a row asks; `RolloutError` where it would have to go on in a thought that somebody else began"
+    if row.get("prefix"):
+        raise RolloutError("A chat model behind an API cannot go on in a given thought. Leave rollout.compose out, or choose a model in this process.")
     def text(content): return content if isinstance(content, str) else parts_text(content)
     system, *said = row["prompt"]
     transcript = "\n\n".join(f"{m['name'] or m['role']}: {text(m['content'])}" for m in said)

@@ -57,6 +57,10 @@ class RolloutConfig:
     """Share of the steps that ask for the reply where a mode asks for several levels. null: as often as for any state."""
     eval_temperature: float = 0.4
     """Temperature of evaluation. 0: always the most likely token."""
+    compose: bool = False
+    """Ask the states first, write the answers as the thought, then ask for the reply. For models that think; modes say it for themselves."""
+    states_from: str | None = None
+    """Model that answers the states of composed replies: one of the run, another run, a folder, or a name of the Hub. null: the model itself."""
 
     def __post_init__(self): require("rollout", *_rollout_checks(self))
 
@@ -261,9 +265,10 @@ def trajectory(
 ) -> Trajectory:
     "Make the record of one completion; texts beyond the limits of their level are noted, and nothing else"
     parsed, T = parse(completion.text, row.get("levels", row["level"]), reader), len(completion.ids)
+    told = (Turn("thought", row["thought"]),) if "thought" in row else ()
     return Trajectory(
         id=f"{row['row_id']}/{copy}", row_id=row["row_id"], group=group, step=0, level=row["level"],
-        turns=(Turn("truth" if "given" in row else "policy", completion.text, (0, T)),), prompt_ids=list(completion.prompt_ids),
+        turns=(*told, Turn("truth" if "given" in row else "policy", completion.text, (0, T))), prompt_ids=list(completion.prompt_ids),
         completion_ids=list(completion.ids), mask=[True] * T, logps=completion.logps, text=completion.text,
         fields=parsed.fields, parse_status=parsed.status, example_id=row["example_id"], context_id=row["context_id"],
         user_id=row["user_id"], errors=_faults(parsed.fields, row))
@@ -420,7 +425,7 @@ def generated_tokens(
     trajectories: Sequence[Trajectory], # any number of them
 ) -> int: # tokens
     "Count the tokens that the policy wrote"
-    return sum(sum(t.mask) for t in trajectories if not t.turns or t.turns[0].role != "truth")
+    return sum(sum(t.mask) for t in trajectories if all(turn.role != "truth" for turn in t.turns))
 
 
 def other_tokens(

@@ -22,6 +22,8 @@ from humanlm.alignment.modes import (
     MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, PrefixMap,
 )
 from humanlm.alignment.contract import load_policy
+from humanlm.alignment.simulator import Simulator
+from humanlm.hierarchy.composed import in_order, written
 from humanlm.data.trajectory import load_trajectories
 
 EXAMPLES = sample_examples()[:4]
@@ -37,7 +39,7 @@ TINY = {
     "trainer": {"max_steps": STEPS, "save_steps": 10, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
 }
 SCORED = [name for name, mode in MODES.items() if not mode.supervised]
-THINKING = {name: name.endswith(("-think", "-hetero")) for name in MODES}
+THINKING = {name: name.endswith(("-think", "-hetero", "-composed")) for name in MODES}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,9 @@ def said_by(run, name): return load_trajectories(run / "trajectories" / name)
 
 
 def prompt_of(t, tokenizer): return tokenizer.decode(t.prompt_ids)
+
+
+def squeezed(text): return "".join(text.split())
 
 
 # ---- the table
@@ -123,6 +128,8 @@ def test_what_the_prompts_ask_for(run, tokenizer, name):
         if mode.asks == "next" and t.level != NAMES[0]:
             before = NAMES[NAMES.index(t.level) - 1]
             assert "</think>\n\n<stance>" in tail and tail.endswith(f"</{before}>")
+        elif mode.composed and t.level == "response":
+            assert tail.endswith("</think>") and squeezed(tail).endswith(f"<think>{squeezed(t.turns[0].text)}</think>")
         else:
             assert tail.endswith("<think>" if THINKING[name] and t.level == "response" else "<think>\n\n</think>\n\n")
 
@@ -133,6 +140,42 @@ def test_groups_of_one_step_share_prompt_and_level(run):
         groups = {}
         for t in said_by(run, name): groups.setdefault((t.step, t.group), []).append(t)
         assert all(len(g) == 4 and len({tuple(t.prompt_ids) for t in g}) == 1 and len({t.level for t in g}) == 1 for g in groups.values())
+
+
+# ---- composed replies
+
+@pytest.mark.long
+def test_composed_replies_come_after_states_that_the_model_wrote_in_that_step(run):
+    said = said_by(run, "humanlm-composed")
+    steps = {t.step: [u for u in said if u.step == t.step] for t in said if t.level == "response"}
+    assert steps and all({t.level for t in now} == {"response"} for now in steps.values())
+    for now in steps.values():
+        thoughts = {t.example_id: t.turns[0] for t in now}
+        assert len(thoughts) == 2 and {t.turns[0] for t in now} == set(thoughts.values()), "a group shares one thought"
+        assert all(turn.role == "thought" and turn.span == (0, 0) for turn in thoughts.values()), "given, not rewarded"
+        assert [bool(t.usage and t.usage["tokens_out"]) for t in now].count(True) == 1, "the tokens of the states count once"
+    logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "humanlm-composed" and "loss" in line]
+    assert {line["step"] - 1 for line in logged if line.get("tokens/others")} == set(steps)
+
+
+@pytest.mark.long
+def test_a_composed_model_is_asked_after_its_own_answers_wherever_it_is_asked(run):
+    place = run / "models" / "humanlm-composed"
+    assert load_policy(place).compose and not load_policy(run / "models" / "humanlm-hetero").compose
+    for row in read_jsonl(run / "evaluations" / "humanlm-composed.jsonl"):
+        assert row["thought"] == written(in_order({level: row["texts"][level] for level in NAMES[:-1]}))
+    said = Simulator(place, EXAMPLES[0].persona).reply(EXAMPLES[0].context)
+    assert said.thought == written(in_order(said.states))
+    plain = Simulator(place, EXAMPLES[0].persona, compose=False).reply(EXAMPLES[0].context)
+    assert plain.states == said.states and plain.thought != said.thought
+    with pytest.raises(ConfigError, match="--hierarchy.thinking hetero"):
+        Simulator(run / "models" / "response-only", EXAMPLES[0].persona, compose=True)
+
+
+def test_states_from_a_model_that_comes_later_or_that_nobody_hears_are_refused():
+    for methods, match in ((["humanlm-composed", "humanlm"], "trained after humanlm-composed"), (["humanlm-hetero"], "nothing composes")):
+        recipe, s = read_settings(["--config", "configs/humanlm-mini.yaml", "--rollout.states_from", "humanlm", "--run.methods", f"[{','.join(methods)}]"])
+        with pytest.raises(ConfigError, match=match): check_settings(recipe, s)
 
 
 # ---- prefix chaining

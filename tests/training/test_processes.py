@@ -19,7 +19,7 @@ from humanlm.training.rollout import shares
 CONFIG = {
     "run": {"methods": ["humanlm", "prefix-chaining"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
-    "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 8, "response_tokens": 12},
+    "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 16, "response_tokens": 16},
     "sft": {"lesson_steps": 30, "polite_steps": 2, "batch": 32, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule", "audit_every": 2},
     "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
     "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
