@@ -427,6 +427,17 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
     return found
 
+# %% ../../nbs/training/04_trainer.ipynb #joined
+@patch
+def joined(self: MethodTrainer, batch: Batch) -> Batch:
+    "Join the batches of all processes: a mean over their means would be another number where they ask several levels, or a score is missing"
+    a = self.accelerator
+    if a.num_processes == 1:
+        return batch
+    mask = a.gather(a.pad_across_processes(batch.mask.int(), dim=1)).bool()
+    return batch._replace(rewards=a.gather(batch.rewards), groups=a.gather(batch.groups), mask=mask,
+                          trajectories=from_everywhere(batch.trajectories)[0], rows=from_everywhere(batch.rows)[0])
+
 # %% ../../nbs/training/04_trainer.ipynb #keep
 @patch
 def keep(
@@ -441,7 +452,7 @@ def keep(
         replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
                 signals={name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
         for i, (t, a) in enumerate(zip(self.trajectories, advantages.tolist(), strict=True))]
-    found = self.method.metrics(batch._replace(trajectories=self.trajectories)) if self.method.metrics else {}
+    found = self.method.metrics(self.joined(batch._replace(trajectories=self.trajectories))) if self.method.metrics else {}
     counts = {"tokens/generated": generated_tokens(self.trajectories), "tokens/others": other_tokens(self.trajectories)}
     self.note(gather_object([found | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}]))
     if self.records:
@@ -600,6 +611,7 @@ def latest_checkpoint(
         shutil.rmtree(aside, ignore_errors=True)  # of an earlier stop
         path.rename(aside)
         further = f"goes on from {whole[-1].name}" if whole else "starts again"
-        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, and the stage {further}", flush=True)
+        print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
+              f"and the stage {further}", flush=True)
     wait_for_all()
     return str(whole[-1]) if whole else None
