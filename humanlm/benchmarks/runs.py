@@ -259,6 +259,7 @@ def make_run(
     ask: bool = True,    # False: only to say what would be asked
 ) -> TomRun:
     "Prepare a run; nothing is written"
+    require("parser", (settings.parser.budget is None, "budget: a run pays for its contexts from model.budget. Set that one"))
     ledger = Ledger(budget=settings.model.budget)
     respondent = make_respondent(settings, benchmark, mode, ledger, ask)
     folder = Path(settings.tom.out) / run_name(settings, benchmark, mode)

@@ -493,6 +493,12 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
     assert written <= sum(row["cost"] for row in ledger) <= 0.90
 
 
+def test_a_budget_of_the_parser_that_nobody_would_keep_is_refused(own, tmp_path, capsys):
+    words = ("hitom", f"--tom.file={own}", "--tom.mode=context", "--model.name=memory", "--parser.name=openai/gpt-5-mini", "--parser.budget=1")
+    assert run(*words, out=tmp_path / "runs") == 2
+    assert "contexts from model.budget" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
 def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_path, capsys):
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=mine")
     assert run(*words, out=tmp_path) == 0
