@@ -117,7 +117,7 @@ def alignment_method(
     judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
     levels = hierarchy.names if MODES[name].rewarded == "all" else None
     reward = AlignmentReward(judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
-                             levels, extra, seed=config.run.seed, truth_inside=truth, **judging)
+                             levels, extra, config.rollout.compose, seed=config.run.seed, truth_inside=truth, **judging)
     memory = memory_of(name, rows, config.hierarchy, config.prefixes)
     prepare = partial(together, preparation(memory, truth)) if memory or truth else list
     rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)

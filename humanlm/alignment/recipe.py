@@ -104,7 +104,10 @@ def judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test
     groups = sum(n * (len(hierarchy) if MODES[name].rewarded == "all" else 1) for name, n in steps.items())
     rewarded = Workload("training", groups * s.rollout.num_prompts,
                         sample_requests(train[:20], hierarchy.names, s.rollout.group_size))
-    asked = [rewarded, *([Workload("audits", audits, audited)] if audited else [])]
+    reply_steps = {name: round(n * (s.rollout.reply_share if s.rollout.reply_share is not None else 1 / len(hierarchy)))
+                   for name, n in steps.items() if MODES[name].composed and s.reward.reading}
+    read = Workload("reading", sum(reply_steps.values()) * s.rollout.num_prompts, sample_requests(train[:20], ["response"], s.rollout.group_size))
+    asked = [rewarded, *([read] if reply_steps else []), *([Workload("audits", audits, audited)] if audited else [])]
     second = second_config(s.judge) if audited else None
     return [*judging_plan(s.judge, asked, hierarchy),
             *(judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy) if second else ()),

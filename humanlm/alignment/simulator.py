@@ -204,6 +204,11 @@ class RowWriter:
         if getattr(self.policy, "batches", False): return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
 
+    async def each(self, rows: Sequence[dict], sampling: Sampling) -> list[Completion]:
+        "Complete every row once, all with the same seed"
+        found = await asyncio.gather(*(self(row, replace(sampling, seed=(sampling.seed,))) for row in rows))
+        return [completion for [completion] in found]
+
     def _answers(self, asked):
         try:
             with self._lock: return self._written(asked)
@@ -255,9 +260,9 @@ class SimulatorClient(Client):
         compose: bool | None = None,      # ask for replies after the states; None = as the model was trained
         **options,                        # as for `Client`
     ):
-        ready = isinstance(model, PolicySetup)
+        ready, self.dtype = isinstance(model, PolicySetup), dtype
         super().__init__(f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options)
-        self.place, self.dtype = None if ready else ModelChoice(str(model)).place, dtype
+        self.place = None if ready else ModelChoice(str(model)).place
         self.setup = model if ready else _loaded(self.name, lambda: how_to_ask(self.place))[2]
         self.compose = self.setup.compose if compose is None else compose
         if self.compose: check_composed(self.setup.hierarchy)
@@ -285,36 +290,17 @@ class SimulatorClient(Client):
         own, h = sampling or self.setup.sampling, self.setup.hierarchy
         if self.compose and states is None and (levels is None or "response" in levels):
             said = await self.say(example, h.load().states, sampling)
-            return said | await self.say(example, ["response"], sampling, {level: u.text for level, u in said.items() if u.is_read})
+            said |= await self.say(example, ["response"], sampling, {level: u.text for level, u in said.items() if u.is_read})
+            return {level: said[level] for level in levels or said}
         rows = make_rows([example], h, levels)
         if self.compose: rows = [compose(row, states) if row["level"] == "response" else row for row in rows]
         return {level: _at(level, completion, row, h)
-                for row, completion in zip(rows, await self._each(rows, own)) for level in row.get("levels", (row["level"],))}
-
-    async def _each(self, rows, sampling):
-        found = await asyncio.gather(*(self.write(row, replace(sampling, seed=(sampling.seed,))) for row in rows))
-        return [completion for [completion] in found]
+                for row, completion in zip(rows, await self.write.each(rows, own)) for level in row.get("levels", (row["level"],))}
 
     async def answer(self, request: ChatRequest) -> Speech:
         "Answer a request; `RequestError` says what is wrong with it"
         self.open()
-        scene, h = read_scene(request, self.levels, self.setup.source), self.setup.hierarchy
-        if request.schema: raise RequestError("A simulated person writes no JSON. Ask without a schema.", "response_format")
-        row = make_rows([scene.example], h, [scene.level])[0]
-        row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
-        drawn, before = drawn_as(request, self.setup.sampling), []
-
-        async def write(rows):
-            before.extend(await self._each(rows, replace(drawn, seed=drawn.seed[0])))
-            return before
-
-        try:
-            if self.compose and scene.level == "response":
-                row = compose(row, (await StateSource(h, write)([scene.example]))[scene.example.id])
-            found = await self.write(row, drawn)
-        except HumanLMError as e: raise RequestError(str(e), "messages", code="context_length_exceeded") from e
-        said = [read_utterance(c, row, scene.level, h.strict).until(request.stop) for c in found]
-        return Speech(scene, said, sum(len(c.prompt_ids) for c in [*before, found[0]]), sum(len(c.ids) for c in [*before, *found]))
+        return await _speech(self, request)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         if request.model not in ("", self.model):
@@ -344,6 +330,28 @@ def _loaded(name, load):
         lost = f"{e.name or shorten(e)}, which cannot be imported"
         raise LLMError("unknown model", f"{name} needs {lost}. Next: pip install 'humanlm[train]'.") from e
     except HumanLMError as e: raise LLMError("unknown model", f"{name}: {e}") from e
+
+# %% ../../nbs/alignment/08_simulator.ipynb #_speech
+async def _speech(client, request):
+    "Answer a request to a client whose weights are loaded"
+    scene, h = read_scene(request, client.levels, client.setup.source), client.setup.hierarchy
+    if request.schema: raise RequestError("A simulated person writes no JSON. Ask without a schema.", "response_format")
+    row = make_rows([scene.example], h, [scene.level])[0]
+    row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
+    drawn, before = drawn_as(request, client.setup.sampling), []
+
+    async def write(rows):
+        before.extend(await client.write.each(rows, replace(drawn, seed=drawn.seed[0])))
+        return before
+
+    try:
+        if client.compose and scene.level == "response":
+            row = compose(row, (await StateSource(h, write)([scene.example]))[scene.example.id])
+        found = await client.write(row, drawn)
+    except LLMError: raise
+    except HumanLMError as e: raise RequestError(str(e), "messages", code="context_length_exceeded") from e
+    said = [read_utterance(c, row, scene.level, h.strict).until(request.stop) for c in found]
+    return Speech(scene, said, sum(len(c.prompt_ids) for c in [*before, found[0]]), sum(len(c.ids) for c in [*before, *found]))
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatedReply
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRUTH_COPY', 'LEVEL_SUMS', 'components', 'format_reward', 'length_reward', 'repetition_reward', 'RewardConfig',
            'combine', 'requests_by_row', 'question_id', 'judge_trajectories', 'excuse_siblings', 'lift_truth',
-           'Rewarded', 'alignment', 'AlignmentReward', 'trl_reward']
+           'reading', 'Rewarded', 'alignment', 'AlignmentReward', 'trl_reward']
 
 # %% ../../nbs/20_rewards.ipynb #import-math-zlib-from
 import math, zlib
@@ -17,11 +17,13 @@ import numpy as np
 from ..core.basics import DataError, near_miss, require, shorten
 from ..core.plugins import is_plugin, load_plugin
 from ..data.records import Example
+from ..hierarchy.composed import states_in
 from ..hierarchy.prompts import ParsePolicy, parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
 from humanlm.rewards.scoring import (
-    JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_groups, unsaid,
+    JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_aspects, score_group, score_groups, unsaid,
 )
+from ..models.client import in_turn
 from ..data.trajectory import Score, Trajectory
 
 # %% ../../nbs/20_rewards.ipynb #format_reward
@@ -61,6 +63,8 @@ class RewardConfig:
     """Weight of not writing much more than the level allows, or than the real reply."""
     repetition: float = 0.0
     """Weight of not repeating oneself."""
+    reading: float = 3.0
+    """Weight of following the thought, in replies that come after a composed one (mode humanlm-composed)."""
     over_levels: str = "mean"
     """Where one completion is rewarded for several levels (mode joint): their mean or their sum."""
     extra: str = ""
@@ -78,7 +82,7 @@ class RewardConfig:
     @property
     def weights(self) -> dict[str, float]:
         "Components that count, with their weights"
-        return {n: w for n, w in vars(self).items() if w and n not in ("over_levels", "extra", "extra_weight")}
+        return {n: w for n, w in vars(self).items() if w and n not in ("reading", "over_levels", "extra", "extra_weight")}
 
 # %% ../../nbs/20_rewards.ipynb #combine
 def combine(
@@ -214,6 +218,37 @@ def lift_truth(
 
 TRUTH_COPY = "ground truth copy"
 
+# %% ../../nbs/20_rewards.ipynb #reading
+async def reading(
+    trajectories: Sequence[Trajectory],  # B of them, groups whole
+    judge: Judge,
+    concurrency: int = 16,  # groups judged at the same time
+) -> list[float]:  # B of [0, 1]; nan where the judge gave no score
+    "Say how far replies follow the thought that was composed for them; 0 where there is none, or no reply"
+    groups: dict[tuple[int, str], list[int]] = {}
+    for i, t in enumerate(trajectories):
+        thought = next((turn.text for turn in t.turns if turn.role == "thought"), "")
+        if states_in(thought) and _candidate(t).strip(): groups.setdefault((t.group, thought), []).append(i)
+
+    async def one(group):
+        (_, thought), members = group
+        return await _followed(judge, states_in(thought), {str(i): _candidate(trajectories[i]) for i in members})
+
+    found = {}
+    for scores in await in_turn(one, list(groups.items()), concurrency): found |= scores
+    return [found.get(str(i), 0.0) for i in range(len(trajectories))]
+
+
+async def _followed(judge, states, replies):
+    "Candidate id → mean over the states that could be judged"
+    if hasattr(judge, "aspects"):
+        truth = "\n".join(f"{level}: {text}" for level, text in states.items())
+        by_level = await score_aspects(judge, JudgeRequest("response", truth, replies, levels=tuple(states)))
+    else:
+        by_level = {level: await score_group(judge, JudgeRequest(level, text, replies, item="reply")) for level, text in states.items()}
+    values = {id: [s.value for scores in by_level.values() for s in scores if s.id == id and s.value == s.value] for id in replies}
+    return {id: sum(known) / len(known) if known else math.nan for id, known in values.items()}
+
 # %% ../../nbs/20_rewards.ipynb #Rewarded
 class Rewarded(NamedTuple):
     "What a reward returns"
@@ -254,11 +289,13 @@ class AlignmentReward:
         hierarchy: Hierarchy = HIERARCHY,      # word caps of the levels
         levels: Sequence[str] | None = None,   # rewarded in every completion; None = the one it was asked for
         extra: Callable[[Sequence[Trajectory]], Any] | None = None,  # B trajectories → B numbers; None = what the settings name
+        composed: bool = False,                # replies come after thoughts composed for them, and following those is rewarded too
         **judging,                             # concurrency, max_failed_share, seed, truth_inside of `judge_trajectories`
     ):
         self.judge, self.requests, self.hierarchy, self.judging = judge, requests, hierarchy, judging | {"levels": levels}
         self.extra = extra or (load_plugin(config.extra, "reward.extra") if config.extra else None)
-        weights = config.weights | ({"extra": config.extra_weight} if self.extra else {})
+        weights = config.weights | ({"reading": config.reading} if composed and config.reading else {})
+        weights |= {"extra": config.extra_weight} if self.extra else {}
         self.names, self.weights, self.how = tuple(weights), tuple(weights.values()), config.over_levels
 
     async def __call__(
@@ -269,17 +306,18 @@ class AlignmentReward:
         if "alignment" in self.names:
             trajectories = await judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
         asked = [_question(self.requests, t.row_id) for t in trajectories]
-        own = await self.own(trajectories)
-        rows = [[own[i] if n == "extra" else self.component(n, t, q) for n in self.names] for i, (t, q) in enumerate(zip(trajectories, asked))]
+        own = {"extra": await self.own(trajectories)} if self.extra else {}
+        if "reading" in self.names: own["reading"] = await reading(trajectories, self.judge, self.judging.get("concurrency", 16))
+        rows = [[own[n][i] if n in own else self.component(n, t, q) for n in self.names] for i, (t, q) in enumerate(zip(trajectories, asked))]
         parts = [t.rewards | dict(zip(self.names, row)) for t, row in zip(trajectories, rows)]
         filled = [replace(t, rewards=part) for t, part in zip(trajectories, parts)]
         return Rewarded(np.array(rows, float).reshape(-1, len(self.names)), filled)
 
     async def own(self, trajectories: Sequence[Trajectory]) -> Sequence[float]:
         "Ask the extra reward about all trajectories at once"
-        found = self.extra(trajectories) if self.extra else ()
+        found = self.extra(trajectories)
         found = await found if isawaitable(found) else found
-        if self.extra and len(found) != len(trajectories):
+        if len(found) != len(trajectories):
             raise DataError(f"The extra reward gave {len(found)} numbers for {len(trajectories)} trajectories. Give one for each, nan for none.")
         return found
 

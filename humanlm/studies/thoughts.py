@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['TOLD', 'dice_thoughts', 'true_thoughts', 'told_rows', 'answer_told', 'thought_states', 'follows', 'reply_measures',
-           'thought_measures', 'measures', 'thinkers', 'told_file', 'tell', 'composers', 'Further', 'validation_split',
-           'further', 'ask_further', 'choice', 'ArmTexts', 'arm_texts', 'AlignmentStudy', 'reference_evaluations']
+           'thought_measures', 'measures', 'thinkers', 'told_file', 'tell', 'composers', 'Further', 'candidates',
+           'validation_split', 'further', 'ask_further', 'choice', 'ArmTexts', 'arm_texts', 'AlignmentStudy',
+           'reference_evaluations']
 
 # %% ../../nbs/studies/04_thoughts.ipynb #import-math-import-random
 import math
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..data.records import Example
 from ..evaluation.measured import score_table
 from ..evaluation.outcome import Arms, Table, means, rounded
 from ..hierarchy.levels import word_count
-from ..hierarchy.composed import compose, written
+from ..hierarchy.composed import compose, states_in, written
 from ..hierarchy.prompts import TRACE, HierarchyConfig, ParsePolicy, make_rows
 from ..rewards.judges import make_judge
 from ..rewards.scoring import Judge
@@ -88,11 +88,7 @@ def thought_states(
     thought: str,  # as a model wrote it
 ) -> dict[str, str]:  # level → description; the first of each level counts
     "Read the states named in a thought"
-    found: dict[str, str] = {}
-    for level, text in re.findall(r"<([a-z]+)>([^<]*)", thought):
-        if level in TRACE:
-            found.setdefault(level, text.strip())
-    return found
+    return {level: text for level, text in states_in(thought).items() if level in TRACE}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #follows
 def follows(
@@ -203,6 +199,13 @@ class Further(NamedTuple):
     split: str
 
 
+def candidates(settings: Settings) -> list[str]:
+    "Name the arms whose replies come after states that were trained as states: what is chosen from"
+    aligned = [name for name in settings.run.methods if MODES[name].asks == "each"]
+    own = [name if MODES[name].composed else f"{name} (composed)" for name in aligned]
+    return own + [f"cold-start (states of {name})" for name in aligned]
+
+
 def validation_split(settings: Settings) -> str: return "test_seen" if settings.data.source == "miniworld" else "val"
 
 
@@ -218,6 +221,8 @@ def further(
     for arm, (model, states) in composers(s).items():
         asking = aloud.changed(rollout={"compose": True, "states_from": states})
         yield Further(told_file(folder, arm, "composed"), model, asking, split)
+        if arm in candidates(s):
+            yield Further(told_file(folder, arm, "validation"), model, asking, validation_split(s))
     for name in s.run.methods:
         if MODES[name].composed:
             yield Further(told_file(folder, name, "validation"), name, settings_of(s, name), validation_split(s))
@@ -240,9 +245,9 @@ def choice(
     "Choose the arm whose composed replies are best on validation rows, as a mean over seeds"
     found: dict[str, list[float]] = {}
     for trial in trials:
-        for name in trial.settings.run.methods:
+        for name in candidates(trial.settings):
             path = told_file(trial.folder, name, "validation")
-            if MODES[name].composed and path.exists():
+            if path.exists():
                 scores = [m.values["response_alignment"]["response"] for m in measured(load_evaluations(path))]
                 found.setdefault(trial.arm(name), []).append(float(known_mean(np.array(scores))))
     by_arm = {arm: float(np.mean(values)) for arm, values in found.items()}

@@ -15,9 +15,9 @@ from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.rewards.scoring import JudgeError
 from humanlm.rewards.reward import (
     AlignmentReward, RewardConfig, combine, components, format_reward, judge_trajectories, length_reward,
-    repetition_reward, requests_by_row, trl_reward,
+    reading, repetition_reward, requests_by_row, trl_reward,
 )
-from humanlm.data.trajectory import Score, Trajectory
+from humanlm.data.trajectory import Score, Trajectory, Turn
 
 CONTEXT = (Message("m0", name="ann", content="Shall we close the old bridge for cars from next spring on?"),)
 EXAMPLES = [Example(f"e{i}", "test", "train", "u", f"c{i}", Persona("u", "text"), CONTEXT, f"No, keep it open, number {i}.") for i in range(3)]
@@ -170,3 +170,48 @@ def test_shape_of_trl():
 def test_light_import():
     code = "import sys, humanlm.rewards.reward; print(sorted({'torch','pandas','datasets','openai','anthropic','matplotlib'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+# ---- following a composed thought
+
+def thinker(thought, text, group=0, n=0): return replace(make(tag(text, "response"), "e0:response", group, n), turns=(Turn("thought", thought), Turn("policy", text)))
+
+
+class Reads:
+    "A judge that finds a state in a reply where its words stand there, one state at a time"
+    name, ledger = "reads", None
+
+    def __init__(self): self.requests = []
+
+    async def __call__(self, request):
+        self.requests.append(request)
+        if "down" in request.truth: raise ConnectionError("no network")
+        return [Score(i, float(request.truth in text), "scored", "") for i, text in request.candidates.items()]
+
+
+class ReadsAll(Reads):
+    "The same for all states at once, as model judges do"
+    async def aspects(self, request):
+        self.requests.append(request)
+        wanted = dict(line.split(": ") for line in request.truth.splitlines())
+        return {level: [Score(i, float(wanted[level] in text), "scored", "") for i, text in request.candidates.items()] for level in request.levels}
+
+
+@pytest.mark.parametrize("judge,calls", [(Reads(), 3), (ReadsAll(), 2)])
+def test_reading_compares_a_reply_with_its_own_thought_and_never_with_the_truth(judge, calls):
+    first, other = "<stance>keep it<goal>win", "<stance>close it"
+    batch = [thinker(first, "keep it, to win"), thinker(first, "keep it", n=1), thinker(other, "keep it", 1), thinker(first, "", n=2), make(tag("0.5"))]
+    assert asyncio.run(reading(batch, judge)) == [1.0, 0.5, 0.0, 0.0, 0.0]
+    assert len(judge.requests) == calls and all(EXAMPLES[0].reply not in request.truth for request in judge.requests)
+
+
+def test_reading_without_a_score_is_unknown_and_so_is_the_reward():
+    assert np.isnan(asyncio.run(reading([thinker("<goal>down", "x")], Reads()))).all()
+    values, _ = run(Reads(), [thinker("<goal>down", "x")], composed=True)
+    assert values[0, 0] == 0 and math.isnan(values[0, 1]) and math.isnan(combine(values, (1.0, 3.0))[0])
+
+
+def test_reading_counts_where_replies_are_composed_and_nowhere_else():
+    assert AlignmentReward(ByText(), REQUESTS).names == ("alignment",)
+    assert AlignmentReward(ByText(), REQUESTS, composed=True).weights == (1.0, RewardConfig().reading)
+    assert AlignmentReward(ByText(), REQUESTS, RewardConfig(reading=0), composed=True).names == ("alignment",)
