@@ -5,7 +5,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.data.records import Message, Persona
-from humanlm.hierarchy.prompts import HierarchyConfig
+from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.rewards.judges import JudgeConfig, make_judge
 from humanlm.worlds.mini import WorldConfig, make_world
@@ -51,6 +51,14 @@ def test_a_model_that_writes_all_levels_at_once_is_shown_level_by_level():
     script = PolicySetup(ScriptedPolicy(lambda row, copy: joint), HierarchyConfig(asks="together"))
     told = Talk(script, judge=ORACLE).ask(EXAMPLE)
     assert {level: told.text(level) for level in LEVELS} == TRUTH and {told.score(level).value for level in LEVELS} == {1.0}
+
+
+def test_a_composed_reply_is_shown_after_the_states_it_was_told():
+    setup = setup_of(TRUTH, "hetero")._replace(compose=True)
+    setup.policy.script["response"] = f"<response>{EXAMPLE.reply}</response>"
+    told = Talk(setup, judge=ORACLE).ask(EXAMPLE)
+    assert told.thought("response").splitlines() == [f"<{level}>{EXAMPLE.states[level]}" for level in TRACE] and told.text("response") == EXAMPLE.reply
+    assert "Thought before response" in told._repr_html_()
 
 
 def test_broken_forms_are_heard_and_named():

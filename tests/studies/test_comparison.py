@@ -180,6 +180,19 @@ def test_a_model_is_asked_as_it_was_trained_unless_the_input_says_otherwise(here
     assert len({t.key for t in tasks}) == 4
 
 
+def test_models_that_think_are_asked_for_composed_replies_if_the_command_or_their_mode_says_so(here):
+    Path("runs/mini/config.yaml").write_text(CONFIG.replace("[script]", "[humanlm-hetero, humanlm-composed]"))
+    for name in ("base", "humanlm-hetero", "humanlm-composed"):
+        place = Path(f"runs/mini/models/{name}")
+        place.mkdir(parents=True)
+        (place / "config.json").write_text("{}")
+    def composed(*argv): return {t.system.name: (t.settings.rollout.compose, t.key) for t in prepare(["mini", "mini:base@hetero", *argv]).tasks if t.system.kind == "model" and t.system.name != "script"}
+    plain, asked = composed(), composed("--rollout.compose", "true")
+    assert {name: compose for name, (compose, _) in plain.items()} == {"base": False, "humanlm-hetero": False, "humanlm-composed": True, "base@hetero": False}
+    assert {name: compose for name, (compose, _) in asked.items()} == {"base": False, "humanlm-hetero": True, "humanlm-composed": True, "base@hetero": True}
+    assert {name: plain[name][1] == asked[name][1] for name in plain} == {"base": True, "humanlm-hetero": False, "humanlm-composed": True, "base@hetero": False}
+
+
 def test_all_models_are_asked_the_same_rows_whatever_their_prompts(here):
     "8.2 V14: the list of ids is fixed before any prompt is made or shortened"
     lists = [[e.id for e in prepare(["mini:script", *flags]).rows.examples] for flags in (
