@@ -325,6 +325,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections.completions_html': ( 'alignment/sections.html#completions_html',
                                                                                              'humanlm/alignment/sections.py'),
+                                            'humanlm.alignment.sections.composed_line': ( 'alignment/sections.html#composed_line',
+                                                                                          'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections.evaluations': ( 'alignment/sections.html#evaluations',
                                                                                         'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections.examples_section': ( 'alignment/sections.html#examples_section',

@@ -379,11 +379,13 @@ def reference_texts(
 def tables(
     rows: Sequence[Result],  # of any models and metrics
 ) -> str:  # markdown
-    "Show one table per metric, in the order of `METRICS`, and one for all measures of likeness"
+    "Show all metrics of alignment side by side, then those that have levels, then all measures of likeness"
     metrics = dict.fromkeys(row.metric for row in rows)
+    shown = [metric for metric in METRICS if metric in metrics]
     measures = [metric for metric in metrics if is_text_metric(metric)]
-    beside = [means_table(rows, measures, "likeness to the real reply")] if measures else []
-    return "\n\n".join([*(results_table(rows, metric) for metric in METRICS if metric in metrics), *beside])
+    by_level = [metric for metric in shown if metric != "response_alignment"]
+    return "\n\n".join([*([means_table(rows, shown)] if shown else []), *(results_table(rows, metric) for metric in by_level),
+                        *([means_table(rows, measures, "likeness to the real reply")] if measures else [])])
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #settle_judges
 def settle_judges(

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'TOY', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS',
            'evaluations', 'held_out', 'importance_bars', 'scatter', 'rewarded_levels', 'reward_curves', 'statement',
-           'judge_of_test', 'models_of', 'pick_examples', 'completions_html', 'readable', 'within_limits', 'run_limits',
-           'reply_words', 'form_html', 'paper_html', 'importance_section', 'examples_section', 'training_section',
-           'audit_html']
+           'composed_line', 'judge_of_test', 'models_of', 'pick_examples', 'completions_html', 'readable',
+           'within_limits', 'run_limits', 'reply_words', 'form_html', 'paper_html', 'importance_section',
+           'examples_section', 'training_section', 'audit_html']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation import Evaluation, load_evaluations
+from .modes import MODES
 from .published import paper_tables, read_measured
 from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
@@ -177,9 +178,17 @@ def statement(
     said = [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
             JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
             TOY if made == "tiny" else f"Model: {made or 'unknown'}."]
+    said += composed_line(config)
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said
+
+
+def composed_line(config: Mapping[str, Any]) -> list[str]:  # of one sentence, or none
+    "Say which models were asked for composed replies, where any was"
+    methods, own = config.get("run", {}).get("methods") or [], config.get("rollout", {}).get("compose")
+    composed = [*(["base", "cold-start"] if own else []), *(m for m in methods if m in MODES and MODES[m].composed)]
+    return [f"Composed replies: {' and '.join(composed)} reply after their own answers to the states, the others as they were trained."] if composed else []
 
 
 def judge_of_test(config: Mapping[str, Any]) -> str:
