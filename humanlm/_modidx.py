@@ -4565,6 +4565,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'humanlm/studies/thoughts.py'),
                                           'humanlm.studies.thoughts.reply_measures': ( 'studies/thoughts.html#reply_measures',
                                                                                        'humanlm/studies/thoughts.py'),
+                                          'humanlm.studies.thoughts.seed_by_seed': ( 'studies/thoughts.html#seed_by_seed',
+                                                                                     'humanlm/studies/thoughts.py'),
                                           'humanlm.studies.thoughts.tell': ('studies/thoughts.html#tell', 'humanlm/studies/thoughts.py'),
                                           'humanlm.studies.thoughts.thinkers': ( 'studies/thoughts.html#thinkers',
                                                                                  'humanlm/studies/thoughts.py'),

@@ -22,7 +22,7 @@ from ..rewards.scoring import Judge
 from ..rewards.reward import AlignmentReward, combine, requests_by_row
 from ..training.methods import group_advantage
 from ..data.trajectory import Trajectory
-from ..training.rollout import Batch, Method, Policy, Rollout, single_turn, together
+from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, single_turn, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def endless(
@@ -91,11 +91,13 @@ def composed_turn(
     by_id = {e.id: e for e in examples}
 
     async def composed(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        asked = [by_id[name] for name in dict.fromkeys(row["example_id"] for row in rows if row["level"] == "response")]
-        if not policy.everywhere(len(asked)):
+        every, place = from_everywhere(list(dict.fromkeys(row["example_id"] for row in rows if row["level"] == "response")))
+        if not every:
             return await rollout(rows, policy)
         source = states or StateSource(config, policy.generate)
-        before, known = source.tokens, await source(asked)
+        mine = [by_id[every[i]] for i in range(len(every))[place] if every[i] not in every[:i]]
+        before, own = source.tokens, await source(mine)
+        known = dict(from_everywhere(list(own.items()))[0])
         told = [compose(row, known[row["example_id"]]) if row["level"] == "response" else row for row in rows]
         first, *others = await rollout(told, policy)
         return [replace(first, usage={"tokens_out": source.tokens - before}), *others]

@@ -77,7 +77,7 @@ class StateSource:
     ) -> dict[str, dict[str, str]]:  # example id → level → text; what could not be read is left out
         "Give the states of each example"
         new = {e.id: e for e in examples if e.id not in self.known}
-        rows = make_rows(list(new.values()), self.config, self.config.load().states)
+        rows = [row for e in new.values() for row in make_rows([e], self.config, self.config.load().states)]
         self.known |= {id: {} for id in new}
         for row, completion in zip(rows, await self.write(rows), strict=True):
             self.tokens += len(completion.ids)

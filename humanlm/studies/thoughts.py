@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TOLD', 'dice_thoughts', 'true_thoughts', 'told_rows', 'answer_told', 'thought_states', 'follows', 'reply_measures',
            'thought_measures', 'measures', 'thinkers', 'told_file', 'tell', 'composers', 'Further', 'candidates',
-           'validation_split', 'further', 'ask_further', 'choice', 'ArmTexts', 'arm_texts', 'AlignmentStudy',
-           'reference_evaluations']
+           'validation_split', 'further', 'ask_further', 'choice', 'seed_by_seed', 'ArmTexts', 'arm_texts',
+           'AlignmentStudy', 'reference_evaluations']
 
 # %% ../../nbs/studies/04_thoughts.ipynb #import-math-import-random
 import math
@@ -26,7 +26,7 @@ from ..core.basics import run_sync, to_json
 from ..core.config import Settings
 from ..core.stats import known_mean
 from ..data.records import Example
-from ..evaluation.measured import score_table
+from ..evaluation.measured import results, score_table
 from ..evaluation.outcome import Arms, Table, means, rounded
 from ..hierarchy.levels import word_count
 from ..hierarchy.composed import compose, states_in, written
@@ -251,7 +251,27 @@ def choice(
                 scores = [m.values["response_alignment"]["response"] for m in measured(load_evaluations(path))]
                 found.setdefault(trial.arm(name), []).append(float(known_mean(np.array(scores))))
     by_arm = {arm: float(np.mean(values)) for arm, values in found.items()}
-    return {"split": validation_split(trials[0].settings), "response_alignment": by_arm, "chosen": max(by_arm, key=by_arm.get)} if by_arm else {}
+    if not by_arm:
+        return {}
+    chosen = max(by_arm, key=by_arm.get)
+    return {"split": validation_split(trials[0].settings), "response_alignment": by_arm, "chosen": chosen, "by_seed": seed_by_seed(trials, chosen)}
+
+
+def seed_by_seed(
+    trials: Sequence[Trial],  # finished
+    arm: str,  # that was chosen
+) -> list[dict]:  # differences of response alignment on test rows, each with its interval over contexts
+    "Compare the chosen arm in each seed, with the cold start composed alike and with every method of its run"
+    rows = []
+    for trial in trials:
+        said = {trial.arm(name): measured(evaluations) for name, evaluations, _ in arm_texts(trial)}
+        others = [trial.arm(name) for name in ("cold-start (composed)", *trial.settings.run.methods)]
+        for other in others if arm in said else ():
+            if other != arm and other in said:
+                table = results({other: said[other], arm: said[arm]}, trial.settings.eval.bootstrap)
+                p = next(p for p in table.paired if (p.metric, p.level) == ("response_alignment", "response"))
+                rows.append({"seed": trial.seed, "a": p.a, "b": p.b, "diff": p.diff, "low": p.low, "high": p.high})
+    return rounded(rows)
 
 # %% ../../nbs/studies/04_thoughts.ipynb #arm_texts
 TOLD = {"own": "", "dice": " (told dice)", "truth": " (told the truth)"}
@@ -320,7 +340,8 @@ class AlignmentStudy(Study):
         beside = [(a, "cold-start-think") for a in think if a != "cold-start-think"]
         composed = [name for name in s.run.methods if MODES[name].composed]
         alike = [(a, cold) for a in (*composed, *composers(s)) if a != cold] + [(a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b]
-        return super().pairs(s, against) + beside + [(f"{a} (told the truth)", a) for a in think] + alike
+        plain = [(a, b) for a in candidates(s) if a not in s.run.methods for b in against if b in s.run.methods]
+        return super().pairs(s, against) + beside + [(f"{a} (told the truth)", a) for a in think] + alike + plain
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add who judged, and the same texts by the judge of training"
@@ -337,7 +358,7 @@ class AlignmentStudy(Study):
         return {"note": load_data(s).notes, "judges": {"training": s.judge.model, "test": s.test_judge.model}, "choice": choice(trials),
                 "training_judge": rounded(rows)}
 
-
+# %% ../../nbs/studies/04_thoughts.ipynb #reference_evaluations
 def reference_evaluations(world: SyntheticWorld | None, examples: Sequence[Example], levels: Sequence[str], judge: Judge) -> dict[str, list[Evaluation]]:
     "Judge what the predictors say that need no model"
     texts = reference_texts(world, examples) if world else {}

@@ -17,9 +17,9 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.training.rollout import shares
 
 CONFIG = {
-    "run": {"methods": ["humanlm", "prefix-chaining"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
+    "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
     "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96},
-    "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 16, "response_tokens": 16},
+    "hierarchy": {"levels": ["stance", "emotion", "response"], "state_tokens": 16, "response_tokens": 16, "thought_tokens": 20},
     "sft": {"lesson_steps": 30, "polite_steps": 2, "batch": 32, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule", "audit_every": 2},
     "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
     "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
@@ -63,7 +63,7 @@ def test_two_processes_ask_the_same_rows_and_levels_and_draw_the_same_completion
 @pytest.mark.parametrize("method", METHODS)
 def test_two_processes_score_and_push_as_one(both, method):
     one, two = (said(run, method) for run in both)
-    assert [t.rewards for t in one] == [t.rewards for t in two] and any(t.advantage for t in one)
+    assert [(t.rewards, t.turns[0].text) for t in one] == [(t.rewards, t.turns[0].text) for t in two] and any(t.advantage for t in one)
     assert [t.advantage for t in one] == pytest.approx([t.advantage for t in two], abs=1e-5)
 
 
