@@ -26,7 +26,7 @@ from ..core.basics import run_sync, to_json
 from ..core.config import Settings
 from ..core.stats import known_mean
 from ..data.records import Example
-from ..evaluation.measured import results, score_table
+from ..evaluation.measured import ALL, results, score_table
 from ..evaluation.outcome import Arms, Table, means, rounded
 from ..hierarchy.levels import word_count
 from ..hierarchy.composed import compose, states_in, written
@@ -269,7 +269,7 @@ def seed_by_seed(
         for other in others if arm in said else ():
             if other != arm and other in said:
                 table = results({other: said[other], arm: said[arm]}, trial.settings.eval.bootstrap)
-                p = next(p for p in table.paired if (p.metric, p.level) == ("response_alignment", "response"))
+                p = next(p for p in table.paired if (p.metric, p.level) == ("response_alignment", ALL))
                 rows.append({"seed": trial.seed, "a": p.a, "b": p.b, "diff": p.diff, "low": p.low, "high": p.high})
     return rounded(rows)
 
