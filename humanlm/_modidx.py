@@ -2151,6 +2151,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'humanlm/evaluation/outcome.py'),
                                             'humanlm.evaluation.outcome._are_rows': ( 'evaluation/outcome.html#_are_rows',
                                                                                       'humanlm/evaluation/outcome.py'),
+                                            'humanlm.evaluation.outcome._tokens': ( 'evaluation/outcome.html#_tokens',
+                                                                                    'humanlm/evaluation/outcome.py'),
                                             'humanlm.evaluation.outcome.arm_logs': ( 'evaluation/outcome.html#arm_logs',
                                                                                      'humanlm/evaluation/outcome.py'),
                                             'humanlm.evaluation.outcome.crossed_intervals': ( 'evaluation/outcome.html#crossed_intervals',

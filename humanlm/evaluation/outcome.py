@@ -109,7 +109,7 @@ class ArmLog(NamedTuple):
 
     def spent(self) -> Spent:
         "Say what it took"
-        tokens = sum(line.get("tokens/generated", 0) for line in self.lines)
+        tokens = sum(map(_tokens, self.lines))
         return Spent(self.arm, self.seed, max((line["step"] for line in self.lines), default=0), int(tokens) or None, self.seconds)
 
     def rewards(self) -> list[tuple[int, dict[str, float]]]:  # tokens before, part → mean reward
@@ -118,8 +118,11 @@ class ArmLog(NamedTuple):
         for line in (line for line in self.lines if line.get("tokens/generated")):
             parts = {key.removeprefix("reward/"): value for key, value in line.items() if key.startswith("reward/")}
             found.append((done, {part: value for part, value in parts.items() if value is not None}))
-            done += line["tokens/generated"]
+            done += _tokens(line)
         return found
+
+
+def _tokens(line): return line.get("tokens/generated", 0) + line.get("tokens/others", 0)  # a budget counts both
 
 
 def arm_logs(

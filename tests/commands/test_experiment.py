@@ -21,7 +21,7 @@ from humanlm.training.experiment import comparisons, experiment_settings, next_t
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
-    "experiment": {"seeds": [0, 1], "workers": 2}, "run": {"name": "tiny", "methods": ["response-only", "humanlm-hetero"]},
+    "experiment": {"seeds": [0, 1], "workers": 2}, "run": {"name": "tiny", "methods": ["response-only", "humanlm-hetero", "humanlm-composed"]},
     "data": {"source": "miniworld", "max_test": 4}, "world": {"users": 24, "topics": 60, "replies_per_user": 12},
     "model": {"vocab": 900, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 16, "thought_tokens": 8},
@@ -82,7 +82,7 @@ def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
 
 def assert_outcome(path: Path, runs: Path):
     found, outcome = json.loads(path.read_text()), load_outcome(path)
-    assert found["arms"] == ["cold-start", "response-only", "humanlm-hetero"]
+    assert found["arms"] == ["cold-start", "response-only", "humanlm-hetero", "humanlm-composed"]
     assert found["seeds"] == [0, 1] and found["judges"] == {"training": "rule", "test": "oracle"}
     assert {"command", "versions", "commit", "intervals", "spent", "curves", "seconds"} <= set(found)
     cells = {(r.model, r.metric) for r in outcome.rows}
@@ -96,6 +96,14 @@ def assert_outcome(path: Path, runs: Path):
     lines = [row for _, row in read_jsonl_rows(runs / "seed-1" / "metrics.jsonl") if row["stage"] == "response-only"]
     assert tokens["response-only", 1] == sum(row.get("tokens/generated", 0) for row in lines) > 0
     assert tokens["cold-start", 0] is None
+    lines = [row for _, row in read_jsonl_rows(runs / "seed-1" / "metrics.jsonl") if row["stage"] == "humanlm-composed"]
+    assert tokens["humanlm-composed", 1] == sum(row.get(name, 0) for row in lines for name in ("tokens/generated", "tokens/others"))
+    choice = found["choice"]
+    assert set(choice["response_alignment"]) == {"humanlm-hetero (composed)", "humanlm-composed", "cold-start (states of humanlm-hetero)",
+                                                 "cold-start (states of humanlm-composed)"}
+    assert choice["split"] == "test_seen" and choice["chosen"] == max(choice["response_alignment"], key=choice["response_alignment"].get)
+    assert {(row["a"], row["seed"]) for row in choice["by_seed"]} == {(choice["chosen"], 0), (choice["chosen"], 1)}
+    assert "cold-start (composed)" in {row["b"] for row in choice["by_seed"]} and ("cold-start (composed)", "response_alignment") in cells
 
 
 def read_jsonl_rows(path: Path): return list(enumerate(read_jsonl(path)))
@@ -130,7 +138,7 @@ def test_wrong_variants_are_refused_before_anything_starts(tmp_path, capsys, var
 
 def test_a_plan_writes_nothing_and_counts_runs(tmp_path, capsys):
     assert main(["--config", str(write(tmp_path)), "--dry-run"]) == 0
-    assert "2 runs, 2 cold starts, 4 trained models; 2 runs at once" in capsys.readouterr().out
+    assert "2 runs, 2 cold starts, 6 trained models; 2 runs at once" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
 
 
