@@ -235,8 +235,9 @@ def thought_of(
 ) -> str:  # empty: there was none, or it never ended
     "Give the thought before a reply: composed for it, or its own"
     composed = [turn.text for turn in trajectory.turns if turn.role == "thought"]
-    return composed[0] if composed else trajectory.text.rpartition("</think>")[0]#%%% code evaluate
-#| export
+    return composed[0] if composed else trajectory.text.rpartition("</think>")[0]
+
+# %% ../../nbs/alignment/03_evaluation.ipynb #evaluate
 async def evaluate(
     policy: Policy,
     examples: Sequence[Example],  # held out

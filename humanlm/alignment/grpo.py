@@ -41,7 +41,7 @@ def schedule(
     seed: int = 0,
     reply_share: float | None = None,  # of the steps that ask for the reply; None: as often as any other level
 ) -> list[dict]:  # steps * prompts rows in training order
-    "Order rows so that each step asks for one level and every level comes once per round"
+    "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set"
     rng = random.Random(f"schedule{seed}")
     levels = list(dict.fromkeys(row["level"] for row in rows))
     streams = {level: endless([row for row in rows if row["level"] == level], rng) for level in levels}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .contract import contract, state_source
+from .contract import ModelChoice, contract, how_to_ask, state_source
 from humanlm.alignment.evaluation import (
     REFERENCES, EvalConfig, Evaluation, bundle_request, bundles, evaluate, evaluate_model, importance, judge_texts, judged,
     judges_record, load_evaluations, measured, questions, reference_texts, save_evaluations, settle_judges, tables,
@@ -118,6 +118,8 @@ def judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test
 def composed_plan(s: Settings, name: str) -> str:
     "Say whose states come before the replies of a model, and what they cost; empty where replies are not composed"
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
+    if own.compose and own.reply_share == 0 and not own.states_from:
+        return "; no step asks for replies (rollout.reply_share is 0), so nothing is learned about them"
     return f"; replies after {states} states by {own.states_from or 'itself'}, {s.rollout.num_prompts * states} more completions" if own.compose else ""
 
 
@@ -185,6 +187,8 @@ def check_states_from(s: Settings) -> None:
     if name and not (composed or s.rollout.compose):
         raise ConfigError("rollout.states_from says who answers the states of composed replies, and nothing composes any. "
                           "Train humanlm-composed, or set rollout.compose.")
+    if name and name not in ("base", "cold-start", *s.run.methods):
+        how_to_ask(ModelChoice(name).place)  # raises where there is no such model
     if name in s.run.methods and any(s.run.methods.index(m) <= s.run.methods.index(name) for m in composed):
         raise ConfigError(f"rollout.states_from is {name}, which is trained after {composed[0]}. Put it first in run.methods.")
 

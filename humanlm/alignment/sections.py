@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'TOY', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS',
            'evaluations', 'held_out', 'importance_bars', 'scatter', 'rewarded_levels', 'reward_curves', 'statement',
-           'composed_line', 'judge_of_test', 'models_of', 'pick_examples', 'completions_html', 'readable',
-           'within_limits', 'run_limits', 'reply_words', 'form_html', 'paper_html', 'importance_section',
+           'composed_models', 'composed_line', 'judge_of_test', 'models_of', 'pick_examples', 'completions_html',
+           'readable', 'within_limits', 'run_limits', 'reply_words', 'form_html', 'paper_html', 'importance_section',
            'examples_section', 'training_section', 'audit_html']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
@@ -171,6 +171,7 @@ TOY = "Toy model: a few layers, trained from random weights in this run to check
 # %% ../../nbs/alignment/05_sections.ipynb #statement
 def statement(
     config: Mapping[str, Any],  # the settings of a run
+    composed: Sequence[str] | None = None,  # models whose replies were composed; None: those of the run
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
     data, trained, model = (config.get(group, {}) for group in ("data", "judge", "model"))
@@ -178,17 +179,21 @@ def statement(
     said = [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
             JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
             TOY if made == "tiny" else f"Model: {made or 'unknown'}."]
-    said += composed_line(config)
+    said += composed_line(composed_models(config) if composed is None else composed)
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said
 
 
-def composed_line(config: Mapping[str, Any]) -> list[str]:  # of one sentence, or none
-    "Say which models were asked for composed replies, where any was"
+def composed_models(config: Mapping[str, Any]) -> list[str]:
+    "Name the models of a run that are asked for composed replies"
     methods, own = config.get("run", {}).get("methods") or [], config.get("rollout", {}).get("compose")
-    composed = [*(["base", "cold-start"] if own else []), *(m for m in methods if m in MODES and MODES[m].composed)]
-    return [f"Composed replies: {' and '.join(composed)} reply after their own answers to the states, the others as they were trained."] if composed else []
+    return [*(["base", "cold-start"] if own else []), *(m for m in methods if m in MODES and MODES[m].composed)]
+
+
+def composed_line(models: Sequence[str]) -> list[str]:  # of one sentence, or none
+    "Say whose replies are composed, where any are"
+    return [f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained."] if models else []
 
 
 def judge_of_test(config: Mapping[str, Any]) -> str:

@@ -243,7 +243,7 @@ class TomRun:
             with stages("answers"):
                 run_sync(answer_all(self.respondent, todo, keep, 2 * self.settings.model.concurrency))
         except HumanLMError as e:
-            e.add_note(f"{progress.done:,} answers are kept in {self.folder}; the same command goes on.")
+            e.add_note(f"{len(self.loaded) - len(todo) + progress.done:,} answers are kept in {self.folder}; the same command goes on.")
             raise
         finally:
             found = answers.finish(item.id for item in self.loaded)

@@ -39,7 +39,7 @@ class SelectConfig:
     train_percent: int = 100
     """Exact share of the training rows to keep, chosen by their ids; a smaller share lies within a larger one."""
     test_percent: int = 100
-    """Share of the test rows to keep, chosen by their ids."""
+    """The same of the test rows: exactly this share, chosen by their ids."""
     seed: int = 42
     """Of all choices by id."""
     split: str = "post"

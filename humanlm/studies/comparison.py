@@ -29,7 +29,7 @@ from ..models.client import Ledger
 from ..rewards.judges import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
 from .systems import ASKED
-from .tasks import Comparison, Task, asked_otherwise, prepare, read_keys
+from .tasks import Comparison, Task, asked_otherwise, not_composed, prepare, read_keys
 from ..training.run import keep_memory, quiet_libraries
 from ..worlds.mini import SyntheticWorld, make_world
 
@@ -56,12 +56,13 @@ def plan(
     total = sum(asked.values())
     lines = [f"comparison  {c.folder}", f"rows        {len(rows):,} held out ({s.eval.split}), {c.rows.file}",
              f"levels      {', '.join(c.levels)}"]
-    lines += [f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}"
+    composed = {task.system for task in c.tasks if task.settings.rollout.compose}
+    lines += [f"{x.name:<11} {x.kind} {x.place}: {f'{n:,} questions' if n else 'judged before'}{', replies composed' * (x in composed)}"
               for x, n in asked.items()]
     texts = dict.fromkeys(c.levels, STATE_TEXT)
     samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
-    warnings = [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(task, rows[0]) for task in local)]
+    warnings = [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(task, rows[0]) for task in local), *(not_composed(task, c) for task in c.tasks)]
     judging = judging_plan(s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load())
     return "\n".join([*lines, *judging, *filter(None, warnings)])
 
@@ -162,7 +163,7 @@ def write_page(
     "Write one page with tables, intervals and texts, without scripts and requests"
     run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
     run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
-    about = statement(run.config)
+    about = statement(run.config, [task.system.name for task in c.tasks if task.settings.rollout.compose])
     said = tag("div", *(tag("p", line) for line in (*about[:2], *about[3:])), class_="plain")
     items = (tag("li", tag("b", s.name), f": {s.kind} {s.place}") for s in systems if s.kind != "reference")
     first = said + tag("p", "Compared:") + tag("ul", *items)
@@ -196,7 +197,8 @@ def _compare(c):
     judge, spent = make_judge(s.test_judge, world, s.hierarchy.load()), Ledger(budget=s.eval.budget)
     judge.ledger.keep(c.folder / CHARGES, "test judge")
     spent.keep(c.folder / CHARGES, "simulated user")  # of chat models that are compared
-    warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(t, rows[0]) for t in c.tasks)]))
+    warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(t, rows[0]) for t in c.tasks),
+                                  *(not_composed(t, c) for t in c.tasks)]))
     for warning in warnings:
         print(warning, file=sys.stderr)
     with stages("evaluation"):

@@ -158,7 +158,7 @@ def thinkers(
 
 # %% ../../nbs/studies/04_thoughts.ipynb #told_file
 def told_file(folder: Path, arm: str, kind: str) -> Path:
-    "Where the replies of an arm to given thoughts are kept; kind is dice, truth or own"
+    "Where the replies of an arm to given thoughts are kept; kind is dice, truth, own, composed or validation"
     return folder / "told" / f"{arm}-{kind}.jsonl"
 
 # %% ../../nbs/studies/04_thoughts.ipynb #tell
@@ -206,7 +206,10 @@ def candidates(settings: Settings) -> list[str]:
     return own + [f"cold-start (states of {name})" for name in aligned]
 
 
-def validation_split(settings: Settings) -> str: return "test_seen" if settings.data.source == "miniworld" else "val"
+def validation_split(settings: Settings) -> str:  # empty: there is none
+    "Name the split on which arms are chosen; never the one that tests"
+    split = "test_seen" if settings.data.source == "miniworld" else "val" if settings.data.val_frac else ""
+    return "" if split == settings.eval.split else split
 
 
 def further(
@@ -221,10 +224,10 @@ def further(
     for arm, (model, states) in composers(s).items():
         asking = aloud.changed(rollout={"compose": True, "states_from": states})
         yield Further(told_file(folder, arm, "composed"), model, asking, split)
-        if arm in candidates(s):
+        if arm in candidates(s) and validation_split(s):
             yield Further(told_file(folder, arm, "validation"), model, asking, validation_split(s))
     for name in s.run.methods:
-        if MODES[name].composed:
+        if MODES[name].composed and validation_split(s):
             yield Further(told_file(folder, name, "validation"), name, settings_of(s, name), validation_split(s))
 
 
@@ -236,7 +239,8 @@ def ask_further(trial: Trial) -> None:
     data = load_data(trial.settings)
     judge = make_judge(trial.settings.test_judge, data.world, trial.settings.hierarchy.load())
     for path, model, settings, split in missing:
-        save_evaluations(path, evaluate_model(trial.folder / "models" / model, data.split(split), settings, judge))
+        rows = [e for e in data.examples if e.split == split]  # prepared rows may hold no such split: then nothing is asked, and nothing chosen
+        save_evaluations(path, evaluate_model(trial.folder / "models" / model, rows, settings, judge) if rows else [])
 
 # %% ../../nbs/studies/04_thoughts.ipynb #choice
 def choice(
@@ -247,8 +251,8 @@ def choice(
     for trial in trials:
         for name in candidates(trial.settings):
             path = told_file(trial.folder, name, "validation")
-            if path.exists():
-                scores = [m.values["response_alignment"]["response"] for m in measured(load_evaluations(path))]
+            if path.exists() and (evaluations := load_evaluations(path)):
+                scores = [m.values["response_alignment"]["response"] for m in measured(evaluations)]
                 found.setdefault(trial.arm(name), []).append(float(known_mean(np.array(scores))))
     by_arm = {arm: float(np.mean(values)) for arm, values in found.items()}
     if not by_arm:

@@ -60,7 +60,7 @@ class RolloutConfig:
     compose: bool = False
     """Ask the states first, write the answers as the thought, then ask for the reply. For models that think; modes say it for themselves."""
     states_from: str | None = None
-    """Model that answers the states of composed replies: one of the run, another run, a folder, or a name of the Hub. null: the model itself."""
+    """Model that answers the states of composed replies: one of the run, another run, a folder, or a name of the Hub. null: the model itself. With it, training asks replies only."""
 
     def __post_init__(self): require("rollout", *_rollout_checks(self))
 
