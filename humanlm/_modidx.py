@@ -2726,6 +2726,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.models.client._ledger_row': ('models/client.html#_ledger_row', 'humanlm/models/client.py'),
                                        'humanlm.models.client._listed_prices': ( 'models/client.html#_listed_prices',
                                                                                  'humanlm/models/client.py'),
+                                       'humanlm.models.client._lives': ('models/client.html#_lives', 'humanlm/models/client.py'),
                                        'humanlm.models.client._opened': ('models/client.html#_opened', 'humanlm/models/client.py'),
                                        'humanlm.models.client._output_format': ( 'models/client.html#_output_format',
                                                                                  'humanlm/models/client.py'),

@@ -370,13 +370,20 @@ class OpenCall(NamedTuple):
 
     def may_end(self) -> bool:
         "Whether its process lives; after ten minutes that number may be another process's"
-        with contextlib.suppress(PermissionError):  # it lives, and is somebody else's
-            try:
-                if self.pid != os.getpid() and os.name == "posix":
-                    os.kill(self.pid, 0)  # sends nothing
-            except ProcessLookupError:
-                return False
-        return time.time() < self.at + 600
+        return (self.pid == os.getpid() or os.name != "posix" or _lives(self.pid)) and time.time() < self.at + 600
+
+
+def _lives(pid):
+    "Whether a process runs; one that has ended and was not yet waited for by its parent does not"
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is somebody else's
+        return True
+    with contextlib.suppress(OSError):  # no /proc here
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
 
 # %% ../../nbs/models/02_client.ipynb #Ledger
 class Ledger:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from clock import wait_until
 from humanlm.core.basics import run_sync
 from humanlm.core.runs import Journal, grown_rows
-from humanlm.models.client import CacheError, Ledger, LLMError, Limits, ScriptedClient, Usage, chat, chat_all, prices
+from humanlm.models.client import CacheError, Ledger, LLMError, Limits, OpenCall, ScriptedClient, Usage, chat, chat_all, prices
 from server import serving
 
 SCRIPT = """
@@ -50,6 +51,13 @@ def test_processes_that_share_a_file_share_the_budget_and_one_may_be_killed(tmp_
     assert 0.85 <= paid <= 1.0, "at most four calls, of which nobody knows the end, count three cents each"
     assert {round(float(text.split()[-1]), 6) for text in said} == {round(spent_of(tmp_path), 6)} and paid <= spent_of(tmp_path) <= 1.0
     assert {row["account"] for row in grown_rows(tmp_path / "charges.jsonl")} == {"judge"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
+def test_nobody_waits_for_a_process_that_has_ended_and_was_not_waited_for():
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        wait_until(lambda: Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        assert not OpenCall("", "vllm/echo", 0.03, ended.pid, time.time()).may_end()
 
 
 def spent_of(folder, account="judge"):
