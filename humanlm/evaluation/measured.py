@@ -175,8 +175,8 @@ def means_table(
     found = {(r.model, r.metric): r for r in rows if r.level == ALL and r.metric in metrics}
 
     def cell(r): return "–" if r is None else f"{number_text(r.mean)} ({range_text(r.low, r.high)})"
-    lines = [[shorten(m, 40), *(cell(found.get((m, metric))) for metric in metrics)] for m in dict.fromkeys(m for m, _ in found)]
-    return Table((title, *metrics), lines).markdown()
+    def line(m): return [shorten(m, 40), max(r.n for (model, _), r in found.items() if model == m), *(cell(found.get((m, metric))) for metric in metrics)]
+    return Table((title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]).markdown()
 
 # %% ../../nbs/evaluation/02_measured.ipynb #paired_table
 def paired_table(
