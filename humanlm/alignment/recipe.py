@@ -120,7 +120,8 @@ def composed_plan(s: Settings, name: str) -> str:
     own, states = settings_of(s, name).rollout, len(s.hierarchy.load().states)
     if own.compose and own.reply_share == 0 and not own.states_from:
         return "; no step asks for replies (rollout.reply_share is 0), so nothing is learned about them"
-    return f"; replies after {states} states by {own.states_from or 'itself'}, {s.rollout.num_prompts * states} more completions" if own.compose else ""
+    more = f"{s.rollout.num_prompts * states} more completions in a step that asks for them"
+    return f"; replies after {states} states by {own.states_from or 'itself'}, {more}" if own.compose else ""
 
 
 def plan_lines(

@@ -1,5 +1,4 @@
 """What is right for a question reaches neither the groups that a report breaks results down by nor the baselines' answer to it."""
-import json
 import os
 import random
 from collections import Counter

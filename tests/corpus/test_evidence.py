@@ -207,7 +207,7 @@ def test_ties_cost_no_more_rows_than_they_must(seed):
         mine = np.flatnonzero(rows.user == user)
         times = Counter(rows.time[mine].tolist())
         most = min(len(mine) // 2, 6)
-        whole, first = 0, min(times)
+        whole = 0
         for t in sorted(times):
             if whole + times[t] > most: break
             whole += times[t]
