@@ -3668,6 +3668,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'humanlm/sdpo/users.py'),
                                     'humanlm.sdpo.users.drawn': ('sdpo/users.html#drawn', 'humanlm/sdpo/users.py'),
                                     'humanlm.sdpo.users.make_user': ('sdpo/users.html#make_user', 'humanlm/sdpo/users.py'),
+                                    'humanlm.sdpo.users.make_users': ('sdpo/users.html#make_users', 'humanlm/sdpo/users.py'),
                                     'humanlm.sdpo.users.persona_question': ('sdpo/users.html#persona_question', 'humanlm/sdpo/users.py'),
                                     'humanlm.sdpo.users.quoted': ('sdpo/users.html#quoted', 'humanlm/sdpo/users.py'),
                                     'humanlm.sdpo.users.style_question': ('sdpo/users.html#style_question', 'humanlm/sdpo/users.py'),

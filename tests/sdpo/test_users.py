@@ -20,7 +20,8 @@ from humanlm.models.cache import DiskCache
 from humanlm.models.client import KINDS, STOPS, AnthropicClient, Ledger, Limits, LLMError, ScriptedClient, price, token_estimate
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
-    CONTROLS, MAX_FOLLOWUP, ControlUser, Exchange, MixedUser, PersonaUser, Reaction, RuleUser, StyleUser, UserConfig, drawn, make_user, style_question, user_cost, user_plan,
+    CONTROLS, MAX_FOLLOWUP, ControlUser, Exchange, MixedUser, PersonaUser, Reaction, RuleUser, StyleUser, UserConfig, all_users, drawn, make_user, style_question,
+    user_cost, user_plan,
 )
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -85,6 +86,7 @@ def test_a_mixture_gives_each_exchange_to_one_user_in_proportion():
     shares = Counter(reaction.user for reaction in found)
     assert abs(shares["rule/short"] - 500) < 60 and abs(shares["rule/thanks"] - 250) < 50 and len(shares) == 3
     alone = [run_sync(mixed.users[mixed.who(e)]([e]))[0] for e in many(1000)]
+    assert [mixed.who(e) for e in many(99)] == [mixed.who(e._replace(reply="Hey, which one?")) for e in many(99)]
     assert found == alone and mixed.name == "rule/short+rule/thanks+rule/casual" and run_sync(mixed([])) == []
 
 
@@ -309,7 +311,9 @@ def test_a_curriculum_changes_at_its_steps_and_ends_with_the_last_taste():
     assert UserConfig("rule/short").at(999) == "short" and UserConfig("scripted/echo", style="poetic").at(5) == "poetic"
     assert make_user(flip, step=4).name == "rule/formal+rule/short"
     asked = UserConfig("scripted/echo", tastes=["no_emojis", "poetic"], steps_each=16)
-    assert make_user(asked, step=16).name == "scripted/echo as poetic"
+    users = all_users(asked, Ledger())
+    assert [user.name for user in users.values()] == ["scripted/echo as no_emojis", "scripted/echo as poetic"] and list(users) == asked.tastes
+    assert users["poetic"].client is users["no_emojis"].client and users[asked.at(16)] is users["poetic"]
 
 
 def test_settings_are_read_from_a_file_and_the_command_line(tmp_path):
