@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'MAX_FOLLOWUP', 'STYLE_SYSTEM', 'STYLE_USER', 'Exchange', 'Reaction', 'FollowupUser',
            'drawn', 'RuleUser', 'ControlUser', 'MixedUser', 'without_middle', 'quoted', 'turns', 'AskedUser',
-           'style_question', 'StyleUser', 'persona_question', 'PersonaUser', 'UserConfig', 'make_users', 'make_user',
+           'style_question', 'StyleUser', 'persona_question', 'PersonaUser', 'UserConfig', 'all_users', 'make_user',
            'user_cost', 'user_plan']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
@@ -329,8 +329,8 @@ class UserConfig(ChatConfig):
         for name in (name for names in self.sequence for name in names.split("+")):
             yield name in known, f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}"
 
-# %% ../../nbs/sdpo/04_users.ipynb #make_users
-def make_users(
+# %% ../../nbs/sdpo/04_users.ipynb #all_users
+def all_users(
     config: UserConfig,
     ledger: Ledger | None = None,  # that calls are entered in
 ) -> dict[str, FollowupUser]:  # one for each name that `config.at` gives
@@ -352,7 +352,7 @@ def make_user(
     step: int = 0,                 # of training, for tastes that follow each other
 ) -> FollowupUser:
     "Make the user of one update"
-    return make_users(config, ledger)[config.at(step)]
+    return all_users(config, ledger)[config.at(step)]
 
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
 def user_cost(
