@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['score_style', 'score_mark', 'score_grid', 'JudgedBatch', 'score_figure', 'cut', 'example_html', 'push', 'group_html',
-           'spread', 'TrajectoryViewer']
+           'spread', 'TrajectoryViewer', 'visible', 'token_boxes', 'step_html']
 
 # %% ../../nbs/data/08_viz.ipynb #import-math-from-collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -294,3 +294,53 @@ class TrajectoryViewer:
             menu.observe(refresh, "value")
         refresh()
         return ipywidgets.VBox([ipywidgets.HBox(menus), page])
+
+# %% ../../nbs/data/08_viz.ipynb #token_boxes
+def visible(token: str) -> str:
+    "Make spaces, line breaks and control characters of a token visible"
+    named = token.replace(" ", "·").replace("\n", "↵").replace("\t", "⇥")
+    return "".join(c if c.isprintable() else "\ufffd" for c in named) or "∅"
+
+
+def _box(text, value, most, note=""):
+    strong = 0 if math.isnan(value) else min(1.0, abs(value) / most) * 0.75
+    colour = _HATCH if math.isnan(value) else f"rgba({'33,102,172' if value > 0 else '178,24,43'},{strong:.2f})"
+    return tag("span", text, title=note, style=f"background:{colour};border-radius:3px;padding:1px 2px;margin:1px")
+
+
+def token_boxes(
+    tokens: Sequence[str],  # T texts, never trusted
+    values: Sequence[float],  # T; nan = none
+    most: float,  # the size that gets the strongest colour
+    notes: Sequence[str] = (),  # T, shown under the pointer
+) -> Html:
+    "Show tokens as boxes coloured by a number with a sign, with a legend"
+    shown = (_box(visible(token), value, most, note) + (tag("br") if "\n" in token else "")
+             for token, value, note in zip(tokens, values, notes or map("{:+.3f}".format, values), strict=True))
+    legend = (_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most))
+    return tag("div", *shown, style="font:13px/2 monospace;overflow-wrap:anywhere") + tag("div", tag("small", *legend), style="margin-top:4px")
+
+# %% ../../nbs/data/08_viz.ipynb #step_html
+def step_html(
+    trajectories: Sequence[Trajectory],  # of a run, with `signals`
+    decode: Callable[[list[int]], str],  # ids → text, called with one id at a time
+    step: int | None = None,  # None: the last
+    name: str = "",  # of the signal; empty: the first that is there
+    limit: int = 8,  # samples shown
+) -> Html:
+    "Show the tokens of a training step by one of their signals"
+    kept = [t for t in trajectories if t.signals]
+    if not kept: return tag("p", "No signals: the method of this run kept none.")
+    step = check_name(max(t.step for t in kept) if step is None else step, {t.step for t in kept}, "step")
+    chosen = [t for t in kept if t.step == step]
+    name = check_name(name or next(iter(chosen[0].signals)), chosen[0].signals, "signal")
+    most = max((abs(a) for t in chosen for a in t.signals.get(name, []) if not math.isnan(a)), default=0.0) or 1.0
+
+    def shown(t):
+        missing = [math.nan] * len(t.completion_ids)
+        pushes = t.advantage if isinstance(t.advantage, (list, tuple)) else missing
+        values = t.signals.get(name, missing)
+        notes = [f"{name} {a:+.3f}, advantage {push:+.3f}" for a, push in zip(values, pushes)]
+        return tag("small", f"{shorten(t.id, 60)} · {name}") + token_boxes([decode([i]) for i in t.completion_ids], values, most, notes)
+
+    return tag("p", f"step {step} · {len(chosen)} samples") + Html().join(map(shown, chosen[:limit]))

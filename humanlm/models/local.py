@@ -11,6 +11,7 @@ __all__ = ['SPEAKER', 'LOCAL_LIMITS', 'POOLINGS', 'MINILM', 'MINILM_SHA256', 'Ba
 import asyncio, hashlib, json, threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
@@ -21,7 +22,7 @@ import numpy as np
 
 from ..core.basics import HumanLMError, shorten
 from .client import ChatReply, ChatRequest, Client, Limits, LLMError, PerLoop, Usage
-from .weights import LoadedModel, ModelError, generate, load_encoder, load_model, render, render_target
+from .weights import LoadedModel, ModelError, generate, load_encoder, load_model, render, render_target, token_logps
 
 # %% ../../nbs/models/05_local.ipynb #Batches
 class Batches:
@@ -204,6 +205,16 @@ class HFClient(LocalClient):
             done |= zip(places, generate(*self.loaded, [a.prompt_ids for a in asked], caps, stops, *options, own, self.batch_size))
         answers = ((done[i].text, done[i].finish, len(done[i].ids)) for i in range(len(rows)))
         return [local_reply(asked, list(islice(answers, asked.request.n))) for asked in batch]
+
+    def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
+        "Compute the log-probability of each of several whole answers to a request, its end token included"
+        import torch
+        sent = self._sent(request, self.name)[0]
+        ids, options = self.prompt_ids(sent), [render_target(self.tokenizer, answer) for answer in answers]
+        if problem := request_problem(replace(sent, max_tokens=max(map(len, options))), len(ids), self.room):
+            raise LLMError("bad request", f"{self.name}: {problem}")
+        with self._lock, torch.inference_mode():
+            return token_logps(self.loaded.model.eval(), [ids] * len(options), options).logps.sum(1).tolist()
 
 # %% ../../nbs/models/05_local.ipynb #_TRAIN
 _TRAIN = "Next: pip install 'humanlm[train]'."

@@ -394,8 +394,11 @@ class Method(NamedTuple):
     advantage: Advantage
     reward: Reward | None = None # None = nothing is scored
     memory: Memory | None = None # None = nothing is kept
-    loss: Callable[[Any, dict], Any] | None = None # (model, tensors by name, [B, ...]) → what is added to the loss
+    loss: Callable[[Any, dict], Any] | None = None # (model, tensors by name, [B, ...]) → what is added to the loss; or that and numbers to log
     metrics: Callable[[Batch], dict[str, float]] | None = None # of a batch with its advantages: name → number to log
+    signal: Callable[[Any, dict], Any] | None = None # (log-probabilities of the training pass [B, T], tensors by name) → advantages [B, T] in place
+                                                     # of those before it; or that and numbers to log
+    alone: bool = False # whether `loss` is all there is: the pass over the tokens that advantages need is left out
 
 # %% ../../nbs/training/02_rollout.ipynb #ESTIMATORS
 ESTIMATORS = ("group", "centred", "leave-one-out")

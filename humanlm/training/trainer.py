@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COUNTS', 'TrainerError', 'default_options', 'check_cycle', 'check_option', 'trainer_args', 'MethodTrainer',
            'reference_by_copy', 'Following', 'named', 'joint_draws', 'TrainerPolicy', 'random_state',
-           'set_random_state', 'progress_kept', 'logged_tokens', 'TokenBudget', 'is_spent', 'keep_audit', 'AuditLog',
-           'is_whole', 'latest_checkpoint']
+           'set_random_state', 'progress_kept', 'positions_from', 'logged_tokens', 'TokenBudget', 'is_spent',
+           'keep_audit', 'AuditLog', 'is_whole', 'latest_checkpoint']
 
 # %% ../../nbs/training/04_trainer.ipynb #import-json-import-math
 import copy
@@ -141,6 +141,7 @@ class MethodTrainer(GRPOTrainer):
     ):
         self.method, self.rows, self.records, self.measure = method, rows, records and Path(records), measure
         self.trajectories: list[Trajectory] = []
+        self.under_way: dict[str, torch.Tensor] | None = None  # what is being trained on, until its log-probabilities are known
         numbers = Dataset.from_dict({"prompt": [row["row_id"] for row in rows], "row": range(len(rows))})
         parts = dict(zip(method.reward.names, method.reward.weights, strict=True)) if method.reward else {"none": 1.0}
         with reference_by_copy(model):
@@ -405,12 +406,52 @@ def token_weights(self: MethodTrainer, inputs: dict[str, torch.Tensor]) -> torch
 
 @patch
 def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    "Add the method's own loss to TRL's"
-    loss = super(MethodTrainer, self)._compute_loss(model, inputs)
-    if not self.method.loss:
-        return loss
-    with self.accelerator.autocast():
-        return loss + self.method.loss(model, inputs | {"weights": self.token_weights(inputs)})
+    "Take TRL's loss with the method's advantages, add the method's own; or take that alone"
+    method, loss = self.method, 0.0
+    if not method.alone:
+        self.under_way = inputs
+        loss = super(MethodTrainer, self)._compute_loss(model, inputs)
+    if method.loss:
+        with self.accelerator.autocast():
+            loss = loss + self.noted(method.loss(model, inputs | {"weights": self.token_weights(inputs)}))
+    return loss
+
+
+@patch
+def _get_per_token_logps_and_entropies(self: MethodTrainer, model, input_ids, attention_mask, *rest, **options) -> tuple:
+    "Compute log-probabilities as TRL does; where the method makes its advantages of them, with positions that skip the padding, and make them"
+    inputs, self.under_way = self.under_way, None
+    if inputs is None or not self.method.signal:
+        return super(MethodTrainer, self)._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *rest, **options)
+    with positions_from(model, attention_mask):
+        found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *rest, **options)
+    sampled = inputs.get("old_per_token_logps")
+    inputs["advantages"] = self.noted(self.method.signal(found[0].detach() if sampled is None else sampled, inputs))
+    return found
+
+
+@contextmanager
+def positions_from(
+    model,
+    mask: torch.Tensor,  # [B, P + T], 0 over padding
+) -> Iterator[None]:
+    "Let a model number the tokens of each row from its first one, for a pass over whole rows"
+    places = (mask.long().cumsum(-1) - 1).clamp(min=0)
+    hook = model.register_forward_pre_hook(lambda _, args, given: (args, {"position_ids": places, **given}), with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@patch
+def noted(self: MethodTrainer, found: Any) -> torch.Tensor:
+    "Log the numbers that come with a tensor, as means over processes; the tensor"
+    tensor, numbers = found if isinstance(found, tuple) else (found, {})
+    for name, value in numbers.items():
+        every = self.accelerator.gather(torch.as_tensor(value, dtype=torch.float32, device=tensor.device).reshape(1))
+        self._metrics["train"][name].append(every.nanmean().item())
+    return tensor
 
 # %% ../../nbs/training/04_trainer.ipynb #evaluate
 @patch
