@@ -48,7 +48,8 @@ def read_prompts(
         if key in seen: skipped["the same prompt again"] += 1
         else: found.append(AskedPrompt(f"{row.get('id', '')}#{n}".lstrip("#"), messages, str(row.get("conversation_id") or "")))
         seen.add(key)
-    if not found: raise DataError(f"{path} holds no prompt that can be asked. Left out: {dict(skipped) or 'nothing'}. Give rows with prompt or messages.")
+    if not found:
+        raise DataError(f"{path} holds no prompt that can be asked. Left out: {dict(skipped) or 'nothing'}. Give rows with prompt or messages.")
     chosen = sorted(random.Random(seed).sample(range(len(found)), min(limit or len(found), len(found))))
     return [found[i] for i in chosen], skipped
 
