@@ -60,7 +60,7 @@ def measures(
     found, lists, n = {name: len(pattern.findall(plain)) for name, pattern in _FOUND.items()}, _LIST_LINE.findall(plain), max(1, len(words))
     marks = sum(not c.isalnum() and not c.isspace() for c in _EMOJI.sub("", plain))
     return {name: float(value) for name, value in {
-        **found, "words": len(words), "sentences": len(sentences), "paragraphs": len(blocks),
+        **found, "words": len(words), "distinct_words": len(set(words)) / n, "sentences": len(sentences), "paragraphs": len(blocks),
         "first_words": len(_WORD.findall(blocks[0])) if blocks else 0,  # of the first paragraph
         "long_words": sum(len(word) >= 8 for word in words) / n, "punctuation": marks / n, "clauses": len(_CLAUSE.findall(plain)) / n,
         "list_lines": len(lists), "list_share": len(lists) / max(1, len(lines)), "nested_lines": sum(len(indent) >= 2 for indent in lists),

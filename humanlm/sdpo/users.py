@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'MAX_FOLLOWUP', 'STYLE_SYSTEM', 'STYLE_USER', 'Exchange', 'Reaction', 'FollowupUser',
            'drawn', 'RuleUser', 'ControlUser', 'MixedUser', 'without_middle', 'quoted', 'turns', 'AskedUser',
-           'style_question', 'StyleUser', 'persona_question', 'PersonaUser', 'UserConfig', 'make_user', 'user_cost',
-           'user_plan']
+           'style_question', 'StyleUser', 'persona_question', 'PersonaUser', 'UserConfig', 'all_users', 'make_user',
+           'user_cost', 'user_plan']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
@@ -118,7 +118,7 @@ class MixedUser:
 
     def who(self, exchange: Exchange) -> int:
         "Say which of the users an exchange belongs to"
-        point, last = drawn(exchange, "who") * sum(self.weights), len(self.users) - 1
+        point, last = drawn(exchange._replace(reply=""), "who") * sum(self.weights), len(self.users) - 1
         return next((i for i in range(last) if point < sum(self.weights[:i + 1])), last)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
@@ -329,20 +329,30 @@ class UserConfig(ChatConfig):
         for name in (name for names in self.sequence for name in names.split("+")):
             yield name in known, f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}"
 
-# %% ../../nbs/sdpo/04_users.ipynb #make_user
+# %% ../../nbs/sdpo/04_users.ipynb #all_users
+def all_users(
+    config: UserConfig,
+    ledger: Ledger | None = None,  # that calls are entered in
+) -> dict[str, FollowupUser]:  # one for each name that `config.at` gives
+    "Make the users of all tastes, who share one client; `LLMError` says what is missing, such as a key"
+    asked = {"max_chars": config.max_chars, "max_tokens": config.max_tokens, "temperature": config.temperature}
+    client = None if config.is_rule(config.model) else config.client(config.model, ledger)
+
+    def one(name: str) -> FollowupUser:
+        if client is None: return ControlUser(name) if name in CONTROLS else RuleUser(name)
+        return PersonaUser(config.persona, client, **asked) if config.is_simulator else StyleUser(name, client, **asked)
+
+    def together(names: list[str]) -> FollowupUser: return one(names[0]) if len(names) == 1 else MixedUser([one(name) for name in names])
+    return {taste: together([taste] if config.is_simulator else taste.split("+")) for taste in config.sequence}
+
+
 def make_user(
     config: UserConfig,
     ledger: Ledger | None = None,  # that calls are entered in
     step: int = 0,                 # of training, for tastes that follow each other
 ) -> FollowupUser:
-    "Make the user of an update; `LLMError` says what is missing, such as a key"
-    asked = {"max_chars": config.max_chars, "max_tokens": config.max_tokens, "temperature": config.temperature}
-    names = config.at(step).split("+")
-    if config.is_rule(config.model): users = [ControlUser(name) if name in CONTROLS else RuleUser(name) for name in names]
-    else:
-        client = config.client(config.model, ledger)
-        users = [PersonaUser(config.persona, client, **asked)] if config.is_simulator else [StyleUser(name, client, **asked) for name in names]
-    return users[0] if len(users) == 1 else MixedUser(users)
+    "Make the user of one update"
+    return all_users(config, ledger)[config.at(step)]
 
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
 def user_cost(
