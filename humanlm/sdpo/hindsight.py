@@ -91,6 +91,7 @@ class Interaction:
     timestamp: str = ""
     split: str = ""
     filters: tuple[str, ...] = ()  # what was left out, or changed, on the way
+    learned: dict = field(default_factory=dict) # of a live chat: what the update did, such as the mean signal
     schema_version: int = 1
 
     def __post_init__(self):
