@@ -77,7 +77,7 @@ class TraitJudge:
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #words
 VERDICTS = {"A": "a", "B": "b", "C": "tie"}
-SCHEMA = {"type": "object", "properties": {"reason": {"type": "string"}, "verdict": {"enum": list(VERDICTS)}},
+SCHEMA = {"type": "object", "properties": {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": list(VERDICTS)}},
           "required": ["reason", "verdict"], "additionalProperties": False}
 INSTRUCTIONS = """You decide for one user which of two replies to the same conversation they would rather read. \
 Look at the way a reply is written and at nothing else: its tone, wording, length, layout, and what it does with the conversation. \

@@ -1,12 +1,14 @@
 """Decisions about pairs, counted: hand-made lists against other implementations, and what may stand in a pair."""
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import binomtest
 
-from humanlm.core.basics import DataError, run_sync
+from humanlm.core.basics import DataError, read_jsonl, run_sync
 from humanlm.evaluation.contests import (
     Contest, Pair, PairVerdict, as_pairs, both_orders, compare, content_words, gain, kept_share, settled, win_rate, win_table,
 )
@@ -107,3 +109,17 @@ def test_content_is_words_that_name_something():
     assert kept_share("A dog in my house", "The dog's house and the dogs") > 0 and math.isnan(kept_share("dog", "and so it is"))
     assert kept_share("", "a house") == 0 and kept_share("house " * 300_000, "a house by the sea") == 0.5
     assert content_words("3 gr\u00fcne H\u00e4user \U0001f600 <b>x</b>") >= {"3"} and content_words("") == set()
+
+
+@pytest.mark.skipif("HUMANLM_DATA" not in os.environ, reason="HUMANLM_DATA is not set")
+def test_content_tells_a_shorter_reply_from_one_about_something_else():
+    "Real dialogues about writing: the first half of a reply, and the reply of somebody else's dialogue, against the whole reply"
+    rows = read_jsonl(Path(os.environ["HUMANLM_DATA"]) / "user_dialogues" / "human_writing.jsonl")
+    turns = [(row["id"], row["messages"][:i], m["content"]) for row in rows for i, m in enumerate(row["messages"])
+             if i and m["role"] == "assistant" and m["content"].strip() and row["messages"][i - 1]["role"] == "user" and row["messages"][i - 1]["content"].strip()]
+    clusters, prompts, whole = zip(*turns)
+    other = [next(text for id, _, text in turns[i:] + turns if id != clusters[i]) for i in range(len(turns))]
+    replies = {"half": [text[:len(text) // 2] for text in whole], "other": other}
+    half, away = (win_rate(c, resamples=500) for c in run_sync(compare(prompts, replies, whole, [Longer()], clusters=clusters)))
+    assert half.rate.value == 0 and half.longer.high < 0 and half.kept.low > 0.4
+    assert away.kept.high < half.kept.low and away.on_topic.high < half.on_topic.low < 0
