@@ -10,8 +10,8 @@ import torch
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.weights import ModelConfig, load_model, make_model
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveWidget, chat_command, converse, signal_text, spoken_plainly
-from humanlm.sdpo.method import SDPOConfig, signals
+from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveSignal, LiveWidget, chat_command, converse, signal_text, spoken_plainly
+from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
 from pages import HOSTILE, read
 import warm
@@ -27,8 +27,8 @@ SAID = ["Hello there", "Shorter, please", "Tell me more", "Tea and bread"]
 def chat(tmp_path): return new_chat(tmp_path)
 
 
-def new_chat(folder=None, saved=(), loaded=None, sdpo=SDPOConfig(), **config):
-    return LiveChat(loaded or make_model(SMALL, TEXTS), replace(QUICK, **config), sdpo=sdpo, folder=folder, saved=saved)
+def new_chat(folder=None, saved=(), loaded=None, sdpo=LiveSignal(), start=None, **config):
+    return LiveChat(loaded or make_model(SMALL, TEXTS), replace(QUICK, **config), sdpo=sdpo, folder=folder, saved=saved, start=start)
 
 
 def weights(chat): return [p.detach().clone() for p in chat.loaded.model.parameters()]
@@ -106,7 +106,7 @@ def test_an_answer_of_an_end_token_alone_teaches_nothing(chat):
 
 @pytest.mark.parametrize("form", ["sampled", "topk", "full"])
 def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
-    chat = new_chat(sdpo=SDPOConfig(form), steps=2)
+    chat = new_chat(sdpo=LiveSignal(form), steps=2)
     chat.say(SAID[0])
     before = [p.detach().clone() for p in chat.loaded.model.parameters()]
     asked = replace(chat.pending, followup=Followup(SAID[1]))
@@ -116,9 +116,9 @@ def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
     assert lesson.interaction.learned["signal"] == pytest.approx(sum(expected) / len(expected), abs=1e-5) and lesson.interaction.learned["steps"] == 2
 
 
-@pytest.mark.parametrize("wrong", [SDPOConfig(teacher="ema"), SDPOConfig(contrast="shuffled"), SDPOConfig(kl=0.1)])
+@pytest.mark.parametrize("wrong", [{"teacher": "ema"}, {"contrast": "shuffled"}, {"kl": 0.1}])
 def test_what_a_chat_cannot_keep_is_refused(wrong):
-    with pytest.raises(ConfigError, match="a chat"): new_chat(sdpo=wrong)
+    with pytest.raises(ConfigError, match="a chat"): LiveSignal(**wrong)
 
 
 # ---- back
@@ -165,15 +165,16 @@ def test_what_interrupts_a_lesson_leaves_the_weights_as_they_were(chat):
 
 # ---- on disk
 
-@pytest.mark.parametrize("every", [1, 2, 10])
-def test_a_killed_chat_goes_on_as_if_nothing_had_happened(tmp_path, every):
-    chat = new_chat(tmp_path, save_every=every)
+@pytest.mark.parametrize("every, teacher", [(1, "live"), (2, "live"), (10, "live"), (2, "frozen"), (2, "trust")])
+def test_a_killed_chat_goes_on_as_if_nothing_had_happened(tmp_path, every, teacher):
+    sdpo = LiveSignal(teacher=teacher)
+    chat = new_chat(tmp_path, save_every=every, sdpo=sdpo)
     for text in SAID: chat.say(text)
     chat.undo()  # then the process is killed
     place = tmp_path / SAVED
     held = json.loads((place / "live.json").read_text())["learned"] if place.exists() else []
-    assert len(held) == {1: 2, 2: 1, 10: 0}[every] or held == chat.learned[:len(held)]
-    again = new_chat(tmp_path, held, load_model(place, "own") if held else None, save_every=every)
+    assert len(held) == {1: 2, 2: 2, 10: 0}[every] and held == chat.learned[:len(held)]
+    again = new_chat(tmp_path, held, load_model(place, "own") if held else None, sdpo, make_model(SMALL, TEXTS), save_every=every)
     assert same(weights(again), weights(chat)) and same(numbers(again), numbers(chat))
     assert again.messages[-3:] == chat.messages[-3:] and again.pending == chat.pending
     assert again.say("More").answer == chat.say("More").answer and same(weights(again), weights(chat))
