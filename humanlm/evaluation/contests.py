@@ -177,11 +177,13 @@ def win_table(
     rates: Sequence[WinRate],
 ) -> Table:
     "Show win rates with all that belongs beside them"
-    def told(i, form=".2f"): return "–" if math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+    def told(i, form=".2f"):
+        return "–" if math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"
+
     heads = ["candidate", "against", "judge", "won / tied / lost", "no verdict", "win rate, ties half", "without ties", "decided",
              "same both ways", "words more", "kept", "on topic"]
-    rows = [[table_cell(r.candidate, 40), table_cell(r.against, 40), table_cell(r.judge, 40), f"{r.wins} / {r.ties} / {r.losses}", r.none, told(r.rate),
-             told(r.decided), number_text(r.coverage), number_text(r.consistent.value), told(r.longer, "+.1f"), told(r.kept), told(r.on_topic, "+.2f")] for r in rates]
+    rows = [[*(table_cell(name, 60) for name in r[:3]), f"{r.wins} / {r.ties} / {r.losses}", r.none, told(r.rate), told(r.decided), number_text(r.coverage),
+             number_text(r.consistent.value), told(r.longer, "+.1f"), told(r.kept), told(r.on_topic, "+.2f")] for r in rates]
     return Table(heads, rows, "lllr")
 
 # %% ../../nbs/evaluation/05_contests.ipynb #gain
@@ -213,7 +215,8 @@ def as_pairs(
 ) -> list[Pair]:
     "Put replies to the same prompts side by side"
     sizes = {len(side) for side in (prompts, replies, others, ids, clusters) if side is not None}
-    if len(sizes) > 1: raise DataError(f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to compare them with. Give one for each prompt.")
+    if len(sizes) > 1:
+        raise DataError(f"{len(prompts)} prompts, {len(replies)} replies and {len(others)} to compare them with. Give one for each prompt.")
     ids, clusters = ids or list(map(str, range(len(prompts)))), clusters or [""] * len(prompts)
     return [Pair(*found) for found in zip(ids, prompts, replies, others, clusters, strict=True)]
 

@@ -6,14 +6,14 @@
 __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 'CONTRACT_FILES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
            'render_target', 'end_id', 'end_ids', 'show_prompt', 'continuation', 'FittedPrompt', 'fit_prompt',
-           'TokenLogps', 'token_logps', 'cut_completion', 'generate', 'LoadedModel', 'save_model', 'has_adapter',
-           'locate', 'adapter_base', 'load_tokenizer', 'load_model', 'load_encoder', 'add_adapter', 'contract_files',
-           'merge_adapter', 'make_model']
+           'TokenLogps', 'CompletionStates', 'completion_states', 'token_logps', 'cut_completion', 'generate',
+           'LoadedModel', 'save_model', 'has_adapter', 'locate', 'adapter_base', 'load_tokenizer', 'load_model',
+           'load_encoder', 'add_adapter', 'contract_files', 'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_weights.ipynb #import-json-os-re
 import json, os, re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -474,32 +474,52 @@ def _chosen(logits, ids, temperature):
     return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
 
 
-def _in_pieces(head, states, ids, temperature):
-    "Compute the log-probabilities [n] of `ids` from the states [n, H] before them"
+def _in_pieces(known, temperature):
+    "Compute the log-probabilities [N] of the tokens from the states before them"
     import torch
     from torch.utils.checkpoint import checkpoint
-    size, kept = max(1, _LOGITS // head.weight.shape[0]), torch.is_grad_enabled()
-    def piece(s, i): return _chosen(head(s), i, temperature)
-    pairs = zip(states.split(size), ids.split(size))
+    kept, pairs = torch.is_grad_enabled(), zip(known.states.split(known.chunk), known.ids.split(known.chunk))
+    def piece(s, i): return _chosen(known.head(s), i, temperature)
     return torch.cat([checkpoint(piece, s, i, use_reentrant=False) if kept else piece(s, i) for s, i in pairs])
 
-# %% ../../nbs/models/04_weights.ipynb #_logps
-def _logps(model, prompts, completions, temperature):
-    "Compute one batch of `token_logps`"
+# %% ../../nbs/models/04_weights.ipynb #CompletionStates
+class CompletionStates(NamedTuple):
+    "What a model holds before each of N completion tokens, not yet turned into logits"
+    head: Callable         # makes logits [n, V] of states [n, H]
+    states: "torch.Tensor"   # [N, H], row by row
+    ids: "torch.Tensor"      # [N], the tokens that were written
+    mask: "torch.Tensor"     # [B, T] bool, N times True: where they stand
+
+    @property
+    def chunk(self) -> int:
+        "How many positions may have their logits in memory at once"
+        return max(1, _LOGITS // getattr(self.head, "weight", self.states.T).shape[0])
+
+
+def _last_states(model, net, base, asked):
+    "Run a model, wrapped or not, and give what comes out of its last layer, [b, S, H]"
+    if model is net: return base(**asked).last_hidden_state
+    heard = []
+    handle = base.register_forward_hook(lambda _, inputs, output: heard.append(output.last_hidden_state))
+    try: model(**asked, logits_to_keep=1)
+    finally: handle.remove()
+    return heard[0]
+
+
+def _states(model, prompts, completions):
+    "Compute one batch of `completion_states`"
     import torch
+    net = model if hasattr(model, "config") else model.module
     p_ids, p_mask = _pad(prompts, left=True)
     c_ids, c_mask = _pad(completions, left=False)
-    ids, mask, T = torch.cat([p_ids, c_ids], 1).to(model.device), torch.cat([p_mask, c_mask], 1).to(model.device), c_ids.shape[1]
+    ids, mask, T = torch.cat([p_ids, c_ids], 1).to(net.device), torch.cat([p_mask, c_mask], 1).to(net.device), c_ids.shape[1]
     asked = {"input_ids": ids, "attention_mask": mask.long(), "position_ids": _positions(mask), "use_cache": False}
-    inside, parts = mask[:, mask.shape[1] - T:], _head(model)
-    written, found = ids[:, ids.shape[1] - T:][inside], torch.zeros(inside.shape, device=model.device)
-    if parts:
-        states = parts[0](**asked).last_hidden_state[:, -T - 1:-1][inside]
-        found[inside] = _in_pieces(parts[1], states, written, temperature)
-    else: found[inside] = _chosen(model(**asked, logits_to_keep=T + 1).logits[:, -T - 1:-1][inside], written, temperature)
-    return found
+    inside, parts = mask[:, mask.shape[1] - T:], _head(net)
+    head, states = (parts[1], _last_states(model if torch.is_grad_enabled() else net, net, parts[0], asked)) if parts else (
+        torch.nn.Identity(), model(**asked, logits_to_keep=T + 1).logits)
+    return CompletionStates(head, states[:, -T - 1:-1][inside], ids[:, ids.shape[1] - T:][inside], inside)
 
-
+# %% ../../nbs/models/04_weights.ipynb #_by_length
 def _by_length(lengths, most):
     "Put rows of like length into batches of at most `most` tokens, padding included; give lists of row numbers"
     batches = [[]]
@@ -507,6 +527,24 @@ def _by_length(lengths, most):
         if batches[-1] and (len(batches[-1]) + 1) * lengths[i] > most: batches.append([])
         batches[-1].append(i)
     return batches
+
+# %% ../../nbs/models/04_weights.ipynb #completion_states
+def completion_states(
+    model: "PreTrainedModel",  # or what `accelerate` wraps around it
+    prompt_ids: Sequence[Sequence[int]],     # B prompts
+    completion_ids: Sequence[Sequence[int]], # B completions of at least one token
+    batch_tokens: int = _TOKENS, # tokens that go through the model at once, padding included; with gradients, all do
+) -> CompletionStates:
+    "Compute the state before each completion token; its logits are `head(states)`"
+    import torch
+    if torch.is_grad_enabled(): return _states(model, prompt_ids, completion_ids)
+    mask, found = _pad(completion_ids, left=False)[1], []
+    place = mask.flatten().cumsum(0).view(mask.shape) - 1
+    batches = _by_length([len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)], batch_tokens)
+    for rows in batches: found.append(_states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows]))
+    order = torch.cat([place[rows][mask[rows]] for rows in batches]).argsort().to(found[0].ids.device)
+    states, ids = (torch.cat([getattr(batch, name) for batch in found])[order] for name in ("states", "ids"))
+    return CompletionStates(found[0].head, states, ids, mask.to(ids.device))
 
 # %% ../../nbs/models/04_weights.ipynb #token_logps
 def token_logps(
@@ -524,8 +562,9 @@ def token_logps(
     mask = _pad(completion_ids, left=False)[1].to(model.device)
     logps = torch.zeros(mask.shape, device=model.device)
     for rows in _by_length(lengths, batch_tokens) if mask.numel() else ():
-        found = _logps(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows], temperature)
-        logps[torch.tensor(rows, device=model.device)[:, None], torch.arange(found.shape[1], device=model.device)] = found
+        known = _states(model, [prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
+        row, column = known.mask.nonzero(as_tuple=True)
+        logps[torch.tensor(rows, device=model.device)[row], column] = _in_pieces(known, temperature)
     return TokenLogps(logps, mask)
 
 # %% ../../nbs/models/04_weights.ipynb #_text

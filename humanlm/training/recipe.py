@@ -111,6 +111,7 @@ def _missing(recipe: Recipe, method: str, what: str) -> ConfigError:
 RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
     "parser": "humanlm.social.recipe:recipe",
+    "sdpo": "humanlm.sdpo.recipe:recipe",
 }
 
 

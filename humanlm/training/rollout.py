@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -541,7 +542,11 @@ class ModelPolicy:
         import torch
         from humanlm.models.weights import token_logps
         temperature = self.temperature if temperature is None else temperature
-        with torch.no_grad(): return token_logps(self.model, prompt_ids, completion_ids, temperature).logps
+        with torch.no_grad(), self.computing(): return token_logps(self.model, prompt_ids, completion_ids, temperature).logps
+
+    def computing(self) -> Any:
+        "Give the context in which models compute: here, as they are"
+        return nullcontext()
 
     def everywhere(self, count: int) -> int:
         "Give the number back: outside of training a model works alone"

@@ -281,10 +281,9 @@ class TrainerPolicy(ModelPolicy):
             return found
         return found._replace(logps=self.token_logps([found.prompt_ids], [found.ids])[0].tolist())
 
-    def token_logps(self, *asked, **options) -> torch.Tensor:
-        "Compute the log-probabilities of given completions in the number format of training"
-        with self.trainer.accelerator.autocast():
-            return super().token_logps(*asked, **options)
+    def computing(self) -> Any:
+        "Give the context of the number format of training"
+        return self.trainer.accelerator.autocast()
 
     def everywhere(self, count: int) -> int:
         "Add up a number over the processes"

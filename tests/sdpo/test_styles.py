@@ -97,6 +97,11 @@ def test_tastes_see_the_traits_of_the_toy_world(wish):
     assert share_pleased(wish) > 0.9 and share_pleased(taste.opposite) < 0.05
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n\t\u2003"])
+def test_an_empty_text_has_no_score(blank):
+    assert all(math.isnan(score) for score in [*(taste.score(blank) for taste in TASTES.values()), *(style_score(key, blank) for key in STYLES)])
+
+
 def test_a_neutral_reply_pleases_neither_register():
     assert [TASTES[name].score("The kettle is on the shelf.") for name in ("casual", "formal")] == [0, 0]
 

@@ -44,6 +44,11 @@ def test_a_rule_complains_below_half_and_praises_from_there_on(taste):
     assert {taste.score(text) >= 0.5 for text in texts} == {True, False}
 
 
+def test_half_is_praised():
+    half = Exchange(ASKED, "word " * 24)
+    assert TASTES["short"].score(half.reply) == 0.5 and RuleUser("short").says(half).text in TASTES["short"].praises
+
+
 def test_phrases_depend_on_content_and_seed_and_on_nothing_else():
     user = RuleUser("short")
     assert run_sync(user(many(50))) == run_sync(RuleUser("short")(many(50))) == [user.says(e) for e in many(50)]

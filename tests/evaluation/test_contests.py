@@ -1,0 +1,125 @@
+"""Decisions about pairs, counted: hand-made lists against other implementations, and what may stand in a pair."""
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from scipy.stats import binomtest
+
+from humanlm.core.basics import DataError, read_jsonl, run_sync
+from humanlm.evaluation.contests import (
+    Contest, Pair, PairVerdict, as_pairs, both_orders, compare, content_words, gain, kept_share, settled, win_rate, win_table,
+)
+
+DECISIONS = st.sampled_from(["a", "b", "tie", "none"])
+
+
+def contest(decisions, name="new", clusters=None, against="base"):
+    pairs = as_pairs(["Where?"] * len(decisions), ["out back"] * len(decisions), ["behind the house"] * len(decisions), clusters=clusters)
+    return Contest(name, against, "hand", tuple(pairs), tuple(PairVerdict(d, "rule") for d in decisions))
+
+
+class Longer:
+    "Prefers the longer reply; counts what it was asked"
+    name = "longer"
+
+    def __init__(self): self.asked = []
+
+    async def __call__(self, pairs):
+        self.asked += pairs
+        return [settled(p) or PairVerdict("a" if len(p.a) > len(p.b) else "b", "rule") for p in pairs]
+
+
+@pytest.mark.parametrize("decisions, rate, decided, coverage", [
+    ([], math.nan, math.nan, 0.0),
+    (["a"], 1.0, 1.0, 1.0),
+    (["tie"] * 4, 0.5, math.nan, 0.0),
+    (["none"] * 3, math.nan, math.nan, 0.0),
+    (["a", "a", "b", "tie"], 0.625, 2 / 3, 0.75),
+    (["a", "none", "b", "tie"], 0.5, 0.5, 0.5),
+])
+def test_rates_of_hand_made_lists(decisions, rate, decided, coverage):
+    found = win_rate(contest(decisions))
+    assert [found.rate.value, found.decided.value, found.coverage] == pytest.approx([rate, decided, coverage], nan_ok=True)
+    assert found.n == len(decisions) and found.rate.n == len(decisions) - decisions.count("none")
+    assert str(win_table([found]))  # every list can be shown
+
+
+@pytest.mark.parametrize("wins, losses", [(1, 0), (0, 1), (7, 3), (230, 26)])
+def test_wilson_is_that_of_scipy(wins, losses):
+    found = win_rate(contest(["a"] * wins + ["b"] * losses + ["tie"] * 5)).decided
+    wanted = binomtest(wins, wins + losses).proportion_ci(method="wilson")
+    assert [found.low, found.high] == pytest.approx([wanted.low, wanted.high], abs=1e-5)
+
+
+@given(st.lists(DECISIONS, min_size=1, max_size=12))
+def test_the_other_side_has_what_is_left(decisions):
+    turned = [{"a": "b", "b": "a"}.get(d, d) for d in decisions]
+    one, other = win_rate(contest(decisions), resamples=50), win_rate(contest(turned), resamples=50)
+    assert one.rate.value + other.rate.value == pytest.approx(1) or math.isnan(one.rate.value)
+    assert (one.wins, one.losses, one.ties, one.none) == (other.losses, other.wins, other.ties, other.none)
+
+
+@given(DECISIONS, DECISIONS)
+def test_two_orders_are_symmetric(first, second):
+    assert both_orders(first, second) == both_orders(second, first)
+    assert both_orders(first, first) == first
+
+
+def test_the_interval_knows_clusters_and_shared_prompts():
+    rng = np.random.default_rng(0)
+    before = rng.choice(["a", "b"], 60).tolist()
+    after = ["a" if i % 6 == 0 else d for i, d in enumerate(before)]
+    alone, together = win_rate(contest(after)), win_rate(contest(after, clusters=[str(i // 10) for i in range(60)]))
+    difference = gain(contest(before), contest(after))
+    assert difference.value == pytest.approx(alone.rate.value - win_rate(contest(before)).rate.value)
+    assert difference.high - difference.low < 0.7 * (alone.rate.high - alone.rate.low)  # prompts are shared, so most of the spread goes
+    assert together.rate.value == alone.rate.value and together.rate.low != alone.rate.low
+
+
+def test_missing_and_empty_replies():
+    judge = Longer()
+    found = run_sync(compare(["Where?"] * 4, {"new": [None, "", "here", "  "]}, ["x", "x", " here\n", ""], [judge]))[0]
+    assert [v.decision for v in found.verdicts] == ["none", "b", "tie", "tie"]
+    rate = win_rate(found)
+    assert (rate.none, rate.rate.n, rate.longer.n) == (1, 3, 3)
+
+
+def test_every_candidate_meets_base_and_the_start_of_its_phase():
+    judge, prompts = Longer(), ["Where?", "Who?"]
+    replies = {"start": ["a", "b"], "step 5": ["aa", "bb"], "step 9": ["aaa", "b"]}
+    found = run_sync(compare(prompts, replies, ["x", "yyyy"], [judge], {"step 5": "start", "step 9": "step 5"}))
+    assert [(c.candidate, c.against) for c in found] == [
+        ("start", "base"), ("step 5", "base"), ("step 5", "start"), ("step 9", "base"), ("step 9", "step 5")]
+    assert found[4].pairs[0].b == "aa" and len(judge.asked) == 10
+    assert {row["against"] for row in found[4].rows()} == {"step 5"} and found[4].rows()[1]["decision"] == "b"
+
+
+@pytest.mark.parametrize("prompt, message", [
+    ([], "must say something"), ([{"role": "user", "content": " "}], "must say something"), ([{"role": "tool", "content": "x"}], "expected messages"),
+    ([{"role": "user", "content": 3}], "expected messages"), (None, "expected messages"), ("", "must say something"),
+])
+def test_prompts_that_cannot_be_judged(prompt, message):
+    with pytest.raises(DataError, match=message): Pair("1", prompt, "a", "b")
+
+
+def test_content_is_words_that_name_something():
+    assert kept_share("A dog in my house", "The dog's house and the dogs") > 0 and math.isnan(kept_share("dog", "and so it is"))
+    assert kept_share("", "a house") == 0 and kept_share("house " * 300_000, "a house by the sea") == 0.5
+    assert content_words("3 gr\u00fcne H\u00e4user \U0001f600 <b>x</b>") >= {"3"} and content_words("") == set()
+
+
+@pytest.mark.skipif("HUMANLM_DATA" not in os.environ, reason="HUMANLM_DATA is not set")
+def test_content_tells_a_shorter_reply_from_one_about_something_else():
+    "Real dialogues about writing: the first half of a reply, and the reply of somebody else's dialogue, against the whole reply"
+    rows = read_jsonl(Path(os.environ["HUMANLM_DATA"]) / "user_dialogues" / "human_writing.jsonl")
+    turns = [(row["id"], row["messages"][:i], m["content"]) for row in rows for i, m in enumerate(row["messages"])
+             if i and m["role"] == "assistant" and m["content"].strip() and row["messages"][i - 1]["role"] == "user" and row["messages"][i - 1]["content"].strip()]
+    clusters, prompts, whole = zip(*turns)
+    other = [next(text for id, _, text in turns[i:] + turns if id != clusters[i]) for i in range(len(turns))]
+    replies = {"half": [text[:len(text) // 2] for text in whole], "other": other}
+    half, away = (win_rate(c, resamples=500) for c in run_sync(compare(prompts, replies, whole, [Longer()], clusters=clusters)))
+    assert half.rate.value == 0 and half.longer.high < 0 and half.kept.low > 0.4
+    assert away.kept.high < half.kept.low and away.on_topic.high < half.on_topic.low < 0
