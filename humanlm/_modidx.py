@@ -3818,6 +3818,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'humanlm/sdpo/preferences.py'),
                                           'humanlm.sdpo.preferences.run_comparison': ( 'sdpo/preferences.html#run_comparison',
                                                                                        'humanlm/sdpo/preferences.py'),
+                                          'humanlm.sdpo.preferences.same_weights': ( 'sdpo/preferences.html#same_weights',
+                                                                                     'humanlm/sdpo/preferences.py'),
                                           'humanlm.sdpo.preferences.save_contests': ( 'sdpo/preferences.html#save_contests',
                                                                                       'humanlm/sdpo/preferences.py'),
                                           'humanlm.sdpo.preferences.stages_of': ( 'sdpo/preferences.html#stages_of',
