@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync, write_jsonl
+from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, local_replies, read_prompts
 from humanlm.evaluation.contests import Pair, win_rate, Contest
 from humanlm.models.cache import DiskCache
 from humanlm.models.client import ChatReply, Client, Limits, LLMError, ScriptedClient, Usage
 from humanlm.models.local import HFClient
-from humanlm.models.weights import ModelConfig, load_model, make_model, render, render_target, save_model
+from humanlm.models.weights import ModelConfig, make_model, render, render_target, save_model
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
-    PairJudge, PreferenceConfig, TraitJudge, cut_middle, letter, pair_scores, phase_start, trait, wanted, wish, with_style,
+    PairJudge, PairJudgeConfig, TraitJudge, cut_middle, held_out, letter, pair_scores, trait, wanted, wish, with_style,
 )
 from humanlm.sdpo.styles import STYLES, TASTES
 
@@ -232,20 +232,22 @@ def test_the_oracle_is_told_in_the_system_message(name):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    "A run with three models and two checkpoints, of random weights"
+    "A run of two tastes, as the recipe leaves it behind, but of random weights"
     folder = tmp_path_factory.mktemp("runs")
     run = folder / "mini"
-    for i, place in enumerate(["models/base", "models/cold-start", "models/sdpo", "checkpoints/sdpo/checkpoint-5", "checkpoints/sdpo/checkpoint-10"]):
+    for i, place in enumerate(["models/base", "models/cold-start", "models/online-1-short", "models/online-2-casual",
+                               "checkpoints/online-1-short/checkpoint-5", "checkpoints/online-2-casual/checkpoint-5"]):
         save_model(*make_model(SHAPE, TEXTS, seed=i), run / place)
-    atomic_write(run / "config.yaml", "run: {methods: [sdpo]}\nuser: {model: rule/short, tastes: [short, casual], steps_each: 5}\nmodel: {name: tiny}\n")
-    write_jsonl(run / "held_out.jsonl", [{"id": f"p{i}", "prompt": f"Where is bike {i}?"} for i in range(6)])
+    save_model(*make_model(SHAPE, TEXTS, seed=3), run / "checkpoints/online-2-casual/checkpoint-10")  # the model that the stage left
+    atomic_write(run / "config.yaml", "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short, tastes: [short, casual], steps_each: 10}\n"
+                                      "prompts: {train: toy, test_n: 6, max_tokens: 6}\n")
     return folder
 
 
 def compare_command(argv): return main(["compare", *argv])
 
 
-FEW = ["--compare.max_tokens", "6", "--compare.temperature", "1"]
+FEW = ["--compare.temperature", "1"]
 
 
 def results(folder): return json.loads((folder / "results" / "results.json").read_text("utf-8"))
@@ -255,7 +257,8 @@ def test_a_run_says_what_is_compared(runs, capsys):
     assert compare_command(["mini", "--compare.runs", str(runs), *FEW]) == 0
     found = results(runs / "mini" / "comparison")
     assert found["meta"]["styles"] == ["short", "casual"] and found["meta"]["judges"] == ["rule/short", "rule/casual"]
-    assert found["meta"]["models"]["base"][0].endswith("models/base") and found["meta"]["models"]["sdpo"][0].endswith("models/sdpo")
+    assert found["meta"]["models"]["base"][0].endswith("models/cold-start")  # where its training began
+    assert found["meta"]["models"]["online-2-casual"][0].endswith("models/online-2-casual") and found["meta"]["settings"]["compare"]["max_tokens"] == 6
     assert found["meta"]["prompts"]["n"] == 6 and found["meta"]["settings"]["compare"]["temperature"] == 1.0 and found["meta"]["versions"]["torch"]
     pairs = read_jsonl(runs / "mini" / "comparison" / "results" / "pairs.jsonl")
     assert len(pairs) == 12 and {p["by"] for p in pairs} <= {"rule", "settled"}
@@ -269,10 +272,11 @@ def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):
     assert compare_command(sweep) == 0
     out, files = capsys.readouterr().out, reads()
     found = results(tmp_path)
+    one, two = "online-1-short", "online-2-casual"
     assert [(r["candidate"], r["against"]) for r in found["rates"]] == [
-        ("cold-start", "base"), ("step 5", "base"), ("step 5", "cold-start"), ("step 10", "base"), ("step 10", "step 5"), ("oracle short", "base")]
-    assert [(g["before"], g["after"]) for g in found["gains"]] == [("cold-start", "step 5"), ("step 5", "step 10")]
-    assert len(files) == 5 and "win rate against base" in out
+        (f"{one} step 5", "base"), (one, "base"), (f"{two} step 5", "base"), (f"{two} step 5", one), (two, "base"), (two, one), ("oracle short", "base")]
+    assert [(g["before"], g["after"]) for g in found["gains"]] == [(f"{one} step 5", one), (one, f"{two} step 5"), (f"{two} step 5", two)]
+    assert len(files) == 6 and "win rate against base" in out
     stamps = [f.stat().st_mtime_ns for f in files]
     assert compare_command(sweep) == 0 and [f.stat().st_mtime_ns for f in reads()] == stamps and results(tmp_path)["rates"] == found["rates"]
 
@@ -304,17 +308,19 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
 
     monkeypatch.setitem(client.scripts, "dies", dies)
     line = ["mini", "--compare.runs", str(runs), "--compare.out", str(tmp_path), "--compare.styles", "[short]", "--judge.model", "scripted/dies",
-            "--judge.cache", str(tmp_path / "cache"), *FEW]
+            "--judge.concurrency", "1", *FEW]
     assert compare_command(line) == 130
     assert not (tmp_path / "results").exists() and len(list((tmp_path / "replies").glob("*.jsonl"))) == 2
-    monkeypatch.setitem(client.scripts, "dies", lambda request: says("C"))
-    assert compare_command(line) == 0 and results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
+    before, after = len(asked), []
+    monkeypatch.setitem(client.scripts, "dies", lambda request: after.append(request) or says("C"))
+    assert compare_command(line) == 0 and before >= 4 and len(after) <= 12 - 3  # what was answered is not asked again
+    assert results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
 
 
 @pytest.mark.parametrize("line, message", [
-    ([], "Give one model"), (["a", "b", "c"], "Got 3"), (["nothing"], "is no run"), (["mini:sdp"], "Did you mean 'sdpo'"),
+    ([], "Give one model"), (["a", "b", "c"], "Got 3"), (["nothing"], "is no run"), (["mini:online"], "Did you mean 'online-1-short'"),
     (["mini", "--compare.styles", "[sort]"], "Did you mean 'short'"), (["mini", "--compare.styles", "[poetic]"], "can be counted"),
-    (["scripted/echo", "--compare.styles", "[short]"], "No prompts"), (["mini", "--compare.sweep", "true", "--compare.start", "warm"], "Choose from"),
+    (["scripted/echo", "--compare.styles", "[short]"], "No prompts"), (["scripted/echo", "mini", "--compare.sweep", "true"], "belongs to none"),
     (["mini", "--judge.model", "rul"], "no model"), (["mini", "--judge.model", "vllm/x", "--judge.budget", "1"], "no price"),
     (["scripted/echo", "mini:base", "--compare.prompts", "nowhere.jsonl"], "Cannot read"),
 ])
@@ -330,23 +336,22 @@ def test_the_user_of_a_run_says_what_is_wanted(tmp_path):
     assert said("{model: rule/casual}") == ["casual"] and said("{model: rule/short+casual}") == ["short+casual"]
     assert said("{model: rule/short, tastes: [short, long, short], steps_each: 3}") == ["short", "long"]
     assert said("{model: anthropic/claude-haiku-4-5, style: no_emojis}") == ["no_emojis"]
+    assert said("{model: vllm/x, tastes: [no_emojis, more_lists], steps_each: 3}") == ["no_emojis", "more_lists"]
+    assert said("{model: rule/thanks}\npreference: {tastes: [short]}") == ["short"]
     for user in ("{model: rule/thanks}", "{model: rule/empty}", "{}", "3"):
         with pytest.raises(ConfigError, match="--compare.styles"): said(user)
 
 
-@given(st.integers(1, 60), st.integers(0, 12), st.integers(1, 4))
-def test_a_phase_begins_where_the_taste_changed(step, each, phases):
-    from humanlm.sdpo.users import UserConfig
-    steps = list(range(1, 61))
-    begun = phase_start(step, each, phases, steps)
-    tastes = ["short", "long", "casual", "formal"][:phases]
-    if each == 0: return  # one phase
-    user = UserConfig(tastes=tastes, steps_each=each)
-    assert begun < step and len({user.at(i) for i in range(begun, step)}) == 1 and (begun == 0 or user.at(begun - 1) != user.at(begun))
+def test_held_out_prompts_are_those_of_the_recipe(runs):
+    from humanlm.worlds.requests import all_requests
+    train, test = ({request.text for request in part} for part in all_requests(0))
+    found = held_out(runs / "mini")
+    assert len(found) == 6 and {p.messages[-1]["content"] for p in found} <= test - train
+    assert len(held_out(runs / "mini", 2, seed=1)) == 2
 
 
 def test_local_models_answer_alone_as_together_and_long_prompts_have_no_reply(runs):
-    place, c = str(runs / "mini" / "models" / "sdpo"), ReplyConfig(max_tokens=8, max_prompt_tokens=60)
+    place, c = str(runs / "mini" / "models" / "online-1-short"), ReplyConfig(max_tokens=8, max_prompt_tokens=60)
     prompts = [[{"role": "user", "content": text}] for text in ("Where?", "Where is the bike that I left behind?", "word " * 300, "Who?")]
     together = local_replies(place, prompts, c)
     assert together[2] is None and together[:2] + together[3:] == [local_replies(place, [prompt], c)[0] for prompt in (*prompts[:2], prompts[3])]
@@ -360,8 +365,8 @@ def test_real_prompts_can_be_read():
 
 
 def test_settings_are_checked():
-    with pytest.raises(ConfigError, match="tie_margin"): PreferenceConfig(tie_margin=-1)
-    with pytest.raises(ConfigError, match="max_chars"): PreferenceConfig(max_chars=10)
-    config = replace(PreferenceConfig(), model="scripted/echo")
+    with pytest.raises(ConfigError, match="tie_margin"): PairJudgeConfig(tie_margin=-1)
+    with pytest.raises(ConfigError, match="max_chars"): PairJudgeConfig(max_chars=10)
+    config = replace(PairJudgeConfig(), model="scripted/echo")
     assert [j.name for j in config.judges(["short", "poetic"])] == ["scripted/echo on short", "scripted/echo on poetic", "rule/short"]
     assert trait("answer_directly_reduce_formatting") is STYLES["answer_direclty_reduce_formatting"] and find_contestant("scripted/echo").run is None
