@@ -146,8 +146,14 @@ def test_a_penalty_pulls_towards_the_reference_and_not_at_random():
     is_close(value, gap.exp() - gap - 1)
     is_close(gradient, 1 - gap.exp())
     assert (gradient.sign() == -gap.sign()).all() and (value > 0).all()
-    expected = (STUDENT.exp() * kl_estimate(STUDENT, TEACHER)).sum(-1)
-    is_close(expected, divergence(STUDENT, TEACHER))
+
+
+def test_a_penalty_on_drawn_tokens_has_the_divergence_and_with_the_ratio_its_gradient_in_the_mean():
+    def drawn(z, ratio):
+        logps = z.log_softmax(-1)
+        return (STUDENT.exp() * kl_estimate(logps, TEACHER) * ((logps - logps.detach()).exp() if ratio else 1)).sum(-1)
+    for found, expected in zip(slope(lambda z: drawn(z, True), STUDENT), slope(lambda z: divergence(z, TEACHER), STUDENT)): is_close(found, expected)
+    assert (slope(lambda z: drawn(z, False), STUDENT)[1] - slope(lambda z: divergence(z, TEACHER), STUDENT)[1]).abs().max() > 0.03
 
 
 # ---- number formats
