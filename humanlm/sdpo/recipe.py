@@ -325,7 +325,7 @@ class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
     groups = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": PromptsConfig, "preference": PreferenceConfig,
               "model": AssistantModel, "rollout": SDPORollout, "sft": ColdStart,
-              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4, "max_steps": 150}}
+              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("online",)
     study = "humanlm.sdpo.recipe:SDPOStudy"
 
