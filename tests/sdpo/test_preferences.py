@@ -238,6 +238,7 @@ def runs(tmp_path_factory):
     for i, place in enumerate(["models/base", "models/cold-start", "models/online-1-short", "models/online-2-casual",
                                "checkpoints/online-1-short/checkpoint-5", "checkpoints/online-2-casual/checkpoint-5"]):
         save_model(*make_model(SHAPE, TEXTS, seed=i), run / place)
+    save_model(*make_model(SHAPE, TEXTS, seed=3), run / "checkpoints/online-2-casual/checkpoint-10")  # the model that the stage left
     atomic_write(run / "config.yaml", "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short, tastes: [short, casual], steps_each: 10}\n"
                                       "prompts: {train: toy, test_n: 6, max_tokens: 6}\n")
     return folder
