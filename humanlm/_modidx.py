@@ -3943,7 +3943,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe.phases': ('sdpo/recipe.html#phases', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe.prompt_row': ('sdpo/recipe.html#prompt_row', 'humanlm/sdpo/recipe.py'),
-                                     'humanlm.sdpo.recipe.read_prompts': ('sdpo/recipe.html#read_prompts', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe.regret_curves': ('sdpo/recipe.html#regret_curves', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe.regret_figure': ('sdpo/recipe.html#regret_figure', 'humanlm/sdpo/recipe.py'),
                                      'humanlm.sdpo.recipe.regret_section': ('sdpo/recipe.html#regret_section', 'humanlm/sdpo/recipe.py'),
