@@ -329,12 +329,12 @@ def show_contexts(
 
     def box(i, colour):
         text = tokenizer.decode([i])
-        style = f"background:{colour};border:1px solid #fff;border-radius:3px;padding:1px"
+        style = f"background:{colour};border:1px solid #fff;border-radius:3px;padding:1px;display:inline-block;line-height:1.4"
         return tag("span", text.replace(" ", "·").replace("\n", "↵"), style=style) + (tag("br") if "\n" in text else "")
 
     def column(name, ids):
         boxes = [box(t, "#e3e3e3" if i < first or i >= len(ids) - last else "#cfe2fb") for i, t in enumerate(ids)]
-        return tag("div", tag("b", f"{name}: {len(ids)} tokens"), tag("br"), *boxes, *(box(t, "#fbd9a5") for t in reply), style="flex:1")
+        return tag("div", tag("b", f"{name}: {len(ids)} tokens"), tag("br"), *boxes, *(box(t, "#fbd9a5") for t in reply), style="flex:1;min-width:0")
 
     style = "display:flex;gap:14px;max-width:980px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
     return tag("div", *(column(name, ids) for name, ids in both._asdict().items()), style=style)

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TOY', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'AssistantModel', 'SDPORollout',
-           'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'read_prompts', 'learns_offline', 'toy_lessons',
-           'toy_logs', 'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of',
-           'judge_of', 'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'regret_curves', 'regret_figure',
-           'regret_section', 'SDPORecipe', 'judge_name']
+           'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'learns_offline', 'toy_lessons', 'toy_logs', 'phases',
+           'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of', 'start_of',
+           'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'regret_curves', 'regret_figure',
+           'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import random
@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
+from statistics import fmean
 from typing import Any, ClassVar
 
-from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
+from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
 from ..evaluation.contests import kept_share
 from ..evaluation.measured import Measured
@@ -32,8 +33,10 @@ from humanlm.sdpo.hindsight import (
     AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions,
 )
 from .preferences import PairJudge, TraitJudge, pair_scores, with_style
+from .preparation import read_prompts
 from .styles import STYLES, TASTES, measures
-from .users import CONTROLS, Exchange, UserConfig, make_user, user_plan
+from .users import CONTROLS, Exchange, UserConfig, all_users, make_user, user_plan
+from ..training.experiment import Study
 from ..training.methods import ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
@@ -117,15 +120,15 @@ def asked(messages: Sequence[Mapping], system: str) -> list[dict]:
     return [*first, *map(dict, messages)]
 
 
-def toy_prompts(seed: int) -> tuple[list, list]:
-    "Give the made-up requests of training and the held-out ones"
-    return tuple([[{"role": "user", "content": request.text}] for request in part] for part in all_requests(seed))
+def toy_prompts() -> tuple[list, list]:
+    "Give the made-up requests of training and the held-out ones, the same for every seed"
+    return tuple([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
 
 
 def load_prompts(s: Settings) -> tuple[list, list]:
-    "Read the prompts of training and the held-out ones, in an order that the seed decides"
-    p, rng = s.prompts, random.Random(f"prompts{s.run.seed}")
-    if p.train == TOY: train, test = toy_prompts(s.run.seed)
+    "Read the prompts of training and the held-out ones, the same for every seed"
+    p, rng = s.prompts, random.Random("prompts")
+    if p.train == TOY: train, test = toy_prompts()
     else:
         train = [i.messages for i in read_interactions(p.train)] if learns_offline(s) else [row["messages"] for row in read_prompts(p.train)]
         rng.shuffle(train)
@@ -133,10 +136,6 @@ def load_prompts(s: Settings) -> tuple[list, list]:
         train = train[len(test):] if p.held_out is None else train
     if not train or not test: raise DataError(f"{p.train} leaves {len(train)} prompts for training and {len(test)} held out. Give more, or prompts.held_out.")
     return [asked(m, p.system) for m in train[:p.train_n]], [asked(m, p.system) for m in test[:p.test_n]]
-
-
-def read_prompts(path):
-    return [{"messages": row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]} for row in read_jsonl(path)]
 
 
 def learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
@@ -148,7 +147,7 @@ def toy_lessons(
     template: str,  # of the hindsight block
 ) -> list[dict]:
     "Make supervised rows: a third plain, a sixth with remarks that want nothing, half with a wish"
-    rng, (train, _) = random.Random(f"lessons{seed}"), all_requests(seed)
+    rng, (train, _) = random.Random(f"lessons{seed}"), all_requests()
 
     def row(number):
         request, traits, kind = rng.choice(train), draw_traits(rng), rng.random()
@@ -169,7 +168,7 @@ def toy_logs(
     user: UserConfig,
 ) -> list[Interaction]:
     "Make logs: replies with any traits, and what the user says to them"
-    rng, (train, _) = random.Random(f"logs{seed}"), all_requests(seed)
+    rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
     asked = [rng.choice(train) for _ in range(count)]
     shown = [Exchange(({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i) for i, r in enumerate(asked)]
     said = run_sync(make_user(user)(shown))
@@ -198,7 +197,7 @@ def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int =
     "Let a user react to the model's own replies"
     from humanlm.sdpo.method import online, sdpo_method
     s = run.settings
-    user, steps = make_user(s.user, run.work.ledgers.get("user"), before), s.user.steps_each if len(s.user.sequence) > 1 else None
+    user, steps = all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)], s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
     method = sdpo_method(s.sdpo, online(lambda step: user), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
@@ -246,10 +245,15 @@ def replies_of(run: Any, name: str, prompts: Sequence[Sequence[Mapping]] | None 
     return [row["text"] for row in run.kept(f"replies/{kept or name}.jsonl", make, write_jsonl, read_jsonl)]
 
 
-def measured_replies(run: Any, texts: Sequence[str], first: Sequence[str]) -> list[Measured]:
+def measured_replies(
+    run: Any,
+    texts: Sequence[str],
+    first: Sequence[str],  # those before training
+    tastes: Sequence[str] | None = None,  # None: all that are measured
+) -> list[Measured]:
     "Measure replies: the share of each taste that they meet, whether they are preferred to the first ones, their length, what is left of the content"
     s, tests = run.settings, run.work.test
-    tastes = tastes_of(s)
+    tastes = tastes_of(s) if tastes is None else tastes
     rule = {taste: TASTES[taste].score for taste in tastes if taste in TASTES}
     wins = {taste: run_sync(pair_scores(tests, texts, first, judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
 
@@ -260,6 +264,21 @@ def measured_replies(run: Any, texts: Sequence[str], first: Sequence[str]) -> li
         return Measured(f"prompt-{i}", f"prompt-{i}", values, {"prompt": messages[-1]["content"], "reply": text})
 
     return [one(i, *each) for i, each in enumerate(zip(tests, texts, first))]
+
+# %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
+def told_prompt(s: Settings, messages: Sequence[Mapping], taste: str, number: int) -> Sequence[Mapping]:
+    "Tell a model in advance what is wanted: in its system message, a tiny one in the words of its lessons"
+    if s.prompts.train != TOY: return with_style(messages, taste)
+    said = TASTES[taste].complaints
+    return hindsight_messages(messages, said[number % len(said)], s.hindsight.template)
+
+
+def together(rows: Sequence[Measured]) -> Measured:
+    "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    parts = {name: [row.values[name] for row in rows if name in row.values] for name in names}
+    joined = {name: {part: fmean(found[part] for found in every if part in found) for own in every for part in own} for name, every in parts.items()}
+    return rows[0]._replace(values=joined)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #regret_figure
 def regret_curves(
@@ -304,8 +323,9 @@ class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
     groups = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": PromptsConfig, "preference": PreferenceConfig,
               "model": AssistantModel, "rollout": SDPORollout, "sft": ColdStart,
-              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4, "max_steps": 150}}
+              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("online",)
+    study = "humanlm.sdpo.recipe:SDPOStudy"
 
     def settle(self, s: Settings) -> Settings:
         "Let TRL measure the distance from the start where the sampled form asks for it"
@@ -332,6 +352,13 @@ class SDPORecipe(Recipe):
         ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
         skipped = dict(Counter(filter(None, faults)))
         return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped)
+
+    def begin(self, run: Any) -> None:
+        "Write down what the run learns from"
+        w, s = run.work, run.settings
+        skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in w.skipped.items())
+        card = f"- prompts: {s.prompts.train}, {len(w.train):,} for training, {len(w.test):,} held out\n- logged interactions: {len(w.logged):,}\n{skipped}"
+        atomic_write(run.folder / "data.md", card + ("- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -369,13 +396,10 @@ class SDPORecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measured]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
-        s, start = run.settings, start_of(run.settings)
-        def told(messages, taste, i):
-            if s.prompts.train != TOY: return with_style(messages, taste)
-            return hindsight_messages(messages, TASTES[taste].complaints[i % len(TASTES[taste].complaints)], s.hindsight.template)
-        return {f"in-context-{taste}": measured_replies(
-            run, replies_of(run, start, [told(m, taste, i) for i, m in enumerate(run.work.test)], f"in-context-{taste}"), replies_of(run, start))
-            for taste in tastes_of(s)}
+        tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
+        told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
+        found = {taste: measured_replies(run, replies_of(run, start_of(run.settings), prompts, f"in-context-{taste}"), first, [taste]) for taste, prompts in told.items()}
+        return {"in-context": [together(rows) for rows in zip(*found.values())]} if tastes else {}
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does and costs"
@@ -399,7 +423,7 @@ class SDPORecipe(Recipe):
 METHODS = ("online", "offline")
 NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"), "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
                "words": ("Words", "How long is a reply?"), "kept content": ("Kept content", "Which share of the start's content words is still there?")},
-              part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
+              {"in-context": "the start, told in advance what is wanted"}, part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
 
 
 def judge_name(s: Settings) -> str:
@@ -408,3 +432,22 @@ def judge_name(s: Settings) -> str:
 
 
 recipe = SDPORecipe()
+
+# %% ../../nbs/sdpo/51_recipe.ipynb #SDPOStudy
+class SDPOStudy(Study):
+    "Tastes, teachers and controls from one cold start"
+    against = ("cold-start",)
+
+    def models(self, s: Settings) -> list[str]:
+        "Name the models that are compared, without an untrained one where there are lessons"
+        return [name for name in super().models(s) if name != "base" or not has_lessons(s)]
+
+    def shared(self, s: Settings) -> dict[str, str]:
+        "Name the models before any follow-up, with all that they depend on"
+        key = to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed])
+        return dict.fromkeys(["base", "cold-start"], key) if has_lessons(s) else {}
+
+    def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
+        "Compare with the start, and each phase with the one before"
+        stages = list(phases(s)) if "online" in s.run.methods else []
+        return [*super().pairs(s, against), *zip(stages[1:], stages)]
