@@ -5,18 +5,19 @@
 # %% auto #0
 __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'IN_MEMORY', 'ABOUT', 'INPUTS', 'trait', 'trait_name', 'TraitJudge',
            'cut_middle', 'wish', 'letter', 'PairJudge', 'pair_scores', 'with_style', 'ComparisonConfig',
-           'PairJudgeConfig', 'wanted', 'opened', 'held_out', 'Field', 'field_of', 'stages_of', 'base_of', 'sweep_of',
-           'Comparing', 'prepare', 'plan', 'judging_cost', 'run_comparison', 'gains', 'save_contests',
-           'compare_command']
+           'PairJudgeConfig', 'wanted', 'opened', 'held_out', 'Field', 'field_of', 'stages_of', 'base_of',
+           'same_weights', 'sweep_of', 'Comparing', 'prepare', 'plan', 'judging_cost', 'run_comparison', 'gains',
+           'save_contests', 'compare_command']
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #exported-imports
 import asyncio
+import filecmp
 import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -343,6 +344,12 @@ def base_of(run: Path) -> Contestant:
     return run_model(run, start)
 
 
+def same_weights(a: Path, b: Path) -> bool:
+    "Tell whether two folders hold the same weights"
+    names = [path.name for path in a.glob("*.safetensors")]
+    return all((b / name).is_file() and filecmp.cmp(a / name, b / name, shallow=False) for name in names)
+
+
 def sweep_of(
     run: Path,
     base: Contestant,
@@ -350,8 +357,9 @@ def sweep_of(
     "List what training left behind"
     found, starts = [], {}
     for stage in stages_of(run):
-        steps = {f"{stage.name} step {step}": path for step, path in checkpoints_of(run, stage.name).items()}
-        last = {stage.name: run / "models" / stage.name} if (run / "models" / stage.name / "config.json").is_file() else {}
+        end = run / "models" / stage.name
+        last = {stage.name: end} if (end / "config.json").is_file() else {}
+        steps = {f"{stage.name} step {step}": path for step, path in checkpoints_of(run, stage.name).items() if not same_weights(path, end)}
         found += [Contestant(name, str(path), run) for name, path in (steps | last).items()]
         known = stage.start in {c.name for c in found}
         starts |= dict.fromkeys(steps | last, stage.start if known else "base")
@@ -440,8 +448,9 @@ def run_comparison(
     with alone(work.folder, "--compare.out"):
         work.folder.mkdir(parents=True, exist_ok=True)
         for ledger, account in zip(ledgers, ("models", "judge")): ledger.keep(work.folder / CHARGES, account)
-        def judges(): return work.settings.judge.judges(work.styles, ledger=ledgers[1])
-        asked = [] if work.settings.judge.model.startswith(IN_MEMORY) else judges()  # a missing key is said at once
+        judge = replace(work.settings.judge, cache=work.settings.judge.cache or str(work.folder / "answers"))
+        def judges(): return judge.judges(work.styles, ledger=ledgers[1])
+        asked = [] if judge.model.startswith(IN_MEMORY) else judges()  # a missing key is said at once
         replies = {m.name: replies_of(m, work.asked(m), c, work.folder / "replies", ledgers[0]) for m in work.field.models}
         base = replies.pop("base")
         found = run_sync(compare([p.messages for p in work.prompts], replies, base, asked or judges(), work.field.starts,

@@ -238,6 +238,7 @@ def runs(tmp_path_factory):
     for i, place in enumerate(["models/base", "models/cold-start", "models/online-1-short", "models/online-2-casual",
                                "checkpoints/online-1-short/checkpoint-5", "checkpoints/online-2-casual/checkpoint-5"]):
         save_model(*make_model(SHAPE, TEXTS, seed=i), run / place)
+    save_model(*make_model(SHAPE, TEXTS, seed=3), run / "checkpoints/online-2-casual/checkpoint-10")  # the model that the stage left
     atomic_write(run / "config.yaml", "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short, tastes: [short, casual], steps_each: 10}\n"
                                       "prompts: {train: toy, test_n: 6, max_tokens: 6}\n")
     return folder
@@ -307,11 +308,13 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
 
     monkeypatch.setitem(client.scripts, "dies", dies)
     line = ["mini", "--compare.runs", str(runs), "--compare.out", str(tmp_path), "--compare.styles", "[short]", "--judge.model", "scripted/dies",
-            "--judge.cache", str(tmp_path / "cache"), *FEW]
+            "--judge.concurrency", "1", *FEW]
     assert compare_command(line) == 130
     assert not (tmp_path / "results").exists() and len(list((tmp_path / "replies").glob("*.jsonl"))) == 2
-    monkeypatch.setitem(client.scripts, "dies", lambda request: says("C"))
-    assert compare_command(line) == 0 and results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
+    before, after = len(asked), []
+    monkeypatch.setitem(client.scripts, "dies", lambda request: after.append(request) or says("C"))
+    assert compare_command(line) == 0 and before >= 4 and len(after) <= 12 - 3  # what was answered is not asked again
+    assert results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
 
 
 @pytest.mark.parametrize("line, message", [
