@@ -276,8 +276,8 @@ def test_a_template_has_exactly_one_slot(template):
 
 
 def test_own_words_take_the_place_of_the_template(tok):
-    own = HindsightConfig(" (Later: {followup}) Go on.")
-    assert tok.decode(contexts(tok, [ASKED], "{followup} x", own).hindsight).count("harbour? (Later: {followup} x) Go on.<|im_end|>") == 1
+    own = HindsightConfig(" ({Later} {0}: {followup}) Go on.")
+    assert tok.decode(contexts(tok, [ASKED], "{followup} x", own).hindsight).count("harbour? ({Later} {0}: {followup} x) Go on.<|im_end|>") == 1
 
 
 def test_the_picture_escapes_what_people_wrote(tok):
