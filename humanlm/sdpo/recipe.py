@@ -7,7 +7,7 @@ __all__ = ['TOY', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConf
            'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'learns_offline', 'toy_lessons', 'toy_logs', 'phases',
            'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of', 'start_of',
            'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'regret_curves', 'regret_figure',
-           'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy']
+           'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy', 'moves_by_seed', 'preference_curves']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import random
@@ -21,11 +21,12 @@ from typing import Any, ClassVar
 
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
-from ..evaluation.contests import kept_share
+from ..evaluation.contests import PreferenceJudge, kept_share
 from ..evaluation.measured import Measured
 from ..core.html import Html, figure_html, styled
-from ..core.stats import known_mean
-from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, missing, standard_sections
+from ..core.stats import known_mean, mean_interval
+from ..evaluation.outcome import Arms, rounded
+from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, standard_sections, thin
 from ..models.client import Ledger
 from ..models.settings import ClientConfig
 from ..models.weights import ModelConfig
@@ -35,8 +36,8 @@ from humanlm.sdpo.hindsight import (
 from .preferences import PairJudge, TraitJudge, pair_scores, with_style
 from .preparation import read_prompts
 from .styles import STYLES, TASTES, measures
-from .users import CONTROLS, Exchange, UserConfig, all_users, make_user, user_plan
-from ..training.experiment import Study
+from .users import CONTROLS, Exchange, FollowupUser, UserConfig, all_users, make_user, user_plan
+from ..training.experiment import Study, Trial
 from ..training.methods import ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
@@ -111,7 +112,8 @@ class SDPOWork(Work):
     test: list[list[dict]] = field(default_factory=list)
     logged: list[Interaction] = field(default_factory=list)  # for the method offline
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason → interactions that were left out
-    judges: Mapping[str, Any] = field(default_factory=dict)  # taste or style → who compares replies
+    user: FollowupUser | None = None  # given from Python; None: as the settings say
+    judge: PreferenceJudge | None = None  # the same
 
 
 def asked(messages: Sequence[Mapping], system: str) -> list[dict]:
@@ -197,7 +199,8 @@ def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int =
     "Let a user react to the model's own replies"
     from humanlm.sdpo.method import online, sdpo_method
     s = run.settings
-    user, steps = all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)], s.user.steps_each if len(s.user.sequence) > 1 else None
+    user = run.work.user or all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)]
+    steps = s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
     method = sdpo_method(s.sdpo, online(lambda step: user), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
@@ -255,7 +258,7 @@ def measured_replies(
     s, tests = run.settings, run.work.test
     tastes = tastes_of(s) if tastes is None else tastes
     rule = {taste: TASTES[taste].score for taste in tastes if taste in TASTES}
-    wins = {taste: run_sync(pair_scores(tests, texts, first, judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
+    wins = {taste: run_sync(pair_scores(tests, texts, first, run.work.judge or judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
 
     def one(i, messages, text, before):
         values = {"preference": {taste: score(text) for taste, score in rule.items()}} if rule else {}
@@ -344,14 +347,15 @@ class SDPORecipe(Recipe):
         s.preference.require_price(judge_name(s))
 
     def load(self, s: Settings, **given: Any) -> SDPOWork:
-        "Read prompts or logs"
+        "Read prompts or logs; a user and a judge may be given"
         train, test = load_prompts(s)
         every = [] if not learns_offline(s) else toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user) if s.prompts.train == TOY else read_interactions(s.prompts.train)
         faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
         logged = [replace(i, messages=tuple(asked(i.messages, s.prompts.system))) for i, fault in zip(every, faults) if not fault][:s.prompts.train_n]
         ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
         skipped = dict(Counter(filter(None, faults)))
-        return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped)
+        known = {name: given.get(name) for name in ("user", "judge")}
+        return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped, **known)
 
     def begin(self, run: Any) -> None:
         "Write down what the run learns from"
@@ -451,3 +455,31 @@ class SDPOStudy(Study):
         "Compare with the start, and each phase with the one before"
         stages = list(phases(s)) if "online" in s.run.methods else []
         return [*super().pairs(s, against), *zip(stages[1:], stages)]
+
+    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+        "Add what each seed moved by itself, and how users fared on the way"
+        arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
+        return {"by_seed": rounded(moves_by_seed(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], [t.seed for t in trials])),
+                "preference_curves": rounded(preference_curves(trials))}
+
+
+def moves_by_seed(found: Arms, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[dict]:
+    "Give the change of each preference in each seed, with an interval over held-out prompts"
+    rows = []
+    for arm, start in pairs:
+        (tastes, after), (_, before) = found.values(arm, "preference"), found.values(start, "preference")
+        rows += [{"arm": arm, "taste": taste, "seed": seed} | mean_interval(after[s, :, i] - before[s, :, i], found.clusters)._asdict()
+                 for i, taste in enumerate(tastes) for s, seed in enumerate(dict.fromkeys(seeds))]
+    return rows
+
+
+def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
+    "Give the preference of the replies in training, stage by stage, in `points` means"
+    found = []
+    for trial in trials:
+        log = load_log(trial.folder / "metrics.jsonl")
+        for stage in dict.fromkeys(line["stage"] for line in log):
+            if (liked := curve(log, stage, "user/preference")).values:
+                shown = thin(liked, points)
+                found.append({"variant": trial.variant, "stage": stage, "seed": trial.seed, "steps": shown.steps, "preference": shown.values})
+    return found
