@@ -6,8 +6,9 @@
 __all__ = ['TOY', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'AssistantModel', 'SDPORollout',
            'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'learns_offline', 'toy_lessons', 'toy_logs', 'phases',
            'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of', 'start_of',
-           'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'regret_curves', 'regret_figure',
-           'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy', 'moves_by_seed', 'preference_curves']
+           'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'oracle', 'regret_curves',
+           'regret_figure', 'regret_section', 'judge_name', 'check_settings', 'load_work', 'data_card', 'plan_lines',
+           'SDPORecipe', 'SDPOStudy', 'moves_by_seed', 'preference_curves']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import random
@@ -283,6 +284,14 @@ def together(rows: Sequence[Measured]) -> Measured:
     joined = {name: {part: fmean(found[part] for found in every if part in found) for own in every for part in own} for name, every in parts.items()}
     return rows[0]._replace(values=joined)
 
+# %% ../../nbs/sdpo/51_recipe.ipynb #oracle
+def oracle(run: Any) -> list[Measured]:
+    "Measure the start where it is told in advance what is wanted; nothing where no taste is measured"
+    tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
+    told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
+    texts = {taste: replies_of(run, start_of(run.settings), prompts, f"in-context-{taste}") for taste, prompts in told.items()}
+    return [together(rows) for rows in zip(*(measured_replies(run, texts[taste], first, [taste]) for taste in tastes))]
+
 # %% ../../nbs/sdpo/51_recipe.ipynb #regret_figure
 def regret_curves(
     log: Sequence[Mapping],  # lines of metrics.jsonl
@@ -321,6 +330,58 @@ def regret_section(run: RunFolder) -> Html:
     if not regret_curves(run.log, each): return missing("The users' true preference is not known: none follows a rule.")
     return figure_html(regret_figure(run.log, each), "Preference and regret", "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.")
 
+# %% ../../nbs/sdpo/51_recipe.ipynb #check_settings
+METHODS = ("online", "offline")
+
+
+def judge_name(s: Settings) -> str:
+    "Name who compares replies"
+    return s.preference.judge or ("rule" if s.user.is_rule(s.user.model) else s.user.model)
+
+
+def check_settings(s: Settings) -> None:
+    "Raise `ConfigError` for what cannot work"
+    unknown = next((name for name in s.run.methods if name not in METHODS), None)
+    rule, beta = s.user.is_rule(s.user.model), s.trainer.get("beta", 0)
+    require("run", (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
+    require("sdpo", (s.sdpo.form == "sampled" or not beta, "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
+    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
+            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes_of(s)))
+    require("user", (rule or s.user.is_simulator or bool(s.user.style or s.user.tastes), "style is empty: name one of the 31 styles that the model plays"))
+    s.user.require_price(s.user.model)
+    s.preference.require_price(judge_name(s))
+
+
+def load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
+    "Read prompts or logs"
+    train, test = load_prompts(s)
+    every = [] if not learns_offline(s) else toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user) if s.prompts.train == TOY else read_interactions(s.prompts.train)
+    faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
+    logged = [replace(i, messages=tuple(asked(i.messages, s.prompts.system))) for i, fault in zip(every, faults) if not fault][:s.prompts.train_n]
+    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
+    skipped = dict(Counter(filter(None, faults)))
+    return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped, user, judge)
+
+# %% ../../nbs/sdpo/51_recipe.ipynb #plan_lines
+def data_card(s: Settings, work: SDPOWork) -> str:
+    "Describe in Markdown what a run learns from"
+    skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in work.skipped.items())
+    toy = "- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""
+    return f"- prompts: {s.prompts.train}, {len(work.train):,} for training, {len(work.test):,} held out\n- logged interactions: {len(work.logged):,}\n{skipped}{toy}"
+
+
+def plan_lines(s: Settings) -> list[str]:
+    "Say what a run does and costs"
+    train, test = load_prompts(s)
+    stages = [name for method in s.run.methods for name in (phases(s) if method == "online" else [method])]
+    shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in train[:20]]
+    seen = len([n for n in stages if n != "offline"]) * (s.user.steps_each if len(s.user.sequence) > 1 else max_steps(s, len(train))) * s.rollout.num_prompts * s.rollout.group_size
+    pairs = 0 if judge_name(s) == "rule" else 2 * len(test) * len(tastes_of(s)) * (len(stages) + 2)
+    judged = f"judge               {judge_name(s)}: {', '.join(tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
+    return [f"prompts             {s.prompts.train}: {len(train):,} for training, {len(test):,} held out",
+            f"stages              {', '.join([*(['cold-start'] if has_lessons(s) else []), *stages])}",
+            f"signal              {s.sdpo.form}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *user_plan(s.user, seen, shown), judged]
+
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPORecipe
 class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
@@ -334,35 +395,15 @@ class SDPORecipe(Recipe):
         "Let TRL measure the distance from the start where the sampled form asks for it"
         return s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and s.sdpo.form == "sampled" else s
 
-    def check(self, s: Settings) -> None:
-        "Raise `ConfigError` for what cannot work"
-        unknown = next((name for name in s.run.methods if name not in METHODS), None)
-        rule, beta = s.user.is_rule(s.user.model), s.trainer.get("beta", 0)
-        require("run", (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
-        require("sdpo", (s.sdpo.form == "sampled" or not beta, "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
-        require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
-                *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes_of(s)))
-        require("user", (rule or s.user.is_simulator or bool(s.user.style or s.user.tastes), "style is empty: name one of the 31 styles that the model plays"))
-        s.user.require_price(s.user.model)
-        s.preference.require_price(judge_name(s))
+    def check(self, s: Settings) -> None: check_settings(s)
 
     def load(self, s: Settings, **given: Any) -> SDPOWork:
         "Read prompts or logs; a user and a judge may be given"
-        train, test = load_prompts(s)
-        every = [] if not learns_offline(s) else toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user) if s.prompts.train == TOY else read_interactions(s.prompts.train)
-        faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
-        logged = [replace(i, messages=tuple(asked(i.messages, s.prompts.system))) for i, fault in zip(every, faults) if not fault][:s.prompts.train_n]
-        ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-        skipped = dict(Counter(filter(None, faults)))
-        known = {name: given.get(name) for name in ("user", "judge")}
-        return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped, **known)
+        return load_work(s, given.get("user"), given.get("judge"))
 
     def begin(self, run: Any) -> None:
         "Write down what the run learns from"
-        w, s = run.work, run.settings
-        skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in w.skipped.items())
-        card = f"- prompts: {s.prompts.train}, {len(w.train):,} for training, {len(w.test):,} held out\n- logged interactions: {len(w.logged):,}\n{skipped}"
-        atomic_write(run.folder / "data.md", card + ("- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""))
+        atomic_write(run.folder / "data.md", data_card(run.settings, run.work))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -400,22 +441,10 @@ class SDPORecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measured]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
-        tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
-        told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
-        found = {taste: measured_replies(run, replies_of(run, start_of(run.settings), prompts, f"in-context-{taste}"), first, [taste]) for taste, prompts in told.items()}
-        return {"in-context": [together(rows) for rows in zip(*found.values())]} if tastes else {}
+        found = oracle(run)
+        return {"in-context": found} if found else {}
 
-    def plan(self, s: Settings) -> list[str]:
-        "Say what a run does and costs"
-        train, test = load_prompts(s)
-        stages = [name for method in s.run.methods for name in (phases(s) if method == "online" else [method])]
-        shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in train[:20]]
-        seen = len([n for n in stages if n != "offline"]) * (s.user.steps_each if len(s.user.sequence) > 1 else max_steps(s, len(train))) * s.rollout.num_prompts * s.rollout.group_size
-        pairs = 0 if judge_name(s) == "rule" else 2 * len(test) * len(tastes_of(s)) * (len(stages) + 2)
-        judged = f"judge               {judge_name(s)}: {', '.join(tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
-        return [f"prompts             {s.prompts.train}: {len(train):,} for training, {len(test):,} held out",
-                f"stages              {', '.join([*(['cold-start'] if has_lessons(s) else []), *stages])}",
-                f"signal              {s.sdpo.form}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *user_plan(s.user, seen, shown), judged]
+    def plan(self, s: Settings) -> list[str]: return plan_lines(s)
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
@@ -423,18 +452,10 @@ class SDPORecipe(Recipe):
         return {**{name: sections[name] for name in ("first", "results", "differences", "training")},
                 "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
 
-
-METHODS = ("online", "offline")
+# %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
 NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"), "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
                "words": ("Words", "How long is a reply?"), "kept content": ("Kept content", "Which share of the start's content words is still there?")},
               {"in-context": "the start, told in advance what is wanted"}, part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
-
-
-def judge_name(s: Settings) -> str:
-    "Name who compares replies"
-    return s.preference.judge or ("rule" if s.user.is_rule(s.user.model) else s.user.model)
-
-
 recipe = SDPORecipe()
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPOStudy
