@@ -3584,6 +3584,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.sdpo.analysis._text': ('sdpo/analysis.html#_text', 'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis._token_rows': ('sdpo/analysis.html#_token_rows', 'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis.analyse': ('sdpo/analysis.html#analyse', 'humanlm/sdpo/analysis.py'),
+                                       'humanlm.sdpo.analysis.logged_cases': ( 'sdpo/analysis.html#logged_cases',
+                                                                               'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis.read_cases': ('sdpo/analysis.html#read_cases', 'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis.reply_html': ('sdpo/analysis.html#reply_html', 'humanlm/sdpo/analysis.py'),
                                        'humanlm.sdpo.analysis.save_study': ('sdpo/analysis.html#save_study', 'humanlm/sdpo/analysis.py'),
