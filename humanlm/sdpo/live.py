@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['RECORD', 'PENDING', 'SAVED', 'HELP', 'GROUPS', 'ABOUT', 'LiveConfig', 'Kept', 'LiveTrainer', 'LiveSignal',
-           'live_method', 'Lesson', 'LiveTurn', 'LiveChat', 'signal_text', 'spoken_plainly', 'typed_line', 'obey',
-           'converse', 'LiveWidget', 'LiveModel', 'open_chat', 'chat_command']
+           'live_method', 'Lesson', 'LiveTurn', 'LiveLog', 'LiveHistory', 'LiveChat', 'drawn_answer', 'teach', 'resume',
+           'signal_text', 'spoken_plainly', 'typed_line', 'obey', 'converse', 'LiveWidget', 'LiveModel', 'open_chat',
+           'chat_command']
 
 # %% ../../nbs/sdpo/52_live.ipynb #exported-imports
 import json
@@ -103,7 +104,7 @@ class LiveTrainer:
         args = trainer_args(config.options(), self.room.name, 1, 1, 1, config.max_tokens, config.seed)
         self.trainer = MethodTrainer(*loaded, method, [ask_row("", "live")], args, max_prompt_tokens=max_prompt_tokens)
         self.trainer.create_optimizer()
-        self.steps = config.steps
+        self.loaded, self.steps = loaded, config.steps
         self.parts = [p for p in loaded.model.parameters() if p.requires_grad]
         self.past: deque[Kept] = deque(maxlen=config.undo)
 
@@ -196,10 +197,99 @@ class LiveTurn(NamedTuple):
     lesson: Lesson | None  # None: there was no answer that it could be about
     answer: str | None  # None: nothing was said, so nothing is answered
 
-# %% ../../nbs/sdpo/52_live.ipynb #LiveChat
+# %% ../../nbs/sdpo/52_live.ipynb #LiveLog
 RECORD, PENDING, SAVED = "record.jsonl", "pending.json", "model"
 
 
+class LiveLog:
+    "The lessons of a chat and its folder: record, last answer, saved weights with their optimiser's numbers"
+
+    def __init__(
+        self,
+        folder: Path | None = None,  # None: nothing is written
+        saved: Sequence[str] = (),  # ids of the lessons that the weights at the start know
+    ):
+        self.folder, self.saved, self.lessons = folder, list(saved), []
+
+    @property
+    def learned(self) -> list[str]:
+        "Ids of the lessons that the weights hold"
+        return [x.interaction.id for x in self.lessons if not x.reason]
+
+    def add(self, lesson: Lesson) -> None:
+        "Take a lesson in, and write the record, whole"
+        self.lessons.append(lesson)
+        self.write()
+
+    def take_back(self) -> None:
+        "Mark the last lesson that was learned"
+        place = max(i for i, x in enumerate(self.lessons) if not x.reason)
+        self.lessons[place] = Lesson(replace(self.lessons[place].interaction, filters=("undone",)))
+
+    def write(self) -> None:
+        "Write the record"
+        if self.folder: write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
+
+    def rows(self) -> list[Interaction]:
+        "Read the record"
+        return read_interactions(self.folder / RECORD) if self.folder and (self.folder / RECORD).exists() else []
+
+    def keep(self, answer: Interaction) -> None:
+        "Write down an answer to which nothing was said yet"
+        if self.folder: atomic_write(self.folder / PENDING, to_json(answer))
+
+    def last_answer(self) -> Interaction | None:
+        "Read it"
+        place = self.folder and self.folder / PENDING
+        return from_dict(Interaction, json.loads(place.read_text("utf-8")), str(place)) if place and place.exists() else None
+
+    def save(self, trainer: LiveTrainer) -> None:
+        "Save weights and numbers, and which lessons they hold"
+        if not self.folder or self.saved == self.learned: return
+        import torch
+        from humanlm.models.weights import save_model
+        numbers, old = f"optimizer-{time.time_ns()}.pt", list(self.folder.glob("optimizer-*.pt"))
+        with atomic_path(self.folder / numbers) as new: torch.save(trainer.keep().numbers, new)
+        save_model(*trainer.loaded, self.folder / SAVED, {"live.json": to_json({"learned": self.learned, "numbers": numbers})})
+        self.saved = self.learned
+        for path in old: path.unlink()
+
+    def numbers(self) -> list[dict] | None:
+        "Read the optimiser's numbers that belong to the saved weights"
+        import torch
+        state = self.folder and self.folder / SAVED / "live.json"
+        return torch.load(self.folder / json.loads(state.read_text("utf-8"))["numbers"], weights_only=True) if state and state.exists() else None
+
+# %% ../../nbs/sdpo/52_live.ipynb #LiveHistory
+class LiveHistory:
+    "What was said in a chat"
+
+    def __init__(self, system: str = "", window: int = 5):
+        self.messages: list[dict] = [{"role": "system", "content": system}] if system else []
+        self.window = window
+
+    @property
+    def waits(self) -> bool:
+        "Whether the last message has no answer yet"
+        return bool(self.messages) and self.messages[-1]["role"] == "user"
+
+    def hear(self, text: str) -> None:
+        "Add what the user said; a message that was left without an answer is joined with it"
+        if self.waits: text = f"{self.messages.pop()['content']}\n\n{text}"
+        self.messages.append({"role": "user", "content": text})
+
+    def answer(self, text: str) -> None:
+        "Add what the model said"
+        self.messages.append({"role": "assistant", "content": text})
+
+    def seen(self) -> list[dict]:
+        "Give the messages that the model sees"
+        system = [m for m in self.messages[:1] if m["role"] == "system"]
+        last = self.messages[len(system):][-self.window:]
+        while last[0]["role"] != "user": last = last[1:]
+        return system + last
+
+# %% ../../nbs/sdpo/52_live.ipynb #LiveChat
 class LiveChat:
     "A model that learns from each message before it answers; `.widget()` for notebooks"
 
@@ -210,140 +300,102 @@ class LiveChat:
         hindsight: HindsightConfig = HindsightConfig(),
         sdpo: LiveSignal = LiveSignal(),
         max_prompt_tokens: int = 4096,  # longest context without the hindsight block
-        folder: Path | None = None,  # where everything is kept; None: nowhere
-        saved: Sequence[str] = (),  # ids of lessons that the weights know already
+        log: LiveLog | None = None,  # where everything is kept; None: nowhere
         start: LoadedModel | None = None,  # the model before any lesson, for teachers that stay there; None: as it is now
     ):
-        self.loaded, self.config, self.hindsight, self.limit, self.folder = loaded, config, hindsight, max_prompt_tokens, folder
+        self.loaded, self.config, self.hindsight, self.limit, self.log = loaded, config, hindsight, max_prompt_tokens, log or LiveLog()
         self.trainer = LiveTrainer(loaded, live_method(start or loaded, sdpo, hindsight, max_prompt_tokens), config, max_prompt_tokens)
-        self.messages: list[dict] = [{"role": "system", "content": config.system}] if config.system else []
-        self.lessons: list[Lesson] = []
+        self.history = LiveHistory(config.system, config.window)
         self.pending: Interaction | None = None  # the last answer, as long as nothing was said to it
-        self.saved, self.resuming = list(saved), True
-        if folder and (folder / RECORD).exists(): self.resume()
-        self.resuming = False
-
-    @property
-    def learned(self) -> list[str]:
-        "Ids of the lessons that the weights hold"
-        return [x.interaction.id for x in self.lessons if not x.reason]
+        resume(self)
 
     def say(self, text: str) -> LiveTurn:
         "Learn from what is said, then answer it"
         lesson = self.learn(text) if self.pending else None
         if not text.strip(): return LiveTurn(lesson, None)
-        self.hear(text)
+        self.history.hear(text)
         return LiveTurn(lesson, self.answer())
-
-    def hear(self, text: str) -> None:
-        "Add what the user said; what was left without an answer is joined with it"
-        if self.messages and self.messages[-1]["role"] == "user": text = f"{self.messages.pop()['content']}\n\n{text}"
-        self.messages.append({"role": "user", "content": text})
-
-    def seen(self) -> list[dict]:
-        "Give the messages that the model sees: the system message and the last ones, from a user's on"
-        system = [m for m in self.messages[:1] if m["role"] == "system"]
-        last = self.messages[len(system):][-self.config.window:]
-        while last[0]["role"] != "user": last = last[1:]
-        return system + last
 
     def answer(self) -> str:
         "Answer the last message, and keep the answer until something is said to it"
-        from humanlm.models.weights import generate
-        c, turn, seen = self.config, len(self.lessons), self.seen()
-        prompt = contexts(self.loaded.tokenizer, seen, "", self.hindsight, self.limit).plain
-        drawn = {"temperature": c.temperature, "top_p": c.top_p, "seed": c.seed + turn}
-        found = generate(*self.loaded, [prompt], c.max_tokens, **drawn)[0]
-        reply = AssistantReply(found.text, tuple(found.ids), tuple(min(p, 0.0) for p in found.logps), "length" if found.finish == "length" else "stop")
-        self.pending = Interaction(f"live_{turn:06d}", tuple(seen), reply, Followup("", "live"), turn=turn, sampling=drawn | {"max_tokens": c.max_tokens},
-                                   timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        self.messages.append({"role": "assistant", "content": found.text})
-        if self.folder: atomic_write(self.folder / PENDING, to_json(self.pending))
-        return found.text
+        self.pending = drawn_answer(self)
+        self.history.answer(self.pending.completion.text)
+        self.log.keep(self.pending)
+        return self.pending.completion.text
 
     def learn(self, text: str) -> Lesson:
         "Learn from what was said to the last answer, and write it down"
-        asked = self.pending
+        asked, count = self.pending, len(self.log.lessons)
         reason = problem(asked.messages, asked.completion.text, text, self.loaded.tokenizer, self.hindsight, self.limit)
-        if reason == "empty follow-up": return Lesson(replace(asked, filters=(reason,)))
-        said, count = replace(asked, followup=Followup(text, "live"), filters=(reason,) if reason else ()), len(self.lessons)
+        said = replace(asked, followup=Followup(text, "live"), filters=(reason,) if reason else ())
+        if reason == "empty follow-up": return Lesson(said)
         try:
-            self.teach(said)
+            teach(self, said, self.log.add)
         except BaseException:
-            del self.lessons[count:]
+            del self.log.lessons[count:]
             raise
         self.pending = None
-        if len(self.learned) - len(self.saved) >= self.config.save_every: self.save()
-        return self.lessons[-1]
-
-    def teach(self, interaction: Interaction) -> None:
-        "Let the trainer have an interaction if it teaches something, and write it down"
-        from humanlm.sdpo.method import logged_row
-        if interaction.filters: return self.note(Lesson(interaction))
-        row, read = logged_row(interaction, self.loaded.tokenizer, self.limit, self.config.max_tokens), self.loaded.tokenizer.decode
-
-        def noted(done: Trajectory) -> None:
-            signal = [h - p for h, p in zip(done.signals["hindsight"], done.signals["plain"])]
-            learned = {"signal": fmean(signal), "tokens": len(signal), "steps": self.config.steps}
-            self.note(Lesson(replace(interaction, learned=learned), [read([i]) for i in done.completion_ids], signal))
-        self.trainer.learn(row, noted)
-
-    def note(self, lesson: Lesson) -> None:
-        "Keep a lesson, in the record too"
-        self.lessons.append(lesson)
-        self.write()
+        if len(self.log.learned) - len(self.log.saved) >= self.config.save_every: self.log.save(self.trainer)
+        return self.log.lessons[-1]
 
     def undo(self, count: int = 1) -> int:  # how many were taken back
         "Take back what was learned last: the weights are those from before; what was said stays said"
         done = 0
         while done < count and self.trainer.undo():
-            place = max(i for i, x in enumerate(self.lessons) if not x.reason)
-            self.lessons[place] = Lesson(replace(self.lessons[place].interaction, filters=("undone",)))
+            self.log.take_back()
             done += 1
-        if done and set(self.saved) - set(self.learned): self.save()
-        if done: self.write()
+        if set(self.log.saved) - set(self.log.learned): self.log.save(self.trainer)
+        if done: self.log.write()
         return done
-
-    def write(self) -> None:
-        "Write the record, whole"
-        if self.folder and not self.resuming: write_interactions(self.folder / RECORD, [x.interaction for x in self.lessons])
-
-    def save(self) -> None:
-        "Save weights and optimiser, and which lessons they hold"
-        if not self.folder or self.saved == self.learned: return
-        import torch
-        from humanlm.models.weights import save_model
-        numbers, old = f"optimizer-{time.time_ns()}.pt", list(self.folder.glob("optimizer-*.pt"))
-        with atomic_path(self.folder / numbers) as new: torch.save(self.trainer.keep().numbers, new)
-        save_model(*self.loaded, self.folder / SAVED, {"live.json": to_json({"learned": self.learned, "numbers": numbers})})
-        self.saved = self.learned
-        for path in old: path.unlink()
-
-    def resume(self) -> None:
-        "Go on where a chat ended: what its saved weights do not hold is learned again from the record"
-        import torch
-        state = self.folder / SAVED / "live.json"
-        if state.exists():
-            held = json.loads(state.read_text("utf-8"))
-            self.saved, numbers = held["learned"], torch.load(self.folder / held["numbers"], weights_only=True)
-            self.trainer.put(Kept(self.trainer.keep().weights, numbers))
-        for row in read_interactions(self.folder / RECORD):
-            if row.filters or row.id in self.saved: self.lessons.append(Lesson(row))
-            else: self.teach(row)
-        self.recall()
-
-    def recall(self) -> None:
-        "Find the conversation again: up to the last answer, or to a message that was not answered"
-        place, last = self.folder / PENDING, self.lessons[-1].interaction if self.lessons else None
-        if place.exists(): self.pending = from_dict(Interaction, json.loads(place.read_text("utf-8")), str(place))
-        if self.pending and last and self.pending.id == last.id: self.pending = None
-        known = self.pending or last
-        if known: self.messages = [*known.messages, {"role": "assistant", "content": known.completion.text}]
-        if known is last and last: self.hear(last.followup.text)
 
     def widget(self) -> Any:  # an ipywidgets box
         "Show the chat in a notebook"
         return LiveWidget(self).box
+
+# %% ../../nbs/sdpo/52_live.ipynb #drawn_answer
+def drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
+    "Let the model of a chat write, and keep the ids as they were drawn"
+    from humanlm.models.weights import generate
+    c, turn, seen = chat.config, len(chat.log.lessons), chat.history.seen()
+    prompt = contexts(chat.loaded.tokenizer, seen, "", chat.hindsight, chat.limit).plain
+    drawn = {"temperature": c.temperature, "top_p": c.top_p, "seed": c.seed + turn}
+    found = generate(*chat.loaded, [prompt], c.max_tokens, **drawn)[0]
+    reply = AssistantReply(found.text, tuple(found.ids), tuple(min(p, 0.0) for p in found.logps), "length" if found.finish == "length" else "stop")
+    return Interaction(f"live_{turn:06d}", tuple(seen), reply, Followup("", "live"), turn=turn, sampling=drawn | {"max_tokens": c.max_tokens},
+                       timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def teach(
+    chat: LiveChat,
+    interaction: Interaction,
+    note: Callable[[Lesson], Any],  # takes the lesson in, as a part of it
+) -> None:
+    "Let the trainer have an interaction, if it teaches something"
+    from humanlm.sdpo.method import logged_row
+    if interaction.filters: return note(Lesson(interaction))
+    decode = chat.loaded.tokenizer.decode
+
+    def learned(done: Trajectory) -> None:
+        signal = [h - p for h, p in zip(done.signals["hindsight"], done.signals["plain"])]
+        about = {"signal": fmean(signal), "tokens": len(signal), "steps": chat.config.steps}
+        note(Lesson(replace(interaction, learned=about), [decode([i]) for i in done.completion_ids], signal))
+    chat.trainer.learn(logged_row(interaction, chat.loaded.tokenizer, chat.limit, chat.config.max_tokens), learned)
+
+
+def resume(chat: LiveChat) -> None:
+    "Go on where a chat ended: what its saved weights do not hold is learned again from the record, and the conversation is found again"
+    log = chat.log
+    if log.saved and (numbers := log.numbers()): chat.trainer.put(Kept(chat.trainer.keep().weights, numbers))
+    for row in log.rows():
+        if row.filters or row.id in log.saved: log.lessons.append(Lesson(row))
+        else: teach(chat, row, log.lessons.append)
+    last, answered = log.lessons[-1].interaction if log.lessons else None, log.last_answer()
+    chat.pending = None if answered and last and answered.id == last.id else answered
+    known = chat.pending or last
+    if known:
+        chat.history.messages = list(known.messages)
+        chat.history.answer(known.completion.text)
+        if not chat.pending: chat.history.hear(last.followup.text)
 
 # %% ../../nbs/sdpo/52_live.ipynb #signal_text
 def signal_text(
@@ -385,7 +437,7 @@ def obey(chat: LiveChat, words: list[str], colours: bool) -> str:
         done = chat.undo(int(rest[0][:6]) if rest else 1)
         return f"taken back: {done}; the weights are those from before" if done else "nothing to take back"
     if name == "/signal" and not rest:
-        last = next((x for x in reversed(chat.lessons) if x.tokens), None)
+        last = next((x for x in reversed(chat.log.lessons) if x.tokens), None)
         return signal_text(last.tokens, last.signal, colours) if last else "nothing was learned in this session"
     return HELP
 
@@ -398,7 +450,7 @@ def converse(
     "Talk until nothing more is said; the weights are saved however this ends"
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colours is None else colours
     try:
-        if chat.messages and chat.messages[-1]["role"] == "user": print(f"model> {spoken_plainly(chat.answer())}", flush=True)
+        if chat.history.waits: print(f"model> {spoken_plainly(chat.answer())}", flush=True)
         while (text := read("you> ")) is not None and text.strip() != "/quit":
             if text.startswith("/"):
                 print(obey(chat, text.split(), colours), flush=True)
@@ -407,7 +459,7 @@ def converse(
             if lesson: print(f"       ({lesson})", flush=True)
             if answer is not None: print(f"model> {spoken_plainly(answer)}", flush=True)
     finally:
-        chat.save()
+        chat.log.save(chat.trainer)
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveWidget
 class LiveWidget:
@@ -447,8 +499,8 @@ class LiveWidget:
 
     def draw(self) -> None:
         "Show the conversation, and under it the answer that was learned from last, token by token"
-        said = [bubble("you" if m["role"] == "user" else "model", cut(m["content"], 2000), m["role"] == "user") for m in self.chat.messages if m["role"] != "system"]
-        last = next((x for x in reversed(self.chat.lessons) if x.tokens), None)
+        said = [bubble("you" if m["role"] == "user" else "model", cut(m["content"], 2000), m["role"] == "user") for m in self.chat.history.messages if m["role"] != "system"]
+        last = next((x for x in reversed(self.chat.log.lessons) if x.tokens), None)
         most = max(map(abs, last.signal), default=0.0) or 1.0 if last else 1.0
         learned = tag("p", tag("small", f"What “{shorten(last.interaction.followup.text, 80)}” says about the answer before it:")) + token_boxes(
             last.tokens, last.signal, most) if last else Html()
@@ -482,7 +534,7 @@ def open_chat(s: Any, folder: Path) -> LiveChat:
     known = json.loads((saved / "live.json").read_text("utf-8"))["learned"] if (saved / "live.json").exists() else []
     model = replace(s.model, name=str(saved), lora_rank=0) if known else s.model
     start = s.model.load(_TEXTS) if known and s.sdpo.teacher != "live" else None
-    return LiveChat(model.load(_TEXTS), s.live, s.hindsight, s.sdpo, s.model.max_prompt_tokens, folder, known, start)
+    return LiveChat(model.load(_TEXTS), s.live, s.hindsight, s.sdpo, s.model.max_prompt_tokens, LiveLog(folder, known), start)
 
 
 _TEXTS = (HELP, ABOUT, HindsightConfig().template, *LiveConfig.__doc__.split())  # from which the tiny model makes its tokens
@@ -503,6 +555,6 @@ def chat_command(argv: Sequence[str]) -> int:
         require_same(folder, s, "--live.out")
         save_config(folder / "config.yaml", s)
         chat = open_chat(s, folder)
-        print(f"{folder}: {len(chat.learned)} lessons so far. {HELP}", flush=True)
+        print(f"{folder}: {len(chat.log.learned)} lessons so far. {HELP}", flush=True)
         converse(chat)
     return 0

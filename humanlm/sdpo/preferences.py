@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -448,8 +448,9 @@ def run_comparison(
     with alone(work.folder, "--compare.out"):
         work.folder.mkdir(parents=True, exist_ok=True)
         for ledger, account in zip(ledgers, ("models", "judge")): ledger.keep(work.folder / CHARGES, account)
-        def judges(): return work.settings.judge.judges(work.styles, ledger=ledgers[1])
-        asked = [] if work.settings.judge.model.startswith(IN_MEMORY) else judges()  # a missing key is said at once
+        judge = replace(work.settings.judge, cache=work.settings.judge.cache or str(work.folder / "answers"))
+        def judges(): return judge.judges(work.styles, ledger=ledgers[1])
+        asked = [] if judge.model.startswith(IN_MEMORY) else judges()  # a missing key is said at once
         replies = {m.name: replies_of(m, work.asked(m), c, work.folder / "replies", ledgers[0]) for m in work.field.models}
         base = replies.pop("base")
         found = run_sync(compare([p.messages for p in work.prompts], replies, base, asked or judges(), work.field.starts,

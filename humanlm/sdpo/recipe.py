@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TOY', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'AssistantModel', 'SDPORollout',
-           'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'read_prompts', 'learns_offline', 'toy_lessons',
-           'toy_logs', 'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of',
-           'judge_of', 'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together',
-           'regret_curves', 'regret_figure', 'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy']
+           'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'learns_offline', 'toy_lessons', 'toy_logs', 'phases',
+           'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of', 'start_of',
+           'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'regret_curves', 'regret_figure',
+           'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import random
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
+from statistics import fmean
 from typing import Any, ClassVar
 
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
@@ -32,6 +33,7 @@ from humanlm.sdpo.hindsight import (
     AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions,
 )
 from .preferences import PairJudge, TraitJudge, pair_scores, with_style
+from .preparation import read_prompts
 from .styles import STYLES, TASTES, measures
 from .users import CONTROLS, Exchange, UserConfig, all_users, make_user, user_plan
 from ..training.experiment import Study
@@ -134,10 +136,6 @@ def load_prompts(s: Settings) -> tuple[list, list]:
         train = train[len(test):] if p.held_out is None else train
     if not train or not test: raise DataError(f"{p.train} leaves {len(train)} prompts for training and {len(test)} held out. Give more, or prompts.held_out.")
     return [asked(m, p.system) for m in train[:p.train_n]], [asked(m, p.system) for m in test[:p.test_n]]
-
-
-def read_prompts(path):
-    return [{"messages": row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]} for row in read_jsonl(path)]
 
 
 def learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
@@ -325,7 +323,7 @@ class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
     groups = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": PromptsConfig, "preference": PreferenceConfig,
               "model": AssistantModel, "rollout": SDPORollout, "sft": ColdStart,
-              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4, "max_steps": 150}}
+              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("online",)
     study = "humanlm.sdpo.recipe:SDPOStudy"
 

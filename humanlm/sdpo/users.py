@@ -371,6 +371,6 @@ def user_cost(
 
 def user_plan(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
     "Say who will be asked how often, and what that costs"
-    who = f"user        {config.model}: {', then '.join(config.sequence)}; {exchanges:,} reactions"
-    if config.is_rule(config.model): return [who, "cost        none: this user is a rule, and calls no chat model"]
-    return [who, f"cost        at most {user_cost(config, exchanges, samples)}; what is in the cache is not paid for again"]
+    who = f"user                {config.model}: {', then '.join(config.sequence)}; {exchanges:,} reactions"
+    if config.is_rule(config.model): return [who, "cost                none: this user is a rule, and calls no chat model"]
+    return [who, f"cost                at most {user_cost(config, exchanges, samples)}; what is in the cache is not paid for again"]

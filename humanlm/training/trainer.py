@@ -112,6 +112,8 @@ def _trl_args(out, options):
     if options.get("use_vllm") and find_spec("vllm") is None:
         raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
                            "or leave the option out.")
+    if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
+        raise TrainerError(f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[bnb]', or take adamw_torch.")
     alone = options["num_generations"] == 1  # TRL asks for two, but nothing in it needs them: halved again behind its check
     sizes = {name: options[name] for name in ("num_generations", "per_device_train_batch_size")}
     try:

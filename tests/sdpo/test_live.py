@@ -10,7 +10,7 @@ import torch
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.weights import ModelConfig, load_model, make_model
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveSignal, LiveWidget, chat_command, converse, signal_text, spoken_plainly
+from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, LiveWidget, chat_command, converse, signal_text, spoken_plainly
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
 from pages import HOSTILE, read
@@ -28,7 +28,7 @@ def chat(tmp_path): return new_chat(tmp_path)
 
 
 def new_chat(folder=None, saved=(), loaded=None, sdpo=LiveSignal(), start=None, **config):
-    return LiveChat(loaded or make_model(SMALL, TEXTS), replace(QUICK, **config), sdpo=sdpo, folder=folder, saved=saved, start=start)
+    return LiveChat(loaded or make_model(SMALL, TEXTS), replace(QUICK, **config), sdpo=sdpo, log=LiveLog(folder, saved), start=start)
 
 
 def weights(chat): return [p.detach().clone() for p in chat.loaded.model.parameters()]
@@ -44,9 +44,9 @@ def same(a, b): return len(a) == len(b) and all(map(torch.equal, a, b))
 
 def test_the_message_after_an_answer_teaches_and_not_the_one_before(chat):
     for text in SAID[:3]: chat.say(text)
-    rows = read_interactions(chat.folder / RECORD)
+    rows = read_interactions(chat.log.folder / RECORD)
     assert [(r.messages[-1]["content"], r.followup.text, r.followup.source) for r in rows] == [(a, b, "live") for a, b in zip(SAID, SAID[1:3])]
-    assert [r.completion.text for r in rows] == [m["content"] for m in chat.messages if m["role"] == "assistant"][:2]
+    assert [r.completion.text for r in rows] == [m["content"] for m in chat.history.messages if m["role"] == "assistant"][:2]
 
     def after(followup):
         other = new_chat()
@@ -68,7 +68,7 @@ def test_the_update_comes_before_the_next_answer(chat):
     late.say(SAID[0])
     late.pending = None  # nothing to learn from
     late.say(SAID[1])
-    assert list(late.pending.messages) == chat.messages[:3]
+    assert list(late.pending.messages) == chat.history.messages[:3]
     assert late.pending.completion.logprobs != told.logprobs, "the answer is one of the new weights"
 
 
@@ -77,7 +77,7 @@ def test_ids_are_those_that_were_drawn(chat):
     drawn = chat.pending.completion.token_ids
     chat.say(SAID[1])
     trained = chat.trainer.trainer.trajectories[0]
-    assert tuple(trained.completion_ids) == drawn and chat.lessons[0].interaction.completion.token_ids == drawn
+    assert tuple(trained.completion_ids) == drawn and chat.log.lessons[0].interaction.completion.token_ids == drawn
 
 
 def test_a_conversation_is_seen_through_a_window(tmp_path):
@@ -94,7 +94,7 @@ def test_what_teaches_nothing_changes_nothing_and_says_why(chat, text, reason):
     before, held = weights(chat), numbers(chat)
     lesson = chat.say(text).lesson
     assert str(lesson) == f"nothing learned: {reason}" and same(weights(chat), before) and same(numbers(chat), held)
-    assert (reason == "empty follow-up") == (chat.messages[-1]["content"] == chat.pending.completion.text and len(chat.lessons) == 1)
+    assert (reason == "empty follow-up") == (chat.history.messages[-1]["content"] == chat.pending.completion.text and len(chat.log.lessons) == 1)
 
 
 def test_an_answer_of_an_end_token_alone_teaches_nothing(chat):
@@ -133,7 +133,7 @@ def test_undo_restores_weights_and_optimiser_bit_for_bit(chat):
         assert not same(weights(chat), then[0]) and chat.undo() == 1
         assert same(weights(chat), then[0]) and same(numbers(chat), then[1])
     assert chat.undo() == 0 and same(weights(chat), at[1][0]), "two steps are kept"
-    assert [r.filters for r in read_interactions(chat.folder / RECORD)] == [(), ("undone",), ("undone",)]
+    assert [r.filters for r in read_interactions(chat.log.folder / RECORD)] == [(), ("undone",), ("undone",)]
     assert len(chat.trainer.past) == 0
 
 
@@ -155,10 +155,10 @@ def test_what_interrupts_a_lesson_leaves_the_weights_as_they_were(chat):
         def on_step_end(self, *_, **__): raise KeyboardInterrupt
     chat.say(SAID[0])
     chat.say(SAID[1])
-    before, held, record = weights(chat), numbers(chat), (chat.folder / RECORD).read_text()
+    before, held, record = weights(chat), numbers(chat), (chat.log.folder / RECORD).read_text()
     chat.trainer.trainer.add_callback(Stops)
     with pytest.raises(KeyboardInterrupt): chat.say(SAID[2])
-    assert same(weights(chat), before) and same(numbers(chat), held) and (chat.folder / RECORD).read_text() == record
+    assert same(weights(chat), before) and same(numbers(chat), held) and (chat.log.folder / RECORD).read_text() == record
     chat.trainer.trainer.remove_callback(Stops)
     assert not chat.say(SAID[2]).lesson.reason, "the same message can be said again"
 
@@ -173,29 +173,29 @@ def test_a_killed_chat_goes_on_as_if_nothing_had_happened(tmp_path, every, teach
     chat.undo()  # then the process is killed
     place = tmp_path / SAVED
     held = json.loads((place / "live.json").read_text())["learned"] if place.exists() else []
-    assert len(held) == {1: 2, 2: 2, 10: 0}[every] and held == chat.learned[:len(held)]
+    assert len(held) == {1: 2, 2: 2, 10: 0}[every] and held == chat.log.learned[:len(held)]
     again = new_chat(tmp_path, held, load_model(place, "own") if held else None, sdpo, make_model(SMALL, TEXTS), save_every=every)
     assert same(weights(again), weights(chat)) and same(numbers(again), numbers(chat))
-    assert again.messages[-3:] == chat.messages[-3:] and again.pending == chat.pending
+    assert again.history.messages[-3:] == chat.history.messages[-3:] and again.pending == chat.pending
     assert again.say("More").answer == chat.say("More").answer and same(weights(again), weights(chat))
 
 
 def test_a_chat_that_was_killed_before_it_answered_answers_first(chat):
     chat.say(SAID[0])
     chat.learn(SAID[1])  # and then it is killed
-    again = new_chat(chat.folder)
-    assert again.pending is None and again.messages[-1] == {"role": "user", "content": SAID[1]}
+    again = new_chat(chat.log.folder)
+    assert again.pending is None and again.history.messages[-1] == {"role": "user", "content": SAID[1]}
     converse(again, lambda question: None)
-    assert again.messages[-1]["role"] == "assistant" and again.pending.messages[-1]["content"] == SAID[1]
-    assert json.loads((chat.folder / PENDING).read_text())["id"] == "live_000001"
+    assert again.history.messages[-1]["role"] == "assistant" and again.pending.messages[-1]["content"] == SAID[1]
+    assert json.loads((chat.log.folder / PENDING).read_text())["id"] == "live_000001"
 
 
 def test_saving_leaves_one_set_of_numbers(chat):
     for text in SAID:
         chat.say(text)
-        chat.save()
-    assert len(list(chat.folder.glob("optimizer-*.pt"))) == 1 and {p.name for p in chat.folder.iterdir()} <= {RECORD, PENDING, SAVED, *(
-        p.name for p in chat.folder.glob("optimizer-*.pt"))}
+        chat.log.save(chat.trainer)
+    assert len(list(chat.log.folder.glob("optimizer-*.pt"))) == 1 and {p.name for p in chat.log.folder.iterdir()} <= {RECORD, PENDING, SAVED, *(
+        p.name for p in chat.log.folder.glob("optimizer-*.pt"))}
 
 
 # ---- in a terminal
@@ -257,7 +257,7 @@ def test_what_is_said_stays_text_in_a_notebook(text):
         widget.text.value = said.encode("utf-8", "replace").decode()
         widget.send.click()
     read(widget.page.value)
-    assert widget.send.disabled is False and len(chat.messages) == 4
+    assert widget.send.disabled is False and len(chat.history.messages) == 4
 
 
 def test_a_message_that_cannot_fit_is_reported_below_the_line():

@@ -308,11 +308,13 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
 
     monkeypatch.setitem(client.scripts, "dies", dies)
     line = ["mini", "--compare.runs", str(runs), "--compare.out", str(tmp_path), "--compare.styles", "[short]", "--judge.model", "scripted/dies",
-            "--judge.cache", str(tmp_path / "cache"), *FEW]
+            "--judge.concurrency", "1", *FEW]
     assert compare_command(line) == 130
     assert not (tmp_path / "results").exists() and len(list((tmp_path / "replies").glob("*.jsonl"))) == 2
-    monkeypatch.setitem(client.scripts, "dies", lambda request: says("C"))
-    assert compare_command(line) == 0 and results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
+    before, after = len(asked), []
+    monkeypatch.setitem(client.scripts, "dies", lambda request: after.append(request) or says("C"))
+    assert compare_command(line) == 0 and before >= 4 and len(after) <= 12 - 3  # what was answered is not asked again
+    assert results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
 
 
 @pytest.mark.parametrize("line, message", [
