@@ -201,12 +201,10 @@ def views_figure(probability: float = 0.1, points: int = 81) -> Any:
     figure, (left, right) = axes_of(8, 3, 1, 2, sharey=True)
     grid = [0.5 + 0.49 * i / (points - 1) for i in range(points)], [0.02 + 0.96 * i / (points - 1) for i in range(points)]
     for ax, xs, of in ((left, grid[0], lambda x: two_views(probability, x)), (right, grid[1], two_views)):
-        ys = [of(x) for x in xs]
-        ax.fill_between(xs, 0, 1, where=[a * b < 0 for a, b in ys], transform=ax.get_xaxis_transform(), alpha=0.12, color="0.3", lw=0)
         for i, name in enumerate(("sampled token, its own follow-up", "divergence, follow-up held fixed")):
-            ax.plot(xs, [y[i] for y in ys], label=name)
+            ax.plot(xs, [of(x)[i] for x in xs], label=name)
         ax.axhline(0, color="0.5", lw=0.8)
-    left.set(xlabel=f"accuracy of the follow-up (token 1 has probability {probability:g})", ylabel="push on token 1")
-    right.set(xlabel="probability of token 1 (accuracy 0.9)")
+    left.set(title=f"token 1 has probability {probability:g}", xlabel="accuracy of the follow-up", ylabel="push on token 1")
+    right.set(title="accuracy 0.9", xlabel="probability of token 1")
     legend(figure, (left, right))
     return figure
