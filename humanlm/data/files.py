@@ -220,8 +220,11 @@ def hub_items(
 ) -> Iterator[tuple[int, dict]]:  # number of the row and what it holds
     "Stream rows from the hub; `DataError` if it cannot be reached"
     from datasets import get_dataset_split_names, load_dataset
+    from huggingface_hub import HfApi
 
     try:
+        if on_hub(name):
+            HfApi().dataset_info(name, timeout=20)  # asked once; the library below would try six times
         found = [split for split in get_dataset_split_names(name, config) if re.fullmatch(splits, split)]
         rows = (row for split in found for row in load_dataset(name, config, split=split, streaming=True))
         yield from enumerate(rows, 1)

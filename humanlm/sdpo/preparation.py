@@ -6,8 +6,8 @@
 __all__ = ['ROW_REASONS', 'REPLY_REASONS', 'TLDR_MARK', 'TLDR_SYSTEM', 'KINDS', 'FILES', 'PrepareConfig', 'Tally', 'tally_table',
            'tldr', 'helpsteer2', 'prompt_messages', 'any_prompt', 'marked_turns', 'dialogue_of', 'history_before',
            'reply_problem', 'interactions_of', 'bounded_dialogue', 'dialogues', 'wildfeedback', 'wildchat',
-           'Preparation', 'same_text', 'shuffled', 'kept_rows', 'sources_of', 'prepare', 'prepare_command',
-           'read_prompts']
+           'Preparation', 'same_text', 'shuffled', 'kept_rows', 'sources_of', 'files_of', 'prepare_files',
+           'prepare_command', 'read_prompts']
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #exported-imports
 import json
@@ -25,7 +25,7 @@ from humanlm.core.basics import (
 from ..core.commands import command
 from ..core.config import parse
 from ..core.html import Table
-from ..data.files import Faults, FileRow, RowFault, on_hub, read_rows, row_files
+from ..data.files import FILE_NOTES, Faults, FileRow, RowFault, on_hub, read_rows, row_files
 from humanlm.sdpo.hindsight import (
     MAX_CHARS, ROLES, AssistantReply, Followup, HindsightError, Interaction, as_messages, is_blank, message_text,
 )
@@ -49,7 +49,7 @@ class PrepareConfig:
     history: int = 5
     """Messages before a reply that are kept, beside the system message."""
     max_chars: int = 100_000
-    """Longest conversation."""
+    """Longest conversation, 100,000 at most."""
     max_message_chars: int = 4096
     """Longest message of a conversation."""
     language: str = "english"
@@ -58,7 +58,7 @@ class PrepareConfig:
     def __post_init__(self):
         sizes = {name: getattr(self, name) for name in ("limit", "max_prompt_chars", "history", "max_chars", "max_message_chars")}
         require("prepare", *((n is None or n > 0, f"{name} must be positive, got {n}") for name, n in sizes.items()),
-                (self.max_message_chars <= MAX_CHARS, f"max_message_chars is {self.max_message_chars:,}: give {MAX_CHARS:,} or less"))
+                *((sizes[name] is None or sizes[name] <= MAX_CHARS, f"{name} is {sizes[name]}: give {MAX_CHARS:,} or less") for name in sizes if "chars" in name))
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #REASONS
 # Why a row is left out
@@ -85,7 +85,7 @@ REPLY_REASONS = {
     "empty reply": "nothing can be seen in it, as in a tool call",
     "no follow-up": "the conversation ends here, or somebody else speaks next",
     "empty follow-up": "nothing can be seen in it",
-    "reply rests on a tool": "it tells what a tool found, which no prompt shows",
+    "reply rests on a tool": "a tool, or another role, spoke before it, which no prompt shows",
     "missing turn": "the message before it is not the user's, or is empty",
     "system message in the middle": "another instruction came in between",
     "the same again": "but for case and white space",
@@ -102,6 +102,13 @@ class Tally:
     row_faults: Faults = field(default_factory=Faults)
     reply_faults: Faults = field(default_factory=Faults)
     changes: Counter = field(default_factory=Counter) # what was changed in kept ones
+
+    def add_file(self, found: Faults) -> None:
+        "Add what reading the file met: broken lines are rows, too; strange bytes are a change"
+        notes = Counter({kind: n for kind, n in found.counts.items() if kind in FILE_NOTES})
+        self.changes.update(notes)
+        self.rows += (found.counts - notes).total()
+        self.row_faults += Faults(found.counts - notes, {kind: some for kind, some in found.examples.items() if kind not in FILE_NOTES})
 
     def lines(self) -> dict[str, int]:
         "Give what a table says, in its order"
@@ -161,15 +168,21 @@ def helpsteer2(
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #any_prompt
 def _decoded(value: Any) -> Any:
-    "Read messages that a table keeps as JSON"
+    "Read messages that a table keeps as JSON; any other text stays"
     if not isinstance(value, str) or not value.lstrip().startswith("["): return value
-    try: return json.loads(value)
+    try: found = json.loads(value)
     except (ValueError, RecursionError): return value
+    return found if found and all(isinstance(m, Mapping) for m in found) else value
+
+
+def _read_messages(found: Any, kind: str) -> list[dict]:
+    try: return as_messages(found)
+    except HindsightError as e: raise RowFault(kind, shorten(e)) from e
 
 
 def prompt_messages(found: Any) -> list[dict]: # role and content; the last one is the user's
     "Check the messages of a prompt; `RowFault` says what is wrong"
-    messages = as_messages(found)
+    messages = _read_messages(found, "no prompt")
     roles = [m["role"] for m in messages]
     if roles[-1:] != ["user"]: raise RowFault("does not end with the user", f"the last message is of {shorten(roles[-1]) if roles else 'nobody'}")
     if not {*roles} <= {*ROLES}: raise RowFault("unknown role", shorten(", ".join({*roles} - {*ROLES})))
@@ -195,7 +208,12 @@ def any_prompt(
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #dialogue_of
 _MARKED = (re.compile(r"(?:^|\n\n)(Human|Assistant):"), re.compile(r"(?m)^(user|assistant|tool|system):(?= |$)"))
-_NOTHING = ("None", "###STOP###") # how tau-bench writes a tool call, and the end
+
+
+def _cleaned(role: str, text: str) -> str:
+    "Leave out what tau-bench writes for a tool call, and where its user stops"
+    text = text.strip().removesuffix("###STOP###").rstrip()
+    return "" if (role, text) == ("assistant", "None") else text
 
 
 def marked_turns(text: str) -> list[dict]: # role and content
@@ -203,7 +221,7 @@ def marked_turns(text: str) -> list[dict]: # role and content
     for mark in _MARKED:
         _, *parts = mark.split(text)
         if parts and not is_blank(parts[1]) and mark.match(text):
-            return as_messages([{"role": role.lower(), "content": "" if said.strip() in _NOTHING else said.strip()} for role, said in zip(parts[::2], parts[1::2])])
+            return as_messages([{"role": role.lower(), "content": _cleaned(role, said)} for role, said in zip(parts[::2], parts[1::2])])
     raise RowFault("no conversation", shorten(repr(text[:400])))
 
 
@@ -213,8 +231,7 @@ def dialogue_of(values: Mapping) -> list[dict]: # role and content
     found = next((_decoded(values[name]) for name in names if values.get(name) is not None), None)
     if isinstance(found, str): return marked_turns(found)
     if not isinstance(found, list): raise RowFault("no conversation", shorten(repr(found)[:400]))
-    try: return as_messages(found)
-    except HindsightError as e: raise RowFault("no conversation", shorten(e)) from e
+    return _read_messages(found, "no conversation")
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #interactions_of
 def history_before(
@@ -364,8 +381,8 @@ def kept_rows(
         if used == limit: return
         tally.rows, before = tally.rows + 1, tally.kept
         try: found = list(kind.make(row.values, f"{row.file.partition('.')[0]}-{row.row}", c, tally))
-        except DataError as e:
-            tally.row_faults.add(getattr(e, "kind", "no conversation"), getattr(e, "detail", shorten(e)), row.place)
+        except RowFault as e:
+            tally.row_faults.add(e.kind, e.detail, row.place)
             continue
         for made in map(to_dict, found):
             reply = made.get("completion", {}).get("text", "")
@@ -382,15 +399,20 @@ def kept_rows(
             yield made | ({"split": split} if reply else {})
         used += tally.kept > before
 
-# %% ../../nbs/sdpo/02_preparation.ipynb #prepare
+# %% ../../nbs/sdpo/02_preparation.ipynb #prepare_files
 FILES = ("train.jsonl", "validation.jsonl", "prepare.json")
 
 
 def sources_of(kind: Preparation, c: PrepareConfig) -> dict[str, tuple[str, str]]: # split → file or set, and split of a set
     "Say what is read for each split"
     if not c.train and not kind.hub: raise ConfigError("Nothing to read: name a file, a folder or a set on the Hub with --prepare.train.")
-    published = {name: (kind.hub, name) for name in kind.splits} if not c.train else {"train": (c.train, "train")}
-    return published | ({"validation": (c.validation, "validation|test|train")} if c.validation else {})
+    published = {name: (kind.hub, name) for name in kind.splits} if not c.train else {"train": (c.train, "train.*")}
+    return published | ({"validation": (c.validation, "(validation|val|dev|test).*")} if c.validation else {})
+
+
+def files_of(where: str) -> list[Path]: # none for a set on the Hub
+    "List the local files that are read; `DataError` if there are none"
+    return [] if on_hub(where) else row_files(where)
 
 
 def _free_folder(out: Path) -> None:
@@ -398,7 +420,7 @@ def _free_folder(out: Path) -> None:
     if others: raise ConfigError(f"{out} holds something else ({shorten(', '.join(sorted(others)))}) and would be replaced. Name another folder with --prepare.out.")
 
 
-def prepare(
+def prepare_files(
     name: str,        # a key of `KINDS`
     c: PrepareConfig,
     out: str | Path,  # folder to make or replace
@@ -406,17 +428,18 @@ def prepare(
     "Read, filter and write; `DataError` if nothing is left"
     kind, out, tallies, train = KINDS[name], Path(out), {}, set()
     sources = sources_of(kind, c)
-    _free_folder(out)
+    _free_folder(out), [files_of(where) for where, _ in sources.values()]
     with atomic_path(out) as new:
         new.mkdir()
         for split, (where, part) in sources.items():
             tally = tallies[split] = Tally()
-            rows = read_rows(where, tally.row_faults, splits=part, config=kind.config if where == kind.hub else None)
+            rows = read_rows(where, met := Faults(), splits=part, config=kind.config if where == kind.hub else None)
             write_jsonl(new / f"{split}.jsonl", kept_rows(kind, rows, c, tally, split, train))
+            tally.add_file(met)
             if not tally.kept: raise DataError(f"Nothing of {where} can be used as {name}.\n{tally_table(tallies)}")
-        atomic_write(new / "prepare.json", to_json({"kind": name, "settings": c, "sources": {split: s[0] for split, s in sources.items()}, "counts": {
-            split: t.lines() for split, t in tallies.items()}, "examples": {split: [t.row_faults, t.reply_faults] and
-            {"rows": t.row_faults.to_dict()["examples"], "replies": t.reply_faults.to_dict()["examples"]} for split, t in tallies.items()}}, indent=1) + "\n")
+        counts = {split: {"counts": t.lines(), "examples": {"rows": t.row_faults.examples, "replies": t.reply_faults.examples}} for split, t in tallies.items()}
+        found = {"kind": name, "settings": c, "sources": {split: where for split, (where, _) in sources.items()}, "splits": counts}
+        atomic_write(new / "prepare.json", to_json(found, indent=1) + "\n")
     return tallies
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #prepare_command
@@ -430,11 +453,11 @@ def prepare_command(argv: Sequence[str]) -> int: # exit code
     sources = sources_of(KINDS[name], c)
     if s.dry_run:
         for split, (where, _) in sources.items():
-            files = [where + " on the Hub"] if on_hub(where) else [f"{p} ({p.stat().st_size:,} bytes)" for p in row_files(where)]
-            print(f"{split:<12}{', '.join(map(str, files))}")
+            files = [f"{p} ({p.stat().st_size:,} bytes)" for p in files_of(where)]
+            print(f"{split:<12}{', '.join(files) or f'{where} on the Hub'}")
         print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00")
         return 0
-    tallies = prepare(name, c, out)
+    tallies = prepare_files(name, c, out)
     print(tally_table(tallies))
     print("\n".join(str(out / file) for file in FILES if (out / file).exists()))
     return 0

@@ -1,6 +1,7 @@
 """The record of an interaction and its two contexts: what people write changes no structure, and nothing is cut that must stay."""
 import json
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -162,6 +163,22 @@ def test_an_empty_system_message_renders_an_empty_turn_in_both_contexts(tok):
 
 def test_an_empty_followup_gives_the_block_alone_for_the_contrast(tok):
     assert tok.decode(contexts(tok, [ASKED], "").hindsight).count(TEMPLATE.replace(SLOT, "").strip()) == 1
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_side_and_pad_token_change_nothing(tok, side):
+    other = deepcopy(tok)
+    other.padding_side = other.truncation_side = side
+    for pad in (tok.pad_token, tok.eos_token):
+        other.pad_token = pad
+        assert contexts(other, [SYSTEM, *talk(2), ASKED], "no") == contexts(tok, [SYSTEM, *talk(2), ASKED], "no")
+        assert reply_ids(other, REPLY) == reply_ids(tok, REPLY)
+
+
+def test_what_fits_is_not_cut_and_with_one_token_less_the_oldest_turns_go(tok):
+    messages = [*talk(2), ASKED]
+    size = len(render(tok, messages, speaker=""))
+    assert fit_messages(tok, messages, size) == messages and fit_messages(tok, messages, size - 1) == messages[2:]
 
 
 # -- the reply

@@ -1,0 +1,87 @@
+"""Real logs and prompts: prepared with counts, scored in both contexts, learned from for some steps."""
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import read_jsonl
+from humanlm.data.files import read_rows
+from humanlm.models.weights import ModelConfig, end_id, make_model
+from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, problem, read_interactions, reply_ids
+from humanlm.sdpo.preparation import PrepareConfig, dialogue_of, prepare_files, read_prompts
+
+DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
+pytestmark = pytest.mark.skipif(not (DATA / "mt_bench").is_dir(), reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and tau_bench")
+SHAPE = ModelConfig(vocab=512, hidden=32, layers=2, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml")
+FILES = {"mt_bench": ("prompts", "questions"), "wildchat_prompts": ("prompts", "prompts"), "hh_rlhf_mild": ("dialogues", "examples"), "tau_bench": ("dialogues", "few_shot_dialogues")}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    "What preparation makes of each set: folder, counts"
+    room = tmp_path_factory.mktemp("prepared")
+    return {name: (room / name, prepare_files(kind, PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name)["train"]) for name, (kind, file) in FILES.items()}
+
+
+@pytest.fixture(scope="module")
+def logs(prepared):
+    "Interactions of the real dialogues, and of the questions with a reply in between"
+    prompts = [p for p in read_prompts(prepared["mt_bench"][0] / "train.jsonl")]
+    made = [Interaction(p["id"], tuple(p["messages"]), AssistantReply("Here is a first answer.", model="made up"), Followup(p["followup"])) for p in prompts]
+    return {"mt_bench": made} | {name: read_interactions(prepared[name][0] / "train.jsonl") for name in ("hh_rlhf_mild", "tau_bench")}
+
+
+@pytest.fixture(scope="module")
+def tiny(logs):
+    texts = [text for some in logs.values() for i in some for text in (i.messages[-1]["content"], i.completion.text, i.followup.text)]
+    return make_model(SHAPE, texts)
+
+
+def test_counts_of_the_real_files(prepared):
+    assert {name: tally.lines() for name, (_, tally) in prepared.items()} == {
+        "mt_bench": {"rows read": 45, "kept": 45}, "wildchat_prompts": {"rows read": 155, "kept": 155},
+        "hh_rlhf_mild": {"rows read": 5, "replies found": 16, "reply: no follow-up": 5, "kept": 11},
+        "tau_bench": {"rows read": 47, "replies found": 643, "reply: empty reply": 305, "reply: reply rests on a tool": 171, "reply: no follow-up": 19, "reply: empty follow-up": 5,
+                      "kept": 143, "changed: history begins after a gap": 78}}
+
+
+def test_prompts_are_those_of_the_files(prepared):
+    asked, kept = read_jsonl(DATA / "mt_bench/questions.jsonl"), read_prompts(prepared["mt_bench"][0] / "train.jsonl")
+    assert [(p["id"], p["messages"][-1]["content"], p["followup"]) for p in kept] == [(str(q["question_id"]), q["turns"][0].strip(), q["turns"][1]) for q in asked]
+    kept = read_prompts(prepared["wildchat_prompts"][0] / "train.jsonl")
+    assert [p["messages"][0]["content"] for p in kept] == [row["prompt"].strip() for row in read_jsonl(DATA / "wildchat_prompts/prompts.jsonl")] and "followup" not in kept[0]
+
+
+@pytest.mark.parametrize("name, field", [("hh_rlhf_mild", "chosen"), ("tau_bench", "messages_display")])
+def test_every_interaction_stands_in_its_dialogue(name, field, prepared, logs):
+    rows = {f"{row.file.partition('.')[0]}-{row.row}": row.values for row in read_rows(DATA / name / f"{FILES[name][1]}.jsonl")}
+    for i in logs[name]:
+        text, said = rows[i.conversation_id][field], dialogue_of(rows[i.conversation_id])
+        places = [text.find(part) for part in (i.messages[-1]["content"], i.completion.text, i.followup.text)]
+        assert -1 not in places and said[i.turn - 1]["role"] == said[i.turn + 1]["role"] == "user"
+        assert (said[i.turn]["content"], said[i.turn + 1]["content"]) == (i.completion.text, i.followup.text)
+        assert problem(i.messages, i.completion.text, i.followup.text) == "" and "###STOP###" not in i.followup.text
+
+
+def test_a_dialogue_text_loses_nothing():
+    for row in read_jsonl(DATA / "hh_rlhf_mild/examples.jsonl"):
+        said = dialogue_of(row)
+        back = "".join(f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in said)
+        assert back.split() == row["chosen"].split()
+
+
+def test_real_interactions_are_scored_in_both_contexts(logs, tiny):
+    from humanlm.sdpo.method import signals
+    model, tok = tiny
+    hindsight, skipped = HindsightConfig(), {}
+    for name, some in logs.items():
+        fit = [i for i in some if not problem(i.messages, i.completion.text, i.followup.text, tok, hindsight, 1024)]
+        skipped[name] = len(some) - len(fit)
+        chosen = sorted(fit, key=lambda i: len(str(i.messages)) + len(i.completion.text))[:6]
+        for i, signal in zip(chosen, signals(model, tok, chosen, hindsight, 1024), strict=True):
+            both = contexts(tok, i.messages, i.followup.text, hindsight, 1024)
+            assert signal.ids == reply_ids(tok, i.completion) and signal.ids[-1] == end_id(tok) and len(signal.plain) == len(signal.hindsight) == len(signal.ids)
+            assert all(math.isfinite(p) and p <= 0 for p in (*signal.plain, *signal.hindsight)) and any(signal.advantage)
+            assert len(both.plain) <= 1024 and both.hindsight != both.plain
+    assert skipped == {"mt_bench": 1, "hh_rlhf_mild": 0, "tau_bench": 0}
