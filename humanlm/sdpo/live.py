@@ -36,6 +36,7 @@ from humanlm.sdpo.hindsight import (
 )
 from ..training.methods import ask_row
 from ..training.rollout import Method
+from ..training.run import quiet_libraries
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveConfig
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class LiveTrainer:
 
     def __init__(self, loaded: LoadedModel, method: Method, config: LiveConfig = LiveConfig(), max_prompt_tokens: int = 1024):
         from humanlm.training.trainer import MethodTrainer, trainer_args
+        quiet_libraries()
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
         args = trainer_args(config.options(), self.room.name, 1, 1, 1, config.max_tokens, config.seed)
         self.trainer = MethodTrainer(*loaded, method, [ask_row("", "live")], args, max_prompt_tokens=max_prompt_tokens)
@@ -542,14 +544,12 @@ _TEXTS = (HELP, ABOUT, HindsightConfig().template, *LiveConfig.__doc__.split()) 
 
 def chat_command(argv: Sequence[str]) -> int:
     "Chat: `humanlm sdpo chat --model.name NAME`"
-    from humanlm.training.run import quiet_libraries
     s = parse(GROUPS, argv or ["--help"], ABOUT)
     folder = Path(s.live.out)
     if s.dry_run:
         rows = read_interactions(folder / RECORD) if (folder / RECORD).exists() else []
         return print(f"model   {s.model.name}\nfolder  {folder}, {sum(not row.filters for row in rows)} lessons so far\n"
                      f"memory  the weights in training {3 + 3 * s.live.undo + 1} times: weights, AdamW's two averages, {s.live.undo} steps back, gradients") or 0
-    quiet_libraries()
     with alone(folder, "--live.out"):
         open_run(folder.parent, folder.name, "", s.fresh)
         require_same(folder, s, "--live.out")

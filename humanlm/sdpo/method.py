@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['FOLLOWUP', 'SIGNS', 'Signal', 'signals', 'Teacher', 'frozen_copy', 'plain_weights', 'followup_of', 'online', 'heard',
-           'logged_row', 'offline', 'SelfDistillation', 'sdpo_method']
+           'logged_row', 'offline', 'HindsightReader', 'SelfDistillation', 'skip_metrics', 'sdpo_method']
 
 # %% ../../nbs/40_sdpo.ipynb #imports
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
 from ..training.losses import chosen_logps, divergence, importance, in_chunks, token_signal
 from ..training.methods import ask_row
-from ..training.rollout import Batch, Method, ModelPolicy, Policy, Rollout, RolloutError, from_everywhere, row_seeds, single_turn
+from ..training.rollout import Batch, Method, ModelPolicy, Policy, Rollout, RolloutError, row_seeds, single_turn
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class Signal(NamedTuple):
@@ -64,7 +65,7 @@ class Teacher:
         kind: str = "frozen",
         rate: float = 0.05,
     ):
-        self.kind, self.rate, self.start = kind, rate, model
+        self.kind, self.rate = kind, rate
         self.copy = None if kind == "live" else frozen_copy(model)
 
     def parts(self, live: Any) -> list[tuple[Any, float]]:
@@ -173,14 +174,15 @@ def _logged(row, prompt_ids, i):
     return Trajectory(row["row_id"] + "/0", row["row_id"], i, 0, row["level"], (Turn("truth", row["reply"], (0, end)), Turn(FOLLOWUP, row["followup"], (end, end))),
                       prompt_ids, ids, [True] * end, text=row["reply"], **{name: row[name] for name in ("example_id", "context_id", "user_id")})
 
-# %% ../../nbs/40_sdpo.ipynb #SelfDistillation
-class SelfDistillation:
-    "Hindsight as an advantage (the sampled token), or as a loss (the vocabulary)"
+# %% ../../nbs/40_sdpo.ipynb #HindsightReader
+SIGNS = (1.0, -1.0, 1.0)  # of the logits after the hindsight, after the contrast, and after the plain context
 
-    def __init__(self, config: SDPOConfig, hindsight: HindsightConfig, tokenizer: Any, teacher: "Teacher", limit: int = 2048):
+
+class HindsightReader:
+    "Reads replies as the teacher does: after their follow-ups"
+
+    def __init__(self, config: SDPOConfig, hindsight: HindsightConfig, tokenizer: Any, teacher: Teacher, limit: int = 2048):
         self.config, self.hindsight, self.tokenizer, self.teacher, self.limit = config, hindsight, tokenizer, teacher, limit
-        self.reference = frozen_copy(teacher.start) if config.kl and config.form != "sampled" else None
-        self.temperature = 1.0
 
     def fault(self, t: Trajectory, row: Mapping) -> str:
         "Say why a reply moves nothing; empty: it does"
@@ -188,18 +190,19 @@ class SelfDistillation:
         return "" if self.config.score_empty and found == "empty follow-up" else found
 
     def contexts(self, batch: Batch) -> list[list[list[int]]]:
-        "Render for each row the contexts in which the teacher reads it, as their logits are added: `SIGNS`; none where nothing is moved"
+        "Render for each row the contexts in which the teacher reads it, as their logits are added; none where nothing is moved"
         said = [None if self.fault(t, row) else followup_of(t) for t, row in zip(batch.trajectories, batch.rows)]
-        others = _others(batch.rows, said) if self.config.contrast == "shuffled" else [""] * len(said)
+        others = [text for text in said if text is not None]
+        others = iter([""] * len(others) if self.config.contrast == "empty" else [*others[1:], *others[:1]])
         found = []
-        for row, t, text, other in zip(batch.rows, batch.trajectories, said, others):
-            told = [] if text is None else [text] if self.config.contrast == "none" else [text, other]
+        for row, t, text in zip(batch.rows, batch.trajectories, said):
+            told = [] if text is None else [text] if self.config.contrast == "none" else [text, next(others)]
             read = [contexts(self.tokenizer, row["prompt"], each, self.hindsight, self.limit).hindsight for each in told]
             found.append([*read, t.prompt_ids] if len(read) > 1 else read)
         return found
 
-    def mixed(self, model: Any, read: Sequence[Sequence[list[int]]], written: Sequence[list[int]]) -> list[tuple[Any, float]]:
-        "Give the teacher's states and weights: what the hindsight says, with a contrast less what another one says, from the plain context"
+    def states(self, model: Any, read: Sequence[Sequence[list[int]]], written: Sequence[list[int]]) -> list[tuple[Any, float]]:
+        "Give states and weights whose logits add up to the teacher's"
         return [(completion_states(own, prompts, written), share * sign)
                 for prompts, sign in zip(zip(*read), SIGNS) for own, share in self.teacher.parts(model)]
 
@@ -210,18 +213,26 @@ class SelfDistillation:
         found[rows] = 0.0
         written, policy = [batch.trajectories[i].completion_ids for i in rows], batch.policy
         with torch.no_grad(), policy.computing():
-            (first, share), *others = self.mixed(policy.model, [read[i] for i in rows], written)
+            (first, share), *others = self.states(policy.model, [read[i] for i in rows], written)
             def chosen(one, rest, ids): return chosen_logps(one if rest is None else share * one + rest, ids)
             logps = in_chunks(chosen, first, others, first.ids, temperature=policy.temperature)
         row, column = first.mask.nonzero(as_tuple=True)
         found[torch.tensor(rows, device=row.device)[row], column] = logps.to(found)
         return found
 
+# %% ../../nbs/40_sdpo.ipynb #SelfDistillation
+class SelfDistillation:
+    "Hindsight as an advantage (the sampled token), or as a loss (the vocabulary)"
+
+    def __init__(self, config: SDPOConfig, reader: HindsightReader, start: Any = None):
+        self.config, self.reader, self.temperature = config, reader, 1.0
+        self.reference = frozen_copy(start) if config.kl and config.form != "sampled" else None
+
     def advantage(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Read the replies in hindsight; the advantages themselves are made in the training pass, and here for the record"
-        self.temperature, read = batch.policy.temperature, self.contexts(batch)
+        self.temperature, read = batch.policy.temperature, self.reader.contexts(batch)
         recorded, sampled = batch.policy.step % self.config.log_every == 0, self.config.form == "sampled"
-        found = {"hindsight": self.scored(batch, read)} if sampled or recorded else {}
+        found = {"hindsight": self.reader.scored(batch, read)} if sampled or recorded else {}
         if not sampled: found |= _padded(read, batch)
         if not recorded: return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), found
         found["plain"] = batch.policy.token_logps(*zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))).to(batch.mask.device)
@@ -233,19 +244,18 @@ class SelfDistillation:
         raw = token_signal(hindsight, logps, mask, skip=c.skip)
         known = mask & ~hindsight.isnan()
         numbers = {"signal/mean": raw, "signal/size": raw.abs(), "signal/plain": logps, "signal/hindsight": hindsight}
-        return token_signal(hindsight, logps, mask, c.centre, c.clip, c.shape, skip=c.skip), {
-            name: x[known].mean() for name, x in numbers.items()}
+        return token_signal(hindsight, logps, mask, c.centre, c.clip, c.shape, skip=c.skip), {name: x[known].mean() for name, x in numbers.items()}
 
     def loss(self, model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Compute the divergence from the teacher at each position (arXiv 2601.20802, section 3)"
-        c, mask, live = self.config, inputs["completion_mask"].bool(), inputs["reads"].bool().any(-1)
+        c, mask, heard = self.config, inputs["completion_mask"].bool(), inputs["reads"].bool().flatten(1).any(1, keepdim=True)
         prompts, written = _rows(inputs["prompt_ids"], inputs["prompt_mask"]), _rows(inputs["completion_ids"], mask)
         read = [[ids[m.bool()].tolist() or prompt for ids, m in zip(*each)] for prompt, *each in zip(prompts, inputs["read_ids"], inputs["reads"])]
         student = completion_states(model, prompts, written)
-        def compared(ours, theirs): return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
-        with torch.no_grad(): teachers = self.mixed(model, read, written)
-        weights = (inputs["weights"] * live.any(-1, keepdim=True) * (torch.arange(mask.shape[1], device=mask.device) >= c.skip))[mask]
+        with torch.no_grad(): teachers = self.reader.states(model, read, written)
+        weights = (inputs["weights"] * heard * (torch.arange(mask.shape[1], device=mask.device) >= c.skip))[mask]
         if "old_per_token_logps" in inputs: weights = weights * self.drift(student, inputs["old_per_token_logps"][mask])
+        def compared(ours, theirs): return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
         found = in_chunks(compared, student, teachers, temperature=self.temperature)
         total = (found * weights).sum()
         if self.reference is not None: total = total + c.kl * self.distance(student, prompts, written, inputs["weights"][mask])
@@ -253,7 +263,8 @@ class SelfDistillation:
 
     def drift(self, student: Any, old: torch.Tensor) -> torch.Tensor:
         "Weigh tokens by how far the policy has moved since it wrote them"
-        with torch.no_grad(): logps = in_chunks(lambda ours, _, ids: chosen_logps(ours, ids), student, [], student.ids, temperature=self.temperature)
+        def chosen(ours, _, ids): return chosen_logps(ours, ids)
+        with torch.no_grad(): logps = in_chunks(chosen, student, [], student.ids, temperature=self.temperature)
         return importance(logps, old, self.config.importance)
 
     def distance(self, student: Any, prompts: Sequence[list[int]], written: Sequence[list[int]], weights: torch.Tensor) -> torch.Tensor:
@@ -261,24 +272,7 @@ class SelfDistillation:
         with torch.no_grad(): start = completion_states(self.reference, prompts, written)
         return (in_chunks(divergence, student, [(start, 1.0)], temperature=self.temperature) * weights).sum()
 
-    def metrics(self, batch: Batch) -> dict[str, float]:
-        "Count what moves nothing, by reason; the users' true preference where it is known"
-        faults = Counter(self.fault(t, row) for t, row in zip(batch.trajectories, batch.rows))
-        liked = [t.rewards["preference"] for t in batch.trajectories if "preference" in t.rewards]
-        shares = {f"skipped/{name.replace(' ', '_')}": n / len(batch.rows) for name, n in faults.items() if name}
-        return shares | ({"user/preference": fmean(liked)} if liked else {})
-
-# %% ../../nbs/40_sdpo.ipynb #SIGNS
-SIGNS = (1.0, -1.0, 1.0)  # of the logits after the hindsight, after the contrast, and after the plain context
-
-
-def _others(rows, said):
-    "Find for each row what was said next about another prompt, in whichever process; nothing where there is no other"
-    every, own = from_everywhere([(row["row_id"], text) for row, text in zip(rows, said)])
-    def another(i): return next((text for name, text in [*every[i + 1:], *every[:i]] if text is not None and name != every[i][0]), "")
-    return [another(i) for i in range(len(every))][own]
-
-
+# %% ../../nbs/40_sdpo.ipynb #helpers
 def _rows(ids, mask): return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
 
 
@@ -291,6 +285,14 @@ def _padded(read, batch):
         for j, own in enumerate(each): ids[i, j, :len(own)], there[i, j, :len(own)] = torch.tensor(own), 1
     return {"read_ids": ids.to(device), "reads": there.to(device)}
 
+
+def skip_metrics(batch: Batch, reader: HindsightReader) -> dict[str, float]:
+    "Count what moves nothing, by reason; the users' true preference where it is known"
+    faults = Counter(reader.fault(t, row) for t, row in zip(batch.trajectories, batch.rows))
+    liked = [t.rewards["preference"] for t in batch.trajectories if "preference" in t.rewards]
+    shares = {f"skipped/{name.replace(' ', '_')}": n / len(batch.rows) for name, n in faults.items() if name}
+    return shares | ({"user/preference": fmean(liked)} if liked else {})
+
 # %% ../../nbs/40_sdpo.ipynb #sdpo_method
 def sdpo_method(
     config: SDPOConfig,
@@ -302,6 +304,7 @@ def sdpo_method(
 ) -> Method:
     "Make a method that learns from follow-ups"
     teacher = Teacher(model, config.teacher, config.rate)
-    made = SelfDistillation(config, hindsight, tokenizer, teacher, limit)
-    if config.form == "sampled": return Method(rollout, made.advantage, memory=teacher, metrics=made.metrics, signal=made.signal)
-    return Method(rollout, made.advantage, memory=teacher, loss=made.loss, metrics=made.metrics, alone=True)
+    reader = HindsightReader(config, hindsight, tokenizer, teacher, limit)
+    made, shared = SelfDistillation(config, reader, model), {"memory": teacher, "metrics": partial(skip_metrics, reader=reader)}
+    if config.form == "sampled": return Method(rollout, made.advantage, signal=made.signal, **shared)
+    return Method(rollout, made.advantage, loss=made.loss, alone=True, **shared)

@@ -6,8 +6,9 @@
 __all__ = ['TOY', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'AssistantModel', 'SDPORollout',
            'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'learns_offline', 'toy_lessons', 'toy_logs', 'phases',
            'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of', 'start_of',
-           'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'regret_curves', 'regret_figure',
-           'regret_section', 'SDPORecipe', 'judge_name', 'SDPOStudy']
+           'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'oracle', 'regret_curves',
+           'regret_figure', 'regret_section', 'judge_name', 'check_settings', 'load_work', 'data_card', 'plan_lines',
+           'SDPORecipe', 'SDPOStudy', 'moves_by_seed', 'preference_curves']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import random
@@ -21,11 +22,12 @@ from typing import Any, ClassVar
 
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
-from ..evaluation.contests import kept_share
+from ..evaluation.contests import PreferenceJudge, kept_share
 from ..evaluation.measured import Measured
 from ..core.html import Html, figure_html, styled
-from ..core.stats import known_mean
-from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, missing, standard_sections
+from ..core.stats import known_mean, mean_interval
+from ..evaluation.outcome import Arms, rounded
+from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, standard_sections, thin
 from ..models.client import Ledger
 from ..models.settings import ClientConfig
 from ..models.weights import ModelConfig
@@ -35,8 +37,8 @@ from humanlm.sdpo.hindsight import (
 from .preferences import PairJudge, TraitJudge, pair_scores, with_style
 from .preparation import read_prompts
 from .styles import STYLES, TASTES, measures
-from .users import CONTROLS, Exchange, UserConfig, all_users, make_user, user_plan
-from ..training.experiment import Study
+from .users import CONTROLS, Exchange, FollowupUser, UserConfig, all_users, make_user, user_plan
+from ..training.experiment import Study, Trial
 from ..training.methods import ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
@@ -111,7 +113,8 @@ class SDPOWork(Work):
     test: list[list[dict]] = field(default_factory=list)
     logged: list[Interaction] = field(default_factory=list)  # for the method offline
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason → interactions that were left out
-    judges: Mapping[str, Any] = field(default_factory=dict)  # taste or style → who compares replies
+    user: FollowupUser | None = None  # given from Python; None: as the settings say
+    judge: PreferenceJudge | None = None  # the same
 
 
 def asked(messages: Sequence[Mapping], system: str) -> list[dict]:
@@ -197,7 +200,8 @@ def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int =
     "Let a user react to the model's own replies"
     from humanlm.sdpo.method import online, sdpo_method
     s = run.settings
-    user, steps = all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)], s.user.steps_each if len(s.user.sequence) > 1 else None
+    user = run.work.user or all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)]
+    steps = s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
     method = sdpo_method(s.sdpo, online(lambda step: user), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
@@ -255,7 +259,7 @@ def measured_replies(
     s, tests = run.settings, run.work.test
     tastes = tastes_of(s) if tastes is None else tastes
     rule = {taste: TASTES[taste].score for taste in tastes if taste in TASTES}
-    wins = {taste: run_sync(pair_scores(tests, texts, first, judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
+    wins = {taste: run_sync(pair_scores(tests, texts, first, run.work.judge or judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
 
     def one(i, messages, text, before):
         values = {"preference": {taste: score(text) for taste, score in rule.items()}} if rule else {}
@@ -279,6 +283,14 @@ def together(rows: Sequence[Measured]) -> Measured:
     parts = {name: [row.values[name] for row in rows if name in row.values] for name in names}
     joined = {name: {part: fmean(found[part] for found in every if part in found) for own in every for part in own} for name, every in parts.items()}
     return rows[0]._replace(values=joined)
+
+# %% ../../nbs/sdpo/51_recipe.ipynb #oracle
+def oracle(run: Any) -> list[Measured]:
+    "Measure the start where it is told in advance what is wanted; nothing where no taste is measured"
+    tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
+    told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
+    texts = {taste: replies_of(run, start_of(run.settings), prompts, f"in-context-{taste}") for taste, prompts in told.items()}
+    return [together(rows) for rows in zip(*(measured_replies(run, texts[taste], first, [taste]) for taste in tastes))]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #regret_figure
 def regret_curves(
@@ -318,6 +330,58 @@ def regret_section(run: RunFolder) -> Html:
     if not regret_curves(run.log, each): return missing("The users' true preference is not known: none follows a rule.")
     return figure_html(regret_figure(run.log, each), "Preference and regret", "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.")
 
+# %% ../../nbs/sdpo/51_recipe.ipynb #check_settings
+METHODS = ("online", "offline")
+
+
+def judge_name(s: Settings) -> str:
+    "Name who compares replies"
+    return s.preference.judge or ("rule" if s.user.is_rule(s.user.model) else s.user.model)
+
+
+def check_settings(s: Settings) -> None:
+    "Raise `ConfigError` for what cannot work"
+    unknown = next((name for name in s.run.methods if name not in METHODS), None)
+    rule, beta = s.user.is_rule(s.user.model), s.trainer.get("beta", 0)
+    require("run", (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
+    require("sdpo", (s.sdpo.form == "sampled" or not beta, "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
+    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
+            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes_of(s)))
+    require("user", (rule or s.user.is_simulator or bool(s.user.style or s.user.tastes), "style is empty: name one of the 31 styles that the model plays"))
+    s.user.require_price(s.user.model)
+    s.preference.require_price(judge_name(s))
+
+
+def load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
+    "Read prompts or logs"
+    train, test = load_prompts(s)
+    every = [] if not learns_offline(s) else toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user) if s.prompts.train == TOY else read_interactions(s.prompts.train)
+    faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
+    logged = [replace(i, messages=tuple(asked(i.messages, s.prompts.system))) for i, fault in zip(every, faults) if not fault][:s.prompts.train_n]
+    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
+    skipped = dict(Counter(filter(None, faults)))
+    return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped, user, judge)
+
+# %% ../../nbs/sdpo/51_recipe.ipynb #plan_lines
+def data_card(s: Settings, work: SDPOWork) -> str:
+    "Describe in Markdown what a run learns from"
+    skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in work.skipped.items())
+    toy = "- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""
+    return f"- prompts: {s.prompts.train}, {len(work.train):,} for training, {len(work.test):,} held out\n- logged interactions: {len(work.logged):,}\n{skipped}{toy}"
+
+
+def plan_lines(s: Settings) -> list[str]:
+    "Say what a run does and costs"
+    train, test = load_prompts(s)
+    stages = [name for method in s.run.methods for name in (phases(s) if method == "online" else [method])]
+    shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in train[:20]]
+    seen = len([n for n in stages if n != "offline"]) * (s.user.steps_each if len(s.user.sequence) > 1 else max_steps(s, len(train))) * s.rollout.num_prompts * s.rollout.group_size
+    pairs = 0 if judge_name(s) == "rule" else 2 * len(test) * len(tastes_of(s)) * (len(stages) + 2)
+    judged = f"judge               {judge_name(s)}: {', '.join(tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
+    return [f"prompts             {s.prompts.train}: {len(train):,} for training, {len(test):,} held out",
+            f"stages              {', '.join([*(['cold-start'] if has_lessons(s) else []), *stages])}",
+            f"signal              {s.sdpo.form}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *user_plan(s.user, seen, shown), judged]
+
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPORecipe
 class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
@@ -331,34 +395,15 @@ class SDPORecipe(Recipe):
         "Let TRL measure the distance from the start where the sampled form asks for it"
         return s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and s.sdpo.form == "sampled" else s
 
-    def check(self, s: Settings) -> None:
-        "Raise `ConfigError` for what cannot work"
-        unknown = next((name for name in s.run.methods if name not in METHODS), None)
-        rule, beta = s.user.is_rule(s.user.model), s.trainer.get("beta", 0)
-        require("run", (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
-        require("sdpo", (s.sdpo.form == "sampled" or not beta, "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
-        require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
-                *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes_of(s)))
-        require("user", (rule or s.user.is_simulator or bool(s.user.style or s.user.tastes), "style is empty: name one of the 31 styles that the model plays"))
-        s.user.require_price(s.user.model)
-        s.preference.require_price(judge_name(s))
+    def check(self, s: Settings) -> None: check_settings(s)
 
     def load(self, s: Settings, **given: Any) -> SDPOWork:
-        "Read prompts or logs"
-        train, test = load_prompts(s)
-        every = [] if not learns_offline(s) else toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user) if s.prompts.train == TOY else read_interactions(s.prompts.train)
-        faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
-        logged = [replace(i, messages=tuple(asked(i.messages, s.prompts.system))) for i, fault in zip(every, faults) if not fault][:s.prompts.train_n]
-        ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-        skipped = dict(Counter(filter(None, faults)))
-        return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped)
+        "Read prompts or logs; a user and a judge may be given"
+        return load_work(s, given.get("user"), given.get("judge"))
 
     def begin(self, run: Any) -> None:
         "Write down what the run learns from"
-        w, s = run.work, run.settings
-        skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in w.skipped.items())
-        card = f"- prompts: {s.prompts.train}, {len(w.train):,} for training, {len(w.test):,} held out\n- logged interactions: {len(w.logged):,}\n{skipped}"
-        atomic_write(run.folder / "data.md", card + ("- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""))
+        atomic_write(run.folder / "data.md", data_card(run.settings, run.work))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -396,22 +441,10 @@ class SDPORecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measured]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
-        tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
-        told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
-        found = {taste: measured_replies(run, replies_of(run, start_of(run.settings), prompts, f"in-context-{taste}"), first, [taste]) for taste, prompts in told.items()}
-        return {"in-context": [together(rows) for rows in zip(*found.values())]} if tastes else {}
+        found = oracle(run)
+        return {"in-context": found} if found else {}
 
-    def plan(self, s: Settings) -> list[str]:
-        "Say what a run does and costs"
-        train, test = load_prompts(s)
-        stages = [name for method in s.run.methods for name in (phases(s) if method == "online" else [method])]
-        shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in train[:20]]
-        seen = len([n for n in stages if n != "offline"]) * (s.user.steps_each if len(s.user.sequence) > 1 else max_steps(s, len(train))) * s.rollout.num_prompts * s.rollout.group_size
-        pairs = 0 if judge_name(s) == "rule" else 2 * len(test) * len(tastes_of(s)) * (len(stages) + 2)
-        judged = f"judge               {judge_name(s)}: {', '.join(tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
-        return [f"prompts             {s.prompts.train}: {len(train):,} for training, {len(test):,} held out",
-                f"stages              {', '.join([*(['cold-start'] if has_lessons(s) else []), *stages])}",
-                f"signal              {s.sdpo.form}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *user_plan(s.user, seen, shown), judged]
+    def plan(self, s: Settings) -> list[str]: return plan_lines(s)
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
@@ -419,18 +452,10 @@ class SDPORecipe(Recipe):
         return {**{name: sections[name] for name in ("first", "results", "differences", "training")},
                 "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
 
-
-METHODS = ("online", "offline")
+# %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
 NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"), "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
                "words": ("Words", "How long is a reply?"), "kept content": ("Kept content", "Which share of the start's content words is still there?")},
               {"in-context": "the start, told in advance what is wanted"}, part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
-
-
-def judge_name(s: Settings) -> str:
-    "Name who compares replies"
-    return s.preference.judge or ("rule" if s.user.is_rule(s.user.model) else s.user.model)
-
-
 recipe = SDPORecipe()
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPOStudy
@@ -451,3 +476,31 @@ class SDPOStudy(Study):
         "Compare with the start, and each phase with the one before"
         stages = list(phases(s)) if "online" in s.run.methods else []
         return [*super().pairs(s, against), *zip(stages[1:], stages)]
+
+    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+        "Add what each seed moved by itself, and how users fared on the way"
+        arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
+        return {"by_seed": rounded(moves_by_seed(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], [t.seed for t in trials])),
+                "preference_curves": rounded(preference_curves(trials))}
+
+
+def moves_by_seed(found: Arms, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[dict]:
+    "Give the change of each preference in each seed, with an interval over held-out prompts"
+    rows = []
+    for arm, start in pairs:
+        (tastes, after), (_, before) = found.values(arm, "preference"), found.values(start, "preference")
+        rows += [{"arm": arm, "taste": taste, "seed": seed} | mean_interval(after[s, :, i] - before[s, :, i], found.clusters)._asdict()
+                 for i, taste in enumerate(tastes) for s, seed in enumerate(dict.fromkeys(seeds))]
+    return rows
+
+
+def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
+    "Give the preference of the replies in training, stage by stage, in `points` means"
+    found = []
+    for trial in trials:
+        log = load_log(trial.folder / "metrics.jsonl")
+        for stage in dict.fromkeys(line["stage"] for line in log):
+            if (liked := curve(log, stage, "user/preference")).values:
+                shown = thin(liked, points)
+                found.append({"variant": trial.variant, "stage": stage, "seed": trial.seed, "steps": shown.steps, "preference": shown.values})
+    return found

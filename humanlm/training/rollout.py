@@ -544,9 +544,7 @@ class ModelPolicy:
         temperature = self.temperature if temperature is None else temperature
         with torch.no_grad(), self.computing(): return token_logps(self.model, prompt_ids, completion_ids, temperature).logps
 
-    def computing(self) -> Any:
-        "Give the context in which models compute: here, as they are"
-        return nullcontext()
+    def computing(self) -> Any: return nullcontext() # the number format in which models compute: here, their own
 
     def everywhere(self, count: int) -> int:
         "Give the number back: outside of training a model works alone"

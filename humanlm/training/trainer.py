@@ -141,9 +141,8 @@ class MethodTrainer(GRPOTrainer):
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
         measure: Callable[[Any, Any], float] | None = None,  # (model, tokenizer) → how good it is on held-out rows; see `validate`
     ):
-        self.method, self.rows, self.records, self.measure = method, rows, records and Path(records), measure
+        self.method, self.rows, self.records, self.measure, self.under_way = method, rows, records and Path(records), measure, None
         self.trajectories: list[Trajectory] = []
-        self.under_way: dict[str, torch.Tensor] | None = None  # what is being trained on, until its log-probabilities are known
         numbers = Dataset.from_dict({"prompt": [row["row_id"] for row in rows], "row": range(len(rows))})
         parts = dict(zip(method.reward.names, method.reward.weights, strict=True)) if method.reward else {"none": 1.0}
         with reference_by_copy(model):

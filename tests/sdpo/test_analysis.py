@@ -16,7 +16,7 @@ from humanlm.sdpo.analysis import (
     FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, SignalWidget, analyse, read_cases, reply_html, save_study, score_reply,
     signal_figure, signals_command, strip_figure, strongest_tokens, tokens_table, write_replies,
 )
-from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts
+from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, write_interactions
 from humanlm.sdpo.method import signals
 from humanlm.data.trajectory import Completion
 from pages import CHROMIUM, HOSTILE, in_browser, read
@@ -54,6 +54,20 @@ def test_two_of_one_name_and_none_at_all(tmp_path):
 def test_a_line_break_that_was_written_out_is_one(tmp_path):
     rows = [ROW | {"raw_prompt": r"Summarise:\n\nIt rained."}, ROW | {"id": "b", "raw_prompt": "print('\\n')\nWhat is this?"}]
     assert [c.raw_prompt for c in read_cases(write_jsonl(tmp_path / "c.jsonl", rows))] == ["Summarise:\n\nIt rained.", rows[1]["raw_prompt"]]
+
+
+def test_logs_are_cases_whose_unrelated_follow_up_came_to_somebody_else(tmp_path, loaded):
+    def logged(n, talk, followup, reply="Tea is good."):
+        said = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": f"Question {n}"})
+        return Interaction(f"i{n}", said, AssistantReply(reply), Followup(followup), conversation_id=talk)
+    rows = [logged(0, "x", "Shorter."), logged(1, "x", "Longer."), logged(2, "y", "Why?"), logged(3, "y", " "), logged(4, "z", "More.", "")]
+    cases = read_cases(write_interactions(tmp_path / "log.jsonl", rows))
+    assert [(c.id, c.feedback_followup, c.unrelated_followup) for c in cases] == [("i0 #0", "Shorter.", "Why?"), ("i1 #1", "Longer.", "Why?"), ("i2 #2", "Why?", "Shorter.")]
+    study = analyse(loaded, cases)
+    assert [r.text for r in study.rows] == ["Tea is good."] * 3 and cases[0].messages == list(rows[0].messages)
+    expected = signals(*loaded, rows[:1])[0].advantage
+    assert study.rows[0].signal("related") == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(DataError, match="None of 2 interactions"): read_cases(write_interactions(tmp_path / "log.jsonl", rows[:2]))
 
 
 # ---- scores
@@ -122,6 +136,10 @@ def test_a_contrast_compares_replies_with_themselves():
 def test_replies_to_one_case_are_one_cluster():
     rows = [told(CASES[0], [0.0], related=[float(i)]) for i in range(4)]
     assert math.isnan(next(line for line in SignalStudy(rows).lines() if line.metric == "mean").interval.low)
+    talks = [replace(row, case=replace(row.case, id=f"c{i}", cluster=cluster)) for i, (row, cluster) in enumerate(zip(rows, "xxyy"))]
+    wide, narrow = (next(line for line in SignalStudy(some).lines() if line.metric == "mean").interval for some in (
+        talks, [replace(row, case=replace(row.case, cluster="")) for row in talks]))
+    assert (wide.low, wide.high) == (0.5, 2.5) and narrow.value == wide.value == 1.5, "replies of one conversation are drawn together"
 
 
 def test_the_strongest_tokens_are_found():
