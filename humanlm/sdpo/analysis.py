@@ -41,6 +41,7 @@ class SignalCase:
     feedback_followup: str  # the related one
     reply: str = ""  # empty: the model writes one
     earlier: tuple[dict, ...] = ()  # messages before the request, role and content of each
+    cluster: str = ""  # cases of one are not independent, such as replies of one conversation; empty: a case stands for itself
 
     @property
     def messages(self) -> list[dict]: return [*self.earlier, {"role": "user", "content": self.raw_prompt}]
@@ -78,7 +79,7 @@ def logged_cases(interactions: Sequence[Interaction]) -> list[SignalCase]:
     def other(place):
         later = (kept[(place + step) % len(kept)] for step in range(1, len(kept)))
         return next((i.followup.text for i in later if not i.conversation_id or i.conversation_id != kept[place].conversation_id), None)
-    found = [SignalCase(f"{i.id or 'row'} #{n}", i.style or i.followup.source, i.messages[-1]["content"], said, i.followup.text, i.completion.text, i.messages[:-1])
+    found = [SignalCase(f"{i.id or 'row'} #{n}", i.style or i.followup.source, i.messages[-1]["content"], said, i.followup.text, i.completion.text, i.messages[:-1], i.conversation_id)
              for n, i in enumerate(kept) if (said := other(n)) is not None]
     if not found: raise DataError(f"None of {len(interactions)} interactions can be a case: two conversations with a reply and a follow-up are the least.")
     return found
@@ -210,7 +211,7 @@ class SignalLine(NamedTuple):
     tag: str  # all, or a tag of cases
     followup: str  # a follow-up, or two as a difference
     metric: str  # of `METRICS`
-    interval: Interval  # over cases
+    interval: Interval  # over cases, or what they belong to
 
 
 @dataclass(frozen=True)
@@ -232,13 +233,13 @@ class SignalStudy:
     def lines(self, seed: int = 0) -> list[SignalLine]:
         "Every metric of every follow-up with its interval over cases, for all cases and for each tag"
         def line(tag, followup, metric, values):
-            kept = [(value, row.case.id) for value, row in zip(values, self.rows) if tag in ("all", row.case.tag)]
+            kept = [(value, row.case.cluster or row.case.id) for value, row in zip(values, self.rows) if tag in ("all", row.case.tag)]
             return SignalLine(tag, followup, metric, mean_interval(*zip(*kept), seed=seed))
         of = {(name, metric): self.values(name, metric) for name in self.followups for metric in METRICS}
         tags, controls = dict.fromkeys(row.case.tag for row in self.rows), [name for name in self.followups if name != "related"]
         gaps = {(f"related − {name}", "size"): [a - b for a, b in zip(of["related", "size"], of[name, "size"])]
                 for name in controls if "related" in self.followups}
-        return [line(tag, *key, values) for tag in ("all", *tags) for key, values in {**of, **gaps}.items()]
+        return [line(tag, *key, values) for tag in ("all", *(tags if len(tags) > 1 else ())) for key, values in {**of, **gaps}.items()]
 
     def table(self, tags: bool = True) -> Table:
         "Show the lines: a row for each follow-up, a column for each metric; also for the cases of each tag, or for all alone"

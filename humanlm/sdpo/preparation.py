@@ -92,7 +92,7 @@ REPLY_REASONS = {
     "in train": "its conversation is in train",
 }
 
-
+# %% ../../nbs/sdpo/02_preparation.ipynb #Tally
 @dataclass
 class Tally:
     "How many were read, left out and kept"
@@ -308,7 +308,7 @@ def dialogues(values: Mapping, own: str, c: PrepareConfig, tally: Tally) -> Iter
     "Give the interactions of any row with a conversation"
     messages = bounded_dialogue(dialogue_of(values), c)
     name = _named(values, "conversation_id", "conversation_hash", "id") or own
-    return interactions_of(messages, name, c, tally, _named(values, "model"), user_id=_named(values, "user_id"), timestamp=_named(values, "timestamp"))
+    return interactions_of(messages, name, c, tally, _named(values, "model", "assistant_model"), user_id=_named(values, "user_id"), timestamp=_named(values, "timestamp"))
 
 
 def wildfeedback(values: Mapping, own: str, c: PrepareConfig, tally: Tally) -> Iterator[Interaction]:
@@ -347,7 +347,7 @@ KINDS = {
     "dialogues": Preparation("interactions of any file with conversations", dialogues),
 }
 
-
+# %% ../../nbs/sdpo/02_preparation.ipynb #kept_rows
 def same_text(messages: Iterable[Mapping], *more: str) -> str:
     "Give a key that is the same for texts that differ in case and white space only"
     return fingerprint([" ".join(text.lower().split()) for text in (*(f"{m['role']} {m['content']}" for m in messages), *more)])

@@ -136,6 +136,10 @@ def test_a_contrast_compares_replies_with_themselves():
 def test_replies_to_one_case_are_one_cluster():
     rows = [told(CASES[0], [0.0], related=[float(i)]) for i in range(4)]
     assert math.isnan(next(line for line in SignalStudy(rows).lines() if line.metric == "mean").interval.low)
+    talks = [replace(row, case=replace(row.case, id=f"c{i}", cluster=cluster)) for i, (row, cluster) in enumerate(zip(rows, "xxyy"))]
+    wide, narrow = (next(line for line in SignalStudy(some).lines() if line.metric == "mean").interval for some in (
+        talks, [replace(row, case=replace(row.case, cluster="")) for row in talks]))
+    assert (wide.low, wide.high) == (0.5, 2.5) and narrow.value == wide.value == 1.5, "replies of one conversation are drawn together"
 
 
 def test_the_strongest_tokens_are_found():

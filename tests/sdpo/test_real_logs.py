@@ -1,6 +1,7 @@
 """Real logs and prompts: prepared with counts, scored in both contexts, learned from for some steps."""
 import math
 import os
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from humanlm.core.basics import read_jsonl
 from humanlm.data.files import read_rows
 from humanlm.models.weights import ModelConfig, end_id, make_model
-from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, problem, read_interactions, reply_ids
+from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, reply_ids
+from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
 from humanlm.sdpo.preparation import PrepareConfig, dialogue_of, prepare_files, read_prompts
+from humanlm.training.trainer import MethodTrainer, trainer_args
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 pytestmark = pytest.mark.skipif(not (DATA / "mt_bench").is_dir(), reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and tau_bench")
@@ -72,7 +75,6 @@ def test_a_dialogue_text_loses_nothing():
 
 
 def test_real_interactions_are_scored_in_both_contexts(logs, tiny):
-    from humanlm.sdpo.method import signals
     model, tok = tiny
     hindsight, skipped = HindsightConfig(), {}
     for name, some in logs.items():
@@ -85,3 +87,25 @@ def test_real_interactions_are_scored_in_both_contexts(logs, tiny):
             assert all(math.isfinite(p) and p <= 0 for p in (*signal.plain, *signal.hindsight)) and any(signal.advantage)
             assert len(both.plain) <= 1024 and both.hindsight != both.plain
     assert skipped == {"mt_bench": 1, "hh_rlhf_mild": 0, "tau_bench": 0}
+
+
+@pytest.mark.parametrize("form", ["sampled", "topk"])
+def test_training_offline_on_real_logs(logs, tiny, form, tmp_path):
+    model, tok = deepcopy(tiny.model), tiny.tokenizer
+    some = [i for name in logs for i in logs[name] if not problem(i.messages, i.completion.text, i.followup.text, tok, HindsightConfig(), 256)]
+    rows = [logged_row(i, tok, 256, 32) for i in some[::len(some) // 8][:8]]
+    args = trainer_args(dict(optim="sgd", learning_rate={"sampled": 0.2, "topk": 5.0}[form], max_grad_norm=0.0, lr_scheduler_type="constant", warmup_steps=0, save_strategy="no", logging_steps=1),
+                        tmp_path, 8, 1, 6, 32, 3)
+    trainer = MethodTrainer(model, tok, sdpo_method(SDPOConfig(form), offline(), model, tok, HindsightConfig(), 256), rows, args, None, [], 256)
+    trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert len(losses) == 6 and all(map(math.isfinite, losses)) and len({i.conversation_id for i in some}) > 40
+    if form == "topk": assert losses == sorted(losses, reverse=True) # the same eight replies in each step come nearer to the teacher
+    else: assert pushed(tiny.model, model, tok, rows) > 0
+
+
+def pushed(before, after, tok, rows):
+    "How much likelier tokens with a positive signal became, and those with a negative one less likely: mean over tokens of the product"
+    cut = [Interaction(row["row_id"], tuple(row["prompt"]), AssistantReply(row["reply"], tuple(row["reply_ids"])), Followup(row["followup"])) for row in rows]
+    first, last = (signals(model, tok, cut, limit=256) for model in (before, after))
+    return sum(a * (new - old) for f, l in zip(first, last) for a, old, new in zip(f.advantage, f.plain, l.plain))
