@@ -347,8 +347,9 @@ CONTRASTS, SHAPES = ("none", "empty", "shuffled"), ("none", "tanh", "scale")
 @dataclass(frozen=True)
 class SDPOConfig:
     "How hindsight becomes a push (arXiv 2603.12273; divergences and teachers: arXiv 2601.20802)"
-    form: str = "sampled"
-    """sampled: the token that was written, as an advantage; topk: the student's likeliest tokens and all others as one; full: the whole vocabulary."""
+    form: str | None = None
+    """sampled: the token that was written, as an advantage; topk: the student's likeliest tokens and all others as one; full: the whole vocabulary. null: sampled for a model's
+    own replies, topk for logged ones, where the sampled form is biased."""
     centre: bool = False
     """sampled: compare each token's signal with the mean of its reply, as the published online trainer does."""
     alpha: float = 1.0
@@ -372,20 +373,23 @@ class SDPOConfig:
     importance: float = 2.0
     """topk, full: largest weight of a token where a batch is used for several updates."""
     kl: float = 0.0
-    """Weight of the divergence from the starting weights: k3 on the written tokens (sampled), exact over the vocabulary (topk, full)."""
+    """Weight of the distance from the starting weights: TRL's k3 on the written tokens (sampled), the exact reverse KL over the vocabulary (topk, full)."""
     score_empty: bool = False
     """Let empty follow-ups push too, for controls; otherwise they are skipped and counted."""
     log_every: int = 10
     """Steps between two records of what each token gained."""
 
     def __post_init__(self):
-        names = {"form": FORMS, "teacher": TEACHERS, "contrast": CONTRASTS, "shape": SHAPES}
+        names = {"form": (None, *FORMS), "teacher": TEACHERS, "contrast": CONTRASTS, "shape": SHAPES}
         require(
             "sdpo",
-            *((getattr(self, n) in known, f"{n} is {getattr(self, n)!r}.{near_miss(getattr(self, n), known)}") for n, known in names.items()),
+            *((getattr(self, n) in known, f"{n} is {getattr(self, n)!r}.{near_miss(str(getattr(self, n)), known[known[0] is None:])}") for n, known in names.items()),
             (0 <= self.alpha <= 1, f"alpha must lie between 0 and 1, got {self.alpha}"),
             (0 < self.rate <= 1, f"rate must be above 0 and at most 1, got {self.rate}"),
             (self.clip is None or self.clip > 0, f"clip must be above 0, got {self.clip}"),
             *((getattr(self, n) >= least, f"{n} must be at least {least}, got {getattr(self, n)}")
               for n, least in {"topk": 1, "skip": 0, "importance": 1, "kl": 0, "log_every": 1}.items()),
         )
+
+    @property
+    def is_sampled(self) -> bool: return self.form in (None, "sampled")

@@ -226,12 +226,12 @@ class SelfDistillation:
 
     def __init__(self, config: SDPOConfig, reader: HindsightReader, start: Any = None):
         self.config, self.reader, self.temperature = config, reader, 1.0
-        self.reference = frozen_copy(start) if config.kl and config.form != "sampled" else None
+        self.reference = frozen_copy(start) if config.kl and not config.is_sampled else None
 
     def advantage(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Read the replies in hindsight; the advantages themselves are made in the training pass, and here for the record"
         self.temperature, read = batch.policy.temperature, self.reader.contexts(batch)
-        recorded, sampled = batch.policy.step % self.config.log_every == 0, self.config.form == "sampled"
+        recorded, sampled = batch.policy.step % self.config.log_every == 0, self.config.is_sampled
         found = {"hindsight": self.reader.scored(batch, read)} if sampled or recorded else {}
         if not sampled: found |= _padded(read, batch)
         if not recorded: return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), found
@@ -306,5 +306,5 @@ def sdpo_method(
     teacher = Teacher(model, config.teacher, config.rate)
     reader = HindsightReader(config, hindsight, tokenizer, teacher, limit)
     made, shared = SelfDistillation(config, reader, model), {"memory": teacher, "metrics": partial(skip_metrics, reader=reader)}
-    if config.form == "sampled": return Method(rollout, made.advantage, signal=made.signal, **shared)
+    if config.is_sampled: return Method(rollout, made.advantage, signal=made.signal, **shared)
     return Method(rollout, made.advantage, loss=made.loss, alone=True, **shared)
