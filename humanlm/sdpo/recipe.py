@@ -4,21 +4,23 @@
 
 # %% auto #0
 __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'AssistantModel',
-           'SDPORollout', 'SDPOWork', 'asked', 'toy_prompts', 'load_prompts', 'learns_offline', 'toy_lessons',
-           'toy_logs', 'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of',
-           'judge_of', 'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'oracle',
-           'regret_curves', 'regret_figure', 'regret_section', 'form_of', 'judge_name', 'check_settings', 'load_work',
-           'data_card', 'plan_lines', 'SDPORecipe', 'SDPOStudy', 'moves_by_seed', 'preference_curves']
+           'SDPORollout', 'SDPOWork', 'asked', 'toy_prompts', 'Requests', 'load_requests', 'learns_offline',
+           'toy_lessons', 'toy_logs', 'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start',
+           'tastes_of', 'judge_of', 'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'told_prompt',
+           'together', 'oracle', 'regret_curves', 'regret_figure', 'regret_section', 'form_of', 'judge_name',
+           'check_settings', 'load_work', 'data_card', 'plan_lines', 'SDPORecipe', 'SDPOStudy', 'moves_by_seed',
+           'preference_curves']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
+import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
@@ -42,7 +44,7 @@ from ..training.experiment import Study, Trial
 from ..training.methods import ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
-from ..training.run import learn, lessons, max_steps
+from ..training.run import learn, lessons, max_steps, step_plan, updates
 from ..worlds.requests import REMARKS, WISHES, all_requests, draw_traits, granted, write_reply
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig
@@ -128,17 +130,41 @@ def toy_prompts() -> tuple[list, list]:
     return tuple([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
 
 
-def load_prompts(s: Settings) -> tuple[list, list]:
-    "Read the prompts of training and the held-out ones, the same for every seed"
-    p, rng = s.prompts, random.Random("prompts")
-    if p.train == TOY: train, test = toy_prompts()
-    else:
-        train = [i.messages for i in read_interactions(p.train)] if learns_offline(s) else [row["messages"] for row in read_prompts(p.train)]
-        rng.shuffle(train)
-        test = train[:max(1, min(p.test_n, len(train) // 5))] if p.held_out is None else [row["messages"] for row in read_prompts(p.held_out)]
-        train = train[len(test):] if p.held_out is None else train
-    if not train or not test: raise DataError(f"{p.train} leaves {len(train)} prompts for training and {len(test)} held out. Give more, or prompts.held_out.")
-    return [asked(m, p.system) for m in train[:p.train_n]], [asked(m, p.system) for m in test[:p.test_n]]
+class Requests(NamedTuple):
+    "What is trained on and what is held out; no conversation is in both"
+    train: list[list[dict]]  # messages of each prompt
+    test: list[list[dict]]
+    logged: list[Interaction] = []  # of training, for the method offline
+    skipped: Mapping[str, int] = {}  # reason → interactions that were left out
+
+
+def load_requests(s: Settings) -> Requests:
+    "Read prompts, or logs; held-out ones are the same for every seed"
+    p = s.prompts
+    if learns_offline(s): found = _logged_requests(s)
+    elif p.train == TOY: found = Requests(*toy_prompts())
+    else: found = Requests(*_split([row["messages"] for row in read_prompts(p.train)], p, key=to_json))
+    test = found.test if p.held_out is None else [row["messages"] for row in read_prompts(p.held_out)]
+    if not found.train or not test: raise DataError(f"{p.train} leaves {len(found.train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
+    return Requests([asked(m, p.system) for m in found.train[:p.train_n]], [asked(m, p.system) for m in test[:p.test_n]], found.logged[:p.train_n], found.skipped)
+
+
+def _split(rows: list, p: PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
+    "Hold out a fifth of what has one key, at most about `test_n`; nothing where there is a file for it"
+    rows = random.Random("prompts").sample(rows, len(rows))
+    keys = list(dict.fromkeys(map(key, rows)))
+    held = set(keys[:0 if p.held_out else max(1, min(p.test_n, len(keys) // 5))])
+    return [row for row in rows if key(row) not in held], [row for row in rows if key(row) in held]
+
+
+def _logged_requests(s: Settings) -> Requests:
+    p = s.prompts
+    every = toy_logs(p.train_n or 2000, s.run.seed, s.user) if p.train == TOY else read_interactions(p.train)
+    faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
+    usable = [replace(i, messages=tuple(asked(i.messages, p.system))) for i, fault in zip(every, faults) if not fault]
+    train, test = (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
+    prompts = toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
+    return Requests([list(i.messages) for i in train], prompts, train, dict(Counter(filter(None, faults))))
 
 
 def learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
@@ -366,13 +392,9 @@ def check_settings(s: Settings) -> None:
 
 def load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
     "Read prompts or logs"
-    train, test = load_prompts(s)
-    every = [] if not learns_offline(s) else toy_logs(s.prompts.train_n or 2000, s.run.seed, s.user) if s.prompts.train == TOY else read_interactions(s.prompts.train)
-    faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
-    logged = [replace(i, messages=tuple(asked(i.messages, s.prompts.system))) for i, fault in zip(every, faults) if not fault][:s.prompts.train_n]
-    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-    skipped = dict(Counter(filter(None, faults)))
-    return SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": skipped}, train, test, logged, skipped, user, judge)
+    found, ledgers = load_requests(s), {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
+    mark = fingerprint([found.train, found.test, [to_dict(i) for i in found.logged]])
+    return SDPOWork(mark, ledgers, {"skipped": dict(found.skipped)}, *found, user, judge)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #plan_lines
 def data_card(s: Settings, work: SDPOWork) -> str:
@@ -384,15 +406,17 @@ def data_card(s: Settings, work: SDPOWork) -> str:
 
 def plan_lines(s: Settings) -> list[str]:
     "Say what a run does and costs"
-    train, test = load_prompts(s)
-    stages = [name for method in s.run.methods for name in (phases(s) if method == "online" else [method])]
-    shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in train[:20]]
-    seen = len([n for n in stages if n != "offline"]) * (s.user.steps_each if len(s.user.sequence) > 1 else max_steps(s, len(train))) * s.rollout.num_prompts * s.rollout.group_size
-    pairs = 0 if judge_name(s) == "rule" else 2 * len(test) * len(tastes_of(s)) * (len(stages) + 2)
+    found, each = load_requests(s), s.rollout.num_prompts * s.rollout.group_size
+    own = s.user.steps_each if len(s.user.sequence) > 1 else 0
+    steps = {name: own or math.ceil(max_steps(s, len(found.train)) / updates(s)) for name in (phases(s) if "online" in s.run.methods else ())}
+    steps |= {"offline": math.ceil(max_steps(s, len(found.logged)) / updates(s))} if learns_offline(s) else {}
+    shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]]
+    heard = each * sum(n for name, n in steps.items() if name != "offline")
+    pairs = 0 if judge_name(s) == "rule" else 2 * len(found.test) * len(tastes_of(s)) * (len(steps) + 2)
     judged = f"judge               {judge_name(s)}: {', '.join(tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
-    return [f"prompts             {s.prompts.train}: {len(train):,} for training, {len(test):,} held out",
-            f"stages              {', '.join([*(['cold-start'] if has_lessons(s) else []), *stages])}",
-            f"signal              {form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *user_plan(s.user, seen, shown), judged]
+    return [*(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
+            f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
+            f"signal              {form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(user_plan(s.user, heard, shown) if heard else []), judged]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPORecipe
 class SDPORecipe(Recipe):
