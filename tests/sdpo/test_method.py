@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from humanlm.core.basics import run_sync
 from humanlm.models.weights import ModelConfig, add_adapter, make_model
 from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
-from humanlm.sdpo.method import SelfDistillation, logged_row, offline, online, sdpo_method
+from humanlm.sdpo.method import HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
 from humanlm.training.methods import ask_row
 from humanlm.training.rollout import Batch
@@ -333,8 +333,8 @@ def test_a_contrast_is_what_somebody_said_about_another_prompt(made):
             for i, text in enumerate(["one", "two", "three", ""])]
     def told(some, contrast):
         done = run_sync(offline()(some, SimpleNamespace(prompt_ids=lambda row: context(made.tokenizer, row["prompt"]))))
-        method = SelfDistillation(SDPO(contrast=contrast), HINDSIGHT, made.tokenizer, None, 200)
-        return [[made.tokenizer.decode(ids) for ids in read] for read in method.contexts(Batch(None, None, None, done, None, some))]
+        reader = HindsightReader(SDPO(contrast=contrast), HINDSIGHT, made.tokenizer, None, 200)
+        return [[made.tokenizer.decode(ids) for ids in read] for read in reader.contexts(Batch(None, None, None, done, None, some))]
     own, second, third, silent = told(rows, "shuffled")
     assert "one<" in own[0] and "three<" in own[1] and "three<" in second[1] and "one<" in third[1] and silent == []
     assert own[2] == made.tokenizer.decode(context(made.tokenizer, MESSAGES[0]))
