@@ -3759,6 +3759,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.sdpo.method.Teacher.parts': ('sdpo.html#teacher.parts', 'humanlm/sdpo/method.py'),
                                      'humanlm.sdpo.method.Teacher.save': ('sdpo.html#teacher.save', 'humanlm/sdpo/method.py'),
                                      'humanlm.sdpo.method._logged': ('sdpo.html#_logged', 'humanlm/sdpo/method.py'),
+                                     'humanlm.sdpo.method._others': ('sdpo.html#_others', 'humanlm/sdpo/method.py'),
                                      'humanlm.sdpo.method._padded': ('sdpo.html#_padded', 'humanlm/sdpo/method.py'),
                                      'humanlm.sdpo.method._rows': ('sdpo.html#_rows', 'humanlm/sdpo/method.py'),
                                      'humanlm.sdpo.method.followup_of': ('sdpo.html#followup_of', 'humanlm/sdpo/method.py'),

@@ -25,7 +25,7 @@ from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
 from ..training.losses import chosen_logps, divergence, importance, in_chunks, token_signal
 from ..training.methods import ask_row
-from ..training.rollout import Batch, Method, ModelPolicy, Policy, Rollout, RolloutError, row_seeds, single_turn
+from ..training.rollout import Batch, Method, ModelPolicy, Policy, Rollout, RolloutError, from_everywhere, row_seeds, single_turn
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class Signal(NamedTuple):
@@ -192,11 +192,10 @@ class HindsightReader:
     def contexts(self, batch: Batch) -> list[list[list[int]]]:
         "Render for each row the contexts in which the teacher reads it, as their logits are added; none where nothing is moved"
         said = [None if self.fault(t, row) else followup_of(t) for t, row in zip(batch.trajectories, batch.rows)]
-        others = [text for text in said if text is not None]
-        others = iter([""] * len(others) if self.config.contrast == "empty" else [*others[1:], *others[:1]])
+        others = _others(batch.rows, said) if self.config.contrast == "shuffled" else [""] * len(said)
         found = []
-        for row, t, text in zip(batch.rows, batch.trajectories, said):
-            told = [] if text is None else [text] if self.config.contrast == "none" else [text, next(others)]
+        for row, t, text, other in zip(batch.rows, batch.trajectories, said, others):
+            told = [] if text is None else [text] if self.config.contrast == "none" else [text, other]
             read = [contexts(self.tokenizer, row["prompt"], each, self.hindsight, self.limit).hindsight for each in told]
             found.append([*read, t.prompt_ids] if len(read) > 1 else read)
         return found
@@ -273,6 +272,13 @@ class SelfDistillation:
         return (in_chunks(divergence, student, [(start, 1.0)], temperature=self.temperature) * weights).sum()
 
 # %% ../../nbs/40_sdpo.ipynb #helpers
+def _others(rows, said):
+    "Find for each row what was said next about another prompt, in whichever process; nothing where there is no other"
+    every, own = from_everywhere([(row["row_id"], text) for row, text in zip(rows, said)])
+    def another(i): return next((text for name, text in [*every[i + 1:], *every[:i]] if text is not None and name != every[i][0]), "")
+    return [another(i) for i in range(len(every))][own]
+
+
 def _rows(ids, mask): return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
 
 
