@@ -257,7 +257,7 @@ class SelfDistillation:
         def compared(ours, theirs): return divergence(ours, theirs, c.alpha, c.topk if c.form == "topk" else None, c.tail)
         found = in_chunks(compared, student, teachers, temperature=self.temperature)
         total = (found * weights).sum()
-        if self.reference is not None: total = total + c.kl * self.distance(student, prompts, written, inputs["weights"][mask])
+        if self.reference is not None: total = total + c.kl * self.distance(student, prompts, written, (inputs["weights"] * heard)[mask])
         return total, {"signal/divergence": found.detach()[weights > 0].mean()}
 
     def drift(self, student: Any, old: torch.Tensor) -> torch.Tensor:
