@@ -12,11 +12,10 @@ import yaml
 from safetensors.torch import load_file
 
 import warm
-from humanlm.core.basics import ConfigError, HumanLMError, read_jsonl
+from humanlm.core.basics import HumanLMError, read_jsonl
 from humanlm.data.trajectory import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction, write_interactions
-from humanlm.sdpo.recipe import recipe
 from humanlm.sdpo.users import Reaction
 from humanlm.training.run import fit, read_settings
 
@@ -87,7 +86,7 @@ def test_what_is_logged_tells_how_it_goes(small):
 
 @pytest.mark.parametrize("kept", [2, None])
 def test_a_killed_phase_goes_on_with_its_teacher_and_ends_with_the_same_weights(small, kept, tmp_path):
-    folder, name = small[0], f"again{kept}"
+    folder = small[0]
     run = folder / "runs" / "small"
     before = weights(run, "online-1-casual")
     again = tmp_path / "runs" / "small"
@@ -177,3 +176,19 @@ def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
     _, s = read_settings(["--config", str(ROOT / "configs" / "sdpo" / f"{name}.yaml")])
     assert (s.trainer["learning_rate"], s.rollout.temperature, s.rollout.group_size, s.sdpo.teacher, s.sdpo.centre) == (5e-6, 1.0, 1, "live", True)
     assert (s.trainer["optim"], s.trainer["loss_type"], s.trainer["beta"], s.run.seed, s.prompts.test_n) == ("adamw_bnb_8bit", "grpo", 0.0, 42, 256)
+
+
+def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
+    "The published runs drew at the checkpoint's own temperature and top-k"
+    from humanlm.models.weights import ModelConfig, make_model
+    from humanlm.sdpo.method import online, sdpo_method
+    from humanlm.sdpo.hindsight import SDPOConfig
+    from humanlm.training.methods import ask_row
+    from humanlm.training.trainer import MethodTrainer, trainer_args
+    model, tokenizer = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["some words to learn from"] * 9)
+    for name, value in {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.1}.items(): setattr(model.generation_config, name, value)
+    method = sdpo_method(SDPOConfig(), online(lambda step: Failing()), model, tokenizer)
+    args = trainer_args({"loss_type": "grpo", "save_strategy": "no", "temperature": 1.0, "top_p": 1.0, "top_k": 0}, tmp_path, 8, 1, 1, 12)
+    trainer = MethodTrainer(model, tokenizer, method, [ask_row("Any advice?", f"row {i}", 12) | {"speaker": ""} for i in range(8)], args)
+    trainer.train()
+    assert len({tuple(t.completion_ids) for t in trainer.trajectories}) == 8, "the checkpoint's settings would draw the same eight times"
