@@ -71,6 +71,7 @@ class Teacher:
     def parts(self, live: Any) -> list[tuple[Any, float]]:
         "Give the models whose logits are added, with their weights"
         shares = {"live": (0, 1), "trust": (1 - self.rate, self.rate)}.get(self.kind, (1, 0))
+        if self.copy is not None: self.copy.to(next(live.parameters()).device)  # each process trains on a GPU of its own
         return [(model, share) for model, share in zip((self.copy, live), shares) if share]
 
     def follow(self, model: Any) -> None:
@@ -268,7 +269,7 @@ class SelfDistillation:
 
     def distance(self, student: Any, prompts: Sequence[list[int]], written: Sequence[list[int]], weights: torch.Tensor) -> torch.Tensor:
         "Compute the KL divergence from the starting weights on the same prefixes"
-        with torch.no_grad(): start = completion_states(self.reference, prompts, written)
+        with torch.no_grad(): start = completion_states(self.reference.to(student.states.device), prompts, written)
         return (in_chunks(divergence, student, [(start, 1.0)], temperature=self.temperature) * weights).sum()
 
 # %% ../../nbs/40_sdpo.ipynb #helpers
@@ -303,7 +304,7 @@ def skip_metrics(batch: Batch, reader: HindsightReader) -> dict[str, float]:
 def sdpo_method(
     config: SDPOConfig,
     rollout: Rollout,  # from `online` or `offline`
-    model: Any,  # at the start of the stage
+    model: Any,  # as it is before training; what a teacher copies
     tokenizer: Any,
     hindsight: HindsightConfig = HindsightConfig(),
     limit: int = 2048,  # longest plain context, in tokens

@@ -235,7 +235,8 @@ def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int =
     user = run.work.user or all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)]
     steps = s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
-    method = sdpo_method(replace(s.sdpo, form=form_of(s)), online(lambda step: user), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
+    first = model if not before or s.sdpo.teacher in ("live", "ema") else run.load(start_of(s))[0]  # a later phase is read by the weights before the first
+    method = sdpo_method(replace(s.sdpo, form=form_of(s)), online(lambda step: user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
 
 
