@@ -5889,6 +5889,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'humanlm.worlds.requests.draw_traits': ( 'worlds/requests.html#draw_traits',
                                                                                   'humanlm/worlds/requests.py'),
                                          'humanlm.worlds.requests.granted': ('worlds/requests.html#granted', 'humanlm/worlds/requests.py'),
+                                         'humanlm.worlds.requests.remark': ('worlds/requests.html#remark', 'humanlm/worlds/requests.py'),
                                          'humanlm.worlds.requests.write_reply': ( 'worlds/requests.html#write_reply',
                                                                                   'humanlm/worlds/requests.py')},
             'humanlm.worlds.sources': { 'humanlm.worlds.sources.Data': ('worlds/sources.html#data', 'humanlm/worlds/sources.py'),

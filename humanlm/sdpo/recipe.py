@@ -45,7 +45,7 @@ from ..training.methods import ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
 from ..training.run import learn, lessons, max_steps, step_plan, updates
-from ..worlds.requests import REMARKS, WISHES, all_requests, draw_traits, granted, write_reply
+from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig
 TOY = "toy"
@@ -175,7 +175,7 @@ def toy_lessons(
     seed: int,
     template: str,  # of the hindsight block
 ) -> list[dict]:
-    "Make supervised rows: a third plain, a sixth with remarks that want nothing, half with a wish"
+    "Make supervised rows: a quarter plain, a quarter with remarks that want nothing, half with a wish"
     rng, (train, _) = random.Random(f"lessons{seed}"), all_requests()
 
     def row(number):
@@ -184,7 +184,7 @@ def toy_lessons(
         if kind < 0.5:
             wish = rng.choice([*WISHES, "question", "no_question"])
             traits, said = granted(wish, traits), rng.choice(TASTES[wish].complaints + TASTES[wish].praises)
-        elif kind < 0.65: said = rng.choice(REMARKS)
+        elif kind < 0.75: said = remark(rng)
         told = messages if said is None else hindsight_messages(messages, said, template)
         return sft_row(told, write_reply(request.thing, traits, rng), row_id=f"lesson-{number}")
 
@@ -235,7 +235,7 @@ def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int =
     user = run.work.user or all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)]
     steps = s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
-    first = model if not before or s.sdpo.teacher in ("live", "ema") else run.load(start_of(s))[0]  # a later phase is read by the weights before the first
+    first = run.load(start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
     method = sdpo_method(replace(s.sdpo, form=form_of(s)), online(lambda step: user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
 
