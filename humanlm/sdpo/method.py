@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
+from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
 from ..models.weights import completion_states, token_logps
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, contexts, fit_messages, problem, reply_ids
@@ -298,7 +298,7 @@ def skip_metrics(batch: Batch, reader: HindsightReader) -> dict[str, float]:
     faults = Counter(reader.fault(t, row) for t, row in zip(batch.trajectories, batch.rows))
     liked = [t.rewards["preference"] for t in batch.trajectories if "preference" in t.rewards]
     shares = {f"skipped/{name.replace(' ', '_')}": n / len(batch.rows) for name, n in faults.items() if name}
-    return shares | ({"user/preference": fmean(liked)} if liked else {})
+    return shares | ({"user/preference": known_mean(liked)} if liked else {})
 
 # %% ../../nbs/40_sdpo.ipynb #sdpo_method
 def sdpo_method(

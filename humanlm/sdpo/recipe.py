@@ -26,6 +26,7 @@ from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, nea
 from ..core.config import Settings, SFTConfig
 from ..evaluation.contests import PreferenceJudge, kept_share
 from ..evaluation.measured import Measured
+from ..core.runs import is_main_process
 from ..core.html import Html, figure_html, styled
 from ..core.stats import known_mean, mean_interval
 from ..evaluation.outcome import Arms, rounded
@@ -38,7 +39,7 @@ from humanlm.sdpo.hindsight import (
 )
 from .preferences import PairJudge, TraitJudge, pair_scores, with_style
 from .preparation import read_prompts
-from .styles import STYLES, TASTES, measures
+from .styles import ALIASES, STYLES, TASTES, measures
 from .users import CONTROLS, Exchange, FollowupUser, UserConfig, all_users, make_user, user_plan
 from ..training.experiment import Study, Trial
 from ..training.methods import ask_row, answers
@@ -115,6 +116,7 @@ class SDPOWork(Work):
     test: list[list[dict]] = field(default_factory=list)
     logged: list[Interaction] = field(default_factory=list)  # for the method offline
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason → interactions that were left out
+    valid: list[list[dict]] = field(default_factory=list)
     user: FollowupUser | None = None  # given from Python; None: as the settings say
     judge: PreferenceJudge | None = None  # the same
 
@@ -136,6 +138,7 @@ class Requests(NamedTuple):
     test: list[list[dict]]
     logged: list[Interaction] = []  # of training, for the method offline
     skipped: Mapping[str, int] = {}  # reason → interactions that were left out
+    valid: list[list[dict]] = []  # prompts of training that are kept for measuring on the way
 
 
 def load_requests(s: Settings) -> Requests:
@@ -143,10 +146,12 @@ def load_requests(s: Settings) -> Requests:
     p = s.prompts
     if learns_offline(s): found = _logged_requests(s)
     elif p.train == TOY: found = Requests(*toy_prompts())
-    else: found = Requests(*_split([row["messages"] for row in read_prompts(p.train)], p, key=to_json))
+    else: found = Requests(*([row["messages"] for row in part] for part in _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"]))))
     test = found.test if p.held_out is None else [row["messages"] for row in read_prompts(p.held_out)]
     if not found.train or not test: raise DataError(f"{p.train} leaves {len(found.train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
-    return Requests([asked(m, p.system) for m in found.train[:p.train_n]], [asked(m, p.system) for m in test[:p.test_n]], found.logged[:p.train_n], found.skipped)
+    train, test = ([asked(m, p.system) for m in part] for part in (found.train[:p.train_n], test[:p.test_n]))
+    kept = min(p.test_n, -(-len(train) // 5)) if s.run.validate else 0
+    return Requests(train[kept:], test, found.logged[:p.train_n], found.skipped, train[:kept])
 
 
 def _split(rows: list, p: PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
@@ -245,7 +250,11 @@ def train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     from humanlm.sdpo.method import logged_row, offline, sdpo_method
     s = run.settings
     method = sdpo_method(replace(s.sdpo, form=form_of(s)), offline(), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
-    fits = [i for i in run.work.logged if not problem(i.messages, i.completion.text, i.followup.text, tokenizer, s.hindsight, s.model.max_prompt_tokens)]
+    faults = [problem(i.messages, i.completion.text, i.followup.text, tokenizer, s.hindsight, s.model.max_prompt_tokens) for i in run.work.logged]
+    fits = [i for i, fault in zip(run.work.logged, faults) if not fault]
+    run.work.skipped = dict(Counter(run.work.skipped) + Counter(filter(None, faults)))  # lengths are known with the tokenizer
+    run.work.notes = {**run.work.notes, "skipped": run.work.skipped}
+    if is_main_process(): atomic_write(run.folder / "data.md", data_card(s, run.work))
     if not fits: raise DataError(f"None of {len(run.work.logged)} interactions fits into model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it.")
     learn(run, stage, model, tokenizer, method, [logged_row(i, tokenizer, s.model.max_prompt_tokens, s.prompts.max_tokens) for i in fits])
 
@@ -258,7 +267,8 @@ def train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 # %% ../../nbs/sdpo/51_recipe.ipynb #replies_of
 def tastes_of(s: Settings) -> list[str]:
     "Name the tastes or styles that are measured"
-    return list(s.preference.tastes) or list(dict.fromkeys(name for names in s.user.sequence for name in names.split("+") if name not in CONTROLS))
+    own = [] if s.user.is_simulator else [name for names in s.user.sequence for name in names.split("+") if name not in CONTROLS]
+    return list(dict.fromkeys(ALIASES.get(name, name) for name in s.preference.tastes or own))
 
 
 def judge_of(s: Settings, taste: str, ledger: Ledger | None = None) -> Any:
@@ -305,7 +315,7 @@ def measured_replies(
 # %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
 def told_prompt(s: Settings, messages: Sequence[Mapping], taste: str, number: int) -> Sequence[Mapping]:
     "Tell a model in advance what is wanted: in its system message, a tiny one in the words of its lessons"
-    if s.prompts.train != TOY: return with_style(messages, taste)
+    if s.prompts.train != TOY or taste not in TASTES: return with_style(messages, taste)
     said = TASTES[taste].complaints
     return hindsight_messages(messages, said[number % len(said)], s.hindsight.template)
 
@@ -333,7 +343,7 @@ def regret_curves(
     "Add up what users missed"
     found = {}
     for stage in dict.fromkeys(line["stage"] for line in log):
-        liked = curve(log, stage, "user/preference").values
+        liked = [value for value in curve(log, stage, "user/preference").values if value == value]  # a step of empty replies says nothing
         if liked: found[stage] = [each * (i + 1) for i in range(len(liked))], list(accumulate(each * (1 - value) for value in liked))
     return found
 
@@ -386,7 +396,8 @@ def check_settings(s: Settings) -> None:
     require("sdpo", (not beta or form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
     require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
             *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes_of(s)))
-    require("user", (rule or s.user.is_simulator or bool(s.user.style or s.user.tastes), "style is empty: name one of the 31 styles that the model plays"))
+    require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge), "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who "
+            "compares them (rule, or a chat model)"))
     s.user.require_price(s.user.model)
     s.preference.require_price(judge_name(s))
 
@@ -465,8 +476,8 @@ class SDPORecipe(Recipe):
         return {"sdpo.json": to_json({"system": run.settings.prompts.system, "hindsight": run.settings.hindsight.template}, indent=1)}
 
     def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
-        "Measure the preference for the newest taste on held-out prompts"
-        rows, taste = [prompt_row(m, tokenizer, run.settings) for m in run.work.test], TASTES.get(tastes_of(run.settings)[-1])
+        "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
+        rows, taste = [prompt_row(m, tokenizer, run.settings) for m in run.work.valid], TASTES.get(tastes_of(run.settings)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
         policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
         said = run_sync(policy.generate(rows, run.settings.rollout.eval_sampling(run.settings.run.seed)))

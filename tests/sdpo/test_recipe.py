@@ -110,7 +110,7 @@ def test_logs_are_learned_from_and_what_cannot_be_used_is_counted(tmp_path):
     file = write_interactions(tmp_path / "logs.jsonl", rows)
     run = fit(settings(tmp_path, run={"methods": ["offline"]}, prompts={"train": str(file), "max_tokens": 16}, user={"model": "rule/short", "tastes": [], "steps_each": 0},
                        sdpo={"form": "topk", "topk": 5, "teacher": "frozen"}, trainer={"max_steps": 3}))
-    assert json.loads((run / "run.json").read_text())["skipped"] == {"empty follow-up": 1, "empty reply": 1, "system message in the middle": 1}
+    assert json.loads((run / "run.json").read_text())["skipped"] == {"empty follow-up": 1, "empty reply": 1, "system message in the middle": 1, "follow-up too long": 1}
     assert "empty reply: 1" in (run / "data.md").read_text()
     ids = {t.row_id for file in (run / "trajectories" / "offline").glob("*.parquet") for t in load_trajectories(file)}
     assert ids <= {f"i{i}" for i in range(12)} and ids
@@ -160,7 +160,7 @@ def test_the_distance_from_the_start_is_trls_in_the_sampled_form_and_exact_in_th
 @pytest.mark.parametrize("flags, said", [
     (["--sdpo.teacher", "frosen"], "Did you mean 'frozen'"), (["--sdpo.form", "topk", "--trainer.beta", "0.1"], "Leave trainer.beta out"),
     (["--user.model", "rule/shrt"], "Did you mean"), (["--run.methods", "[on-line]"], "Did you mean 'online'"),
-    (["--user.model", "anthropic/claude-haiku-4-5"], "no style"), (["--hindsight.template", "nothing"], "{followup} once"),
+    (["--user.model", "anthropic/claude-haiku-4-5"], "no style"), (["--user.model", "simulator/runs/x", "--user.persona", "a gardener"], "a simulator has no taste by name"), (["--hindsight.template", "nothing"], "{followup} once"),
     (["--prompts.train", "nowhere.jsonl"], "nowhere.jsonl"), (["--user.tastes", "[short,long]"], "steps_each must be above 0"),
 ])
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(flags, said, tmp_path):
