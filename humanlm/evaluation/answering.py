@@ -136,6 +136,8 @@ class ReplyConfig(ClientConfig):
     "How models answer"
     temperature: float = 0.0
     "Of replies. 0: always the likeliest token."
+    top_p: float = 1.0
+    "Share of probability from which models in this process draw. 1: all."
     max_tokens: int = 256
     "Longest reply, in tokens; of a chat model hidden reasoning included."
     max_prompt_tokens: int = 2048
@@ -149,7 +151,8 @@ class ReplyConfig(ClientConfig):
 
     def checks(self):
         yield from super().checks()
-        yield self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
+        yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
+        yield self.top_p is None or 0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, got {self.top_p}"
         yield self.dtype in DTYPES, f"dtype is {shorten(self.dtype)!r}.{near_miss(self.dtype, DTYPES)}"
 
 # %% ../../nbs/evaluation/06_answering.ipynb #local_replies
@@ -165,7 +168,7 @@ def local_replies(
         try: return fit_prompt(tokenizer, messages, c.max_prompt_tokens, speaker="").ids
         except ModelError: return None
     ids = [ids_of(messages) for messages in prompts]
-    said = iter(generate(model, tokenizer, [own for own in ids if own], c.max_tokens, temperature=c.temperature, seed=c.seed))
+    said = iter(generate(model, tokenizer, [own for own in ids if own], c.max_tokens, temperature=c.temperature, top_p=c.top_p, seed=c.seed))
     return [next(said).text if own else None for own in ids]
 
 
@@ -189,7 +192,7 @@ def replies_of(
     ledger: Ledger | None = None,      # of chat models
 ) -> list[str | None]: # N
     "Let a model answer, or read what it answered before"
-    asked = [model.key(), prompts, c.temperature, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed]
+    asked = [model.key(), prompts, c.temperature, c.top_p, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed]
     file = folder / f"{fingerprint(asked)}.jsonl"
     if file.is_file(): return [row["reply"] for row in read_jsonl(file)]
     chat = is_chat_name(model.place)

@@ -32,7 +32,7 @@ from ..data.trajectory import Trajectory
 from ..data.viz import cut, token_boxes, visible
 from ..models.weights import LoadedModel, ModelConfig
 from humanlm.sdpo.hindsight import (
-    AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, write_interactions,
+    MAX_CHARS, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, write_interactions,
 )
 from ..training.methods import ask_row
 from ..training.rollout import Method
@@ -312,7 +312,8 @@ class LiveChat:
         resume(self)
 
     def say(self, text: str) -> LiveTurn:
-        "Learn from what is said, then answer it"
+        "Learn from what is said, then answer it; `HumanLMError` if it is too long, and nothing changes"
+        if len(text) > MAX_CHARS: raise HumanLMError(f"A message may have {MAX_CHARS:,} characters, this one has {len(text):,}. Say it in parts.")
         lesson = self.learn(text) if self.pending else None
         if not text.strip(): return LiveTurn(lesson, None)
         self.history.hear(text)
@@ -457,7 +458,10 @@ def converse(
             if text.startswith("/"):
                 print(obey(chat, text.split(), colours), flush=True)
                 continue
-            lesson, answer = chat.say(text)
+            try: lesson, answer = chat.say(text)
+            except HumanLMError as e:
+                print(f"error: {e}", flush=True)
+                continue
             if lesson: print(f"       ({lesson})", flush=True)
             if answer is not None: print(f"model> {spoken_plainly(answer)}", flush=True)
     finally:

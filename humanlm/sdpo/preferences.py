@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'IN_MEMORY', 'ABOUT', 'INPUTS', 'trait', 'trait_name', 'TraitJudge',
-           'cut_middle', 'wish', 'letter', 'PairJudge', 'pair_scores', 'with_style', 'ComparisonConfig',
-           'PairJudgeConfig', 'wanted', 'opened', 'held_out', 'Field', 'field_of', 'stages_of', 'base_of',
+           'wish', 'letter', 'PairJudge', 'pair_scores', 'with_style', 'ComparisonConfig', 'PairJudgeConfig', 'wanted',
+           'opened', 'held_out', 'named_prompts', 'drawing', 'Field', 'field_of', 'stages_of', 'base_of',
            'same_weights', 'sweep_of', 'Comparing', 'prepare', 'plan', 'judging_cost', 'run_comparison', 'gains',
            'save_contests', 'compare_command']
 
@@ -37,6 +37,7 @@ from ..models.client import ChatClient, ChatRequest, Ledger, LLMError, ScriptedC
 from ..models.reader import fenced, fill
 from ..models.settings import ChatConfig, add_up, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style, style_score
+from .users import without_middle
 from ..training.recipe import Stage
 from ..training.run import Run, quiet_libraries, read_settings
 
@@ -106,17 +107,7 @@ Reply B:
 
 Which of the two is written more to the liking of this user?"""
 
-# %% ../../nbs/sdpo/05_preferences.ipynb #cut_middle
-def cut_middle(
-    text: str,  # of any length
-    limit: int, # characters that are kept
-) -> str:
-    "Leave out the middle of a long text, and say how much that was"
-    if len(text) <= limit: return text
-    head = -(-limit // 2)
-    return f"{text[:head]}\n[... {len(text) - limit:,} characters left out ...]\n{text[len(text) - limit + head:]}"
-
-
+# %% ../../nbs/sdpo/05_preferences.ipynb #wish
 def wish(
     of: str | Style | Taste,  # whose; several names with a plus between
 ) -> str:
@@ -155,7 +146,7 @@ class PairJudge:
 
     def request(self, pair: Pair, swapped: bool = False) -> ChatRequest:
         "Put the question about a pair into words, with b first where it is swapped"
-        def shown(text): return fenced(cut_middle(text, self.max_chars))
+        def shown(text): return fenced(without_middle(text, self.max_chars))
         said = "\n\n".join(f"{m['role']}: {m['content']}" for m in pair.messages)
         a, b = (pair.b, pair.a) if swapped else (pair.a, pair.b)
         asked = fill(QUESTION, conversation=shown(said), a=shown(a), b=shown(b))
@@ -219,6 +210,10 @@ class ComparisonConfig(ReplyConfig):
     "JSONL with a prompt (a text) or messages in each row. Empty: the prompts that the run of A held out."
     max_tokens: int | None = None
     "Longest reply, in tokens. null: as in A's run, else 256."
+    temperature: float | None = None
+    "Of replies. 0: always the likeliest token. null: as A's run draws them in evaluation (rollout.eval_temperature), else 0."
+    top_p: float | None = None
+    "Share of probability from which models in this process draw. 1: all. null: as A's run, else 1."
     limit: int = 256
     "Prompts at most, drawn with the seed. 0: all."
     styles: list[str] = field(default_factory=list)
@@ -278,7 +273,7 @@ def wanted(
     user, measured = (group_of(run, name) if run else {} for name in ("user", "preference"))
     rule = str(user.get("model") or "").removeprefix("rule/")
     said = measured.get("tastes") or user.get("tastes") or [user.get("style") or rule]
-    known = [str(name) for name in said if all(part in TASTES | STYLES for part in str(name).split("+"))]
+    known = [str(name) for name in said if all(part in TASTES | STYLES | ALIASES for part in str(name).split("+"))]
     if not known:
         raise ConfigError("Nothing says what the user wants. Name a taste or a style with --compare.styles, such as [short] or [no_emojis].")
     return list(dict.fromkeys(known))
@@ -302,6 +297,23 @@ def held_out(
     test = getattr(own.recipe.load(own.settings), "test", None)
     if not test: raise ConfigError(f"The recipe of {run} tells no held-out prompts. Name a JSONL file with --compare.prompts.")
     return drawn([AskedPrompt(f"test-{i}", chat_messages(messages, f"{run}, held-out prompt {i}")) for i, messages in enumerate(test)], limit, seed)
+
+
+def named_prompts(
+    c: ComparisonConfig,
+    run: Path | None,
+) -> tuple[list[AskedPrompt], Counter]: # prompts, and the reasons of those left out
+    "Read the prompts of a file; those without a system message get that of the run"
+    (found, skipped), system = read_prompts(c.prompts, c.limit, c.seed), str(group_of(run, "prompts").get("system") or "") if run else ""
+    def told(p): return p if p.messages[0]["role"] == "system" else p._replace(messages=({"role": "system", "content": system}, *p.messages))
+    return [told(p) if system else p for p in found], skipped
+
+
+def drawing(run: Path | None, c: ComparisonConfig) -> dict[str, float]:
+    "Settle temperature and top_p of replies: as told, else as the evaluation of the run draws, else the likeliest token"
+    own = opened(run).settings.rollout.eval_sampling() if run and None in (c.temperature, c.top_p) else None
+    return {name: given if given is not None else getattr(own, name) if own else other
+            for name, given, other in (("temperature", c.temperature, 0.0), ("top_p", c.top_p, 1.0))}
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #field
 class Field(NamedTuple):
@@ -400,10 +412,10 @@ def prepare(
     styles = c.styles or wanted(run)
     for name in "+".join(styles).split("+"): trait(name)
     if run is None and not c.prompts: raise ConfigError("No prompts: none of the models belongs to a run. Name a JSONL file with --compare.prompts.")
-    settings = settings.changed(compare={"max_tokens": c.max_tokens or (group_of(run, "prompts").get("max_tokens") if run else None) or 256})
+    settings = settings.changed(compare={"max_tokens": c.max_tokens or (group_of(run, "prompts").get("max_tokens") if run else None) or 256, **drawing(run, c)})
     folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
     settings.judge.require_price(settings.judge.model)
-    field, asked = field_of(inputs, c, styles), read_prompts(c.prompts, c.limit, c.seed) if c.prompts else (held_out(run, c.limit, c.seed), Counter())
+    field, asked = field_of(inputs, c, styles), named_prompts(c, run) if c.prompts else (held_out(run, c.limit, c.seed), Counter())
     return Comparing(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #plan

@@ -465,7 +465,7 @@ def prepare_command(argv: Sequence[str]) -> int: # exit code
 # %% ../../nbs/sdpo/02_preparation.ipynb #read_prompts
 def read_prompts(
     path: str | Path, # rows with messages, or with a prompt; also interactions
-) -> list[dict]:      # id, messages (role and content, the last one the user's) and, where there is one, followup
+) -> list[dict]:      # id, messages (role and content, the last one the user's) and, where there is one, followup and conversation_id
     "Read prompts; `DataError` names file and row"
     found = []
     for row in read_rows(path):
@@ -475,6 +475,7 @@ def read_prompts(
             said = message_text(said.get("text") if isinstance(said, Mapping) else said)
             _short(said, MAX_CHARS)
         except DataError as e: raise DataError(f"{path}, row {row.row}: {e}. Fix or remove it.") from e
-        found.append({"id": _named(row.values, "id") or str(row.row)} | made | ({"followup": said} if not is_blank(said) else {}))
+        more = {"followup": "" if is_blank(said) else said, "conversation_id": _named(row.values, "conversation_id")}
+        found.append({"id": _named(row.values, "id") or str(row.row)} | made | {name: value for name, value in more.items() if value})
     if not found: raise DataError(f"{path} holds no prompt. Check that it is the file you meant.")
     return found

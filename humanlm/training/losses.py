@@ -29,12 +29,11 @@ def token_signal(
     centre: bool = False,  # subtract the mean of the reply
     clip: float | None = None,  # greatest size
     shape: str = "none",  # none; tanh = bend towards `clip` (or 1) smoothly; scale = divide by the mean size in the reply
-    control: torch.Tensor | None = None,  # [B, T] log-probabilities after a follow-up that says nothing; nan as above
     skip: int = 0,  # tokens at the beginning of each reply that get 0
 ) -> torch.Tensor:  # [B, T] float32 without gradient; 0 outside the mask and in replies without a follow-up
     "Say of each token how much likelier it is in hindsight"
     check_name(shape, SHAPES, "shape")
-    after, before = hindsight.detach().float(), (plain if control is None else control).detach().float()
+    after, before = hindsight.detach().float(), plain.detach().float()
     inside = mask & (torch.arange(mask.shape[1], device=mask.device) >= skip)
     inside = inside & ~((after - before).isnan() & inside).any(1, keepdim=True)
     signal = torch.where(inside, after - before, 0.0)

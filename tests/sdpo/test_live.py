@@ -190,6 +190,14 @@ def test_a_chat_that_was_killed_before_it_answered_answers_first(chat):
     assert json.loads((chat.log.folder / PENDING).read_text())["id"] == "live_000001"
 
 
+def test_a_line_that_is_too_long_does_not_end_the_chat(chat, capsys):
+    lines = iter(["x" * 100_001, SAID[0], "y" * 100_001, SAID[1], None])
+    converse(chat, lambda question: next(lines))
+    told = capsys.readouterr().out
+    assert told.count("error: A message may have 100,000 characters, this one has 100,001.") == 2 and told.count("model> ") == 2
+    assert [m["content"] for m in chat.history.messages if m["role"] == "user"] == SAID[:2] and len(chat.log.lessons) == 1
+
+
 def test_saving_leaves_one_set_of_numbers(chat):
     for text in SAID:
         chat.say(text)

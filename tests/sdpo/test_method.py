@@ -13,13 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
+import humanlm.sdpo.method
 from humanlm.core.basics import run_sync
 from humanlm.models.weights import ModelConfig, add_adapter, make_model
 from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
 from humanlm.sdpo.method import HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
 from humanlm.training.methods import ask_row
-from humanlm.training.rollout import Batch
+from humanlm.training.rollout import Batch, ModelPolicy
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
 pytestmark = pytest.mark.numbers
@@ -308,6 +309,35 @@ def test_a_step_in_which_nobody_says_anything_changes_no_weight(made, tmp_path, 
     t, _, watch = train(made, case, tmp_path)
     assert flat(watch.gradients[0]).abs().max() == 0 and t.state.log_history[0]["skipped/empty_follow-up"] == 1
     for name, weight in made.model.state_dict().items(): assert torch.equal(t.model.state_dict()[name], weight)
+
+
+@pytest.mark.parametrize("config", [SDPO(), SDPO(form="topk", topk=12)])
+def test_replies_that_were_cut_move_nothing_where_they_are_masked(made, tmp_path, config):
+    asked = [(m, r, False, f) for m, r, _, f in CASES["sampled"].asked[:4]]
+    def weights(masked): return train(made, Case(config, steps=1, asked=asked, options={"mask_truncated_completions": masked}), tmp_path / str(masked))[0].model.state_dict()
+    moved, masked = weights(False), weights(True)
+    assert all(torch.equal(masked[name], weight) for name, weight in made.model.state_dict().items())
+    assert any(not torch.equal(moved[name], weight) for name, weight in made.model.state_dict().items()), "unmasked, the same replies teach"
+
+
+def test_a_step_that_is_not_recorded_reads_replies_once_plain_and_once_in_hindsight(made, tmp_path, monkeypatch):
+    calls = {"plain": [], "hindsight": [], "again": []}
+    def counted(where, name, kind):
+        real = getattr(where, name)
+        def called(self_or_model, *given, **named):
+            calls[kind].append(trained[-1].state.global_step)
+            return real(self_or_model, *given, **named)
+        monkeypatch.setattr(where, name, called)
+    trained, started = [], MethodTrainer.train
+    def start(self, *given, **named):
+        trained.append(self)
+        return started(self, *given, **named)
+    monkeypatch.setattr(MethodTrainer, "train", start)
+    counted(MethodTrainer, "_get_per_token_logps_and_entropies", "plain")
+    counted(humanlm.sdpo.method, "completion_states", "hindsight")
+    counted(ModelPolicy, "token_logps", "again")
+    train(made, Case(SDPO(teacher="frozen", log_every=1000), steps=3), tmp_path)
+    assert calls == {"plain": [0, 1, 2], "hindsight": [0, 1, 2], "again": [0]}, "only the first step is recorded"
 
 
 def test_special_tokens_of_users_stay_text_and_a_reply_of_one_token_counts(made, tmp_path):

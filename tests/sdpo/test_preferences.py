@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
+from humanlm.core.config import parse
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, local_replies, read_prompts
 from humanlm.evaluation.contests import Pair, win_rate, Contest
 from humanlm.models.cache import DiskCache
@@ -19,7 +20,7 @@ from humanlm.models.local import HFClient
 from humanlm.models.weights import ModelConfig, make_model, render, render_target, save_model
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
-    PairJudge, PairJudgeConfig, TraitJudge, cut_middle, held_out, letter, pair_scores, trait, wanted, wish, with_style,
+    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, held_out, letter, pair_scores, prepare, trait, wanted, wish, with_style,
 )
 from humanlm.sdpo.styles import STYLES, TASTES
 
@@ -111,15 +112,8 @@ def test_long_texts_lose_their_middle_alike_and_the_question_stays():
     judge = PairJudge("casual", ScriptedClient([]), max_chars=400)
     talk = [{"role": "user", "content": "first words " + "x" * 1_000_000 + " last words?"}]
     text = judge.request(Pair("1", talk, "a" * 1_000_000, "b" * 500_000)).messages[1]["content"]
-    assert len(text) < 2000 and text.count("a" * 200 + "\n[... 999,600") == 1 and text.count("b" * 200 + "\n[... 499,600") == 1
+    assert len(text) < 2000 and text.count("a" * 200 + "\n[… 999,600") == 1 and text.count("b" * 200 + "\n[… 499,600") == 1
     assert "first words" in text and "last words?" in text and text.endswith("liking of this user?")
-
-
-@given(st.text(max_size=60), st.integers(1, 30))
-def test_cut_middle_keeps_both_ends(text, limit):
-    found = cut_middle(text, limit)
-    if len(text) <= limit: assert found == text
-    else: assert found.startswith(text[:(limit + 1) // 2]) and found.endswith(text[len(text) - limit // 2:]) and f"{len(text) - limit:,} characters" in found
 
 
 def test_what_a_rule_settles_is_not_asked():
@@ -264,6 +258,31 @@ def test_a_run_says_what_is_compared(runs, capsys):
     assert len(pairs) == 12 and {p["by"] for p in pairs} <= {"rule", "settled"}
     table = capsys.readouterr().out
     assert "rule/short" in table and "win rate, ties half" in table and "won / tied / lost" in table
+
+
+def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
+    run = tmp_path / "told"
+    for name in ("cold-start", "online-1-short"): save_model(*make_model(SHAPE, TEXTS), run / "models" / name)
+    atomic_write(run / "config.yaml", "run: {recipe: sdpo, methods: [online]}\nuser: {model: rule/short}\nprompts: {train: toy, system: Be kind.}\n"
+                                      "rollout: {eval_temperature: 0.7, top_p: 0.9}\n")
+    own = [{"role": "system", "content": "Be curt."}, {"role": "user", "content": "So?"}]
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "Hi"}) + "\n" + json.dumps({"messages": own}) + "\n")
+    def work(*argv): return prepare(parse({"compare": ComparisonConfig, "judge": PairJudgeConfig}, [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")], "", "A and B", runs=False))
+    found = work("told", "--compare.runs", str(tmp_path))
+    assert sorted(p.messages[0]["content"] for p in found.prompts) == ["Be curt.", "Be kind."] and {len(p.messages) for p in found.prompts} == {2}
+    assert (found.settings.compare.temperature, found.settings.compare.top_p) == (0.7, 0.9)
+    greedy = work("told", "--compare.runs", str(tmp_path), "--compare.temperature", "0").settings.compare
+    assert (greedy.temperature, greedy.top_p) == (0.0, 0.9)
+    alone = work("openai/gpt-5-mini", "anthropic/claude-haiku-4-5", "--compare.runs", str(tmp_path / "none"), "--compare.styles", "[answer_directly_reduce_formatting]")
+    assert (alone.settings.compare.temperature, alone.settings.compare.top_p, alone.styles) == (0.0, 1.0, ["answer_directly_reduce_formatting"])
+
+
+def test_a_style_with_its_spelling_corrected_is_judged(tmp_path):
+    alias = "answer_directly_reduce_formatting"
+    atomic_write(tmp_path / "config.yaml", f"user: {{model: openai/gpt-5-mini, style: {alias}}}\n")
+    assert wanted(tmp_path) == [alias] and wish(alias) == wish("answer_direclty_reduce_formatting")
+    judges = PairJudgeConfig(model="scripted/none").judges([f"short+{alias}"], ScriptedClient([]))
+    assert judges[0].name.endswith(f"on short+{alias}")
 
 
 def test_a_sweep_answers_once_for_each_model(runs, tmp_path, capsys):

@@ -339,7 +339,7 @@ def test_prompts_of_both_forms_and_interactions_are_read(tmp_path):
     assert read_prompts(tmp_path / "p.jsonl") == [{"id": "1", "messages": talk("a")}, {"id": "own", "messages": talk("a", "b", "c"), "followup": "d"},
                                                  {"id": "3", "messages": talk("e")}, {"id": "0", "messages": talk("f")}]
     run("dialogues", [{"id": "x", "messages": talk("a", "b", "c")}], tmp_path)
-    assert read_prompts(tmp_path / "out/train.jsonl") == [{"id": "x_1", "messages": talk("a"), "followup": "c"}]
+    assert read_prompts(tmp_path / "out/train.jsonl") == [{"id": "x_1", "messages": talk("a"), "followup": "c", "conversation_id": "x"}]
 
 
 @pytest.mark.parametrize("row, said", [({"text": "a"}, "no prompt"), ({"prompt": 3}, "no prompt"), ({"prompt": ""}, "empty prompt"), ({"messages": talk("a", "b")}, "the last message is of assistant"),
