@@ -22,8 +22,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, require, shorten, to_dict, to_json
-from ..core.commands import command
+from ..core.basics import HumanLMError, atomic_path, atomic_write, require, shorten, to_json
 from ..core.config import parse
 from ..core.html import Html, tag
 from ..core.runs import alone, open_run, require_same, save_config
