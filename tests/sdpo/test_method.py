@@ -187,11 +187,11 @@ def by_hand(made, case, asked, live, teachers, start=None, max_length=MOST, beta
             told = [context(tokenizer, messages, text) for text in said]
             signs = [(told[0], 1)] if len(told) == 1 else [(told[0], 1), (told[1], -1), (plain, 1)]
             with torch.no_grad(): theirs = sum(share * sign * logits(m, ids_, ids, case.temperature) for ids_, sign in signs for m, share in teachers)
-            each = pushed(ours, theirs, torch.tensor(ids), c) if c.form == "sampled" else compared(ours, theirs, c)
+            each = pushed(ours, theirs, torch.tensor(ids), c) if c.is_sampled else compared(ours, theirs, c)
             each = each * (torch.arange(len(ids)) >= c.skip)
         if beta:
             with torch.no_grad(): first = logits(double(made, start), plain, ids, case.temperature)
-            if c.form == "sampled":
+            if c.is_sampled:
                 gap = (first.log_softmax(-1) - ours.log_softmax(-1))[torch.arange(len(ids)), torch.tensor(ids)]
                 logps = ours.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
                 each = each + beta * (gap.exp() - gap - 1) * (logps - logps.detach()).exp()  # the token was drawn, and its share moves too
