@@ -284,7 +284,6 @@ def signal_range(
     followups: Sequence[str],
 ) -> float:
     "Choose the end of a colour scale that all panels share: the 99th percentile of the size of the signals"
-    import numpy as np
     sizes = [abs(a) for row in rows for name in followups for a in row.signal(name) if a == a]
     return max(sorted(sizes)[int(0.99 * (len(sizes) - 1))], 1e-6) if sizes else 1.0
 
