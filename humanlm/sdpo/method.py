@@ -9,7 +9,7 @@ __all__ = ['FOLLOWUP', 'SIGNS', 'Signal', 'signals', 'Teacher', 'frozen_copy', '
 # %% ../../nbs/40_sdpo.ipynb #imports
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -123,16 +123,16 @@ def followup_of(t: Trajectory) -> str | None:
 
 
 def online(
-    user: Callable[[int], FollowupUser],  # training step → who reacts
+    user: FollowupUser,  # who reacts
 ) -> Rollout:
     "Make a rollout in which a user reacts to each reply; `RolloutError` if nobody does"
     write = single_turn()
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        done, seeds, asked = await write(rows, policy), row_seeds(rows, policy), user(policy.step)
-        said = await asked([Exchange(tuple(row["prompt"]), t.text, seed) for row, t, seed in zip(rows, done, seeds)])
+        done, seeds = await write(rows, policy), row_seeds(rows, policy)
+        said = await user([Exchange(tuple(row["prompt"]), t.text, seed) for row, t, seed in zip(rows, done, seeds)])
         if rows and all(reaction.text is None for reaction in said) and any(t.text.strip() for t in done):
-            raise RolloutError(f"{asked.name} reacted to none of {len(rows)} replies; the first reason: {said[0].error}")
+            raise RolloutError(f"{user.name} reacted to none of {len(rows)} replies; the first reason: {said[0].error}")
         return [heard(t, reaction) for t, reaction in zip(done, said, strict=True)]
 
     return rollout

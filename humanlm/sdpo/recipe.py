@@ -151,7 +151,7 @@ def load_requests(s: Settings) -> Requests:
     if not found.train or not test: raise DataError(f"{p.train} leaves {len(found.train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
     train, test = ([asked(m, p.system) for m in part] for part in (found.train[:p.train_n], test[:p.test_n]))
     kept = min(p.test_n, -(-len(train) // 5)) if s.run.validate else 0
-    return Requests(train[kept:], test, found.logged[:p.train_n], found.skipped, train[:kept])
+    return Requests(train[kept:], test, found.logged[:p.train_n][kept:], found.skipped, train[:kept])
 
 
 def _split(rows: list, p: PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
@@ -241,7 +241,7 @@ def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int =
     steps = s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
     first = run.load(start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
-    method = sdpo_method(replace(s.sdpo, form=form_of(s)), online(lambda step: user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
+    method = sdpo_method(replace(s.sdpo, form=form_of(s)), online(user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
 
 

@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['SHAPES', 'token_signal', 'token_shares', 'policy_loss', 'logp_divergence', 'support', 'divergence', 'chosen_logps',
-           'importance', 'kl_estimate', 'blend', 'in_chunks', 'two_views', 'views_figure']
+           'importance', 'kl_estimate', 'blend', 'in_chunks', 'two_views']
 
 # %% ../../nbs/training/05_losses.ipynb #import-math-from-collections
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -192,18 +191,3 @@ def two_views(
         push = policy[token] * (token - probability) * signal
         sampled, fixed = sampled + follows(said, token) * push, fixed + marginal[said] * push
     return sampled, fixed
-
-# %% ../../nbs/training/05_losses.ipynb #def-views-figure-probability
-def views_figure(probability: float = 0.1, points: int = 81) -> Any:
-    "Draw both directions over the accuracy of the user and over the policy"
-    from humanlm.evaluation.report import axes_of, legend
-    figure, (left, right) = axes_of(8, 3, 1, 2, sharey=True)
-    grid = [0.5 + 0.49 * i / (points - 1) for i in range(points)], [0.02 + 0.96 * i / (points - 1) for i in range(points)]
-    for ax, xs, of in ((left, grid[0], lambda x: two_views(probability, x)), (right, grid[1], two_views)):
-        for i, name in enumerate(("sampled token, its own follow-up", "divergence, follow-up held fixed")):
-            ax.plot(xs, [of(x)[i] for x in xs], label=name)
-        ax.axhline(0, color="0.5", lw=0.8)
-    left.set(title=f"token 1 has probability {probability:g}", xlabel="accuracy of the follow-up", ylabel="push on token 1")
-    right.set(title="accuracy 0.9", xlabel="probability of token 1")
-    legend(figure, (left, right))
-    return figure

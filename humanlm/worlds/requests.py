@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ASKS', 'THINGS', 'REGISTERS', 'ACTS', 'WAYS', 'FRAMES', 'EXAMPLES', 'QUESTIONS', 'WISHES', 'POLITE', 'PEOPLE',
-           'DEEDS', 'TIMES', 'RIDDLES', 'PLACES', 'Request', 'all_requests', 'Traits', 'draw_traits', 'write_reply',
+           'DEEDS', 'TIMES', 'ASIDES', 'PLACES', 'Request', 'all_requests', 'ReplyTraits', 'draw_traits', 'write_reply',
            'granted', 'remark']
 
 # %% ../../nbs/worlds/03_requests.ipynb #exported-imports
@@ -42,7 +42,7 @@ def all_requests(
 REGISTERS = ("casual", "formal", "neutral")
 
 
-class Traits(NamedTuple):
+class ReplyTraits(NamedTuple):
     "How a reply is made"
     sentences: int = 2  # beside an example and a question
     register: str = "neutral"
@@ -51,9 +51,9 @@ class Traits(NamedTuple):
     example: bool = False
 
 
-def draw_traits(rng: random.Random) -> Traits:
+def draw_traits(rng: random.Random) -> ReplyTraits:
     "Draw traits independently of each other"
-    return Traits(rng.randint(1, 4), rng.choice(REGISTERS), rng.random() < 0.3, rng.random() < 0.25, rng.random() < 0.3)
+    return ReplyTraits(rng.randint(1, 4), rng.choice(REGISTERS), rng.random() < 0.3, rng.random() < 0.25, rng.random() < 0.3)
 
 # %% ../../nbs/worlds/03_requests.ipynb #write_reply
 ACTS = ("clean", "check", "keep", "move", "cover", "watch", "mend", "store")
@@ -69,7 +69,7 @@ QUESTIONS = ("Does that help?", "Which part do you need?", "Shall I say more?", 
 
 def write_reply(
     thing: str,  # that it is about
-    traits: Traits,
+    traits: ReplyTraits,
     rng: random.Random,
 ) -> str:
     "Write a reply with these traits"
@@ -88,8 +88,8 @@ WISHES: Mapping[str, Mapping] = MappingProxyType({
 
 def granted(
     wish: str,  # one of `WISHES`
-    traits: Traits,
-) -> Traits:
+    traits: ReplyTraits,
+) -> ReplyTraits:
     "Change traits so that they meet a wish, and leave all others"
     return traits._replace(**WISHES[check_name(wish, WISHES, "wish")])
 
@@ -98,8 +98,11 @@ POLITE = ("Thanks.", "Okay.", "Thank you very much.", "I see.", "", "See you tom
 PEOPLE = ("My aunt", "A friend of mine", "Our postman", "The baker", "My teacher", "Somebody upstairs", "My cousin", "The doctor")
 DEEDS = ("sang a song", "lost a key", "came by", "slept late", "baked a pie", "won a race", "moved to Spain", "told me a story", "has a cold", "broke an arm")
 TIMES = ("today", "last week", "in May", "again", "at noon", "on Friday", "an hour ago", "for the first time")
-RIDDLES = ("What is {a} plus {b}?", "What is {a} minus {b}?", "Where is {place}?", "How large is {place}?", "Who lives in {place}?", "Do you like {place}?",
-           "Have you been to {place}?", "It snows in {place}.", "I was in {place} last year.", "I am hungry now.", "The train to {place} is full.")
+ASIDES = ("What is {a} plus {b}?", "What is {a} minus {b}?", "Where is {place}?", "How large is {place}?", "How do you get to {place}?", "Who lives in {place}?",
+          "Do you like {place}?", "Do cats live in {place}?", "Have you been to {place}?", "Did you hear of {place}?", "Can you see {place} from there?", "Can you count to {a}?",
+          "Which bus goes to {place}?", "Which is older, {place} or Rome?", "When does {place} wake up?", "Why is {place} famous?", "Is {place} in the north?", "Are you {a}?",
+          "It snows in {place}.", "I was in {place} last year.", "I'm going to {place}.", "I can't find {place} on this map.", "I had a dream of {place}.", "There's a song about {place}.",
+          "The train to {place} is full.", "We have been waiting for {a} days.", "I am hungry now.")
 PLACES = ("Peru", "Vienna", "Japan", "Cairo", "Iceland", "Boston", "Lima", "Kenya", "Madrid", "Poland")
 
 
@@ -108,4 +111,4 @@ def remark(rng: random.Random) -> str:
     kind = rng.random()
     if kind < 0.3: return rng.choice(POLITE)
     if kind < 0.65: return f"{rng.choice(PEOPLE)} {rng.choice(DEEDS)} {rng.choice(TIMES)}."
-    return rng.choice(RIDDLES).format(a=rng.randint(2, 90), b=rng.randint(2, 90), place=rng.choice(PLACES))
+    return rng.choice(ASIDES).format(a=rng.randint(2, 90), b=rng.randint(2, 90), place=rng.choice(PLACES))

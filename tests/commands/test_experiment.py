@@ -69,7 +69,7 @@ def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
     first.wait()
     wait_for(lambda: not children(tmp_path))
     second = begin(config, "--resume")
-    wait_for(lambda: (runs / "seed-1" / "models" / "cold-start" / "config.json").exists())
+    wait_for(lambda: children(tmp_path) and (runs / "seed-1" / "models" / "cold-start" / "config.json").exists())
     second.send_signal(signal.SIGINT)
     assert second.wait(300) == 130
     assert not children(tmp_path)

@@ -416,7 +416,7 @@ def test_a_judges_budget_is_one_however_often_a_stage_is_killed(whole, tmp_path,
         last, kills = run_under_kills(lambda: stack.enter_context(warm.Process("-m", "humanlm.train", "--config", config, "--resume")), server, 4)
         paid = server.stats()["tokens"] / 1e6
         assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
-    assert 0.006 < paid <= 0.02
+    assert 0.003 < paid <= 0.02, "what was asked at the moment of a kill counts as spent, so some is lost"
     assert paid <= json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]["cost"] <= 0.02
 
 

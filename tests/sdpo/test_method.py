@@ -118,7 +118,7 @@ def train(made, case, out, resume=None, records=None, **changed):
     asked, steps = case.asked[:STEP * case.steps], case.steps
     rows = [row_of(tokenizer, i, *each, case.form) for i, each in enumerate(asked)]
     words = {(messages[-1]["content"], reply): followup for messages, reply, _, followup in asked}
-    method = sdpo_method(case.config, online(lambda step: Scripted(words)) if case.form == "online" else offline(), model, tokenizer, HINDSIGHT, 200)
+    method = sdpo_method(case.config, online(Scripted(words)) if case.form == "online" else offline(), model, tokenizer, HINDSIGHT, 200)
     options = dict(optim="sgd", learning_rate=0.5, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0.0, save_strategy="no",
                    temperature=case.temperature, loss_type=case.loss_type) | case.options | changed
     t = MethodTrainer(model, tokenizer, method, rows, trainer_args(options, out, STEP, 1, steps, MOST, 3), records, [watch := Watch()], 200)

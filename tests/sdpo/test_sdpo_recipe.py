@@ -187,7 +187,7 @@ def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
     from humanlm.training.trainer import MethodTrainer, trainer_args
     model, tokenizer = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["some words to learn from"] * 9)
     for name, value in {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.1}.items(): setattr(model.generation_config, name, value)
-    method = sdpo_method(SDPOConfig(), online(lambda step: Failing()), model, tokenizer)
+    method = sdpo_method(SDPOConfig(), online(Failing()), model, tokenizer)
     args = trainer_args({"loss_type": "grpo", "save_strategy": "no", "temperature": 1.0, "top_p": 1.0, "top_k": 0}, tmp_path, 8, 1, 1, 12)
     trainer = MethodTrainer(model, tokenizer, method, [ask_row("Any advice?", f"row {i}", 12) | {"speaker": ""} for i in range(8)], args)
     trainer.train()
