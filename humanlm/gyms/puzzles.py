@@ -665,24 +665,29 @@ class ToyHousehold:
                 self.marks.add((thing, tool))
         return f"You {command}." + (f" {self.seen(self.here)}" if command.startswith(("go to", "open")) else "")
 
-    def plan(self) -> str:
-        "Say what somebody who sees everything does next"
-        goal, kind, place = self.task.goal
-        held, tool = self.held, next((at for at in self.task.places if _TOOLS.get(_kind(at)) == goal), "")
-        if not held:
-            thing = next(thing for thing in self.where if _kind(thing) == kind and not self.settled(thing))
-            return self._reach(self.where[thing]) or f"take {thing} from {self.where[thing]}"
-        if _kind(held) != kind: return self._reach(self.here) or f"move {held} to {self.here}"
-        if tool and (held, goal) not in self.marks: return self._reach(tool, opened=False) or f"{goal} {held} with {tool}"
-        if goal == "look":
-            lamp = next(thing for thing in self.where if _kind(thing) == place)
-            return self._reach(self.where[lamp]) or f"use {lamp}"
-        target = next(at for at in self.task.places if _kind(at) == place)
-        return self._reach(target) or f"move {held} to {target}"
+    def plan(self) -> str: return _next_command(self)
 
-    def _reach(self, place, opened=True):
-        if self.here != place: return f"go to {place}"
-        return f"open {place}" if opened and self.shut(place) else ""
+# %% ../../nbs/gyms/03_puzzles.ipynb #next_command
+def _next_command(room):
+    "What somebody who sees everything does next"
+    goal, kind, place = room.task.goal
+    if not (held := room.held):
+        thing = next(thing for thing in room.where if _kind(thing) == kind and not room.settled(thing))
+        return _reach(room, room.where[thing]) or f"take {thing} from {room.where[thing]}"
+    if _kind(held) != kind: return _reach(room, room.here) or f"move {held} to {room.here}"
+    if goal in _MADE and (held, goal) not in room.marks:
+        tool = next(at for at in room.task.places if _TOOLS.get(_kind(at)) == goal)
+        return _reach(room, tool, opened=False) or f"{goal} {held} with {tool}"
+    if goal == "look":
+        lamp = next(thing for thing in room.where if _kind(thing) == place)
+        return _reach(room, room.where[lamp]) or f"use {lamp}"
+    target = next(at for at in room.task.places if _kind(at) == place)
+    return _reach(room, target) or f"move {held} to {target}"
+
+
+def _reach(room, place, opened=True):
+    if room.here != place: return f"go to {place}"
+    return f"open {place}" if opened and room.shut(place) else ""
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #AlfworldTask
 class AlfworldGame:
