@@ -103,7 +103,7 @@ class GymConfig:
     def pay(self, base: float, turn: int) -> float:
         "Scale a reward, take the penalty of the turn, clamp"
         paid = base * self.reward_scale - self.step_penalty * (turn if self.cumulative else 1)
-        return min(1.0, max(0.0, paid)) if self.clamp else paid
+        return min(1.0, max(0.0, paid)) if self.clamp and paid == paid else paid  # nan stays nan
 
 # %% ../../nbs/gyms/01_protocol.ipynb #GymTask
 @dataclass(frozen=True)
