@@ -103,7 +103,7 @@ class GymConfig:
     def pay(self, base: float, turn: int) -> float:
         "Scale a reward, take the penalty of the turn, clamp"
         paid = base * self.reward_scale - self.step_penalty * (turn if self.cumulative else 1)
-        return min(1.0, max(0.0, paid)) if self.clamp and paid == paid else paid  # nan stays nan: nobody knows what it was worth
+        return min(1.0, max(0.0, paid)) if self.clamp and paid == paid else paid  # nan stays nan
 
 # %% ../../nbs/gyms/01_protocol.ipynb #GymTask
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ class Environment:
         except (UserFailed, LLMError) as e:
             if isinstance(e, LLMError) and e.stops: raise
             self.stop, told = "user_error", Feedback(f"The user does not answer: {shorten(e, 300)}", float("nan"), fault="user")
+        except ConfigError: raise
         except Exception as e: self.stop, told = "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", float("nan"), fault="gym")
         self.turns.append(turn := GymTurn(call.kind, call.content, told.text, self.config.pay(told.reward, number), told.parts, told.fault))
         if not self.stop: self.stop = "finish" if call.kind == FINISH else "done" if told.done else "turn_limit" if number >= self.config.max_turns else ""
