@@ -6,9 +6,9 @@
 __all__ = ['PAD', 'START', 'END', 'TEMPLATES', 'DTYPES', 'FRAME_TAGS', 'ROLES', 'CONTRACT_FILES', 'ModelError', 'ModelConfig',
            'train_tokenizer', 'template_text', 'tiny_model', 'Segment', 'segments', 'render', 'speaks_names',
            'render_target', 'end_id', 'end_ids', 'show_prompt', 'continuation', 'FittedPrompt', 'fit_prompt',
-           'TokenLogps', 'CompletionStates', 'completion_states', 'token_logps', 'cut_completion', 'generate',
-           'LoadedModel', 'save_model', 'has_adapter', 'locate', 'adapter_base', 'load_tokenizer', 'load_model',
-           'load_encoder', 'add_adapter', 'contract_files', 'merge_adapter', 'make_model']
+           'TokenLogps', 'CompletionStates', 'completion_states', 'token_logps', 'cut_completion', 'Prefixes',
+           'generate', 'LoadedModel', 'save_model', 'has_adapter', 'locate', 'adapter_base', 'load_tokenizer',
+           'load_model', 'load_encoder', 'add_adapter', 'contract_files', 'merge_adapter', 'make_model']
 
 # %% ../../nbs/models/04_weights.ipynb #import-json-os-re
 import json, os, re
@@ -661,6 +661,47 @@ def _cache(model, room):
             cache.layers[i].room = room
     return cache
 
+# %% ../../nbs/models/04_weights.ipynb #Prefixes
+class Prefixes:
+    "What one model read and wrote, kept from call to call of `generate`; its weights must not change meanwhile"
+    def __init__(self, most: int = 4 << 30): # bytes; beyond them the oldest are forgotten
+        self.most, self.rows = most, {} # ids → keys and values of each layer, [heads, tokens, width]
+
+    def find(self, prompts):
+        "Give for each prompt how many of its tokens are known, and their keys and values; what is gone on with is given away"
+        known = sorted(self.rows)
+        places = [max(bisect_left(known, p) - 1, 0) for p in prompts]
+        found = [max(((_shared(k, p), k) for k in known[i:i + 2]), default=(0, ())) for i, p in zip(places, prompts)]
+        kept = [(n, self.rows.get(k)) for n, k in found]
+        for k in {k for n, k in found if n == len(k)}: self.rows.pop(k, None)
+        return kept
+
+    def note(self, ids, layers):
+        "Keep a row"
+        self.rows[tuple(ids)] = layers
+        each = sum(x.nbytes for pair in layers for x in pair) / len(ids)
+        while sum(map(len, self.rows)) * each > self.most: del self.rows[next(iter(self.rows))]
+
+
+def _shared(a, b):
+    if b[:len(a)] == a: return len(a)
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def _recall(layers, prompts, found, room):
+    "Fill the layers of an empty cache with what is known; how many tokens of each prompt remain to be read"
+    width = max(map(len, prompts))
+    unread = max(1, *(len(p) - n for p, (n, _) in zip(prompts, found)))
+    parts = [(row, width - len(p), len(p) - unread, kept) for row, (p, (_, kept)) in enumerate(zip(prompts, found)) if kept and len(p) > unread]
+    for i, layer in enumerate(layers if parts else ()):
+        pairs = [(row, first, n, kept[i]) for row, first, n, kept in parts]
+        layer.lazy_initialization(*pairs[0][3])
+        layer.full = [x.new_zeros(len(prompts), x.shape[0], width + room, x.shape[2]) for x in pairs[0][3]]
+        for row, first, n, pair in pairs:
+            for full, x in zip(layer.full, pair): full[row, :, first:first + n] = x[:, :n]
+        layer._show(width - unread)
+    return unread if parts else width
+
 # %% ../../nbs/models/04_weights.ipynb #_may_complete
 def _may_complete(tokenizer, strings):
     "List for each token whether a stop string can end in it; part of a character may end any that is not ASCII"
@@ -738,12 +779,14 @@ class _Ban:
 # %% ../../nbs/models/04_weights.ipynb #_Rows
 class _Rows:
     "Rows that are being written"
-    def __init__(self, model, prompts, room):
+    def __init__(self, model, prompts, room, prefixes=None):
         import torch
         distinct = {p: i for i, p in enumerate(dict.fromkeys(map(tuple, prompts)))}
         ids, self.mask = (x.to(model.device) for x in _pad(list(distinct), left=True))
         self.model, self.cache = model, _cache(model, room)
-        self._read(ids)
+        self.prefixes = prefixes if all(type(layer) is _room_layer() for layer in self.cache.layers) else None
+        found = [] if self.prefixes is None else self.prefixes.find(list(distinct))
+        self._read(ids[:, -_recall(self.cache.layers, list(distinct), found, room):] if found else ids)
         if self.logits.isnan().any():
             raise ModelError("The model's logits are nan: its weights are broken, perhaps because a training "
                              "diverged. Load an earlier checkpoint.")
@@ -761,6 +804,12 @@ class _Rows:
         self.cache.batch_select_indices(index)
         self.mask, self.logits = self.mask[index], self.logits[index]
 
+    def leave(self, row, first, ids):
+        "Keep what was read of a row for prompts to come: its tokens begin at `first`"
+        n = min(len(ids), self.mask.shape[1] - first)
+        if self.prefixes is not None:
+            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in (layer.keys, layer.values)) for layer in self.cache.layers])
+
     def feed(self, tokens):
         "Read one more token per row"
         import torch
@@ -768,10 +817,15 @@ class _Rows:
         self._read(tokens[:, None])
 
 # %% ../../nbs/models/04_weights.ipynb #_write
-def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None):
+def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None, prefixes=None):
     "Write one batch; give per row its ids and their log-probabilities"
     import torch
-    batch, ending = _Rows(model, prompts, max(caps)), _Ending(tokenizer, model, caps, stops)
+    batch, ending = _Rows(model, prompts, max(caps), prefixes), _Ending(tokenizer, model, caps, stops)
+    width = max(map(len, prompts))
+    def leave(gone):
+        for row in gone.nonzero()[:, 0].tolist() if prefixes is not None else ():
+            i = int(rows[row])
+            batch.leave(row, width - len(prompts[i]), [*prompts[i], *written[i, :lengths[i]].tolist()])
     rows, draws = torch.arange(len(prompts), device=model.device), draws.to(model.device)
     written, lengths, alive = rows.new_zeros(len(rows), max(caps)), torch.zeros_like(rows), rows >= 0
     logps = torch.zeros(written.shape, device=model.device)
@@ -785,9 +839,11 @@ def _write(model, tokenizer, prompts, caps, stops, draws, options, ban=None):
         left = int(alive.sum())
         if not left: break
         if left <= 0.75 * len(rows):
+            leave(~alive)
             batch.keep(alive.nonzero()[:, 0])
             rows, last, alive = rows[alive], last[alive], alive[alive]
         batch.feed(last)
+    leave(alive | True)
     return [(w[:n], l[:n]) for w, l, n in zip(written.tolist(), logps.tolist(), lengths.tolist())]
 
 # %% ../../nbs/models/04_weights.ipynb #_each
@@ -862,6 +918,7 @@ def generate(
     batch_size: int = 128,    # rows that are written together
     no_repeat_ngram: int = 0, # no visible run of so many tokens twice; 0 = off
     visible_after: str | Sequence[str] = "", # the string that ends what is hidden, for all rows or for each; "" = nothing is
+    prefixes: Prefixes | None = None, # what earlier calls have read; None = everything is read
 ) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
     n, ends, done = len(prompt_ids), end_ids(tokenizer, model), {}
@@ -873,7 +930,7 @@ def generate(
         for rows in _batches(prompt_ids, caps, batch_size):
             prompts, c, s, a = ([values[i] for i in rows] for values in (prompt_ids, caps, stops, after))
             ban = _Ban(tokenizer, model, no_repeat_ngram, a) if no_repeat_ngram else None
-            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban))
+            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban, prefixes))
     cut = lambda i, ids, logps: cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
     return [cut(i, *done[i]) for i in range(n)]
 

@@ -490,6 +490,7 @@ def at_step(
 class ModelPolicy:
     "A model in this process, as a policy; it writes in a thread of its own, so that other work can go on"
     step, seed, temperature = 0, 0, 1.0
+    lockstep = False # whether all processes must ask equally often
 
     def __init__(
         self,
@@ -512,21 +513,21 @@ class ModelPolicy:
             self.rendered[key] = _prompt_ids(self.tokenizer, row, self.max_prompt_tokens)
         return list(self.rendered[key])
 
-    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
-        "Complete each row, in order; what is given is not generated"
+    async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
+        "Complete each row, in order; what is given is not generated, and what stands in `prefixes` (models.weights) not read again"
         asked = [i for i, row in enumerate(rows) if "given" not in row]
-        work = self.worker.submit(self.write, [rows[i] for i in asked], sampling)
+        work = self.worker.submit(self.write, [rows[i] for i in asked], sampling, prefixes)
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
         if self.ledger is not None: self._record(written.values())
         return [written[i] if i in written else self.given(row) for i, row in enumerate(rows)]
 
-    def write(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
-        "Complete each row, here and now"
+    def write(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
+        "Complete each row, here and now; rows with a seed of their own draw from it"
         from humanlm.models.weights import generate
-        s = sampling or Sampling()
+        s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
         asked = ([self.prompt_ids(r) for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
         ban = {"no_repeat_ngram": s.no_repeat_ngram, "visible_after": ["</think>" * bool(r["thinking"]) for r in rows]}
-        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed, **ban)
+        return generate(self.model, self.tokenizer, *asked, s.temperature, s.top_k, s.top_p, s.seed if None in seeds else seeds, prefixes=prefixes, **ban)
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts, ended as the model would end it"

@@ -38,7 +38,7 @@ from trl import GRPOConfig, GRPOTrainer
 from ..rewards.audit import Audit, audit
 from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
-from ..models.weights import cut_completion
+from ..models.weights import Prefixes, cut_completion, generate
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
 from .sft import precision
 from ..rewards.scoring import Judge
@@ -266,14 +266,29 @@ class TrainerPolicy(ModelPolicy):
         "The step of training that is under way"
         return self.trainer.state.global_step
 
-    def write(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
+    @property
+    def lockstep(self) -> bool:
+        "Whether other processes ask with this one"
+        return process_count() > 1
+
+    def write(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Prefixes | None = None) -> list[Completion]:
         "Complete every row with the current weights; the processes come here together, also one that has nothing to ask"
         t, prompts, counts = self.trainer, [self.prompt_ids(row) for row in rows], gather_object([len(rows)])
+        if prefixes is not None and self.goes_on():
+            how = {name: getattr(t.args, name) for name in ("temperature", "top_k", "top_p")}
+            caps, stops, seeds = ([row[name] for row in rows] for name in ("max_tokens", "stop", "seed"))
+            return generate(t.model, self.tokenizer, prompts, caps, stops, seed=seeds, prefixes=prefixes, **how)
         asked = prompts + [[t.eos_token_ids[0]]] * (max(counts) - len(rows) if t.use_vllm else 0)  # its server gives all an equal share
         with t.limits(rows), joint_draws(t, counts):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
         found = zip(rows, prompts, ids[:len(rows)], (logps or [None] * len(asked))[:len(rows)], strict=True)
         return [cut_completion(self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, p, l) for row, p, c, l in found]
+
+    def goes_on(self) -> bool:
+        "Tell whether our own generation, which goes on from known prefixes, can stand in for TRL's: it needs the weights in one piece, and knows few options"
+        a, engines = self.trainer.args, (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching)
+        plain = not any(engines) and not a.generation_kwargs and a.min_p is None and a.repetition_penalty == 1.0
+        return plain and self.trainer.accelerator.distributed_type in ("NO", "MULTI_CPU", "MULTI_GPU")
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"

@@ -1,4 +1,6 @@
-"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end, and how processes keep step."""
+"""Dialogues as one line of tokens: what is trained on, what follows a turn, where they end and why, what turns earn, and how processes keep step."""
+import asyncio
+import math
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ import warm
 
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
+from humanlm.models.client import LLMError
 from humanlm.models.weights import ModelConfig, end_id, generate, make_model, render, token_logps
-from humanlm.training.methods import TokenDialogue, multi_turn
-from humanlm.training.rollout import Method, ModelPolicy, Sampling
+from humanlm.training.methods import CreditConfig, Heard, TokenDialogue, TurnReward, multi_turn, turn_advantage
+from humanlm.training.rollout import Batch, Method, ModelPolicy, Sampling
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
 TEXTS = [f"is it a {a}? it is a {b}." for a in ("cat", "tram", "river") for b in ("dog", "bridge", "city")] * 5
@@ -81,9 +84,9 @@ class Chosen(ModelPolicy):
         super().__init__(*args)
         self.calls = []
 
-    def write(self, rows, sampling=None):
+    def write(self, rows, sampling=None, prefixes=None):
         self.calls.append(len(rows))
-        return super().write(rows, Sampling(seed=len(self.calls)))
+        return super().write(rows, sampling, prefixes)
 
 
 def test_only_open_dialogues_are_asked_again_and_all_keep_their_place(made):
@@ -91,6 +94,95 @@ def test_only_open_dialogues_are_asked_again_and_all_keep_their_place(made):
     async def answer(talk): return DOG if next(ends) else []
     done = run_sync(multi_turn(answer, 4)([ROW | {"row_id": f"r{i}"} for i in range(4)], policy))
     assert policy.calls == [4, 2, 2] and [len(t.turns) for t in done] == [5, 1, 5, 1] and [t.row_id for t in done] == ["r0", "r1", "r2", "r3"]
+
+
+# ---- what comes back to a turn
+
+def dialogues(policy, answer, turns=3, rows=4, **changed):
+    return run_sync(multi_turn(answer, turns)([ROW | {"row_id": f"r{i}"} | changed for i in range(rows)], policy))
+
+
+def test_the_last_turn_is_answered_and_paid(made):
+    heard = []
+    async def answer(talk):
+        heard.append(len(talk.said))
+        return Heard(DOG, reward=len(talk.said) / 10)
+    t, = dialogues(ModelPolicy(*made), answer, rows=1)
+    assert heard == [1, 2, 3] and t.parse_status == "turn_limit"
+    assert [turn.reward for turn in t.turns if turn.role == "policy"] == [.1, .2, .3]
+    assert t.turns[-1].text == "it is a dog." and t.turns[-1].span == (len(t.completion_ids),) * 2, "nobody reads what is said last, so it takes no tokens"
+    assert t.mask[-1] and len(t.mask) == t.turns[-2].span[1]
+
+
+@pytest.mark.parametrize("heard, stop", [
+    ([], "done"), (Heard(DOG, 1.0, "done"), "done"), (Heard(DOG, 0.0, "no_call"), "no_call"), (DOG, "turn_limit"), ([{"role": "user", "content": "a dog. " * 40}], "length"),
+    (Heard(stop="env_error", reward=1.0, error="the world fell apart"), "env_error")])
+def test_the_record_says_why_a_dialogue_ended(made, heard, stop):
+    async def answer(talk): return heard
+    t, = dialogues(ModelPolicy(*made), answer, rows=1)
+    assert t.parse_status == stop and t.turns[0].role == "policy" and len(t.mask) <= ROW["max_tokens"]
+    if stop == "env_error": assert math.isnan(t.turns[0].reward) and t.errors == ("user: the world fell apart",)
+
+
+def test_a_user_who_fails_ends_its_dialogue_without_a_score_and_nobody_elses(made):
+    async def answer(talk):
+        if talk.row["row_id"] == "r1" and len(talk.said) == 2: raise LLMError("timeout", "no answer within 10 s")
+        return Heard(DOG, 0.5 if talk.row["row_id"] == "r0" else 0.0)
+    found = dialogues(ModelPolicy(*made), answer, rows=3)
+    assert [t.parse_status for t in found] == ["turn_limit", "user_error", "turn_limit"] and "no answer within 10 s" in found[1].errors[0]
+    values, found = run_sync(TurnReward()(found))
+    assert values[0] == [1.5] and math.isnan(values[1][0]) and values[2] == [0]
+    T = max(len(t.mask) for t in found)
+    masks = torch.tensor([t.mask + [False] * (T - len(t.mask)) for t in found])
+    pushed = turn_advantage()(Batch(None, torch.zeros(3), masks, found))
+    assert (pushed[1] == 0).all() and (pushed[0][masks[0]] > 0).all() and (pushed[2][masks[2]] < 0).all() and (pushed[~masks] == 0).all()
+
+
+def test_a_failure_that_stops_a_run_is_no_failed_user(made):
+    async def answer(talk): raise LLMError("over budget", "10 $ are spent")
+    with pytest.raises(LLMError, match="over budget"): dialogues(ModelPolicy(*made), answer)
+
+
+def test_who_is_ready_goes_on_while_others_wait(made):
+    policy, over = Chosen(*made), asyncio.Event()
+    async def answer(talk):
+        if talk.row["row_id"] == "r0": await over.wait()
+        if talk.row["row_id"] == "r1" and len(talk.said) == 3: over.set()
+        return DOG
+    found = dialogues(policy, answer)
+    assert policy.calls == [4, 3, 3, 1, 1] and {t.parse_status for t in found} == {"turn_limit"}
+
+
+class Together(Chosen):
+    "Plays one of several processes, of which another one has more to do"
+    lockstep = True
+    def everywhere(self, count): return len(self.calls) < 6
+
+
+def test_in_lockstep_all_are_awaited_and_the_policy_is_asked_until_nobody_anywhere_goes_on(made):
+    policy = Together(*made)
+    async def answer(talk):
+        await asyncio.sleep(.02 * (talk.row["row_id"] == "r0"))
+        return DOG
+    dialogues(policy, answer)
+    assert policy.calls == [4, 4, 4, 0, 0, 0]
+
+
+class Forgetful(ModelPolicy):
+    "Reads everything again"
+    def write(self, rows, sampling=None, prefixes=None): return super().write(rows, sampling)
+
+
+def test_the_same_is_said_whoever_is_ready_when_and_whether_prefixes_are_kept(made):
+    async def slow(talk):
+        await asyncio.sleep(int(talk.row["row_id"][1]) * .01)
+        return DOG
+    async def quick(talk): return DOG
+    first, *others = [[t.completion_ids for t in dialogues(policy, answer)] for policy, answer in [(ModelPolicy(*made), quick), (ModelPolicy(*made), slow), (Forgetful(*made), quick)]]
+    assert all(other == first for other in others)
+    assert len({tuple(ids) for ids in first}) == 4, "each dialogue draws its own"
+    other = run_sync(multi_turn(quick, 3, Sampling(seed=1))([ROW | {"row_id": f"r{i}"} for i in range(4)], ModelPolicy(*made)))
+    assert [t.completion_ids for t in other] != first
 
 
 # ---- in training
@@ -121,7 +213,7 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
     if engine == "vllm": t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
     first = {n: p.detach().clone() for n, p in t.model.named_parameters()}
     t.train()
-    assert all(len(x.turns) == 5 for x in t.trajectories) and (t.trajectories[0].logps is not None) == (engine == "vllm")
+    assert all(len(x.turns) == 6 and x.logps is not None for x in t.trajectories)
     changed = {n: p.detach().clone() for n, p in t.model.named_parameters()}
     for n, p in t.model.named_parameters(): p.data = first[n].clone().requires_grad_()
     found = token_logps(t.model, [x.prompt_ids for x in t.trajectories], [x.completion_ids for x in t.trajectories])
@@ -137,10 +229,10 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
 TWO = '''
 import sys, torch
 from humanlm.models.weights import ModelConfig, make_model
-from humanlm.training.methods import multi_turn
-from humanlm.training.rollout import Method
+from humanlm.training.methods import _seeded, multi_turn
+from humanlm.training.rollout import Method, row_seeds
 from humanlm.training.trainer import MethodTrainer, trainer_args
-from humanlm.training.advantages import decoupled_advantages
+from humanlm.training.advantages import decoupled_advantages, turn_advantages
 sys.path.insert(0, {tests!r})
 from test_dialogue import DOG, ROW, TEXTS, Engine
 
@@ -156,15 +248,23 @@ t = MethodTrainer(*made, Method(multi_turn(answer, 3), lambda batch: torch.ones(
 if {vllm}: t.use_vllm, t.vllm_generation, t._last_loaded_step = True, Engine(t), -1
 t.train()
 process = t.accelerator.process_index
-assert [len(x.turns) for x in t.trajectories] == [5, 5] if t.trajectories[0].row_id == "b" else [1, 1], t.trajectories
+assert [len(x.turns) for x in t.trajectories] == [6, 6] if t.trajectories[0].row_id == "b" else [1, 1], t.trajectories
 
 rewards, groups = torch.tensor([[.1, .9], [.5, .2], [.3, .3], [.8, .1], [.2, .7], [.9, .6]]), torch.tensor([0, 0, 0, 1, 1, 1])
 whole = slice(0, 3) if process == 0 else slice(3, 6)
 found = decoupled_advantages(rewards[whole], groups[whole], [1.0, 0.5])
 parts = [None, None]
 torch.distributed.all_gather_object(parts, found)
+
+turns, one = [[.1, .5], [.2], [.9], [.0, .3], [.7], [.4, .4]], torch.zeros(6)  # one group, shared by both
+starts, mask = [[0, 3][:len(row)] for row in turns], torch.ones(6, 5).bool()
+credited = turn_advantages(turns[whole], starts[whole], mask[whole], one[whole], "em", "r2g")
+several = [None, None]
+torch.distributed.all_gather_object(several, (credited, [row["seed"] for row in _seeded([ROW, ROW | {{"row_id": "c"}}, ROW], t.policy, None)]))
+assert several[0][1] + several[1][1] == row_seeds([ROW, ROW | {{"row_id": "c"}}, ROW] * 2, t.policy) and len(set(several[0][1] + several[1][1])) == 6, several
 torch.distributed.destroy_process_group()
 assert torch.equal(parts[process], found)
+assert torch.allclose(torch.cat([each for each, _ in several]), turn_advantages(turns, starts, mask, one, "em", "r2g"), atol=1e-6), several  # alone now
 known = decoupled_advantages(rewards, groups, [1.0, 0.5])
 assert torch.allclose(torch.cat(parts), known, atol=1e-6), (parts, known)
 open({out!r} + f"-{{process}}", "w").close()
