@@ -67,7 +67,8 @@ def read_choice(
 
 def said_before(env: Environment, last: int = 6) -> list[dict]:
     "Give the last things that were said, for a user who shall not contradict itself"
-    return [{"said": turn.content, "reply": turn.feedback} for turn in env.turns[-last:] if not turn.fault]
+    turns = [turn for turn in env.turns[-last:] if not turn.fault]
+    return [{"role": role, "content": text} for turn in turns for role, text in (("assistant", turn.content), ("user", turn.feedback))]
 
 
 def _written(row, name, most=4000):
