@@ -213,6 +213,8 @@ class Environment:
         except (UserFailed, LLMError) as e:
             if isinstance(e, LLMError) and e.stops: raise
             self.stop, told = "user_error", Feedback(f"The user does not answer: {shorten(e, 300)}", float("nan"), fault="user")
+        except ConfigError: raise
+        except Exception as e: self.stop, told = "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", float("nan"), fault="gym")
         self.turns.append(turn := GymTurn(call.kind, call.content, told.text, self.config.pay(told.reward, number), told.parts, told.fault))
         if not self.stop: self.stop = "finish" if call.kind == FINISH else "done" if told.done else "turn_limit" if number >= self.config.max_turns else ""
         return turn
@@ -256,7 +258,7 @@ class Gym:
     hint: str = ""  # and about a good way to go
     config: type[GymConfig] = GymConfig
     read: Callable[[Mapping], GymTask] | None = None  # a public row → its task; None: there are none
-    guess: Callable[[Environment], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
+    guess: Callable[[Environment, random.Random], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
     best: Callable[[GymTask], float] = lambda task: 1.0  # the highest score that can be reached
     score: Callable[[Environment], float] = lambda played: played.score  # of an episode that has ended, as it is published
     held_out: bool = False  # never trained on, in the published split
@@ -390,8 +392,8 @@ async def _random(gym, task, config, odd):
     for _ in range(odd):
         if env.stop: env = gym.play(task, config)
         call = ToolCall(rng.choice((*env.kinds, *KINDS, "odd")), " ".join(rng.choices(words, k=rng.randint(0, 4))))
-        try: turn = await env.step(call)
-        except Exception as e: return [f"{call} raises {e!r}"]
+        turn = await env.step(call)
+        if env.stop in BROKEN: return [f"{call}: {turn.feedback}"]
         if config.clamp and not 0 <= turn.reward <= 1: return [f"{call} pays {turn.reward}"]
         if not isinstance(turn.feedback, str) or not turn.feedback: return [f"{call} gives no feedback"]
     return []
