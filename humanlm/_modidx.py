@@ -2496,6 +2496,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'humanlm/gyms/guessing.py'),
                                        'humanlm.gyms.guessing._name_words': ('gyms/guessing.html#_name_words', 'humanlm/gyms/guessing.py'),
                                        'humanlm.gyms.guessing._schema': ('gyms/guessing.html#_schema', 'humanlm/gyms/guessing.py'),
+                                       'humanlm.gyms.guessing._spelt': ('gyms/guessing.html#_spelt', 'humanlm/gyms/guessing.py'),
                                        'humanlm.gyms.guessing._stories': ('gyms/guessing.html#_stories', 'humanlm/gyms/guessing.py'),
                                        'humanlm.gyms.guessing._story': ('gyms/guessing.html#_story', 'humanlm/gyms/guessing.py'),
                                        'humanlm.gyms.guessing._telepathy_expert': ( 'gyms/guessing.html#_telepathy_expert',
