@@ -4,13 +4,11 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'MAX_FOLLOWUP', 'STYLE_SYSTEM', 'STYLE_USER', 'Exchange', 'Reaction', 'FollowupUser',
-           'drawn', 'RuleUser', 'ControlUser', 'MixedUser', 'without_middle', 'quoted', 'turns', 'AskedUser',
-           'style_question', 'StyleUser', 'persona_question', 'PersonaUser', 'UserConfig', 'all_users', 'make_user',
-           'user_cost', 'user_plan']
+           'drawn', 'RuleUser', 'ControlUser', 'MixedUser', 'turns', 'AskedUser', 'style_question', 'StyleUser',
+           'persona_question', 'PersonaUser', 'UserConfig', 'all_users', 'make_user', 'user_cost', 'user_plan']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -18,7 +16,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from ..core.basics import ConfigError, check_name, near_miss, shorten, to_json
 from ..models.client import ChatClient, ChatRequest, Ledger, Limits, LLMError, chat, in_turn, side_by_side, token_estimate
-from ..models.reader import fenced, fill
+from ..models.reader import fill, quoted, without_middle
 from ..models.settings import ChatConfig, Estimate, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
 
@@ -130,26 +128,7 @@ class MixedUser:
         for i, places in parts.items(): found |= zip(places, tasks[i].result())
         return [found[place] for place in range(len(exchanges))]
 
-# %% ../../nbs/sdpo/04_users.ipynb #quoted
-_MARKER = re.compile(r"<(?=[|/]?[^\s<>]{1,40}>)")
-
-
-def without_middle(
-    text: str,   # of anybody
-    limit: int,  # characters of it
-) -> str:
-    "Leave out the middle of a long text, and say so"
-    half = limit // 2
-    return text if len(text) <= limit else f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
-
-
-def quoted(
-    text: str,  # of anybody
-) -> str:
-    "Put text between fences, with the markers of chat templates broken"
-    return fenced(_MARKER.sub("< ", text))
-
-
+# %% ../../nbs/sdpo/04_users.ipynb #turns
 def turns(
     messages: Sequence[dict],  # role, content, oldest first
     limit: int,                # characters in all
