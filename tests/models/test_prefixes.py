@@ -32,7 +32,7 @@ def dialogue(made, prefixes, case, turns=4, rows=6, **options):
     return found, sum(read)
 
 
-@pytest.mark.parametrize("case", range(5))
+@pytest.mark.parametrize("case", range(3))
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"seed": 3}, {"temperature": 0, "stop": ("e",)}, {"temperature": 0, "batch_size": 2}, {"temperature": 0, "no_repeat_ngram": 2}],
                          ids=["greedy", "drawn", "stop string", "small batches", "no phrase twice"])
 def test_the_tokens_are_those_of_reading_everything(made, options, case):
