@@ -7,9 +7,8 @@ __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'MAX_REPLY', 'PLACES', 'MEASUR
            'advice', 'appeal', 'PersuadeTask', 'PersuadeConfig', 'weigh_argument', 'checked_reply',
            'PersuadeEnvironment', 'persuade_tasks', 'read_persuade', 'split_by_claim', 'persuade_expert',
            'PersonConfig', 'world_people', 'world_post', 'true_stance', 'view_score', 'PersonEnvironment',
-           'SimulatedPerson', 'PolitePerson', 'values_heard', 'next_value', 'AdviceTask', 'AdviceEnvironment',
-           'advice_tasks', 'advice_expert', 'reasons_in', 'AppealTask', 'AppealEnvironment', 'appeal_tasks',
-           'appeal_expert']
+           'PolitePerson', 'values_heard', 'next_value', 'AdviceTask', 'AdviceEnvironment', 'advice_tasks',
+           'advice_expert', 'reasons_in', 'AppealTask', 'AppealEnvironment', 'appeal_tasks', 'appeal_expert']
 
 # %% ../../nbs/gyms/05_people.ipynb #imports
 import random
@@ -21,11 +20,11 @@ from itertools import combinations
 from zlib import crc32
 
 from ..core.basics import DataError, shorten
+from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
-from ..models.client import ChatClient, ChatRequest, client
-from ..worlds.mini import (
-    AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Message, Post, Profile, Stance, agreeable_states, describe, expressed, make_topics, make_users, read,
-    realise, rule_states)
+from humanlm.worlds.mini import (
+    AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Post, Profile, Stance, agreeable_states, describe, expressed, make_topics, make_users, read, realise,
+    rule_states)
 
 # %% ../../nbs/gyms/05_people.ipynb #PersuadeTask
 STEPS = ("Strongly Agree", "Agree", "Partly Agree", "Neutral", "Partly Disagree", "Disagree", "Strongly Disagree")  # as published
@@ -305,29 +304,10 @@ class PersonEnvironment(Environment):
         stance = true_stance(self.task.person, post)
         return Feedback(f"In truth this person {describe('stance', stance)}.", view := view_score(stance, side), True, {"view": view})
 
-# %% ../../nbs/gyms/05_people.ipynb #SimulatedPerson
-class SimulatedPerson:
-    "A trained simulator that plays people of the synthetic world"
-
-    def __init__(
-        self,
-        simulator: ChatClient | str,  # simulator/RUN-or-folder, or a client: one that knows the fields persona and source
-        max_tokens: int = 256,  # of a reply
-    ):
-        self.client, self.max_tokens = client(simulator) if isinstance(simulator, str) else simulator, max_tokens
-
-    async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
-        "Answer a post; `UserFailed` where the reply is cut off"
-        message = {"role": "user", "name": payload["author"], "content": payload["post"]}
-        reply = await self.client(ChatRequest(
-            (message,), max_tokens=self.max_tokens, seed=crc32(f"{env.seed}/{env.task.id}/{payload['post']}".encode()), caller="gyms",
-            extra={"persona": payload["persona"], "source": payload["source"]}))
-        if reply.finish != "stop": raise UserFailed(f"{self.client.name} was cut off after {self.max_tokens} tokens. Give it more, or train it longer.")
-        return {"reply": reply.text}
-
-
+# %% ../../nbs/gyms/05_people.ipynb #PolitePerson
 class PolitePerson:
     "Says the same mild and friendly words, whoever is played: a control"
+    name = "polite"
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         return {"reply": realise(agreeable_states(payload["target"]), random.Random(payload["post"]))}

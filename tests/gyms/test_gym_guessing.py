@@ -11,6 +11,8 @@ from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.gyms.guessing import (Criterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyConfig, TelepathyTask, TurtleConfig, TurtleTask, answer_quality,
                                    content_stems, covered_pay, intention, own_cases, telepathy, turtle, turtlebench_cases)
 from humanlm.gyms.protocol import Environment, ToolCall, find_gym, gym_problems, play_through
+from humanlm.gyms.users import ModelUser
+from humanlm.models.client import ScriptedClient
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl")
@@ -238,6 +240,22 @@ def test_vague_and_catch_all_questions_do_not_pay(text):
 
 def test_a_penalty_is_flat_here():
     assert not type(intention.config()).cumulative and intention.config(step_penalty=0.1).pay(1, 5) == pytest.approx(0.9)
+
+
+# Chat models in the roles
+
+@pytest.mark.parametrize("task, calls, replies, scores", [
+    (ABACUS, ["[action] Is it old?", "[answer] abacus"], ['{"response": "yes"}', '```json\n{"judgment": "Yes"}\n```'], [0, 1]),
+    (STORY, ["[action] Is it old?", "[answer] A tale."], ['<think>Hm.</think>{"response": "Maybe"}', 'Well: {"scores": [1, 0.7, 0, 1]}'], [0, 0.7]),
+    (ROOM, ["[action] How large?"], ['{"covered": [0, 0]}', '{"response": "Rather small."}'], [1])])
+def test_a_chat_model_plays_every_role(task, calls, replies, scores):
+    gym = next(gym for gym in GYMS.values() if type(task) is type(gym.tasks(1, 0)[0]))
+    client = ScriptedClient(replies)
+    env = gym.play(task, user=ModelUser(client), judge=ModelUser(client))
+    assert [step(env, call).reward for call in calls] == pytest.approx(scores) and len(client.requests) == len(replies)
+    if task is ROOM:
+        prompt = client.requests[-1].messages[-1]["content"]
+        assert "Extent" in prompt and not [text for text in ("Finish", "satin", "Ladder", "ladder", "borrowed", "Pets", "parrot", "How large is it?") if text in prompt]
 
 
 # Hostile texts

@@ -8,10 +8,11 @@ import pytest
 
 from humanlm.core.basics import DataError, run_sync
 from humanlm.gyms.people import (
-    AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeConfig, PersuadeTask, PolitePerson, SimulatedPerson, advice, appeal, persuade,
-    reasons_in, split_by_claim, values_heard, weigh_argument, world_people)
+    AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeConfig, PersuadeTask, PolitePerson, advice, appeal, persuade,
+    reasons_in, split_by_claim, values_heard, world_people)
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
-from humanlm.models.client import ScriptedClient
+from humanlm.gyms.users import ModelUser, UserReviewer
+from humanlm.models.client import ScriptedClient, client
 from humanlm.worlds.mini import expressed, read
 
 TASK = PersuadeTask("cars", "Cities should close their centres to private cars.", "Cleaner air and safer streets outweigh the trouble.")
@@ -125,6 +126,9 @@ def test_a_row_with_missing_fields_is_refused(row):
 
 # ---- a person of the synthetic world
 
+def simulator(answer): return ModelUser(ScriptedClient(answer, name="simulator/scripted"))
+
+
 @GYMS
 def test_who_asks_nothing_earns_what_guessing_earns(gym):
     for task in gym.tasks(20, 2):
@@ -151,7 +155,7 @@ def test_somebody_polite_tells_nothing(gym):
 def test_the_pay_is_the_truth_whoever_plays_the_person(gym):
     task = gym.tasks(1, 0)[0]
     answers = [str(n) for n in range(1, 7)] if gym is advice else [phrases.post[1] for phrases in VALUES.values()]
-    liar = SimulatedPerson(ScriptedClient(lambda request: "yes to the night tram all the way. every coin must be watched."))
+    liar = simulator(lambda request: "yes to the night tram all the way. every coin must be watched.")
     for answer in answers:
         ends = []
         for user in (None, PolitePerson(), liar):
@@ -215,20 +219,41 @@ def test_a_simulator_is_asked_with_persona_place_and_post():
         return "bottom line, my point is plain. every coin must be watched."
 
     task = advice.tasks(1, 0)[0]
-    env = advice.play(task, user=SimulatedPerson(ScriptedClient(answer)))
+    env = advice.play(task, user=simulator(answer))
     assert run_sync(env.step("[action] 2")).feedback == answer(None)
     [message], target = asked[0].messages, task.options[1][0]
     assert asked[0].extra == {"persona": " ".join(task.person.phrases), "source": task.domain} and asked[0].seed is not None
     assert message["name"] == task.author and target in message["content"] and task.options[1][2] in message["content"]
 
 
-@pytest.mark.parametrize("said", ["", "  ", "x" * 3000], ids=["nothing", "blanks", "endless"])
+@pytest.mark.parametrize("said", ["", "  ", "x" * 3000, "Assistant: hello"], ids=["nothing", "blanks", "endless", "as the assistant"])
 @GYMS
 def test_a_simulator_that_fails_ends_the_episode_without_a_score(gym, said):
-    env = gym.play(gym.tasks(1, 0)[0], user=SimulatedPerson(ScriptedClient(lambda request: said)))
+    env = gym.play(gym.tasks(1, 0)[0], user=simulator(lambda request: said))
     turn = run_sync(env.step(gym.expert(env)))
     assert env.stop == "user_error" and math.isnan(env.score) and math.isnan(turn.reward) and turn.fault == "user"
     with pytest.raises(DataError, match="has ended"): run_sync(env.step("[answer] 1"))
+
+
+def test_a_chat_model_that_is_only_told_plays_the_person_and_the_listener():
+    model = ScriptedClient(['{"reply": "look, my point is plain. i love the night tram. every coin must be watched."}', '{"reply": "Hm.", "stance": "Neutral"}', '{"reply": "Hm."}'])
+    task = advice.tasks(1, 0)[0]
+    assert "i love" in run_sync(advice.play(task, user=ModelUser(model)).step("[action] 1")).feedback
+    [_, question], schema = model.requests[0].messages, model.requests[0].schema
+    assert all(phrase in question["content"] for phrase in task.person.phrases) and task.options[0][2] in question["content"] and "reply" in schema["properties"]
+    env = persuade.play(TASK, user=ModelUser(model))
+    run_sync(env.step("[answer] Shops need deliveries."))
+    assert env.score == pytest.approx(0.5) and TASK.argument in model.requests[1].messages[1]["content"]
+    run_sync(env.step("[answer] And people with prams."))
+    assert "Shops need deliveries." in model.requests[2].messages[1]["content"] and env.stop == "user_error"
+
+
+@GYMS
+def test_a_review_of_what_was_said_finds_nothing_wrong_with_the_world_itself(gym):
+    for task in gym.tasks(5, 0): assert run_sync(UserReviewer().episode(run_sync(play_through(gym.play(task), gym.expert)))) == []
+    telltale = simulator(lambda request: f"well, {request.extra['persona']}")
+    env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], user=telltale), gym.expert))
+    assert "reveals" in {mistake.tag for mistake in run_sync(UserReviewer().episode(env))}
 
 
 @pytest.mark.parametrize("found", [{}, None, {"reply": "Hm."}, {"reply": "Hm.", "stance": "Maybe"}, {"reply": "Hm.", "stance": ["Agree"]}, {"reply": 7, "stance": "Agree"}])
@@ -248,7 +273,7 @@ def test_a_small_simulator_plays_the_person_by_name(tmp_path):
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market") for c in ("fine", "late")]
     loaded = make_model(ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=400), texts, [f"<{slash}{n}>" for n in asked.levels for slash in ("", "/")])
     folder = save_model(*loaded, tmp_path / "tram", contract(ModelConfig(), asked, RolloutConfig(), "humanlm", "news"))
-    task, user = advice.tasks(1, 1)[0], SimulatedPerson(f"simulator/{folder}")
+    task, user = advice.tasks(1, 1)[0], ModelUser(client(f"simulator/{folder}"))
     first, again = (run_sync(play_through(advice.play(task, user=user), advice.expert)) for _ in range(2))
     assert first.turns[0][:3] == again.turns[0][:3] and first.turns[0].feedback
     assert first.stop == "user_error" or first.score in (0, 0.5, 1)  # an untrained model is often cut off
