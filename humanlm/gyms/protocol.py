@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'STOP_REASONS', 'BROKEN', 'GYMS', 'Player', 'ToolCall', 'read_call',
-           'tool_schema', 'GymConfig', 'GymTask', 'Feedback', 'GymTurn', 'UserFailed', 'UserRole', 'Environment', 'Gym',
-           'register_gym', 'gym_names', 'find_gym', 'play_through', 'idle', 'chance', 'gym_problems']
+           'tool_schema', 'GymConfig', 'GymTask', 'Feedback', 'GymTurn', 'UserFailed', 'UserRole', 'Environment',
+           'call_help', 'Gym', 'register_gym', 'gym_names', 'find_gym', 'play_through', 'idle', 'chance',
+           'gym_problems']
 
 # %% ../../nbs/gyms/01_protocol.ipynb #imports
 import copy
@@ -182,12 +183,6 @@ class Environment:
     def start(self) -> None:
         "Set up the hidden state"
 
-    async def on_action(self, content: str) -> Feedback: raise NotImplementedError(f"{type(self).__name__} offers actions and has no on_action")
-
-    async def on_search(self, content: str) -> Feedback: raise NotImplementedError(f"{type(self).__name__} offers searches and has no on_search")
-
-    async def on_answer(self, content: str) -> Feedback: raise NotImplementedError(f"{type(self).__name__} offers answers and has no on_answer")
-
     @property
     def rng(self) -> random.Random:
         "Random numbers of this episode alone"
@@ -209,7 +204,7 @@ class Environment:
         if self.stop: raise DataError(f"The episode of {self.task.id} has ended ({self.stop}). Begin a new one.")
         call, number = call if isinstance(call, ToolCall) else read_call(call), len(self.turns) + 1
         handler = self.handlers.get(call.kind)
-        try: told = await handler(self, call.content) if handler else Feedback(self.bad_format(call), fault=call.fault or "format")
+        try: told = await handler(self, call.content) if handler else Feedback(call_help(self, call), fault=call.fault or "format")
         except (UserFailed, LLMError) as e:
             if isinstance(e, LLMError) and e.stops: raise
             self.stop, told = "user_error", Feedback(f"The user does not answer: {shorten(e, 300)}", float("nan"), fault="user")
@@ -221,14 +216,9 @@ class Environment:
 
     async def on_finish(self, content: str) -> Feedback: return Feedback("The episode ends here.")
 
-    def bad_format(self, call: ToolCall) -> str:
-        "Say how calls must be written here"
-        what = "There is no call in your message." if not call.kind else f"There is no {shorten(call.kind, 40)!r} here."
-        return f"{what} Write one of: {'; '.join(f'[{kind}] {self.formats.get(kind, KINDS[kind])}' for kind in self.kinds)}."
-
     def __init_subclass__(cls):
         super().__init_subclass__()
-        cls.handlers = {kind: getattr(cls, f"on_{kind}") for kind in (*cls.kinds, FINISH)}  # kind → what it does
+        cls.handlers = {kind: getattr(cls, f"on_{kind}", None) for kind in (*cls.kinds, FINISH)}  # kind → what it does
 
     @property
     def score(self) -> float:
@@ -245,6 +235,12 @@ class Environment:
 
 
 _FIXED = ("task", "config", "user", "judge", "seed")
+
+# %% ../../nbs/gyms/01_protocol.ipynb #call_help
+def call_help(env: Environment, call: ToolCall) -> str:
+    "Say how calls must be written in a gym"
+    what = "There is no call in your message." if not call.kind else f"There is no {shorten(call.kind, 40)!r} here."
+    return f"{what} Write one of: {'; '.join(f'[{kind}] {env.formats.get(kind, KINDS[kind])}' for kind in env.kinds)}."
 
 # %% ../../nbs/gyms/01_protocol.ipynb #Gym
 @dataclass(frozen=True)
@@ -353,7 +349,8 @@ async def gym_problems(
     tasks: Sequence[GymTask] | None = None,  # None: of the gym's own making
 ) -> list[str]:
     "Play tasks in all the ways that break gyms; what is wrong, nothing if all is well"
-    config, found = gym.config(), []
+    config, env = gym.config(), gym.environment
+    found = [f"{env.__name__} offers {kind!r} and has no on_{kind}" for kind, handler in env.handlers.items() if handler is None]
     if tasks is None:
         tasks = gym.tasks(count, 0)
         if tasks != gym.tasks(count, 0): found.append("tasks: the same seed makes other tasks")
