@@ -9,7 +9,7 @@ import pytest
 from humanlm.core.basics import DataError, run_sync
 from humanlm.gyms.people import (
     AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeConfig, PersuadeTask, PolitePerson, advice, appeal, persuade,
-    reasons_in, split_by_claim, values_heard, weigh_argument, world_people)
+    reasons_in, split_by_claim, values_heard, world_people)
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser, UserReviewer
 from humanlm.models.client import ScriptedClient, client
@@ -239,7 +239,7 @@ def test_a_chat_model_that_is_only_told_plays_the_person_and_the_listener():
     model = ScriptedClient(['{"reply": "look, my point is plain. i love the night tram. every coin must be watched."}', '{"reply": "Hm.", "stance": "Neutral"}', '{"reply": "Hm."}'])
     task = advice.tasks(1, 0)[0]
     assert "i love" in run_sync(advice.play(task, user=ModelUser(model)).step("[action] 1")).feedback
-    [system, question], schema = model.requests[0].messages, model.requests[0].schema
+    [_, question], schema = model.requests[0].messages, model.requests[0].schema
     assert all(phrase in question["content"] for phrase in task.person.phrases) and task.options[0][2] in question["content"] and "reply" in schema["properties"]
     env = persuade.play(TASK, user=ModelUser(model))
     run_sync(env.step("[answer] Shops need deliveries."))
