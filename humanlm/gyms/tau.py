@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['REASONS', 'TRANSFER', 'DESK_TOOLS', 'DESK_RULES', 'STOP', 'tau', 'RetailShop', 'open_shop', 'small_shop',
            'RetailDesk', 'calculate', 'DeskTool', 'call_tool', 'read_tool_call', 'Wish', 'wish_of', 'TauTask',
-           'announces', 'proposal_fits', 'slots_told', 'TauConfig', 'TauEnvironment', 'tau_tasks', 'read_tau',
-           'clerk_plan', 'tau_expert']
+           'announces', 'proposal_fits', 'slots_told', 'TauConfig', 'DeskCustomer', 'TauEnvironment', 'tau_tasks',
+           'read_tau', 'clerk_plan', 'tau_expert']
 
 # %% ../../nbs/gyms/07_tau.ipynb #imports
 import ast
@@ -288,19 +288,22 @@ DESK_TOOLS = {name: DeskTool(about, tuple(takes.split()), run) for name, about, 
     ("get_order_details", "shows an order with its items, status and payments; numbers begin with #W", "order_id", lambda desk, order_id: desk.show("orders", order_id)),
     ("get_product_details", "shows the variants of a product, their prices and whether there are any left; takes a product id, not an item id", "product_id",
      lambda desk, product_id: desk.show("products", product_id)),
-    ("list_all_product_types", "lists the products with their product ids", "", lambda desk: json.dumps({row["name"]: key for key, row in sorted(desk.shop.tables["products"].items(), key=lambda pair: pair[1]["name"])})),
+    ("list_all_product_types", "lists the products with their product ids", "",
+     lambda desk: json.dumps({row["name"]: key for key, row in sorted(desk.shop.tables["products"].items(), key=lambda pair: pair[1]["name"])})),
     ("calculate", "computes with numbers, + - * / and brackets", "expression", lambda desk, expression: calculate(expression)),
     ("cancel_pending_order", f"cancels a pending order; the reason is one of: {'; '.join(REASONS)}", "order_id reason", _cancel),
     ("modify_pending_order_address", "sends a pending order to another address", f"order_id {' '.join(_ADDRESS)}", _move),
-    ("modify_pending_order_items", "swaps items of a pending order for other variants of the same products, once; new_item_ids in the order of item_ids", "order_id item_ids new_item_ids payment_method_id", _swap),
+    ("modify_pending_order_items", "swaps items of a pending order for other variants of the same products, once; new_item_ids in the order of item_ids",
+     "order_id item_ids new_item_ids payment_method_id", _swap),
     ("modify_pending_order_payment", "pays a pending order in another way", "order_id payment_method_id", _pay_by),
     ("modify_user_address", "changes the address of a user", f"user_id {' '.join(_ADDRESS)}", _settle),
     ("return_delivered_order_items", "takes back items of a delivered order, once", "order_id item_ids payment_method_id", _send_back),
-    ("exchange_delivered_order_items", "swaps items of a delivered order for other variants of the same products, once; new_item_ids in the order of item_ids", "order_id item_ids new_item_ids payment_method_id", _exchange),
+    ("exchange_delivered_order_items", "swaps items of a delivered order for other variants of the same products, once; new_item_ids in the order of item_ids",
+     "order_id item_ids new_item_ids payment_method_id", _exchange),
     ("think", "notes a thought; nothing happens", "thought", lambda desk, thought: "Noted."),
     (TRANSFER, "hands the customer over to a person, with a summary; this ends the talk", "summary", lambda desk, summary: "The customer is handed over."))}
 
-
+# %% ../../nbs/gyms/07_tau.ipynb #call_tool
 def _fits(name, value):
     if name.endswith("_ids"): return isinstance(value, list) and len(value) <= 50 and all(isinstance(one, str) and len(one) <= 100 for one in value)
     return isinstance(value, str) and len(value) <= 2000
@@ -351,7 +354,7 @@ DESK_RULES = (
     "Orders that are processed, cancelled, or already asked back stay as they are.",
     "Hand over to a person only what no tool can do. When all is done, tell the customer so.")
 
-# %% ../../nbs/gyms/07_tau.ipynb #TauTask
+# %% ../../nbs/gyms/07_tau.ipynb #wish_of
 class Wish(NamedTuple):
     "What a customer wants of one order"
     order: str
@@ -393,7 +396,7 @@ def _difference(shop, item, new):
     if variant is None: return new
     return ", ".join(f"{name} {value}" for name, value in variant["options"].items() if value != item["options"].get(name)) or "one of the same kind"
 
-
+# %% ../../nbs/gyms/07_tau.ipynb #TauTask
 @dataclass(frozen=True)
 class TauTask(GymTask):
     "A customer, what they want, and the calls that do it"
@@ -438,19 +441,20 @@ class TauTask(GymTask):
         return f"I am {' '.join(name.values())}, and my zip code is {code}.", "find_user_id_by_name_zip", {**name, "zip": code}
 
 # %% ../../nbs/gyms/07_tau.ipynb #announces
-_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?\n]|$)")
-_DONE = re.compile(r"\b(?:done|completed?|finished|processed|submitted|placed|changed|cancell?ed|returned|exchanged|modified|updated|refunded|requested|settled|taken care|all set)\b", re.I)
+_SENTENCE, _CLAUSE = re.compile(r"[^.!?\n]+(?:[.!?\n]|$)"), re.compile(r"[,;:]|\b(?:and|but)\b")
+_DONE = re.compile(r"\b(?:done|completed?|finished|processed|submitted|placed|changed|cancell?ed|returned|exchanged|modified|updated|refunded|requested|initiated|arranged|settled|taken care|all set)\b", re.I)
 _PENDING = re.compile(r"\b(?:not|never|nothing|will|would|shall|should|can|could|may|must|if|once|before|after|want|to be|until|only|please)\b|n['’]t\b", re.I)
-_REFUSES = re.compile(r"\b(?:cannot|can not|unable|impossible|not (?:possible|allowed|able|permitted)|refuse|must decline)\b|\bcan['’]t\b", re.I)
+_REFUSES = re.compile(r"\b(?:cannot|can not|unable|impossible|not (?:possible|allowed|able|permitted|allow)|refuse|must decline)\b|\bcan['’]t\b", re.I)
 
 
 def announces(
     said: str,
     refusal: bool = False,  # look for saying that it cannot be done
 ) -> bool:
-    "Tell whether some sentence, no question, says that something was done, or is refused"
+    "Tell whether some clause of no question says that something was done, or some sentence that it is refused"
     parts = [part for part in _SENTENCE.findall(said) if not part.rstrip().endswith("?")]
-    return any(_REFUSES.search(part) if refusal else _DONE.search(part) and not _PENDING.search(part) for part in parts)
+    if refusal: return any(map(_REFUSES.search, parts))
+    return any(_DONE.search(clause) and not _PENDING.search(clause) for part in parts for clause in _CLAUSE.split(part))
 
 
 _IDS = re.compile(r"#w\d+|\b\d{10}\b|\b(?:credit_card|gift_card|paypal)_\d+\b")
@@ -480,7 +484,7 @@ def slots_told(said: str, wishes: Sequence[Wish]) -> str:
     for wish in wishes: told += ([wish.slots["what"]] if _EVERYTHING.search(said) or not any(slot in wish.slots for slot in asked) else []) + [wish.slots[slot] for slot in asked if slot in wish.slots]
     return " ".join(told)
 
-# %% ../../nbs/gyms/07_tau.ipynb #TauEnvironment
+# %% ../../nbs/gyms/07_tau.ipynb #TauConfig
 @dataclass(frozen=True)
 class TauConfig(GymConfig):
     "How the desk is played"
@@ -499,11 +503,9 @@ _HELP = ("`action` talks to the customer. `answer` calls one tool: {\"name\": ..
 _PAGES = {"tools": "\n".join(f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in DESK_TOOLS.items()) + "\nArguments are texts; those that end in _ids are lists of texts.",
           "help": _HELP, "policy": "\n".join(f"{n}. {rule}" for n, rule in enumerate(DESK_RULES, 1))}
 
-
-class TauEnvironment(Environment):
-    "Talk to a customer, look up, call tools"
-    kinds = ("action", "search", "answer")
-    formats = {"action": "what you say to the customer", "search": "`tools`, `policy` or `help`", "answer": 'one call of a tool: {"name": "...", "arguments": {...}}'}
+# %% ../../nbs/gyms/07_tau.ipynb #DeskCustomer
+class DeskCustomer(Environment):
+    "A desk, and a customer who talks by script where nobody else plays them"
     roles = {"customer": UserRole(_CUSTOMER, _REPLY)}
 
     def start(self): self.desk, self.settled = RetailDesk(open_shop(self.task.shop)), None
@@ -533,14 +535,29 @@ class TauEnvironment(Environment):
         "Reply by script"
         task, text, left = self.task, said.lower(), self.left()
         if not left and announces(said, task.vain): return {"reply": "Thank you, that is all.", "done": True}
-        if not task.wishes: return {"reply": f"{task.identity[0]} {task.asks}" if _IDENTITY.search(text) else task.asks or "That is all I can tell you.", "done": False}
+        if not task.wishes: return {"reply": f"{task.identity[0]} {task.asks}" if _IDENTITY.search(text) else task.asks, "done": False}
         left = left or [wish for wish in task.wishes if self.place(wish) not in self.desk.changed]  # what cannot be done
         if not left: return {"reply": "So is everything done?", "done": False}
         if _CONFIRM.search(text) and _IDS.search(text):
             return {"reply": "Yes, please go ahead." if proposal_fits(text, task.wishes) else f"No, that is not what I want. {left[0]}", "done": False}
         named = [wish for wish in task.wishes if wish.order and wish.order.lower() in text] or (task.wishes if _EVERYTHING.search(text) else left[:1])
         parts = [task.identity[0]] if _IDENTITY.search(text) else ["I do not remember that."] if _UNKNOWN.search(text) else []
-        return {"reply": " ".join([*parts, slots_told(text, named)] if not parts or _EVERYTHING.search(text) or any(form.search(text) for form in _ASKED.values()) else parts), "done": False}
+        if not parts or _EVERYTHING.search(text) or any(form.search(text) for form in _ASKED.values()): parts.append(slots_told(text, named))
+        return {"reply": " ".join(parts), "done": False}
+
+    def user_facts(self):
+        "Say what a reviewer of the customer must know"
+        from humanlm.gyms.users import UserFacts
+        task = self.task
+        known = "\n".join([task.hello, task.instruction, task.identity[0], *map(str, task.wishes), task.asks])
+        done = self.settled if self.settled is not None else None if self.desk.changed else len(self.heard()) + 1
+        return UserFacts(known, reached=done)
+
+# %% ../../nbs/gyms/07_tau.ipynb #TauEnvironment
+class TauEnvironment(DeskCustomer):
+    "Talk to a customer, look up, call tools"
+    kinds = ("action", "search", "answer")
+    formats = {"action": "what you say to the customer", "search": "`tools`, `policy` or `help`", "answer": 'one call of a tool: {"name": "...", "arguments": {...}}'}
 
     async def on_action(self, content):
         if not (said := content.replace(STOP, " ").strip()): return Feedback("You said nothing.", fault="format")
@@ -565,17 +582,10 @@ class TauEnvironment(Environment):
         if name == TRANSFER and not fault: return Feedback(shown, self.paid(), True)
         return Feedback(shown, fault=fault)
 
-    def user_facts(self):
-        "Say what a reviewer of the customer must know"
-        from humanlm.gyms.users import UserFacts
-        shop, task = open_shop(self.task.shop), self.task
-        known = "\n".join([task.hello, task.instruction, task.identity[0], *map(str, task.wishes), task.asks])
-        done = self.settled if self.settled is not None else None if self.desk.changed else len(self.heard()) + 1
-        return UserFacts(known, reached=done)
-
 # %% ../../nbs/gyms/07_tau.ipynb #tau_tasks
 _HELLOS = ("Hello, I have a matter with an order.", "Hi! Could you help me with something I bought?", "Good day. I need your help with my orders.", "Hello there, are you the one to ask about orders?")
-_FORBIDDEN = {"delivered": "I want to cancel order {0}, although it has arrived.", "pending": "I want to return order {0} before it arrives.", "processed": "I want order {0} to go to another address."}
+_FORBIDDEN = {"delivered": "I want to cancel order {0}, although it has arrived.",
+              "pending": "I want to return order {0} before it arrives.", "processed": "I want order {0} to go to another address."}
 
 
 def _variants(rng, shop, order, item_ids):
@@ -608,12 +618,13 @@ def _new_task(rng, name, shop_name):
     shop = open_shop(shop_name)
     user, asks, calls = rng.choice(list(shop.tables["users"].values())), "", []
     orders = [shop.tables["orders"][key] for key in rng.sample(user["orders"], min(len(user["orders"]), rng.choice((1, 1, 2, 3))))]
-    if rng.random() < 1 / 8: asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
+    if rng.random() < 1 / 16: asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
     else: calls = [call for order in orders for call in _calls(rng, shop, user, order)]
     if not asks and not calls or any(call_tool(desk, *call)[1] for desk in [RetailDesk(shop)] for call in calls): return None
     known = f"Your e-mail address is {user['email']}." if rng.random() < 0.5 else f"Your zip code is {user['address']['zip']}."
     told = asks or " ".join(str(wish_of(shop, *call)) for call in calls)
-    return TauTask(name, user["user_id"], f"You are {' '.join(user['name'].values())}. {known} {told}", rng.choice(_HELLOS), tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls), (), shop_name, asks)
+    actions = tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls)
+    return TauTask(name, user["user_id"], f"You are {' '.join(user['name'].values())}. {known} {told}", rng.choice(_HELLOS), actions, (), shop_name, asks)
 
 
 def tau_tasks(count: int, seed: int) -> list[TauTask]:
@@ -626,7 +637,7 @@ def tau_tasks(count: int, seed: int) -> list[TauTask]:
         tasks.append(task)
     return tasks
 
-
+# %% ../../nbs/gyms/07_tau.ipynb #read_tau
 def read_tau(
     row: Mapping[str, Any],  # of gym_tau.jsonl, or of a parquet file of training
     shop: str = "tau_bench",  # a folder, also one below HUMANLM_DATA

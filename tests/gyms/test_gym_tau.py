@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +108,14 @@ def test_the_expert_also_does_it_in_few_turns():
 
 # ---- what does not pay
 
+def test_a_policy_that_refuses_or_claims_everything_is_paid_for_little():
+    tasks = tau_tasks(300, 3)
+    refusing, claiming = (lambda env: ToolCall("action", "I am sorry, this is not possible."), lambda env: ToolCall("action", "It is all done."))
+    refused = [run_sync(play_through(tau.play(task), refusing)).score for task in tasks]
+    assert refused == [float(not task.actions) for task in tasks] and 0.03 < sum(refused) / 300 < 0.15
+    assert sum(run_sync(play_through(tau.play(task), claiming)).score for task in tasks[:50]) == 0
+
+
 def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     task = doing("cancel_pending_order")
     env = tau.play(task)
@@ -115,6 +124,7 @@ def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     for text in ("Do you want it cancelled?", "It will be cancelled.", "Once it is done I tell you.", "Nothing was changed.", "I can have it done.", "Please wait until it is completed."):
         say(env, f"[action] {text}")
         assert not announces(text) and not env.stop
+    assert announces("Your order has been cancelled, and the money will arrive within a week.")
     say(env, "[finish]")
     assert env.stop == "finish" and env.score == 0
 
@@ -308,3 +318,11 @@ def test_a_row_without_its_shop_says_where_it_is_looked_for(tmp_path):
     with pytest.raises(DataError, match="HUMANLM_DATA"): read_tau(row, "no_such_shop")
     for table in ("users", "orders", "products"): (tmp_path / f"retail_{table}.jsonl").write_text('{"user_id": "u"}\n')
     with pytest.raises(DataError, match="as they were published"): read_tau(row, str(tmp_path))
+
+
+@needs_rows
+def test_recorded_clerks_announce_what_they_did_in_words_that_are_understood():
+    talks = [re.split(r"\n(?=(?:user|assistant|tool): )", row["messages_display"]) for row in read_jsonl(DATA / "tau_bench" / "few_shot_dialogues.jsonl") if row["domain"] == "retail"]
+    changed = [talk for talk in talks if any(re.match(r'tool: .*"status": "(?:return requested|exchange requested|pending \(item modified\))|tool: .*"cancel_reason"', part) for part in talk)]
+    assert len(changed) > 25 and all(any(part.startswith("assistant: ") and announces(part[11:]) for part in talk) for talk in changed)
+    assert not any(announces(talk[1][11:]) for talk in talks), "nobody has done anything in a first reply"
