@@ -427,6 +427,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'humanlm/alignment/simulator.py'),
                                              'humanlm.alignment.simulator._content': ( 'alignment/simulator.html#_content',
                                                                                        'humanlm/alignment/simulator.py'),
+                                             'humanlm.alignment.simulator._given_states': ( 'alignment/simulator.html#_given_states',
+                                                                                            'humanlm/alignment/simulator.py'),
                                              'humanlm.alignment.simulator._is_pair': ( 'alignment/simulator.html#_is_pair',
                                                                                        'humanlm/alignment/simulator.py'),
                                              'humanlm.alignment.simulator._loaded': ( 'alignment/simulator.html#_loaded',

@@ -96,7 +96,7 @@ def simulator_question(
     extra = {"persona": persona} | ({"states": dict(states)} if states else {}) | ({"source": payload["source"]} if payload.get("source") else {})
     return ChatRequest(tuple(own[turn["role"]] | {"content": turn["content"]} for turn in turns), extra=extra, **settings)
 
-# %% ../../nbs/gyms/02_users.ipynb #ModelUser
+# %% ../../nbs/gyms/02_users.ipynb #UserAnswer
 MAX_SAID = 4000  # characters of a text in an answer
 _BOTH = re.compile(r"^\s*(?:assistant|agent|ai)\s*:", re.IGNORECASE | re.MULTILINE)
 _REASONS = re.compile(r"</?(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
@@ -130,7 +130,7 @@ def _unmarked(value):
     if isinstance(value, Mapping): return {name: _unmarked(one) for name, one in value.items()}
     return [_unmarked(one) for one in value] if isinstance(value, list) else value
 
-
+# %% ../../nbs/gyms/02_users.ipynb #ModelUser
 class ModelUser:
     "A chat model or a simulator that plays the roles of a gym; `UserFailed` where it gives no usable answer"
 

@@ -189,6 +189,21 @@ def test_a_simulator_gets_persona_and_states_as_fields_and_roles_never_flip():
     with pytest.raises(ConfigError, match="user.persona"): play(river(ModelUser(client)), ("search", "Is it long?"))
 
 
+def test_a_trained_simulator_plays_a_gym_after_the_states_it_is_given():
+    pytest.importorskip("torch")
+    from humanlm.alignment.contract import PolicySetup
+    from humanlm.alignment.simulator import SimulatorClient
+    from humanlm.hierarchy.prompts import HierarchyConfig
+    from humanlm.training.rollout import ScriptedPolicy
+    policy = ScriptedPolicy({"goal": "<goal>win</goal>", "response": "<response>Rather long.</response>"})
+    client = SimulatorClient(PolicySetup(policy, HierarchyConfig(levels=["goal", "response"], thinking="hetero")))
+    for states in ({}, {"goal": "tease"}):
+        env = play(river(ModelUser(client, "A secretive angler.", states)), ("search", "Is it long?"))
+        assert env.stop == "" and env.turns[0].feedback == "Rather long."
+    assert client.ledger.entries[("user", client.name)].calls == 2
+    assert play(river(ModelUser(client, "An angler.", {"gaol": "x"})), ("search", "Is it long?")).stop == "user_error"
+
+
 # ---- the review
 
 def last_tags(probe): return frozenset(mistake.tag for mistake in rule_mistakes(probe.messages, probe.facts) if mistake.turn == sum(message["role"] == "user" for message in probe.messages) - 1)
