@@ -250,7 +250,7 @@ class Speech(NamedTuple):
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatorClient
 class SimulatorClient(Client):
     "A trained simulator among the chat models: who is played, and which level is wanted, stands in the request"
-    takes_n, takes_schema, takes_extra = True, True, ("persona", "level", "source")
+    takes_n, takes_schema, takes_extra = True, True, ("persona", "level", "source", "states")
 
     def __init__(
         self,
@@ -332,21 +332,34 @@ def _loaded(name, load):
     except HumanLMError as e: raise LLMError("unknown model", f"{name}: {e}") from e
 
 # %% ../../nbs/alignment/08_simulator.ipynb #_speech
+def _given_states(client, request):
+    "Read the states that a reply is wanted after"
+    def fits(states): return isinstance(states, dict) and all(isinstance(text, str) for text in states.values())
+
+    states, known = optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}, [level for level in client.levels if level != "response"]
+    for level in states:
+        if level not in known: raise RequestError(f"Unknown state {shorten(repr(level))}.{near_miss(str(level), known)}", "states")
+    if states:
+        try: check_composed(client.setup.hierarchy)
+        except HumanLMError as e: raise RequestError(f"This model cannot reply after given states: {e}", "states") from e
+    return states
+
+
 async def _speech(client, request):
     "Answer a request to a client whose weights are loaded"
     scene, h = read_scene(request, client.levels, client.setup.source), client.setup.hierarchy
     if request.schema: raise RequestError("A simulated person writes no JSON. Ask without a schema.", "response_format")
     row = make_rows([scene.example], h, [scene.level])[0]
     row["max_tokens"] = min(row["max_tokens"], request.max_tokens)
-    drawn, before = drawn_as(request, client.setup.sampling), []
+    drawn, before, states = drawn_as(request, client.setup.sampling), [], _given_states(client, request)
 
     async def write(rows):
         before.extend(await client.write.each(rows, replace(drawn, seed=drawn.seed[0])))
         return before
 
     try:
-        if client.compose and scene.level == "response":
-            row = compose(row, (await StateSource(h, write)([scene.example]))[scene.example.id])
+        if (client.compose or states) and scene.level == "response":
+            row = compose(row, states or (await StateSource(h, write)([scene.example]))[scene.example.id])
         found = await client.write(row, drawn)
     except LLMError: raise
     except HumanLMError as e: raise RequestError(str(e), "messages", code="context_length_exceeded") from e

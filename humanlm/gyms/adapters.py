@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAX_SHOWN', 'gymnasium_env', 'register_gymnasium', 'UnclampedConfig', 'SeedTask', 'gym_from_gymnasium', 'RowTask',
-           'gym_from_verifiers', 'trl_environment', 'trl_rows']
+           'VerifiersPlay', 'gym_from_verifiers', 'trl_environment', 'trl_rows']
 
 # %% ../../nbs/gyms/08_adapters.ipynb #imports
 import inspect
@@ -176,6 +176,41 @@ class RowTask(GymTask):
     def opening(self) -> str: return _said(_messages(self.row["prompt"]))
 
 # %% ../../nbs/gyms/08_adapters.ipynb #gym_from_verifiers
+class VerifiersPlay(Environment):
+    "An episode of an environment in the manner of verifiers"
+    kinds, formats, inner = ("action",), {"action": "your message"}, None
+
+    def start(self):
+        row = self.task.row
+        self.state = {"answer": "", "info": {}, "task": "", "example_id": 0} | dict(row) | {"prompt": _messages(row["prompt"]), "completion": [], "responses": [], "trajectory": [], "turn": 0, "reward": None, "metrics": {}, "timing": {"start_time": time.time(), "generation_ms": 0.0, "scoring_ms": 0.0, "total_ms": 0.0}}
+        self.ready = False
+
+    async def on_action(self, content):
+        if not self.ready: self.state, self.ready = (await _called(self.inner.setup_state, state=self.state) if hasattr(self.inner, "setup_state") else None) or self.state, True
+        state, said = self.state, {"role": "assistant", "content": content}
+        state["trajectory"].append({"prompt": [*state["prompt"], *state["completion"]], "completion": [said], "response": None, "extras": {}})
+        state["completion"].append(said)
+        state["turn"] += 1
+        answer = [] if await self.over() else await self.reply()
+        over = await self.over() or len(self.turns) + 1 >= self.config.max_turns
+        return Feedback(without_middle(_said(answer), MAX_SHOWN) or "(nothing)", await self.reward() if over else 0.0, over)
+
+    async def over(self):
+        return bool(self.state.get("final_env_response")) or bool(await _called(self.inner.is_completed, messages=[*self.state["prompt"], *self.state["completion"]], state=self.state))
+
+    async def reply(self):
+        found = await _called(self.inner.env_response, messages=[*self.state["prompt"], *self.state["completion"]], state=self.state)
+        if isinstance(found, tuple): found, self.state = found
+        answer = _messages(found)
+        self.state["completion"] += answer
+        return answer
+
+    async def reward(self):
+        scored = await _called(self.inner.rubric.score_rollout, **{field: self.state.get(field) for field in ("prompt", "completion", "answer", "task", "info")}, state=self.state, score_sem=nullcontext())
+        found = self.state.get("reward") if scored is None else getattr(scored, "reward", None)
+        return float("nan") if found is None else float(found)
+
+
 def gym_from_verifiers(
     name: str,
     inner: Any,  # the environment: with `dataset` or `get_dataset`, `env_response`, `is_completed` and `rubric`
@@ -188,43 +223,9 @@ def gym_from_verifiers(
     if lacks: raise ConfigError(f"{name} has no {', '.join(lacks)}. A gym needs an environment for dialogues over several turns, in the manner of verifiers.MultiTurnEnv.")
     rows = list(inner.get_dataset() if hasattr(inner, "get_dataset") else inner.dataset)
 
-    class VerifiersPlay(Environment):
-        "An episode of it"
-        kinds, formats = ("action",), {"action": "your message"}
-
-        def start(self):
-            row = self.task.row
-            self.state = {"answer": "", "info": {}, "task": name, "example_id": 0} | dict(row) | {"prompt": _messages(row["prompt"]), "completion": [], "responses": [], "trajectory": [], "turn": 0, "reward": None, "metrics": {}, "timing": {"start_time": time.time(), "generation_ms": 0.0, "scoring_ms": 0.0, "total_ms": 0.0}}
-            self.ready = False
-
-        async def on_action(self, content):
-            if not self.ready: self.state, self.ready = (await _called(inner.setup_state, state=self.state) if hasattr(inner, "setup_state") else None) or self.state, True
-            state, said = self.state, {"role": "assistant", "content": content}
-            state["trajectory"].append({"prompt": [*state["prompt"], *state["completion"]], "completion": [said], "response": None, "extras": {}})
-            state["completion"].append(said)
-            state["turn"] += 1
-            answer = [] if await self.over() else await self.reply()
-            over = await self.over() or len(self.turns) + 1 >= self.config.max_turns
-            return Feedback(without_middle(_said(answer), MAX_SHOWN) or "(nothing)", await self.reward() if over else 0.0, over)
-
-        async def over(self):
-            return bool(self.state.get("final_env_response")) or bool(await _called(inner.is_completed, messages=[*self.state["prompt"], *self.state["completion"]], state=self.state))
-
-        async def reply(self):
-            found = await _called(inner.env_response, messages=[*self.state["prompt"], *self.state["completion"]], state=self.state)
-            if isinstance(found, tuple): found, self.state = found
-            answer = _messages(found)
-            self.state["completion"] += answer
-            return answer
-
-        async def reward(self):
-            scored = await _called(inner.rubric.score_rollout, **{field: self.state.get(field) for field in ("prompt", "completion", "answer", "task", "info")}, state=self.state, score_sem=nullcontext())
-            found = self.state.get("reward") if scored is None else getattr(scored, "reward", None)
-            return float("nan") if found is None else float(found)
-
     def tasks(count: int, seed: int) -> list[GymTask]:
         return [RowTask(f"{name}-{seed}-{i}", rows[(seed * count + i) % len(rows)]) for i in range(count)]
-    return Gym(name, VerifiersPlay, tasks, expert, about or getattr(inner, "system_prompt", None) or "Talk with the user.", config=UnclampedConfig, best=best, source="verifiers")
+    return Gym(name, type("VerifiersPlay", (VerifiersPlay,), {"inner": inner}), tasks, expert, about or getattr(inner, "system_prompt", None) or "Talk with the user.", config=UnclampedConfig, best=best, source="verifiers")
 
 # %% ../../nbs/gyms/08_adapters.ipynb #trl_environment
 _TOOL = """Do something in the world that was described, and see what comes back.

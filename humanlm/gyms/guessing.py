@@ -23,6 +23,7 @@ from zlib import crc32
 from ..core.basics import DataError, read_jsonl, shorten
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
 from .puzzles import TriesConfig, TriesEnvironment, published_row
+from .users import UserFacts
 from ..models.client import setting
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
@@ -160,6 +161,9 @@ class TelepathyEnvironment(TriesEnvironment):
                              _schema("response", enum=_spelt("Yes", "No", "Maybe"))),
         "guess": UserRole("In a game, somebody thinks of this: {target}\nThe other player says it is: {guess}\nYes: the guess names this one thing, by its name or another name for exactly it. "
                           "No: it names something else, something wider or narrower, or more than one thing.", _schema("judgment", enum=_spelt("Yes", "No")), judges=True)}
+
+    def user_facts(self) -> UserFacts:
+        return UserFacts(f"{self.task.target}\n{self.task.description}", answers=(self.task.title,), truths=("answerer",))
 
     def rule_answerer(self, question: str, **_) -> dict:
         (true, false), asked = self.task.known, content_stems(question) - _FRAME

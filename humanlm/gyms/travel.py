@@ -21,6 +21,7 @@ from zlib import crc32
 
 from ..core.basics import DataError, shorten
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .users import UserFacts
 from ..models.reader import read_json
 
 # %% ../../nbs/gyms/06_travel.ipynb #CATALOGUE-way
@@ -212,7 +213,7 @@ def _kind(letter, details, sentence, names, prices, listed):
         else:
             topic, found, words = line.split(": ")
             values[topic] = tuple(found.split(", "))
-            topics |= {word: topic for word in _stems(f"{topic} {words}")}
+            topics = {word: topic for word in _stems(f"{topic} {words}")} | topics  # the first attribute keeps a word
     return TravelKind(letter, tuple(details.split()), sentence, _stems(names), prices, values, topics, tuple(wishes))
 
 
@@ -303,11 +304,10 @@ def wish_sets(kind: str, size: int) -> list[tuple[TravelWish, ...]]:
     return [found for found in combinations(TRAVEL_KINDS[kind].wishes, size) if len({wish.topic for wish in found}) == size]
 
 
-def _facts(rng, kind, wishes, missed):
-    good = {wish.topic: wish.good for wish in wishes}
-    fail = {wish.topic for wish in missed}
-    allowed = {topic: [value for value in values if topic not in good or (value in good[topic]) != (topic in fail)] for topic, values in kind.values.items()}
-    return tuple((topic, rng.choice(values)) for topic, values in allowed.items())
+def _missed(rng, wishes, sort, n):
+    if sort in ("best", "correct") or sort == "noise" and n == 0: return ()
+    if sort == "wrong" and n < len(wishes): return wishes[n:n + 1]
+    return rng.sample(wishes, rng.randint(sort == "wrong", len(wishes)))
 
 
 def travel_options(
@@ -318,19 +318,23 @@ def travel_options(
     best: int | None = None,  # number of the best option; None: any
 ) -> tuple[TravelOption, ...]:
     "Make an option table, best first, then by sort"
-    kind, total = TRAVEL_KINDS[name], sum(_SORTS.values())
-    numbers = rng.sample(range(1, total + 1), total) if best is None else [best, *rng.sample([n for n in range(1, max(total, best) + 1) if n != best], total - 1)]
+    kind, lines = TRAVEL_KINDS[name], [(sort, n) for sort, count in _SORTS.items() for n in range(count)]
+    free = [n for n in range(1, max(len(lines), best or 0) + 1) if n != best]
+    numbers = [*([best] if best else []), *rng.sample(free, len(lines) - bool(best))]
+    missed = [_missed(rng, wishes, *line) for line in lines]
+    met = {wish.topic: (wish, [wish not in gone for gone in missed]) for wish in wishes}
+    for lure in (rng.choice([wish for wish in kind.wishes if wish.topic == topic]) for topic in kind.values if topic not in met):
+        met[lure.topic] = lure, rng.sample(met[rng.choice(wishes).topic][1], len(lines))  # as common as what is wished
     low, high = kind.prices
-    gold = rng.randint(low + (high - low) // 3, low + (high - low) // 2)
+    gold, cheap = rng.randint(low + (high - low) // 4, high - (high - low) // 3), rng.uniform(0.1, 0.7)
     under, over = (rng.sample(span, len(span)) for span in (range(low, gold), range(gold + 1, high)))
     made = []
-    for sort, count in _SORTS.items():
-        for n in range(count):
-            missed = wishes[n:n + 1] or rng.sample(wishes, rng.randint(1, len(wishes))) if sort == "wrong" else ()
-            cheap = sort == "wrong" and n < len(wishes) or sort in ("wrong", "noise") and rng.random() < 0.4
-            cost = gold if sort == "best" else (under if cheap and under else over).pop()
-            where = rng.choice([city for city in _CITIES if city != place]) if sort == "noise" else place
-            made.append(TravelOption(f"{kind.letter}{numbers[len(made)]}", sort, cost, (("place", where), *_facts(rng, kind, wishes, missed))))
+    for at, (sort, n) in enumerate(lines):
+        below = sort == "wrong" and n < len(wishes) or sort == "noise" and n == 0 or sort in ("wrong", "noise") and rng.random() < cheap
+        cost = gold if sort == "best" else (under if below else over).pop()
+        where = rng.choice([city for city in _CITIES if city != place]) if sort == "noise" else place
+        facts = ((topic, rng.choice([value for value in values if (value in met[topic][0].good) == met[topic][1][at]])) for topic, values in kind.values.items())
+        made.append(TravelOption(f"{kind.letter}{numbers[at]}", sort, cost, (("place", where), *facts)))
     return tuple(made)
 
 # %% ../../nbs/gyms/06_travel.ipynb #travel_tasks
@@ -419,14 +423,15 @@ def _plain(text): return sorted(word for word in re.findall(r"\w+", re.sub(r"(\d
 
 
 LISTENED = {"wish": "asks about one of your wishes", "none": "asks about something that you have no wish for", "vague": "asks for wishes in general", "other": "asks nothing about wishes"}
-_ASKS = frozenset(map(_stem, "which what do does are is would could can how should will tell any when where".split()))
+_ASKS = frozenset(map(_stem, "which what do does are is would could can how should will any when where".split()))
 _BLANKET = frozenset(map(_stem, "preference prefer anything else requirement wish need want important matter".split()))
 
 
 def rule_heard(task: TravelTask, said: str, told: Sequence[str]) -> tuple[str, str]:
     "Say by rule what a message asks (one of `LISTENED`), and which wish it is about"
-    stems = _stems(said[:2000])
-    if "?" not in said and not stems & _ASKS: return "other", ""
+    stems = [*map(_stem, _WORD.findall(said[:2000].lower()))]
+    if "?" not in said and "tell" not in stems and not _ASKS & {*stems[:1]}: return "other", ""
+    stems = frozenset(stems)
     meant = [aspect for aspect in task.aspects if stems & TRAVEL_KINDS[aspect.kind].names] or task.aspects
     topics = {aspect.kind: {topic for stem in stems if (topic := TRAVEL_KINDS[aspect.kind].topics.get(stem))} for aspect in meant}
     asked = set().union(*topics.values())
@@ -490,6 +495,11 @@ class Traveller(Environment):
 
     def rule_talker(self, said: str, history: list) -> dict: return {"reply": _TOLD["other"]}
 
+    def user_facts(self) -> UserFacts:
+        "Say what the user knows; hints are there to be told"
+        wishes = "\n".join(f"{aspect.kind}, {wish}: {wish.hint}" for aspect, wish in self.task.wishes.values())
+        return UserFacts(f"{self.task.opening}\n{wishes}", answers=tuple(aspect.best for aspect in self.task.aspects))
+
     def again(self, name: str) -> str:
         "Answer a question about a wish that is told, or of no use any more"
         return f"As I said: {self.task.wishes[name][1].hint}" if name in self.told else "That is booked and settled."
@@ -519,6 +529,7 @@ def option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
 
 # %% ../../nbs/gyms/06_travel.ipynb #TravelEnvironment
 _ID = re.compile(r"[ACFHR]\d{1,4}", re.ASCII)
+_SAID = {"best": "the best there is", "correct": "fine, not the best"}
 _NOTHING = "The database does not answer. Try again."
 
 
@@ -569,7 +580,7 @@ class TravelEnvironment(Traveller):
             sort = aspect.sorts.get(one, "wrong")
             self.booked[one[0]] = sort == "best"
             paid += {"best": self.config.best_reward, "correct": self.config.correct_reward}.get(sort, -self.config.wrong_penalty)
-            said.append({"best": f"{one} is the best there is.", "correct": f"{one} is fine, though not the best."}.get(sort, f"{one} is not what I want."))
+            said.append(f"{one}: {_SAID.get(sort, 'not what I want')}.")
         done = len(self.booked) == len(self.task.aspects) and (not self.config.compat or all(self.booked.values()))
         return Feedback(" ".join(said), paid, done, {"choice": paid})
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'MISTAKES', 'STOP_MARK', 'is_history', 'shown', 'role_question',
-           'text_field', 'simulator_question', 'UserAnswer', 'check_said', 'ModelUser', 'GymUserConfig',
+           'text_field', 'simulator_question', 'UserAnswer', 'note_answer', 'check_said', 'ModelUser', 'GymUserConfig',
            'GymJudgeConfig', 'user_bill', 'UserMistake', 'UserFacts', 'stated_facts', 'new_facts', 'words_in', 'tells',
            'alike', 'parts', 'Moment', 'rule_mistakes', 'Probe', 'user_probes', 'tag_measures', 'known_facts',
            'episode_dialogue', 'untrue_answers', 'UserReviewer', 'split_scores']
@@ -96,7 +96,7 @@ def simulator_question(
     extra = {"persona": persona} | ({"states": dict(states)} if states else {}) | ({"source": payload["source"]} if payload.get("source") else {})
     return ChatRequest(tuple(own[turn["role"]] | {"content": turn["content"]} for turn in turns), extra=extra, **settings)
 
-# %% ../../nbs/gyms/02_users.ipynb #ModelUser
+# %% ../../nbs/gyms/02_users.ipynb #UserAnswer
 MAX_SAID = 4000  # characters of a text in an answer
 _BOTH = re.compile(r"^\s*(?:assistant|agent|ai)\s*:", re.IGNORECASE | re.MULTILINE)
 _REASONS = re.compile(r"</?(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
@@ -108,6 +108,11 @@ class UserAnswer(NamedTuple):
     role: str
     payload: Mapping[str, Any]
     answer: Mapping[str, Any]
+
+
+def note_answer(env: Environment, name: str, payload: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    "Keep in an episode what a user answered, for a review; anybody who plays a user may call it"
+    if not env.roles[name].judges: env.__dict__.setdefault("asked", []).append(UserAnswer(len(env.turns), name, dict(payload), answer))
 
 
 def check_said(value: Any) -> None:
@@ -125,7 +130,7 @@ def _unmarked(value):
     if isinstance(value, Mapping): return {name: _unmarked(one) for name, one in value.items()}
     return [_unmarked(one) for one in value] if isinstance(value, list) else value
 
-
+# %% ../../nbs/gyms/02_users.ipynb #ModelUser
 class ModelUser:
     "A chat model or a simulator that plays the roles of a gym; `UserFailed` where it gives no usable answer"
 
@@ -166,7 +171,7 @@ class ModelUser:
             if e.stops: raise
             raise UserFailed(shorten(e, 300)) from e
         answer = self.read(reply, env.roles[name])
-        if not env.roles[name].judges: env.__dict__.setdefault("asked", []).append(UserAnswer(len(env.turns), name, dict(payload), answer))
+        note_answer(env, name, payload, answer)
         return answer
 
 # %% ../../nbs/gyms/02_users.ipynb #GymUserConfig
@@ -317,7 +322,7 @@ def tells(text: str, secret: str) -> bool:
     said, wanted = words_in(text), words_in(secret)
     if not wanted: return False
     if f" {' '.join(wanted)} " in f" {' '.join(said)} ": return True
-    matter = {word for word in wanted if word not in _STOPWORDS}
+    matter = {word for word in wanted if len(word) > 2 and word not in _STOPWORDS}
     return len(matter) >= 3 and len(matter & set(said)) >= 0.8 * len(matter)
 
 
@@ -434,23 +439,24 @@ def _own_words(answers, feedback):
 
 
 def episode_dialogue(env: Environment) -> tuple[list[dict[str, str]], list[int]]:  # and the call that each turn of the user answers, -1 for the opening
-    "Give an episode as turns of user and policy, without calls that no user heard"
+    "Give an episode as turns of user and policy: the calls that a user heard who is no rule"
     asked, messages, places = {}, [{"role": "user", "content": env.task.opening}], [-1]
     for answer in env.__dict__.get("asked", ()): asked.setdefault(answer.turn, []).append(answer)
     for place, turn in enumerate(env.turns):
-        if turn.fault or turn.kind not in ("action", "answer") or asked and place not in asked: continue
-        messages += [{"role": "assistant", "content": turn.content}, {"role": "user", "content": _own_words(asked.get(place, ()), turn.feedback)}]
+        if turn.fault or place not in asked: continue
+        messages += [{"role": "assistant", "content": turn.content}, {"role": "user", "content": _own_words(asked[place], turn.feedback)}]
         places.append(place)
     return messages, places
 
 
 def untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  # turns are calls of the episode
-    "Compare what a model said with what the rule of the same role says"
+    "Compare what a model said with what the rule of the same role says; maybe is no contradiction"
     found = []
     for asked in env.__dict__.get("asked", ()):
         if asked.role not in facts.truths: continue
         true, fixed = getattr(env, f"rule_{asked.role}")(**asked.payload), [name for name, form in env.roles[asked.role].schema["properties"].items() if "enum" in form]
-        found += [UserMistake(asked.turn, "contradicts", False, f"{name} is {true[name]!r}, and it says {asked.answer.get(name)!r}") for name in fixed if name in true and asked.answer.get(name) != true[name]]
+        pairs = [(name, str(true[name]), str(asked.answer.get(name, true[name]))) for name in fixed if name in true]
+        found += [UserMistake(asked.turn, "contradicts", False, f"{name} is {is_so!r}, and it says {said!r}") for name, is_so, said in pairs if is_so.casefold() != said.casefold() and "maybe" not in (is_so + said).casefold()]
     return found
 
 # %% ../../nbs/gyms/02_users.ipynb #UserReviewer
@@ -499,11 +505,12 @@ class UserReviewer:
                 if 0 <= row["turn"] < turns: found.setdefault((row["turn"], row["kind"]), UserMistake(row["turn"], row["kind"], row["effect"] == "helps", shorten(row["why"], 200), self.judge.name))
         return sorted(found.values(), key=lambda mistake: mistake[:2])
 
-    async def episode(self, env: Environment) -> list[UserMistake]:  # turns are calls of the episode, -1 its opening
+    async def episode(self, env: Environment) -> list[UserMistake]:  # turns are calls of the episode
         "Review what the user said in an episode"
         facts, (messages, places) = known_facts(env), episode_dialogue(env)
         found = {(mistake.turn, mistake.tag): mistake for mistake in untrue_answers(env, facts)}
-        for mistake in await self.dialogue(messages, facts): found.setdefault((places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn]))
+        for mistake in await self.dialogue(messages, facts) if len(places) > 1 else ():
+            if mistake.turn: found.setdefault((places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn]))  # the opening is the gym's
         return sorted(found.values(), key=lambda mistake: mistake[:2])
 
 # %% ../../nbs/gyms/02_users.ipynb #split_scores

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, ToolCall, UserRole
+from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, ToolCall, UserRole, find_gym, gym_names, play_through
 from humanlm.gyms.users import (
-    MISTAKES, GymJudgeConfig, GymUserConfig, ModelUser, UserFacts, UserReviewer, episode_dialogue, role_question, rule_mistakes, split_scores, tag_measures, user_bill, user_probes,
+    MISTAKES, GymJudgeConfig, GymUserConfig, ModelUser, UserFacts, UserReviewer, episode_dialogue, note_answer, role_question, rule_mistakes, split_scores, tag_measures, user_bill, user_probes,
 )
 from humanlm.models.cache import DiskCache
-from humanlm.models.client import ChatReply, Ledger, Limits, LLMError, ScriptedClient, vllm_client
+from humanlm.models.client import Ledger, LLMError, ScriptedClient
+from humanlm.models.reader import read_answer
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 SPEAK = {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]}
@@ -188,6 +189,21 @@ def test_a_simulator_gets_persona_and_states_as_fields_and_roles_never_flip():
     with pytest.raises(ConfigError, match="user.persona"): play(river(ModelUser(client)), ("search", "Is it long?"))
 
 
+def test_a_trained_simulator_plays_a_gym_after_the_states_it_is_given():
+    pytest.importorskip("torch")
+    from humanlm.alignment.contract import PolicySetup
+    from humanlm.alignment.simulator import SimulatorClient
+    from humanlm.hierarchy.prompts import HierarchyConfig
+    from humanlm.training.rollout import ScriptedPolicy
+    policy = ScriptedPolicy({"goal": "<goal>win</goal>", "response": "<response>Rather long.</response>"})
+    client = SimulatorClient(PolicySetup(policy, HierarchyConfig(levels=["goal", "response"], thinking="hetero")))
+    for states in ({}, {"goal": "tease"}):
+        env = play(river(ModelUser(client, "A secretive angler.", states)), ("search", "Is it long?"))
+        assert env.stop == "" and env.turns[0].feedback == "Rather long."
+    assert client.ledger.entries[("user", client.name)].calls == 2
+    assert play(river(ModelUser(client, "An angler.", {"gaol": "x"})), ("search", "Is it long?")).stop == "user_error"
+
+
 # ---- the review
 
 def last_tags(probe): return frozenset(mistake.tag for mistake in rule_mistakes(probe.messages, probe.facts) if mistake.turn == sum(message["role"] == "user" for message in probe.messages) - 1)
@@ -240,6 +256,40 @@ def test_a_review_of_an_episode_names_calls_and_leaves_out_what_no_user_heard():
     env = play(river(user), ("action", "Is it long?"), ("nonsense", "?"), ("action", "Is it the longest?"))
     messages, places = episode_dialogue(env)
     assert places == [-1, 0, 2] and [message["content"] for message in messages if message["role"] == "assistant"] == ["Is it long?", "Is it the longest?"]
+
+
+@pytest.mark.parametrize("name", gym_names())
+def test_roles_of_every_gym_can_be_asked_of_models_and_their_rules_answer_in_the_same_form(name):
+    gym, asked = find_gym(name), []
+
+    async def by_rule(env, role, payload):
+        question, answer = role_question(env.roles[role], payload), getattr(env, f"rule_{role}")(**payload)
+        asked.append((role, question, read_answer(json.dumps(answer), dict(env.roles[role].schema))))
+        note_answer(env, role, payload, answer)
+        return answer
+
+    task = gym.tasks(1, 0)[0]
+    plain, played = (run_sync(play_through(gym.play(task, user=user, judge=user), gym.expert)) for user in (None, by_rule))
+    assert played.turns == plain.turns and all(question.schema for _, question, _ in asked)
+    found = run_sync(UserReviewer().episode(played))
+    assert [mistake for mistake in found if mistake.tag not in ("repeats", "reveals")] == []
+    assert run_sync(UserReviewer().episode(plain)) == []
+
+
+def test_an_answer_that_a_gym_knows_to_be_false_is_tagged_in_telepathy():
+    gym = find_gym("telepathy")
+    task, said = gym.tasks(1, 0)[0], []
+
+    async def liar(env, role, payload):
+        true = env.rule_answerer(**payload)["response"]
+        said.append(true)
+        answer = {"response": {"Yes": "No", "No": "Yes", "Maybe": "Maybe"}[true]}
+        note_answer(env, role, payload, answer)
+        return answer
+
+    env = gym.play(task, user=liar)
+    for question in ("Is it an object?", "Is it a person?", "Is it xyzzy?"): run_sync(env.step(ToolCall("action", question)))
+    assert set(said) == {"Yes", "No", "Maybe"} and [mistake[:3] for mistake in run_sync(UserReviewer().episode(env))] == [(i, "contradicts", False) for i in range(3) if said[i] != "Maybe"]
 
 
 def test_a_judge_adds_what_rules_do_not_see_and_may_not_fail_silently():
