@@ -23,6 +23,8 @@ from ..evaluation.measured import Measured
 from ..evaluation.report import Names, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
+from .users import GymJudgeConfig, GymUserConfig
+from ..models.client import Ledger
 from ..models.weights import ModelConfig
 from ..training.methods import CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, multi_turn, turn_advantage
 from ..training.recipe import Recipe, Stage, Work
@@ -105,7 +107,9 @@ class GymWork(Work):
 
 
 def load_gyms(s: Settings, user: Any = None, judge: Any = None) -> GymWork:
-    "Find gyms and make their tasks"
+    "Find gyms, make their tasks, reach user and judge"
+    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
+    user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
     gyms = {name: find_gym(name) for name in [*s.gyms.train, *s.gyms.held_out]}
     counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
     tasks = {part: {name: gym.tasks(counts[part], seed) for name, gym in gyms.items() if part != "train" or name in s.gyms.train} for part, seed in PARTS.items()}
@@ -114,7 +118,7 @@ def load_gyms(s: Settings, user: Any = None, judge: Any = None) -> GymWork:
         if again := next((task.id for part in ("valid", "test") for task in tasks[part][name] if task.id in known), None):
             raise DataError(f"The gym {name} makes the task {again} for training and for evaluation. Its tasks must differ with the seed.")
     mark = fingerprint([[task.id, task.opening] for part in tasks.values() for found in part.values() for task in found])
-    return GymWork(mark, gyms=gyms, tasks=tasks, user=user, judge=judge)
+    return GymWork(mark, ledgers, gyms=gyms, tasks=tasks, user=user, judge=judge)
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 def gym_config(gym: Gym, s: Settings) -> GymConfig:
@@ -195,11 +199,15 @@ class GymMonitor:
 def weighted_order(s: Settings) -> Callable[[Sequence[dict], int], list[dict]]:
     "Order prompts so that each gym has its share"
     rng = random.Random(f"gyms{s.run.seed}")
+
+    def passes(own): return chain.from_iterable(rng.sample(own, len(own)) for _ in count())
+
     def order(rows: Sequence[dict], steps: int) -> list[dict]:
         by_gym = {name: [row for row in rows if row["context_id"] == name] for name in s.gyms.train}
         drawn = rng.choices(list(by_gym), [s.gyms.weights.get(name, 1.0) for name in by_gym], k=steps * s.rollout.num_prompts)
-        passes = {name: chain.from_iterable(rng.sample(own, len(own)) for _ in count()) for name, own in by_gym.items()}
-        return [next(passes[name]) for name in drawn]
+        following = {name: passes(own) for name, own in by_gym.items()}
+        return [next(following[name]) for name in drawn]
+
     return order
 
 
@@ -244,13 +252,17 @@ def reference_episodes(work: GymWork, s: Settings, player: str) -> list[PlayedEp
 class GymRecipe(Recipe):
     "Get things done with a user over several turns"
     groups = {"gyms": GymsConfig, "credit": CreditConfig, "model": GymModel, "rollout": GymRollout, "sft": GymLessons,
-              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+              "user": GymUserConfig, "judge": GymJudgeConfig, "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("gyms",)
     study = "humanlm.gyms.recipe:GymStudy"
 
+    def check(self, s: Settings) -> None:
+        "Raise `ConfigError` for what cannot be paid for"
+        for config in (s.user, s.judge): config.require_price(config.named()[0])
+
     def load(self, s: Settings, **given: Any) -> GymWork:
-        "Make tasks; a user and a judge may be given"
-        return load_gyms(s, given.get("user"), given.get("judge"))
+        "Make tasks, and who plays the user; a user and a judge may be given"
+        return load_gyms(s, **given)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -285,6 +297,7 @@ class GymRecipe(Recipe):
         tasks = s.gyms.tasks * len(s.gyms.train)
         return [f"{'gyms':<19} {step_plan(s, math.ceil(max_steps(s, tasks) / updates(s)))}", f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
                 f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else ""),
+                f"user                {s.user.model}; judge {s.judge.model}",
                 f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens"]
 
     def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES)

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.adapters import gym_from_gymnasium, gym_from_verifiers, gymnasium_env, register_gymnasium, trl_environment, trl_rows
+from humanlm.serving.adapters import gym_from_gymnasium, gym_from_verifiers, gymnasium_env, register_gymnasium, trl_environment, trl_rows
 from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserFailed, gym_names, gym_problems, play_through
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_text_environment_is_refused():
 
 
 def test_without_gymnasium_the_module_works_and_says_what_to_install():
-    code = "import sys; sys.modules['gymnasium'] = None\nfrom humanlm.gyms.adapters import *\nassert 'torch' not in sys.modules\ntrl_environment('function', [])\ngymnasium_env('function')"
+    code = "import sys; sys.modules['gymnasium'] = None\nfrom humanlm.serving.adapters import *\nassert 'torch' not in sys.modules\ntrl_environment('function', [])\ngymnasium_env('function')"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.returncode and "pip install 'humanlm[gyms]'" in out.stderr.splitlines()[-1]
 
