@@ -2654,6 +2654,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.UserFailed': ('gyms/protocol.html#userfailed', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol.UserRole': ('gyms/protocol.html#userrole', 'humanlm/gyms/protocol.py'),
+                                       'humanlm.gyms.protocol._broken': ('gyms/protocol.html#_broken', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol._copied': ('gyms/protocol.html#_copied', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol._installed': ('gyms/protocol.html#_installed', 'humanlm/gyms/protocol.py'),
                                        'humanlm.gyms.protocol._object_call': ( 'gyms/protocol.html#_object_call',

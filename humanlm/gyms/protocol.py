@@ -180,8 +180,7 @@ class Environment:
         self.stop, self.best, self._rng = "", 0.0, None
         self.start()
 
-    def start(self) -> None:
-        "Set up the hidden state"
+    def start(self) -> None: "Set up the hidden state"
 
     @property
     def rng(self) -> random.Random:
@@ -191,8 +190,8 @@ class Environment:
 
     def improved(self, score: float) -> float:
         "Give what a score adds to the best one so far, and keep it"
-        gain, self.best = max(0.0, score - self.best), max(self.best, score)
-        return gain
+        before, self.best = self.best, max(self.best, score)
+        return self.best - before
 
     async def ask(self, role: str, **payload) -> dict:
         "Let the user, or the judge, do what a role says"
@@ -205,11 +204,7 @@ class Environment:
         call, number = call if isinstance(call, ToolCall) else read_call(call), len(self.turns) + 1
         handler = self.handlers.get(call.kind)
         try: told = await handler(self, call.content) if handler else Feedback(call_help(self, call), fault=call.fault or "format")
-        except (UserFailed, LLMError) as e:
-            if isinstance(e, LLMError) and e.stops: raise
-            self.stop, told = "user_error", Feedback(f"The user does not answer: {shorten(e, 300)}", float("nan"), fault="user")
-        except ConfigError: raise
-        except Exception as e: self.stop, told = "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", float("nan"), fault="gym")
+        except Exception as e: self.stop, told = _broken(e)
         self.turns.append(turn := GymTurn(call.kind, call.content, told.text, self.config.pay(told.reward, number), told.parts, told.fault))
         if not self.stop: self.stop = "finish" if call.kind == FINISH else "done" if told.done else "turn_limit" if number >= self.config.max_turns else ""
         return turn
@@ -233,10 +228,17 @@ class Environment:
         "Go back to a copy"
         vars(self).update(copy.deepcopy(dict(state)))
 
+# %% ../../nbs/gyms/01_protocol.ipynb #call_help
+def _broken(e):
+    "Say why an episode ends without a score; what would end every other one too is raised again"
+    if isinstance(e, ConfigError) or isinstance(e, LLMError) and e.stops: raise e
+    if isinstance(e, (UserFailed, LLMError)): return "user_error", Feedback(f"The user does not answer: {shorten(e, 300)}", math.nan, fault="user")
+    return "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym")
+
 
 _FIXED = ("task", "config", "user", "judge", "seed")
 
-# %% ../../nbs/gyms/01_protocol.ipynb #call_help
+
 def call_help(env: Environment, call: ToolCall) -> str:
     "Say how calls must be written in a gym"
     what = "There is no call in your message." if not call.kind else f"There is no {shorten(call.kind, 40)!r} here."
