@@ -1,6 +1,7 @@
 "Gyms are trained on, evaluated and gone on with as one run."
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,9 @@ from humanlm.gyms.protocol import Feedback, ToolCall, UserFailed, find_gym, gym_
 from humanlm.gyms.recipe import GymMonitor
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
+from humanlm.training.run import read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TINY = {"gyms.train": "[template]", "gyms.held_out": "[persuade]", "gyms.tasks": 6, "gyms.test_n": 3, "gyms.max_turns": 3, "gyms.turn_tokens": 12, "gyms.max_tokens": 90, "gyms.system": "false",
         "sft.lesson_steps": 3, "sft.batch": 4, "rollout.num_prompts": 2, "rollout.group_size": 2, "trainer.max_steps": 2, "trainer.save_steps": 1,
@@ -77,6 +81,16 @@ def test_a_gym_that_fails_is_told_from_a_policy_that_does():
     play.handlers = {"action": lambda env, content: 1 / 0}
     turn = run_sync(play.step("[action] x"))
     assert play.stop == "env_error" and math.isnan(play.score) and "ZeroDivisionError" in turn.feedback
+
+
+def test_the_published_settings_make_a_plan(monkeypatch):
+    monkeypatch.setenv("MULTITURN_MODEL_NAME", "Qwen/Qwen3-32B")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
+    recipe, s = read_settings(["--config", str(ROOT / "configs" / "gyms" / "userrl.yaml")])
+    recipe.check(s)
+    assert s.user.named() == ("vllm/Qwen/Qwen3-32B", "http://localhost:8000/v1")
+    plan = "\n".join(recipe.plan(s))
+    assert "1024 completions a step" in plan and "8 updates a step" in plan and "equalized by r2g, gamma 0.8" in plan
 
 
 @pytest.mark.parametrize("name", gym_names())

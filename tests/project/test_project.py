@@ -1,6 +1,7 @@
 """The frame of the project: settings agree, export is in sync, notebooks are clean and short, imports point down."""
 import ast, configparser, json, os, re, shutil, subprocess, sys, tomllib, venv, zipfile
 from functools import cache
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -305,3 +306,8 @@ def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path)
     for folder in (tmp_path, clone, place):
         out = subprocess.run([next(place.glob("*/python")), "-c", code], cwd=folder, env=env, capture_output=True, text=True)
         assert out.stdout.split() == [humanlm.__version__, str(clone / "humanlm/__init__.py")], out.stderr
+
+
+def test_test_files_have_names_of_their_own():
+    seen = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, n in seen.items() if n > 1] == [], "pytest imports test files by their names: give each its own"
