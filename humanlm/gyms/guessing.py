@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['telepathy', 'turtle', 'PAY_BY_IMPORTANCE', 'intention', 'content_stems', 'read_choice', 'said_before',
-           'TelepathyTask', 'TelepathyConfig', 'TelepathyEnvironment', 'telepathy_tasks', 'Criterion', 'TurtleTask',
-           'read_marks', 'TurtleConfig', 'TurtleEnvironment', 'turtle_tasks', 'AnswerQuality', 'answer_quality',
-           'turtlebench_cases', 'own_cases', 'covered_pay', 'MissingDetail', 'IntentionTask', 'IntentionConfig',
-           'IntentionEnvironment', 'intention_tasks']
+           'TelepathyTask', 'TelepathyConfig', 'TelepathyEnvironment', 'telepathy_tasks', 'StoryCriterion',
+           'TurtleTask', 'read_marks', 'TurtleConfig', 'TurtleEnvironment', 'turtle_tasks', 'AnswerQuality',
+           'answer_quality', 'turtlebench_cases', 'own_cases', 'covered_pay', 'MissingDetail', 'IntentionTask',
+           'IntentionConfig', 'IntentionEnvironment', 'intention_tasks']
 
 # %% ../../nbs/gyms/04_guessing.ipynb #imports
 import math
@@ -216,7 +216,7 @@ _TELLING = content_stems("story reveals includes explains shows mentions describ
 _TOLD_WORDS, _TOLD_SMALL = 15, 0.2  # words that an answer needs, and the share of small words in what people write
 
 
-class Criterion(NamedTuple):
+class StoryCriterion(NamedTuple):
     "A part of a hidden story"
     statement: str
     weight: float
@@ -240,7 +240,7 @@ class TurtleTask(GymTask):
     title: str
     surface: str
     bottom: str
-    criteria: tuple[Criterion, ...]
+    criteria: tuple[StoryCriterion, ...]
 
     @property
     def opening(self) -> str: return f"{self.title}\n{self.surface}\nWhat lies behind this story?"
@@ -268,7 +268,7 @@ class TurtleTask(GymTask):
         flat = _story(str(flat.get("title"))) if "evaluation" not in flat and "reward_model" in row else flat
         title, surface, bottom = (_written(flat, name) for name in ("new_title", "new_surface", "new_bottom"))
         parts = flat.get("evaluation")
-        try: criteria = tuple(Criterion(_written(part, "statement"), float(part["score"])) for part in parts)
+        try: criteria = tuple(StoryCriterion(_written(part, "statement"), float(part["score"])) for part in parts)
         except (TypeError, KeyError, ValueError, AttributeError): criteria = ()
         if not criteria or not all(0 < part.weight <= 1 for part in criteria) or abs(sum(part.weight for part in criteria) - 1) > 1e-3:
             raise DataError(f"Row {shorten(title)}: evaluation is {shorten(repr(parts))}. Give statements with scores that sum to 1.")
@@ -359,7 +359,7 @@ def turtle_tasks(count: int, seed: int) -> list[TurtleTask]:
         title, surface, bottom = (text.format(**slots) for text in plot)
         weights = rng.sample((0.5, 0.3, 0.2), 3)
         never = (tuple(sorted(content_stems(" ".join(_SLOTS[slot])) - content_stems(slots[slot]))) for slot in _HIDDEN)
-        criteria = tuple(Criterion(text.format(**slots), *rest) for text, *rest in zip(_HIDDEN.values(), weights, never))
+        criteria = tuple(StoryCriterion(text.format(**slots), *rest) for text, *rest in zip(_HIDDEN.values(), weights, never))
         made.setdefault((surface, bottom), (title, surface, bottom, criteria))
     return [TurtleTask(f"turtle-{seed}-{n}", *rest) for n, rest in enumerate(made.values())]
 

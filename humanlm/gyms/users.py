@@ -6,7 +6,7 @@
 __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'MISTAKES', 'STOP_MARK', 'is_history', 'shown', 'role_question',
            'text_field', 'simulator_question', 'UserAnswer', 'note_answer', 'check_said', 'ModelUser', 'GymUserConfig',
            'GymJudgeConfig', 'user_bill', 'UserMistake', 'UserFacts', 'stated_facts', 'new_facts', 'words_in', 'tells',
-           'alike', 'parts', 'Moment', 'rule_mistakes', 'Probe', 'user_probes', 'tag_measures', 'known_facts',
+           'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe', 'user_probes', 'tag_measures', 'known_facts',
            'episode_dialogue', 'untrue_answers', 'UserReviewer', 'split_scores']
 
 # %% ../../nbs/gyms/02_users.ipynb #imports
@@ -402,17 +402,17 @@ def rule_mistakes(
     return list(found.values())
 
 # %% ../../nbs/gyms/02_users.ipynb #user_probes
-class Probe(NamedTuple):
+class UserProbe(NamedTuple):
     "A dialogue whose last turn is a user's, with what is wrong with that turn"
     messages: tuple[dict, ...]
     facts: UserFacts
     tags: frozenset[str]
 
 
-def user_probes() -> list[Probe]:
+def user_probes() -> list[UserProbe]:
     "Read the scripted turns with known tags"
     rows = map(json.loads, (files("humanlm") / "fixtures" / "user_mistakes.jsonl").read_text("utf-8").splitlines())
-    return [Probe(tuple(row["messages"]), UserFacts(row["task"], tuple(row["secrets"]), tuple(row["answers"]), row["reached"]), frozenset(row["tags"])) for row in rows]
+    return [UserProbe(tuple(row["messages"]), UserFacts(row["task"], tuple(row["secrets"]), tuple(row["answers"]), row["reached"]), frozenset(row["tags"])) for row in rows]
 
 
 def tag_measures(

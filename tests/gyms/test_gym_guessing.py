@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.guessing import (Criterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyConfig, TelepathyTask, TurtleConfig, TurtleTask, answer_quality,
+from humanlm.gyms.guessing import (StoryCriterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyConfig, TelepathyTask, TurtleConfig, TurtleTask, answer_quality,
                                    content_stems, covered_pay, intention, own_cases, telepathy, turtle, turtlebench_cases)
 from humanlm.gyms.protocol import Environment, ToolCall, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser
@@ -20,7 +20,7 @@ GYMS = {"telepathy": telepathy, "turtle": turtle, "intention": intention}
 
 ABACUS = TelepathyTask("e", "Abacus", "Abacus - a counting frame with beads", "I am thinking of a tool.", "tool")
 STORY = TurtleTask("s", "The lamp", "A keeper leaves the lamp dark and smiles.", "The sea was mined. Ships were warned by the dark lamp.",
-                   tuple(Criterion(f"Part {n}.", weight) for n, weight in enumerate((0.5, 0.2, 0.2, 0.1))))
+                   tuple(StoryCriterion(f"Part {n}.", weight) for n, weight in enumerate((0.5, 0.2, 0.2, 0.1))))
 ROOM = IntentionTask("i", "Help me to repaint a room.", "Home", (
     MissingDetail("Extent", 3, "How large is it?", ("small", "vast")), MissingDetail("Finish", 2, "Matte or glossy?", ("matte", "satin")),
     MissingDetail("Ladder", 1, "Have you got a ladder?", ("borrowed", "none")), MissingDetail("Pets", 1, "Which pets live there?", ("cat", "parrot"))))
@@ -340,5 +340,5 @@ def test_rows_of_training_whose_other_half_is_absent_are_refused(monkeypatch, tm
         with pytest.raises(DataError, match="Set HUMANLM_DATA"): GYMS[name].read({"reward_model": kept})
     (tmp_path / "userrl").mkdir()
     (tmp_path / "userrl/gym_turtle.jsonl").write_text(json.dumps(TURTLE) + "\n", "utf-8")
-    assert turtle.read({"reward_model": {"title": "T", "surface": "S.", "bottom": "B."}}).criteria == (Criterion("One.", 0.6), Criterion("Two.", 0.4))
+    assert turtle.read({"reward_model": {"title": "T", "surface": "S.", "bottom": "B."}}).criteria == (StoryCriterion("One.", 0.6), StoryCriterion("Two.", 0.4))
     with pytest.raises(DataError, match="is not in"): turtle.read({"reward_model": {"title": "Else"}})
