@@ -8,17 +8,21 @@ __all__ = ['PARTS', 'NAMES', 'recipe', 'GymsConfig', 'GymLessons', 'GymRollout',
            'train_cold_start', 'model_episodes', 'reference_episodes', 'GymRecipe', 'GymStudy']
 
 # %% ../../nbs/gyms/51_recipe.ipynb #exported-imports
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, fingerprint, near_miss, require, run_sync, to_json, write_jsonl
+from ..core.basics import DataError, atomic_write, fingerprint, near_miss, require, run_sync, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
+from ..data.trajectory import Trajectory
 from ..evaluation.measured import Measured
 from ..evaluation.report import Names, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
@@ -28,7 +32,7 @@ from ..models.client import Ledger
 from ..training.methods import AssistantModel, CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, multi_turn, turn_advantage
 from ..training.recipe import Recipe, Stage, Work
 from ..training.experiment import Study
-from ..training.rollout import Batch, Method, ModelPolicy, RolloutConfig, RolloutError, sft_row
+from ..training.rollout import Method, ModelPolicy, RolloutConfig, RolloutError, sft_row
 from ..training.run import learn, lessons, max_steps, step_plan, updates
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
@@ -98,7 +102,7 @@ def load_gyms(s: Settings, user: Any = None, judge: Any = None) -> GymWork:
     "Find gyms, make their tasks, reach user and judge"
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
     user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    gyms = {name: find_gym(name) for name in [*s.gyms.train, *s.gyms.held_out]}
+    gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}  # in one order, whichever are trained on
     counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
     tasks = {part: {name: gym.tasks(counts[part], seed) for name, gym in gyms.items() if part != "train" or name in s.gyms.train} for part, seed in PARTS.items()}
     for name in s.gyms.train:
@@ -132,18 +136,21 @@ class GymUsers:
     def __init__(self, work: GymWork, s: Settings):
         self.work, self.s = work, s
         self.tasks = {f"{name}/{task.id}": (work.gyms[name], task) for part in work.tasks.values() for name, tasks in part.items() for task in tasks}
-        self.live: dict[Any, Environment] = {}  # number of a dialogue, where its row has one, or the dialogue itself
+        self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
+        self.live: dict[int, Environment] = {}  # number of a dialogue, where its row has one → its environment
 
     async def __call__(self, talk: TokenDialogue) -> Heard:
         "Answer the last turn of the policy"
-        row, key = talk.row, talk.row.get("episode", id(talk))
-        if key not in self.live:
-            gym, task = self.tasks[row["row_id"]]
-            self.live[key] = gym.play(task, gym_config(gym, self.s), self.work.user, self.work.judge, row.get("seed", 0))
-        env = self.live[key]
+        env = self.playing.get(talk) or self.begin(talk)
         turn = await env.step(talk.said[-1])
-        if env.stop and "episode" not in row: del self.live[key]
         return Heard([{"role": "user", "name": "", "content": turn.feedback}], turn.reward, env.stop, turn.feedback if env.stop in BROKEN else "")
+
+    def begin(self, talk: TokenDialogue) -> Environment:
+        "Give a dialogue its environment"
+        gym, task = self.tasks[talk.row["row_id"]]
+        env = self.playing[talk] = gym.play(task, gym_config(gym, self.s), self.work.user, self.work.judge, talk.row.get("seed", 0))
+        if "episode" in talk.row: self.live[talk.row["episode"]] = env
+        return env
 
 # %% ../../nbs/gyms/51_recipe.ipynb #gym_lessons
 async def gym_lessons(
@@ -166,24 +173,60 @@ async def gym_lessons(
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymMonitor
 class GymMonitor:
-    "Counts what dialogues do, and stops a run whose policy no longer writes calls"
+    "Counts what dialogues do, step by step, and stops a run whose policy has collapsed; a `Memory` of the trainer, so that a resumed run still knows its first steps"
+    file = "gyms.json"
 
-    def __init__(self, patience: int = 10):  # steps in which nearly no message holds a call
-        self.patience, self.bad = patience, 0
+    def __init__(self, patience: int = 10):  # steps over which a collapse must last, and at the start of a run steps to compare with
+        self.patience, self.first, self.last = patience, [], []
 
-    def __call__(self, batch: Batch) -> dict[str, float]:
-        "Give numbers of one step; `RolloutError` after too many bad ones"
-        own = [[turn for turn in t.turns if turn.role == "policy"] for t in batch.trajectories]
-        invalid = known_mean([float(bool(read_call(turn.text).fault)) for turns in own for turn in turns])
-        self.bad = self.bad + 1 if invalid > 0.95 else 0
-        if self.bad >= self.patience:
-            raise RolloutError(f"For {self.bad} steps, {invalid:.0%} of the policy's messages held no call: it has collapsed, or never learned to write calls. "
-                               "Lower trainer.learning_rate, give a cold start (sft.lesson_steps), or raise gyms.turn_tokens.")
-        stops = Counter(t.parse_status for t in batch.trajectories)
-        return {"dialogue/turns": known_mean([len(turns) for turns in own]), "dialogue/tokens": known_mean([sum(t.mask) for t in batch.trajectories]), "dialogue/invalid": invalid,
-                **{f"stop/{name}": n / len(own) for name, n in stops.items()}}
+    def note(self, trajectories: Sequence[Trajectory]) -> list[dict]:
+        "Count what happened in the dialogues of one process"
+        return [_counts(t) for t in trajectories]
+
+    def learn(self, notes: Sequence[Mapping]) -> dict[str, float]:
+        "Take in the dialogues of a step; numbers to log. `RolloutError` where the policy has collapsed"
+        sums = {name: sum(note[name] for note in notes) for name in ("turns", "tokens", "invalid", "surprise")}
+        turns, tokens, paid = max(sums["turns"], 1), max(sums["tokens"], 1), known_mean([note["paid"] for note in notes])
+        step = {"invalid": sums["invalid"] / turns, "length": sums["tokens"] / turns, "entropy": sums["surprise"] / tokens, "paid": paid}
+        self.first, self.last = [*self.first, step][:self.patience], [*self.last, step][-self.patience:]
+        if len(self.last) == self.patience and (fault := _collapse(*({name: known_mean([s[name] for s in steps]) for name in step} for steps in (self.first, self.last)))):
+            raise RolloutError(f"Over {self.patience} steps, {fault}")
+        stops = Counter(note["stop"] for note in notes)
+        return {"dialogue/turns": sums["turns"] / len(notes), "dialogue/tokens": sums["tokens"] / len(notes), **{f"dialogue/{name}": step[name] for name in ("invalid", "length", "entropy")},
+                **{f"stop/{name}": n / len(notes) for name, n in stops.items()}}
+
+    def save(self, path: str | Path) -> Path:
+        "Write what is remembered"
+        return atomic_write(path, to_json({"first": self.first, "last": self.last}))
+
+    def load(self, path: str | Path) -> None:
+        "Read it"
+        kept = json.loads(Path(path).read_text("utf-8"))
+        self.first, self.last = ([{name: math.nan if x is None else x for name, x in step.items()} for step in kept[part]] for part in ("first", "last"))
 
 
+def _counts(t):
+    own = [turn.text for turn in t.turns if turn.role == "policy"]
+    surprise = math.nan if t.logps is None else -math.fsum(x for x, trained in zip(t.logps, t.mask) if trained)
+    return {"turns": len(own), "tokens": sum(t.mask), "invalid": sum(bool(read_call(text).fault) for text in own), "surprise": surprise,
+            "paid": t.rewards.get("turns", math.nan), "stop": t.parse_status}
+
+
+def _collapse(first, last):
+    "Say what has collapsed since the first steps, if anything has"
+    advice = "Lower trainer.learning_rate, or hold the policy near its start with trainer.beta"
+    if last["invalid"] > 0.95:
+        return (f"{last['invalid']:.0%} of the policy's messages held no call: it has collapsed, or never learned to write calls. {advice}, "
+                "give a cold start (sft.lesson_steps), or raise gyms.turn_tokens.")
+    if not last["paid"] <= first["paid"]: return ""
+    if last["length"] < 0.2 * first["length"]:
+        return f"messages had {last['length']:.1f} tokens, where they had {first['length']:.1f} at first, and dialogues earned no more: the policy has collapsed. {advice}."
+    if last["entropy"] < 0.05 * first["entropy"]:
+        return (f"the entropy of the policy was {last['entropy']:.4f} per token, where it was {first['entropy']:.4f} at first, and dialogues earned no more: it says the same whatever happens. "
+                f"{advice}, or raise rollout.temperature.")
+    return ""
+
+# %% ../../nbs/gyms/51_recipe.ipynb #weighted_order
 def weighted_order(s: Settings) -> Callable[[Sequence[dict], int], list[dict]]:
     "Order prompts so that each gym has its share"
     rng = random.Random(f"gyms{s.run.seed}")
@@ -202,7 +245,7 @@ def weighted_order(s: Settings) -> Callable[[Sequence[dict], int], list[dict]]:
 def train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Let the policy play in groups, and share what was earned among its turns"
     s = run.settings
-    method = Method(multi_turn(GymUsers(run.work, s), s.gyms.max_turns), turn_advantage(s.credit), TurnReward(s.credit.score), metrics=GymMonitor())
+    method = Method(multi_turn(GymUsers(run.work, s), s.gyms.max_turns), turn_advantage(s.credit), TurnReward(s.credit.score), memory=GymMonitor())
     learn(run, stage, model, tokenizer, method, [gym_row(run.work.gyms[name], task, s) for name, tasks in run.work.tasks["train"].items() for task in tasks], weighted_order(s))
 
 
@@ -282,11 +325,12 @@ class GymRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        tasks = s.gyms.tasks * len(s.gyms.train)
+        tasks, taken = s.gyms.tasks * len(s.gyms.train), [name for name in s.gyms.train if find_gym(name).held_out]
+        note = [f"note                {', '.join(taken)}: never trained on in the published split; results there compare with no published number"] if taken else []
         return [f"{'gyms':<19} {step_plan(s, math.ceil(max_steps(s, tasks) / updates(s)))}", f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
                 f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else ""),
                 f"user                {s.user.model}; judge {s.judge.model}",
-                f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens"]
+                f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens", *note]
 
     def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES)
 

@@ -1,14 +1,19 @@
 "Gyms are trained on, evaluated and gone on with as one run."
+import gc
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import run_sync
+from humanlm.core.basics import ConfigError, run_sync
+from humanlm.data.trajectory import Trajectory, Turn
 from humanlm.gyms.evaluation import episode_values, load_episodes, play_tasks
 from humanlm.gyms.protocol import Feedback, ToolCall, UserFailed, find_gym, gym_names, gym_problems
-from humanlm.gyms.recipe import GymMonitor
+from humanlm.gyms.recipe import GymMonitor, GymUsers, load_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
 from humanlm.training.run import read_settings
@@ -53,13 +58,78 @@ def test_a_finished_run_is_not_trained_again(trained, capsys):
     assert (trained / "metrics.jsonl").read_text() == before
 
 
+def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0):
+    "A dialogue of one message, its tokens and how unlikely each of them was"
+    turns = (Turn("policy", text, (0, tokens)), Turn("user", "I see.", (tokens, tokens + 2)))
+    return Trajectory("a", "a", 0, 0, "response", turns, [1], [2] * (tokens + 2), [True] * tokens + [False] * 2, [-surprise] * tokens + [0.0] * 2, parse_status="turn_limit", rewards={"turns": paid})
+
+
+def steps(monitor, *batches): return [monitor.learn(monitor.note(batch)) for batch in batches]
+
+
 def test_a_policy_that_never_writes_a_call_stops_the_run():
-    from humanlm.data.trajectory import Trajectory, Turn
-    from humanlm.training.rollout import Batch
-    silent = Trajectory("a", "a", 0, 0, "response", (Turn("policy", "well", (0, 1)),), [1], [2], [True], parse_status="turn_limit")
-    monitor, batch = GymMonitor(patience=3), Batch(None, None, None, [silent])
-    assert [monitor(batch)["dialogue/invalid"] for _ in range(2)] == [1, 1]
-    with pytest.raises(RolloutError, match="held no call"): monitor(batch)
+    monitor, silent = GymMonitor(patience=3), [dialogue("well")]
+    assert [step["dialogue/invalid"] for step in steps(monitor, silent, silent)] == [1, 1]
+    with pytest.raises(RolloutError, match="held no call"): steps(monitor, silent)
+
+
+@pytest.mark.parametrize("collapsed, said", [({"tokens": 1}, "messages had 1.0 tokens, where they had 10.0"), ({"surprise": 0.01}, "entropy of the policy was 0.0100 per token, where it was 0.5000")])
+def test_a_policy_that_shrinks_or_repeats_itself_and_earns_no_more_stops_the_run(tmp_path, collapsed, said):
+    monitor = GymMonitor(patience=3)
+    found = steps(monitor, *[[dialogue(paid=0.2), dialogue(paid=0.4)]] * 4)[0]
+    assert (found["dialogue/length"], found["dialogue/entropy"], found["stop/turn_limit"]) == (10, pytest.approx(0.5), 1)
+    steps(monitor, *[[dialogue(paid=0.1, **collapsed)]] * 2)
+    again = GymMonitor(patience=3)  # a resumed run
+    again.load(monitor.save(tmp_path / monitor.file))
+    for each in (monitor, again):
+        with pytest.raises(RolloutError, match=said): steps(each, [dialogue(paid=0.1, **collapsed)])
+
+
+def test_a_policy_that_is_brief_and_sure_since_it_earns_more_goes_on():
+    monitor = GymMonitor(patience=3)
+    steps(monitor, *[[dialogue(paid=0.2)]] * 3, *[[dialogue(tokens=1, surprise=0.001, paid=0.9)]] * 9)
+    with pytest.raises(RolloutError, match="earned no more"): steps(monitor, *[[dialogue(tokens=1, surprise=0.001, paid=0.0)]] * 3)
+
+
+def test_a_policy_without_log_probabilities_or_pay_is_not_stopped_for_them():
+    monitor = GymMonitor(patience=2)
+    found = steps(monitor, *[[replace(dialogue(tokens=n, paid=math.nan), logps=None)] for n in (10, 10, 1, 1, 1)])
+    assert math.isnan(found[-1]["dialogue/entropy"]) and found[-1]["dialogue/length"] == 1
+
+
+def test_an_environment_ends_with_its_dialogue():
+    "One that was cut off must not go on in another dialogue"
+    _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template]", "--gyms.tasks", "2", "--gyms.test_n", "1"])
+    users = GymUsers(load_gyms(s), s)
+
+    class Talk:
+        said = ["[action] hello"]
+        def __init__(self, row): self.row = {"row_id": row}
+    first, other = (Talk(name) for name in list(users.tasks)[:2])
+    run_sync(users(first)), run_sync(users(first)), run_sync(users(other))
+    assert [len(users.playing[talk].turns) for talk in (first, other)] == [2, 1]
+    del first, other
+    gc.collect()
+    assert len(users.playing) == 0 and not users.live
+
+
+@pytest.mark.parametrize("wrong, said", [({"score": "su"}, "Did you mean 'sum'"), ({"credit": "equalised"}, "Did you mean 'equalized'"), ({"gamma": 1.5}, "between 0 and 1"), ({"compat": "verl"}, "userrl")])
+def test_a_wrong_credit_is_refused_when_settings_are_read(wrong, said):
+    words = ["--run.recipe", "gyms", *(word for name, value in wrong.items() for word in (f"--credit.{name}", str(value)))]
+    with pytest.raises(ConfigError, match=said): read_settings(words)
+
+
+def test_names_of_credits_are_known_without_torch():
+    code = "import sys; from humanlm.training.methods import CREDITS, CreditConfig; assert CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_published_split_is_kept_and_leaving_it_is_said():
+    assert {name for name in gym_names() if find_gym(name).held_out} == {"intention", "telepathy", "search"}
+    recipe, published = read_settings(["--config", str(ROOT / "configs" / "gyms" / "userrl.yaml")])
+    assert {*published.gyms.held_out} == {"intention", "telepathy", "search"} and "never trained on" not in "\n".join(recipe.plan(published))
+    taken = published.changed(gyms={"train": ["travel", "telepathy"], "held_out": ["intention"], "weights": {}})
+    assert "telepathy: never trained on in the published split" in recipe.plan(taken)[-1]
 
 
 def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.training.advantages import CREDITS, SCORES, trajectory_scores, turn_advantages, turn_credits
+from humanlm.training.advantages import _CREDITS, _SCORES, trajectory_scores, turn_advantages, turn_credits
+from humanlm.training.methods import CREDITS, SCORES
 
 REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [.5, 0, .5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
 TABLE = {  # credit, score → the advantage of each turn of four dialogues
@@ -36,6 +37,10 @@ def by_turn(rewards, tokens, other=0, groups=None, **options):
     turns = [[found[i, s:s + n] for n, s in zip(row, begin)] for i, (row, begin) in enumerate(zip(tokens, starts))]
     assert all((turn == turn[0]).all() for row in turns for turn in row)
     return [[turn[0].item() for turn in row] for row in turns]
+
+
+def test_settings_know_the_names_that_the_numbers_have():
+    assert (CREDITS, SCORES) == (_CREDITS, _SCORES)
 
 
 # ---- the published numbers
