@@ -135,7 +135,7 @@ class GymUsers:
 
     def __init__(self, work: GymWork, s: Settings):
         self.work, self.s = work, s
-        self.tasks = {f"{name}/{task.id}": (work.gyms[name], task) for part in work.tasks.values() for name, tasks in part.items() for task in tasks}
+        self.tasks = {f"{work.gyms[name].name}/{task.id}": (work.gyms[name], task) for part in work.tasks.values() for name, tasks in part.items() for task in tasks}
         self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
         self.live: dict[int, Environment] = {}  # number of a dialogue, where its row has one → its environment
 
@@ -234,7 +234,7 @@ def weighted_order(s: Settings) -> Callable[[Sequence[dict], int], list[dict]]:
     def passes(own): return chain.from_iterable(rng.sample(own, len(own)) for _ in count())
 
     def order(rows: Sequence[dict], steps: int) -> list[dict]:
-        by_gym = {name: [row for row in rows if row["context_id"] == name] for name in s.gyms.train}
+        by_gym = {name: [row for row in rows if row["context_id"] == find_gym(name).name] for name in s.gyms.train}
         drawn = rng.choices(list(by_gym), [s.gyms.weights.get(name, 1.0) for name in by_gym], k=steps * s.rollout.num_prompts)
         following = {name: passes(own) for name, own in by_gym.items()}
         return [next(following[name]) for name in drawn]
