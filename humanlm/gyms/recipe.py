@@ -14,7 +14,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def load_gyms(s: Settings, user: Any = None, judge: Any = None) -> GymWork:
     "Find gyms, make their tasks, reach user and judge"
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
     user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}  # in one order, whichever are trained on
+    gyms = {name: replace(find_gym(name), name=name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}  # in one order, whichever are trained on; known as settings say, module:name too
     counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
     tasks = {part: {name: gym.tasks(counts[part], seed) for name, gym in gyms.items() if part != "train" or name in s.gyms.train} for part, seed in PARTS.items()}
     for name in s.gyms.train:

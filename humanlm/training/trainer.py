@@ -151,8 +151,7 @@ class MethodTrainer(GRPOTrainer):
                 model=model, processing_class=tokenizer, args=args, train_dataset=numbers, eval_dataset=numbers,
                 callbacks=list(callbacks), reward_funcs=[named(name) for name in parts], rollout_func=lambda _, trainer: trainer.roll_out())
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
-        if self.accelerator.num_processes > 1:
-            set_seed(args.seed)  # TRL's differ from process to process, which `joint_draws` makes needless
+        if self.accelerator.num_processes > 1: set_seed(args.seed)  # TRL's differ from process to process, which `joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):

@@ -5,15 +5,18 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+
+import warm
 
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.evaluation import episode_values, load_episodes, play_tasks
-from humanlm.gyms.protocol import Feedback, ToolCall, UserFailed, find_gym, gym_names, gym_problems
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserFailed, find_gym, gym_names, gym_problems
 from humanlm.gyms.recipe import Curriculum, GymMonitor, GymUsers, load_gyms, train_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
@@ -182,17 +185,67 @@ def begin(folder, *more):
     run = make_run(recipe, s, folder / "short")
     make_base(run)
     train_gyms(run, "gyms", *run.load("base", trains=True))
-    return sorted(load_trajectories(folder / "short" / "trajectories" / "gyms"), key=lambda t: (t.step, t.group, t.id))
+    return said(folder)
+
+
+def said(folder): return sorted(load_trajectories(folder / "short" / "trajectories" / "gyms"), key=lambda t: (t.step, t.group, t.id))
+
+
+class LuckyEnvironment(Environment):
+    "Pays by the letters of whatever is said, so that a policy that knows nothing earns something"
+    async def on_any(self, content): return Feedback("so be it", float(crc32(content.encode()) % 2))
+
+
+LuckyEnvironment.handlers = dict.fromkeys(("", *LuckyEnvironment.handlers), LuckyEnvironment.on_any)
+
+
+@dataclass(frozen=True)
+class LuckyTask(GymTask):
+    @property
+    def opening(self): return f"say something about {self.id}"
+
+
+lucky = Gym("lucky", LuckyEnvironment, lambda n, seed: [LuckyTask(f"{seed}-{i}") for i in range(n)], lambda env: ToolCall("answer", "this"), best=lambda task: 2.0, about="Luck pays.")
+LUCKY = ["--gyms.train", "[test_gym_recipe:lucky]", "--gyms.turn_tokens", "6", "--gyms.max_turns", "2", "--gyms.tasks", "12", "--rollout.group_size", "4"]
 
 
 def test_a_resumed_run_asks_by_success_what_a_whole_one_does(tmp_path):
-    by_success = ["--gyms.curriculum", "success", "--gyms.turn_tokens", "6"]
+    by_success = [*LUCKY, "--gyms.curriculum", "success"]
     whole = begin(tmp_path / "whole", *by_success, "--trainer.max_steps", "4")
     begin(tmp_path / "again", *by_success, "--trainer.max_steps", "2")
     again = begin(tmp_path / "again", *by_success, "--trainer.max_steps", "4")
-    assert len(whole) == 16 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
+    assert len(whole) == 32 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
     kept = json.loads((tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-4" / "gyms.json").read_text())
-    assert {*kept["rates"]} == {t.row_id for t in whole} and len(kept["first"]) == 4
+    assert {*kept["rates"]} == {t.row_id for t in whole} and len({*kept["rates"].values()}) > 2 and len(kept["first"]) == 4
+    rows = [{"row_id": f"test_gym_recipe:lucky/1-{i}", "context_id": "test_gym_recipe:lucky"} for i in range(12)]
+    _, s = read_settings(["--run.recipe", "gyms", *LUCKY, "--rollout.num_prompts", "2"])
+    forgetful = Curriculum(rows, 4, s, GymMonitor())
+    assert [row["row_id"] for row in forgetful] != [t.row_id for t in whole[::4]], "what was earned had a say"
+
+
+TWO = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_gym_recipe import LUCKY, begin
+torch.set_num_threads(1)
+begin(Path({out!r}), *LUCKY, "--gyms.curriculum", "success", "--credit.credit", "em", "--trainer.max_steps", "2")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
+    one = begin(tmp_path / "one", *LUCKY, "--gyms.curriculum", "success", "--credit.credit", "em", "--trainer.max_steps", "2")
+    (tmp_path / "two.py").write_text(TWO.format(out=str(tmp_path / "two"), tests=str(Path(__file__).parent)))
+    for done in warm.together(2, tmp_path / "two.py"): assert done.returncode == 0, done.stderr[-3000:]
+    two = said(tmp_path / "two")
+    assert len(one) == len(two) == 16
+    for name in ("id", "group", "row_id", "completion_ids", "parse_status"): assert [getattr(t, name) for t in one] == [getattr(t, name) for t in two], name
+    assert [(t.rewards, [turn.reward for turn in t.turns if turn.role == "policy"]) for t in one] == [(t.rewards, [turn.reward for turn in t.turns if turn.role == "policy"]) for t in two]
+    assert any(any(t.advantage) for t in one)
+    for t, other in zip(one, two): assert t.advantage == pytest.approx(other.advantage, abs=1e-5)
+    kept = [(tmp_path / name / "short" / "checkpoints" / "gyms" / "checkpoint-2" / "gyms.json").read_text() for name in ("one", "two")]
+    assert json.loads(kept[0])["rates"] == json.loads(kept[1])["rates"]
 
 
 # ---- information gain
