@@ -14,7 +14,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def load_gyms(s: Settings, user: Any = None, judge: Any = None) -> GymWork:
     "Find gyms, make their tasks, reach user and judge"
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.judge.budget)}
     user, judge = user or s.user.player(ledgers["user"]), judge or s.judge.player(ledgers["judge"])
-    gyms = {name: replace(find_gym(name), name=name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}  # in one order, whichever are trained on; known as settings say, module:name too
+    gyms = {name: find_gym(name) for name in sorted([*s.gyms.train, *s.gyms.held_out])}  # in one order, whichever are trained on
     counts = {"train": s.gyms.tasks, "valid": s.gyms.test_n, "test": s.gyms.test_n}
     tasks = {part: {name: gym.tasks(counts[part], seed) for name, gym in gyms.items() if part != "train" or name in s.gyms.train} for part, seed in PARTS.items()}
     for name in s.gyms.train:
@@ -142,7 +142,7 @@ class GymUsers:
 
     def __init__(self, work: GymWork, s: Settings):
         self.work, self.s = work, s
-        self.tasks = {f"{name}/{task.id}": (work.gyms[name], task) for part in work.tasks.values() for name, tasks in part.items() for task in tasks}
+        self.tasks = {f"{work.gyms[name].name}/{task.id}": (work.gyms[name], task) for part in work.tasks.values() for name, tasks in part.items() for task in tasks}
         self.playing: Any = WeakKeyDictionary()  # dialogue → its environment, which ends with it
         self.live: dict[int, Environment] = {}  # number of a dialogue, where its row has one → its environment
 
@@ -254,7 +254,7 @@ def weighted_order(s: Settings) -> Callable[[Sequence[dict], int], list[dict]]:
     def passes(own): return chain.from_iterable(rng.sample(own, len(own)) for _ in count())
 
     def order(rows: Sequence[dict], steps: int) -> list[dict]:
-        by_gym = {name: [row for row in rows if row["context_id"] == name] for name in s.gyms.train}
+        by_gym = {name: [row for row in rows if row["context_id"] == find_gym(name).name] for name in s.gyms.train}
         drawn = rng.choices(list(by_gym), [s.gyms.weights.get(name, 1.0) for name in by_gym], k=steps * s.rollout.num_prompts)
         following = {name: passes(own) for name, own in by_gym.items()}
         return [next(following[name]) for name in drawn]
@@ -292,7 +292,8 @@ class Curriculum(Sequence):
         known = {gym: [rates[row["row_id"]] for row in self.rows if row["context_id"] == gym and row["row_id"] in rates] for gym in gyms}
         mean = {gym: known_mean(own) if own else 0.5 for gym, own in known.items()}
         each = [(row["context_id"], rates.get(row["row_id"], mean[row["context_id"]])) for row in self.rows]
-        return [self.s.gyms.weights.get(gym, 1.0) / gyms[gym] * max(_LEAST, 4 * rate * (1 - rate)) for gym, rate in each]
+        weights = {find_gym(name).name: weight for name, weight in self.s.gyms.weights.items()}
+        return [weights.get(gym, 1.0) / gyms[gym] * max(_LEAST, 4 * rate * (1 - rate)) for gym, rate in each]
 
 
 _LEAST = 0.1  # pull of a task that is always or never solved, beside one that is solved every other time

@@ -217,7 +217,7 @@ def test_a_resumed_run_asks_by_success_what_a_whole_one_does(tmp_path):
     assert len(whole) == 32 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
     kept = json.loads((tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-4" / "gyms.json").read_text())
     assert {*kept["rates"]} == {t.row_id for t in whole} and len({*kept["rates"].values()}) > 2 and len(kept["first"]) == 4
-    rows = [{"row_id": f"test_gym_recipe:lucky/1-{i}", "context_id": "test_gym_recipe:lucky"} for i in range(12)]
+    rows = [{"row_id": f"lucky/1-{i}", "context_id": "lucky"} for i in range(12)]
     _, s = read_settings(["--run.recipe", "gyms", *LUCKY, "--rollout.num_prompts", "2"])
     forgetful = Curriculum(rows, 4, s, GymMonitor())
     assert [row["row_id"] for row in forgetful] != [t.row_id for t in whole[::4]], "what was earned had a say"
