@@ -208,6 +208,7 @@ def _telepathy_expert(env):
 
 
 telepathy = Gym("telepathy", TelepathyEnvironment, telepathy_tasks, _telepathy_expert, config=TelepathyConfig, read=TelepathyTask.read, held_out=True,
+                gold=lambda task: ToolCall("answer", task.title),
                 about="The user thinks of something. You may ask what can be answered with yes or no, and you win by saying what it is.",
                 hint="Ask what halves the possibilities; answer when you are sure.", source="UserRL, TelepathyGym", licence="Apache-2.0")
 
@@ -375,12 +376,14 @@ def turtle_tasks(count: int, seed: int) -> list[TurtleTask]:
 
 
 def _turtle_expert(env):
-    task = env.task
-    if not env.turns: return ToolCall("action", task.criteria[0].statement)
+    return _turtle_gold(env.task) if env.turns else ToolCall("action", env.task.criteria[0].statement)
+
+
+def _turtle_gold(task):
     return ToolCall("answer", " ".join(["Behind it all is this.", task.bottom, *(part.statement for part in task.criteria), "And that is the whole of what was there to be told about it."]))
 
 
-turtle = Gym("turtle", TurtleEnvironment, turtle_tasks, _turtle_expert, config=TurtleConfig, read=TurtleTask.read,
+turtle = Gym("turtle", TurtleEnvironment, turtle_tasks, _turtle_expert, config=TurtleConfig, read=TurtleTask.read, gold=_turtle_gold,
              about="The user tells a strange story, behind which there is another one. You may ask what can be answered with yes or no, and you are paid for how much of the hidden story you tell.",
              hint="Find out who is behind it, what it is about, and why; you may answer again with more.", source="UserRL, TurtleGym", licence="Apache-2.0")
 

@@ -409,7 +409,13 @@ def advice_expert(env: Environment) -> ToolCall:
     return ToolCall("action" if asks else "answer", str(number))
 
 
-advice = Gym("advice", AdviceEnvironment, advice_tasks, advice_expert, config=PersonConfig,
+def _advice_gold(task):
+    posts = [world_post(task.domain, *option, task.author) for option in task.options]
+    views = [view_score(true_stance(task.person, post), "for") for post in posts]
+    return ToolCall("answer", str(1 + views.index(max(views))))
+
+
+advice = Gym("advice", AdviceEnvironment, advice_tasks, advice_expert, config=PersonConfig, gold=_advice_gold,
              about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
                    "You may ask them about a few options, then you recommend the one they would back most firmly.",
              hint="Ask about options of different pairs until a reply is firm.",
