@@ -7,7 +7,7 @@ __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'MISTAKES', 'STOP_MA
            'text_field', 'simulator_question', 'UserAnswer', 'note_answer', 'check_said', 'ModelUser', 'GymUserConfig',
            'GymJudgeConfig', 'user_bill', 'UserMistake', 'UserFacts', 'stated_facts', 'new_facts', 'words_in', 'tells',
            'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe', 'user_probes', 'tag_measures', 'known_facts',
-           'episode_dialogue', 'untrue_answers', 'UserReviewer', 'split_scores']
+           'episode_dialogue', 'untrue_answers', 'episode_mistakes', 'UserReviewer', 'split_scores']
 
 # %% ../../nbs/gyms/02_users.ipynb #imports
 import json
@@ -457,7 +457,22 @@ def untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  # 
         true, fixed = getattr(env, f"rule_{asked.role}")(**asked.payload), [name for name, form in env.roles[asked.role].schema["properties"].items() if "enum" in form]
         pairs = [(name, str(true[name]), str(asked.answer.get(name, true[name]))) for name in fixed if name in true]
         found += [UserMistake(asked.turn, "contradicts", False, f"{name} is {is_so!r}, and it says {said!r}") for name, is_so, said in pairs if is_so.casefold() != said.casefold() and "maybe" not in (is_so + said).casefold()]
+    if hasattr(env, "untrue"): found += [UserMistake(asked.turn, "contradicts", False, shorten(why, 200)) for asked in env.__dict__.get("asked", ()) if (why := env.untrue(asked.role, asked.payload, asked.answer))]
     return found
+
+
+def episode_mistakes(
+    env: Environment,
+    said: Sequence[UserMistake] | None = None,  # mistakes of its dialogue; None: those that rules find
+) -> list[UserMistake]:  # turns are calls of the episode
+    "Find what the user of an episode did wrong; nothing where rules played it"
+    if not env.__dict__.get("asked"): return []
+    facts, (messages, places) = known_facts(env), episode_dialogue(env)
+    if said is None: said = rule_mistakes(messages, facts)
+    found = {(mistake.turn, mistake.tag): mistake for mistake in untrue_answers(env, facts)}
+    for mistake in said:
+        if mistake.turn: found.setdefault((places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn]))  # the opening is the gym's
+    return sorted(found.values(), key=lambda mistake: mistake[:2])
 
 # %% ../../nbs/gyms/02_users.ipynb #UserReviewer
 _REVIEW = """A user, who may be played by a machine, talks with an assistant. What the user was told:
@@ -507,11 +522,8 @@ class UserReviewer:
 
     async def episode(self, env: Environment) -> list[UserMistake]:  # turns are calls of the episode
         "Review what the user said in an episode"
-        facts, (messages, places) = known_facts(env), episode_dialogue(env)
-        found = {(mistake.turn, mistake.tag): mistake for mistake in untrue_answers(env, facts)}
-        for mistake in await self.dialogue(messages, facts) if len(places) > 1 else ():
-            if mistake.turn: found.setdefault((places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn]))  # the opening is the gym's
-        return sorted(found.values(), key=lambda mistake: mistake[:2])
+        messages, places = episode_dialogue(env)
+        return episode_mistakes(env, await self.dialogue(messages, known_facts(env)) if len(places) > 1 else [])
 
 # %% ../../nbs/gyms/02_users.ipynb #split_scores
 def split_scores(
