@@ -25,6 +25,7 @@ from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
 from ..evaluation.measured import Measured
+from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
@@ -32,7 +33,7 @@ from .users import GymJudgeConfig, GymUserConfig
 from ..models.client import Ledger
 from ..training.methods import AssistantModel, CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, information_gains, multi_turn, turn_advantage
 from ..training.recipe import Recipe, Stage, Work
-from ..training.experiment import Study
+from ..training.experiment import Study, Trial
 from ..training.rollout import Method, ModelPolicy, RolloutConfig, RolloutError, sft_row
 from ..training.run import learn, lessons, max_steps, step_plan, updates
 
@@ -417,3 +418,8 @@ class GymStudy(Study):
         "Name the models before any reward, with all that they depend on"
         key = to_json([s.model, s.sft, s.gyms, s.run.seed])
         return dict.fromkeys(["base", "cold-start"], key) if s.sft.lesson_steps else {}
+
+    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
+        "Add what was learned in each seed"
+        pairs = dict.fromkeys((trial.arm("gyms"), trial.arm("cold-start" if trial.settings.sft.lesson_steps else "base")) for trial in trials)
+        return {"by_seed": rounded(seed_changes(found, list(pairs), "share", list(dict.fromkeys(t.seed for t in trials))))}

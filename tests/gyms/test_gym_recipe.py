@@ -192,8 +192,8 @@ def said(folder): return sorted(load_trajectories(folder / "short" / "trajectori
 
 
 class LuckyEnvironment(Environment):
-    "Pays by the letters of whatever is said, so that a policy that knows nothing earns something"
-    async def on_any(self, content): return Feedback("so be it", float(crc32(content.encode()) % 2))
+    "Pays by the letters of whatever is said, so that a policy that knows nothing earns something, and always in the first three tasks"
+    async def on_any(self, content): return Feedback("so be it", float(crc32(content.encode()) % 2 or self.task.id[-2:] in ("-0", "-1", "-2")))
 
 
 LuckyEnvironment.handlers = dict.fromkeys(("", *LuckyEnvironment.handlers), LuckyEnvironment.on_any)
@@ -210,18 +210,18 @@ LUCKY = ["--gyms.train", "[test_gym_recipe:lucky]", "--gyms.turn_tokens", "6", "
 
 
 def test_a_resumed_run_asks_by_success_what_a_whole_one_does(tmp_path):
-    by_success = [*LUCKY, "--gyms.curriculum", "success"]
-    whole = begin(tmp_path / "whole", *by_success, "--trainer.max_steps", "4")
-    begin(tmp_path / "again", *by_success, "--trainer.max_steps", "2")
-    again = begin(tmp_path / "again", *by_success, "--trainer.max_steps", "4")
-    assert len(whole) == 32 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
-    kept = json.loads((tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-4" / "gyms.json").read_text())
-    assert {*kept["rates"]} == {t.row_id for t in whole} and len({*kept["rates"].values()}) > 2 and len(kept["first"]) == 4
-    rows = [{"row_id": f"lucky/{PARTS['train']}-{i}", "context_id": "lucky"} for i in range(12)]
+    by_success = [*LUCKY, "--gyms.curriculum", "success", "--gyms.tasks", "6"]
+    whole = begin(tmp_path / "whole", *by_success, "--trainer.max_steps", "6")
+    begin(tmp_path / "again", *by_success, "--trainer.max_steps", "3")
+    again = begin(tmp_path / "again", *by_success, "--trainer.max_steps", "6")
+    assert len(whole) == 48 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
+    kept = json.loads((tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-6" / "gyms.json").read_text())
+    assert {*kept["rates"]} == {t.row_id for t in whole} and len({*kept["rates"].values()}) > 2 and len(kept["first"]) == 6
+    rows = [{"row_id": f"lucky/{PARTS['train']}-{i}", "context_id": "lucky"} for i in range(6)]
     _, s = read_settings(["--run.recipe", "gyms", *LUCKY, "--rollout.num_prompts", "2"])
-    forgetful = Curriculum(rows, 4, s, GymMonitor())
-    asked, blind = [t.row_id for t in whole[::4]], [row["row_id"] for row in forgetful]
-    assert {*blind[:2]} == {*asked[:2]} and {*blind[2:]} != {*asked[2:]}, "after the first step, what was earned had a say"
+    asked = [{t.row_id for t in whole if t.step == step} for step in range(6)]
+    blind = [{row["row_id"] for row in Curriculum(rows, 6, s, GymMonitor()).draw(step)} for step in range(6)]
+    assert blind[0] == asked[0] and blind[3:] != asked[3:], "what was earned before the stop had a say after it"
 
 
 TWO = """
