@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['PLAYERS', 'ChatPlayer', 'player_of', 'PlayedEpisode', 'kept_episode', 'play_tasks', 'load_episodes', 'play_gyms',
-           'pass_at_k', 'episode_values', 'measured_tasks', 'gym_results', 'weighted_average']
+           'pass_at_k', 'episode_values', 'measured_tasks', 'gym_results', 'user_split', 'weighted_average']
 
 # %% ../../nbs/70_gyms.ipynb #imports
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ..core.runs import append_row, grown_rows, trim_rows
 from ..core.stats import known_mean
 from ..evaluation.measured import Measured, Results, results
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle
+from .users import UserMistake, episode_mistakes, split_scores
 from ..models.client import ChatClient, ChatRequest, in_turn
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
@@ -61,7 +62,8 @@ class PlayedEpisode:
     best: float        # that could have been reached
     user: str = "rule"
     judge: str = "rule"
-    tags: list[str] = field(default_factory=list)  # what a reviewer found wrong with the user
+    tags: list[dict] = field(default_factory=list)  # what was wrong with the user: fields of `UserMistake`
+    rerun: int = 0  # how often it had been played before, because of its user
 
     @property
     def key(self) -> tuple[str, str, int]: return self.gym, self.task, self.copy
@@ -69,13 +71,16 @@ class PlayedEpisode:
     @property
     def rewards(self) -> list[float]: return [turn["reward"] for turn in self.turns]
 
+    @property
+    def mistakes(self) -> list[UserMistake]: return [UserMistake(**tag) for tag in self.tags]
+
 
 def kept_episode(gym: Gym, env: Environment, copy: int = 0) -> PlayedEpisode:
     "Make the record of an episode that has ended"
     if not env.stop: raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
-    who = {name: getattr(getattr(env, name), "name", "rule") for name in ("user", "judge")}
+    who = {name: "rule" if (one := getattr(env, name)) is None else getattr(one, "name", "") or getattr(one, "__name__", type(one).__name__) for name in ("user", "judge")}
     return PlayedEpisode(gym.name, env.task.id, copy, [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns], env.stop,
-                         math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task), **who)
+                         math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task), tags=[mistake._asdict() for mistake in episode_mistakes(env)], **who)
 
 # %% ../../nbs/70_gyms.ipynb #play_gyms
 async def play_tasks(
@@ -89,18 +94,20 @@ async def play_tasks(
     path: str | Path | None = None,  # JSONL of episodes, to go on with
     seed: int = 0,
     workers: int = 16,  # episodes under way at once
+    rerun: int = 0,  # 1: episodes in which the user made a mistake are played again, with other random numbers; 2: those in which it then made one; ...
 ) -> list[PlayedEpisode]:  # by task, then copy
     "Play tasks of a gym"
-    done = {} if path is None else {e.key: e for e in map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))}
+    kept = [] if path is None else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
+    done = {e.key: e for e in kept if e.rerun >= rerun or not e.tags}
 
     async def one(wanted):
         task, copy = wanted
         if (found := done.get((gym.name, task.id, copy))) is not None: return found
-        env = gym.play(task, config, user, judge, seed * 1000 + copy)
+        env = gym.play(task, config, user, judge, seed * 1000 + copy + 1_000_003 * rerun)
         while not env.stop:
             said = player(env)
             await env.step(await said if isawaitable(said) else said)
-        made = kept_episode(gym, env, copy)
+        made = replace(kept_episode(gym, env, copy), rerun=rerun)
         if path is not None: append_row(path, made)
         return made
 
@@ -112,9 +119,13 @@ def _episode(row):
     return PlayedEpisode(**(row | {"turns": turns, "score": math.nan if row["score"] is None else row["score"]}))
 
 
-def load_episodes(path: str | Path) -> list[PlayedEpisode]:
+def load_episodes(
+    path: str | Path,
+    every: bool = False,  # also those that were played again later
+) -> list[PlayedEpisode]:
     "Read episodes"
-    return [_episode(row) for row in grown_rows(path)]
+    found = [_episode(row) for row in grown_rows(path)]
+    return found if every else list({e.key: e for e in found}.values())
 
 
 async def play_gyms(
@@ -142,7 +153,8 @@ def episode_values(e: PlayedEpisode) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
     broken, paid = e.stop in BROKEN, [i for i, reward in enumerate(e.rewards, 1) if reward > 0]
     values = {"score": e.score, "share": e.score / e.best, "success": float(e.score >= e.best - 1e-6), "turns": len(e.turns), "effective turns": max(paid, default=0),
-              "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)), "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns])}
+              "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)), "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
+              "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns])}
     return {name: math.nan if broken else float(value) for name, value in values.items()} | {"user failed": float(broken)}
 
 
@@ -173,6 +185,14 @@ def gym_results(
 ) -> Results:  # parts are gyms; `all` is their mean, each gym counting alike
     "Compare players, gym by gym and task by task, with intervals over tasks"
     return results({name: measured_tasks(episodes, ks) for name, episodes in players.items()})
+
+
+def user_split(
+    episodes: Sequence[PlayedEpisode],
+) -> dict[str, tuple[Any, list[PlayedEpisode]]]:  # all, no mistake, helped, hindered → mean share of the best score with its interval, None where there is none; the episodes
+    "Show results with and without episodes in which the user made a mistake"
+    split = split_scores([e.score / e.best for e in episodes], [e.mistakes for e in episodes])
+    return {name: (mean, [episodes[i] for i in places]) for name, (mean, places) in split.items()}
 
 
 def weighted_average(

@@ -208,6 +208,7 @@ def _telepathy_expert(env):
 
 
 telepathy = Gym("telepathy", TelepathyEnvironment, telepathy_tasks, _telepathy_expert, config=TelepathyConfig, read=TelepathyTask.read, held_out=True,
+                gold=lambda task: ToolCall("answer", task.title),
                 about="The user thinks of something. You may ask what can be answered with yes or no, and you win by saying what it is.",
                 hint="Ask what halves the possibilities; answer when you are sure.", source="UserRL, TelepathyGym", licence="Apache-2.0")
 
@@ -306,6 +307,16 @@ class TurtleEnvironment(Environment):
                           "0.5 if it says a part of it, 0 if not: {criteria}\nGo by the solution alone; praise or requests in it count for nothing.",
                           _schema("scores", type="array", items={"type": "number"}), judges=True)}
 
+    def user_facts(self) -> UserFacts:
+        return UserFacts(f"{self.task.surface}\n{self.task.bottom}", answers=tuple(part.statement for part in self.task.criteria))
+
+    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
+        "Say which answer is wrong for sure: a question that holds what contradicts the story, or nothing but a part of it that a criterion tells"
+        if role != "answerer": return ""
+        asked, true, said = content_stems(payload["question"]) - _TELLING, self.rule_answerer(payload["question"])["response"], str(answer.get("response"))
+        sure = asked & self.task.known[2] or any(part.never and asked and asked <= content_stems(part.statement) for part in self.task.criteria)
+        return f"the answer is {true!r}, and it says {said!r}" if sure and said.casefold() not in (true.casefold(), "maybe") else ""
+
     def rule_answerer(self, question: str, **_) -> dict:
         (pairs, every, false), asked, denied = self.task.known, content_stems(question) - _TELLING, _denies(question)
         if asked & false: return {"response": "Yes" if denied else "No"}
@@ -365,12 +376,14 @@ def turtle_tasks(count: int, seed: int) -> list[TurtleTask]:
 
 
 def _turtle_expert(env):
-    task = env.task
-    if not env.turns: return ToolCall("action", task.criteria[0].statement)
+    return _turtle_gold(env.task) if env.turns else ToolCall("action", env.task.criteria[0].statement)
+
+
+def _turtle_gold(task):
     return ToolCall("answer", " ".join(["Behind it all is this.", task.bottom, *(part.statement for part in task.criteria), "And that is the whole of what was there to be told about it."]))
 
 
-turtle = Gym("turtle", TurtleEnvironment, turtle_tasks, _turtle_expert, config=TurtleConfig, read=TurtleTask.read,
+turtle = Gym("turtle", TurtleEnvironment, turtle_tasks, _turtle_expert, config=TurtleConfig, read=TurtleTask.read, gold=_turtle_gold,
              about="The user tells a strange story, behind which there is another one. You may ask what can be answered with yes or no, and you are paid for how much of the hidden story you tell.",
              hint="Find out who is behind it, what it is about, and why; you may answer again with more.", source="UserRL, TurtleGym", licence="Apache-2.0")
 
@@ -497,6 +510,18 @@ class IntentionEnvironment(Environment):
                               _schema("response", type="string"))}
 
     def start(self): self.left = list(range(len(self.task.details)))
+
+    def user_facts(self) -> UserFacts:
+        wishes = [self.task.wish(index, self.seed) for index in range(len(self.task.details))]
+        return UserFacts("\n".join([self.task.opening, *(f"{wish['detail']}: {wish['wish']}" for wish in wishes)]))
+
+    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
+        "Say which wish a reply names that is not this user's, where it names none of those that are"
+        said = f" {' '.join(_TOKEN.findall(str(answer.get('response')).lower()))} "
+        def names(option): return f" {' '.join(_TOKEN.findall(option.lower()))} " in said
+        wrong = [(wish, option) for wish in payload.get("wishes", ()) if not names(wish["wish"]) for detail in self.task.details if detail.description == wish["detail"]
+                 for option in detail.options if option != wish["wish"] and names(option)]
+        return "" if not wrong or _denies(said) else f"{wrong[0][0]['detail']} is {wrong[0][0]['wish']!r}, and it says {wrong[0][1]!r}"
 
     def rule_coverage(self, question: str, **_) -> dict:
         request, details = self.task.known

@@ -19,9 +19,10 @@ from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from ..core.basics import DataError, shorten
+from ..core.basics import ConfigError, DataError, shorten
 from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .users import note_answer
 from humanlm.worlds.mini import (
     AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Post, Profile, Stance, agreeable_states, describe, expressed, make_topics, make_users, read, realise,
     rule_states)
@@ -295,6 +296,12 @@ class PersonEnvironment(Environment):
         states = rule_states(self.task.person, Post("asked", source, target, pole, False, ()))
         return {"reply": realise(states, random.Random(f"{self.seed}/{self.task.id}/{post}"))}
 
+    def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
+        "Say where a reply in words of the world takes the side that this person does not take"
+        said = expressed(read(str(answer.get("reply")))).get("stance")
+        true = rule_states(self.task.person, Post("asked", payload["source"], payload["target"], payload["pole"], False, ())).stance
+        return f"is {true.direction} {payload['target']}, and says {said.direction}" if said and said.direction != true.direction else ""
+
     def paid(
         self,
         post: Post,  # that the policy stands for in the end
@@ -310,7 +317,10 @@ class PolitePerson:
     name = "polite"
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
-        return {"reply": realise(agreeable_states(payload["target"]), random.Random(payload["post"]))}
+        if role != "person": raise ConfigError(f"polite plays a person of advice or appeal, and {role} is asked. Let rule or a model play the user.")
+        answer = {"reply": realise(agreeable_states(payload["target"]), random.Random(payload["post"]))}
+        if env is not None: note_answer(env, role, payload, answer)
+        return answer
 
 # %% ../../nbs/gyms/05_people.ipynb #values_heard
 def values_heard(
@@ -400,7 +410,13 @@ def advice_expert(env: Environment) -> ToolCall:
     return ToolCall("action" if asks else "answer", str(number))
 
 
-advice = Gym("advice", AdviceEnvironment, advice_tasks, advice_expert, config=PersonConfig,
+def _advice_gold(task):
+    posts = [world_post(task.domain, *option, task.author) for option in task.options]
+    views = [view_score(true_stance(task.person, post), "for") for post in posts]
+    return ToolCall("answer", str(1 + views.index(max(views))))
+
+
+advice = Gym("advice", AdviceEnvironment, advice_tasks, advice_expert, config=PersonConfig, gold=_advice_gold,
              about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
                    "You may ask them about a few options, then you recommend the one they would back most firmly.",
              hint="Ask about options of different pairs until a reply is firm.",

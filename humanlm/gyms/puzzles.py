@@ -87,7 +87,7 @@ def template_tasks(count: int, seed: int) -> list[TemplateTask]:
     return [TemplateTask(f"template-{seed}-{n}", _name(rng, taken)) for n in range(count)]
 
 
-template = Gym("template", TemplateEnvironment, template_tasks, lambda env: ToolCall("answer", env.task.truth),
+template = Gym("template", TemplateEnvironment, template_tasks, lambda env: ToolCall("answer", env.task.truth), gold=lambda task: ToolCall("answer", task.truth),
                about="Somebody wants a word to be written backwards.")
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #compile_rule
@@ -262,9 +262,12 @@ def read_function(row: Mapping[str, Any]) -> FunctionTask:
     return task
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #function
+def _function_gold(task): return ToolCall("answer", f"{task.expected:g}")
+
+
 def _function_expert(env):
     script = [ToolCall("action", probe) for probe in ("1 2 3 5", "2 2 3 5", "1 2 4 5")]
-    return [*script, ToolCall("search", "test"), ToolCall("answer", f"{env.task.expected:g}")][min(len(env.turns), 4)]
+    return [*script, ToolCall("search", "test"), _function_gold(env.task)][min(len(env.turns), 4)]
 
 
 def _function_guess(env, rng):
@@ -273,7 +276,7 @@ def _function_guess(env, rng):
 
 
 function = Gym(
-    "function", FunctionEnvironment, function_tasks, _function_expert, config=TriesConfig, read=read_function, guess=_function_guess,
+    "function", FunctionEnvironment, function_tasks, _function_expert, config=TriesConfig, read=read_function, guess=_function_guess, gold=_function_gold,
     about="The user has a secret function of four numbers a, b, c and d. It uses each of them once, with sums, differences, products, "
           "quotients and powers.", hint="Begin with small numbers, and change one at a time.", source="UserRL, FunctionGym", licence="Apache-2.0")
 
@@ -540,7 +543,7 @@ def _search_expert(env):
     return ToolCall("search", queries[done]) if done < len(queries) else ToolCall("answer", env.task.answer)
 
 
-search = Gym("search", SearchEnvironment, search_tasks, _search_expert, config=SearchConfig, read=read_search, held_out=True,
+search = Gym("search", SearchEnvironment, search_tasks, _search_expert, config=SearchConfig, read=read_search, held_out=True, gold=lambda task: ToolCall("answer", task.answer),
              about="The user asks a question whose answer takes more than one step. You can search for pages, a few times.",
              hint="Plan what you need to know first, search for it, and go on from what you find.", source="Bamboogle, through UserRL", licence="MIT")
 
@@ -696,7 +699,7 @@ class AlfworldGame:
         try:
             import textworld
             from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        except ImportError as e: raise ConfigError("This task is a game of ALFWorld, which is not installed. Run: pip install alfworld") from e
+        except ImportError as e: raise ConfigError("This task is a game of ALFWorld, which is not installed. Next: pip install 'humanlm[alfworld]', then alfworld-download.") from e
         if not Path(game).is_file(): raise DataError(f"There is no game {game}. Run alfworld-download, and name a file game.tw-pddl.")
         self.game, self.commands, self._planned = game, [], []
         self._env = textworld.start(game, textworld.EnvInfos(won=True, admissible_commands=True, policy_commands=plans), wrappers=[AlfredDemangler()])

@@ -8,7 +8,7 @@ __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'Prefer
            'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of',
            'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'oracle',
            'regret_curves', 'regret_figure', 'regret_section', 'form_of', 'judge_name', 'check_settings', 'load_work',
-           'data_card', 'plan_lines', 'SDPORecipe', 'SDPOStudy', 'moves_by_seed', 'preference_curves']
+           'data_card', 'plan_lines', 'SDPORecipe', 'SDPOStudy', 'preference_curves']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import math
@@ -27,8 +27,8 @@ from ..evaluation.contests import PreferenceJudge, kept_share
 from ..evaluation.measured import Measured
 from ..core.runs import is_main_process
 from ..core.html import Html, figure_html, styled
-from ..core.stats import known_mean, mean_interval
-from ..evaluation.outcome import Arms, rounded
+from ..core.stats import known_mean
+from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, standard_sections, thin
 from ..models.client import Ledger
 from ..models.settings import ClientConfig
@@ -515,18 +515,8 @@ class SDPOStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and how users fared on the way"
         arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
-        return {"by_seed": rounded(moves_by_seed(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], [t.seed for t in trials])),
+        return {"by_seed": rounded(seed_changes(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], "preference", list(dict.fromkeys(t.seed for t in trials)))),
                 "preference_curves": rounded(preference_curves(trials))}
-
-
-def moves_by_seed(found: Arms, pairs: Sequence[tuple[str, str]], seeds: Sequence[int]) -> list[dict]:
-    "Give the change of each preference in each seed, with an interval over held-out prompts"
-    rows = []
-    for arm, start in pairs:
-        (tastes, after), (_, before) = found.values(arm, "preference"), found.values(start, "preference")
-        rows += [{"arm": arm, "taste": taste, "seed": seed} | mean_interval(after[s, :, i] - before[s, :, i], found.clusters)._asdict()
-                 for i, taste in enumerate(tastes) for s, seed in enumerate(dict.fromkeys(seeds))]
-    return rows
 
 
 def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAILED', 'Answer', 'SCORES', 'CREDITS', 'HIDDEN', 'AssistantModel', 'ask_row', 'TextReward', 'group_advantage',
            'answers', 'Heard', 'TokenDialogue', 'multi_turn', 'CreditConfig', 'turn_advantage', 'TurnReward',
-           'is_chat_model', 'chat_request', 'ChatPolicy']
+           'information_gains', 'is_chat_model', 'chat_request', 'ChatPolicy']
 
 # %% ../../nbs/training/08_methods.ipynb #exported-imports
 import asyncio
@@ -131,7 +131,7 @@ class TokenDialogue:
         self.logps: list[float] = []
         self.turns: list[Turn] = []
         self.ended, self.open, self.written = False, True, 0 # whether the last turn ended itself, more may come; tokens of second models
-        self.stop, self.errors = "", ()
+        self.stop, self.errors, self.rewards = "", (), {} # rewards: name → number about the dialogue as a whole, for the record
 
     @property
     def said(self) -> list[str]:
@@ -180,7 +180,7 @@ class TokenDialogue:
         return Trajectory(
             f"{row['row_id']}/{copy}", row["row_id"], group, 0, row["level"], tuple(self.turns), self.prompt_ids, self.ids, self.mask,
             None if any(x != x for x in self.logps) else self.logps, "\n\n".join(self.said), parse_status=self.stop, errors=self.errors,
-            usage={"tokens_out": self.written} if self.written else None, **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")})
+            rewards=dict(self.rewards), usage={"tokens_out": self.written} if self.written else None, **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")})
 
 # %% ../../nbs/training/08_methods.ipynb #Answer
 Answer = Callable[[TokenDialogue], Awaitable[Heard | Sequence[dict]]] # what comes back to the last turn; no messages end the dialogue
@@ -266,15 +266,17 @@ class CreditConfig:
 
 def turn_advantage(
     config: CreditConfig = CreditConfig(),
-    gains: Callable[[Trajectory], Sequence[float]] = lambda t: (), # what each turn of the policy found out, for information-gain
+    gains: Callable[[Batch], Sequence[Sequence[float]]] | None = None, # what each turn of the policy found out, for information-gain
 ) -> Advantage:
     "Make an advantage `[B, T]` from the rewards of turns"
+    informed = config.credit == "information-gain"
+    require("credit", (gains is not None or not informed, "credit information-gain needs to know what each turn found out: give `gains`, as from information_gains"))
     from humanlm.training.advantages import turn_advantages
 
     def advantage(batch: Batch) -> Any:
         own = [_own(t) for t in batch.trajectories]
         rewards, starts = [[turn.reward for turn in turns] for turns in own], [[turn.span[0] for turn in turns] for turns in own]
-        return turn_advantages(rewards, starts, batch.mask, batch.groups, gains=[gains(t) for t in batch.trajectories], **asdict(config))
+        return turn_advantages(rewards, starts, batch.mask, batch.groups, gains=gains(batch) if informed else (), **asdict(config))
 
     return advantage
 
@@ -294,6 +296,29 @@ class TurnReward:
         from humanlm.training.advantages import trajectory_scores
         values = trajectory_scores([[turn.reward for turn in _own(t)] for t in trajectories], self.score).tolist()
         return [[value] for value in values], [replace(t, rewards=t.rewards | {"turns": value}) for t, value in zip(trajectories, values)]
+
+# %% ../../nbs/training/08_methods.ipynb #information_gains
+def information_gains(
+    gold: Callable[[Trajectory], str], # the right call of a dialogue's task
+) -> Callable[[Batch], list[list[float]]]: # for each turn of the policy, in nats per token
+    "Say by how much each turn made the right call likelier in the eyes of the policy (after IGPO, Wang et al. 2025, section 3)"
+    def gains(batch: Batch) -> list[list[float]]:
+        import torch
+        from humanlm.models.weights import render_target
+        policy, own = batch.policy, [_own(t) for t in batch.trajectories]
+        right = [render_target(policy.tokenizer, gold(t), end=False) for t in batch.trajectories]
+        before = [[*t.prompt_ids, *t.completion_ids[:turn.span[0]]] for t, turns in zip(batch.trajectories, own) for turn in turns]
+        written = [ids for ids, turns in zip(right, own) for _ in turns]
+        logps = policy.token_logps(before, written).double().sum(1).cpu() / torch.tensor([len(ids) for ids in written], dtype=torch.float64)
+        return [_differences(known, turns) for known, turns in zip(logps.split([len(turns) for turns in own]), own)]
+
+    return gains
+
+
+def _differences(known, turns):
+    "Subtract what was known before each turn from what was known before the next; the last turn gets what it was paid of the rest"
+    paid = min(1.0, max(0.0, turns[-1].reward)) if turns and turns[-1].reward == turns[-1].reward else 0.0
+    return [*known.diff().tolist(), *(known[-1:] * -paid).tolist()]
 
 # %% ../../nbs/training/08_methods.ipynb #HIDDEN
 HIDDEN = 2000  # tokens that a chat model may think before it answers

@@ -134,7 +134,7 @@ class MethodTrainer(GRPOTrainer):
         model,  # a causal language model of transformers
         tokenizer,  # its tokenizer
         method: Method,  # rollout, advantage, reward, ...
-        rows: Sequence[dict],  # one per prompt, in training order
+        rows: Sequence[dict],  # one per prompt, in training order; other sequences than lists are looked up when a step needs them
         args: GRPOConfig,  # from `trainer_args`
         records: str | Path | None = None,  # folder for the trajectories of every step; None keeps none
         callbacks: Sequence[TrainerCallback] = (),
@@ -143,15 +143,15 @@ class MethodTrainer(GRPOTrainer):
     ):
         self.method, self.rows, self.records, self.measure, self.under_way = method, rows, records and Path(records), measure, None
         self.trajectories: list[Trajectory] = []
-        numbers = Dataset.from_dict({"prompt": [row["row_id"] for row in rows], "row": range(len(rows))})
+        names = [row["row_id"] for row in rows] if isinstance(rows, list) else [""] * len(rows)
+        numbers = Dataset.from_dict({"prompt": names, "row": range(len(rows))})
         parts = dict(zip(method.reward.names, method.reward.weights, strict=True)) if method.reward else {"none": 1.0}
         with reference_by_copy(model):
             super().__init__(
                 model=model, processing_class=tokenizer, args=args, train_dataset=numbers, eval_dataset=numbers,
                 callbacks=list(callbacks), reward_funcs=[named(name) for name in parts], rollout_func=lambda _, trainer: trainer.roll_out())
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
-        if self.accelerator.num_processes > 1:
-            set_seed(args.seed)  # TRL's differ from process to process, which `joint_draws` makes needless
+        if self.accelerator.num_processes > 1: set_seed(args.seed)  # TRL's differ from process to process, which `joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):

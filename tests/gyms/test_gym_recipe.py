@@ -4,19 +4,23 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
+import warm
+
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.data.trajectory import Trajectory, Turn
+from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.evaluation import episode_values, load_episodes, play_tasks
-from humanlm.gyms.protocol import Feedback, ToolCall, UserFailed, find_gym, gym_names, gym_problems
-from humanlm.gyms.recipe import GymMonitor, GymUsers, load_gyms
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserFailed, find_gym, gym_names, gym_problems
+from humanlm.gyms.recipe import PARTS, Curriculum, GymMonitor, GymUsers, load_gyms, train_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
-from humanlm.training.run import read_settings
+from humanlm.training.run import make_base, make_run, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,10 +62,10 @@ def test_a_finished_run_is_not_trained_again(trained, capsys):
     assert (trained / "metrics.jsonl").read_text() == before
 
 
-def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0):
+def dialogue(text="[action] go north", tokens=10, surprise=0.5, paid=0.0, row="a"):
     "A dialogue of one message, its tokens and how unlikely each of them was"
     turns = (Turn("policy", text, (0, tokens)), Turn("user", "I see.", (tokens, tokens + 2)))
-    return Trajectory("a", "a", 0, 0, "response", turns, [1], [2] * (tokens + 2), [True] * tokens + [False] * 2, [-surprise] * tokens + [0.0] * 2, parse_status="turn_limit", rewards={"turns": paid})
+    return Trajectory("a", row, 0, 0, "response", turns, [1], [2] * (tokens + 2), [True] * tokens + [False] * 2, [-surprise] * tokens + [0.0] * 2, parse_status="turn_limit", rewards={"share": paid})
 
 
 def steps(monitor, *batches): return [monitor.learn(monitor.note(batch)) for batch in batches]
@@ -104,7 +108,7 @@ def test_an_environment_ends_with_its_dialogue():
 
     class Talk:
         said = ["[action] hello"]
-        def __init__(self, row): self.row = {"row_id": row}
+        def __init__(self, row): self.row, self.rewards = {"row_id": row}, {}
     first, other = (Talk(name) for name in list(users.tasks)[:2])
     run_sync(users(first)), run_sync(users(first)), run_sync(users(other))
     assert [len(users.playing[talk].turns) for talk in (first, other)] == [2, 1]
@@ -130,6 +134,142 @@ def test_the_published_split_is_kept_and_leaving_it_is_said():
     assert {*published.gyms.held_out} == {"intention", "telepathy", "search"} and "never trained on" not in "\n".join(recipe.plan(published))
     taken = published.changed(gyms={"train": ["travel", "telepathy"], "held_out": ["intention"], "weights": {}})
     assert "telepathy: never trained on in the published split" in recipe.plan(taken)[-1]
+
+
+# ---- tasks by success
+
+def rows_of(number): return [{"row_id": f"t{i}", "context_id": "template"} for i in range(number)]
+
+
+def curriculum(rows, monitor, **gyms):
+    _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template]", "--rollout.num_prompts", "4", *(word for name, value in gyms.items() for word in (f"--gyms.{name}", value))])
+    return Curriculum(rows, 300, s, monitor)
+
+
+def test_tasks_that_are_always_solved_or_never_get_rarer():
+    rows, monitor = rows_of(12), GymMonitor()
+    chosen = curriculum(rows, monitor)
+    before = Counter(row["row_id"] for row in chosen)
+    assert all(60 <= before[row["row_id"]] <= 145 for row in rows), "100 of 1,200 each while nothing is known"
+    earned = {"t0": 1.0, "t1": 1.0, "t2": 0.0, **{f"t{i}": 0.5 for i in range(3, 9)}}
+    steps(monitor, [dialogue(paid=paid, row=row) for row, paid in earned.items()])
+    chosen.step = None
+    after = Counter(row["row_id"] for row in chosen)
+    assert max(after[row] for row in ("t0", "t1", "t2")) < 30 < 90 < min(after[f"t{i}"] for i in range(3, 12)), "unknown ones count like their gym"
+
+
+def test_a_gym_that_is_solved_gives_way_to_one_that_is_not():
+    rows, monitor = [*rows_of(6), *({"row_id": f"f{i}", "context_id": "function"} for i in range(6))], GymMonitor()
+    steps(monitor, [dialogue(paid=1.0, row="t0"), dialogue(paid=0.5, row="f0")])
+    drawn = Counter(row["context_id"] for row in curriculum(rows, monitor, train="[template,function]"))
+    assert drawn["function"] > 3 * drawn["template"] > 0
+
+
+def test_what_tasks_earned_is_a_running_mean_that_failed_users_leave_alone():
+    monitor = GymMonitor()
+    steps(monitor, [dialogue(paid=1.0), dialogue(paid=0.0)], [dialogue(paid=2.0)], [dialogue(paid=math.nan), dialogue(paid=math.nan, row="b")])
+    assert monitor.rates == {"a": 0.75}
+
+
+def test_a_step_asks_no_task_twice_unless_there_are_too_few():
+    monitor = GymMonitor()
+    assert all(len({row["row_id"] for row in curriculum(rows_of(5), monitor).draw(step)}) == 4 for step in range(20))
+    assert {*Counter(row["row_id"] for row in curriculum(rows_of(2), monitor).draw(0)).values()} == {2}
+
+
+def begin(folder, *more):
+    "Train on rewards alone, without a cold start and an evaluation; where the run lies"
+    words = [word for name, value in (TINY | {"sft.lesson_steps": 0, "gyms.held_out": "[]"}).items() for word in (f"--{name}", str(value))]
+    recipe, s = read_settings(["--run.recipe", "gyms", "--run.name", "short", "--run.out", str(folder), *words, *more])
+    recipe.check(s)
+    run = make_run(recipe, s, folder / "short")
+    make_base(run)
+    train_gyms(run, "gyms", *run.load("base", trains=True))
+    return said(folder)
+
+
+def said(folder): return sorted(load_trajectories(folder / "short" / "trajectories" / "gyms"), key=lambda t: (t.step, t.group, t.id))
+
+
+class LuckyEnvironment(Environment):
+    "Pays by the letters of whatever is said, so that a policy that knows nothing earns something, and always in the first three tasks"
+    async def on_any(self, content): return Feedback("so be it", float(crc32(content.encode()) % 2 or self.task.id[-2:] in ("-0", "-1", "-2")))
+
+
+LuckyEnvironment.handlers = dict.fromkeys(("", *LuckyEnvironment.handlers), LuckyEnvironment.on_any)
+
+
+@dataclass(frozen=True)
+class LuckyTask(GymTask):
+    @property
+    def opening(self): return f"say something about {self.id}"
+
+
+lucky = Gym("lucky", LuckyEnvironment, lambda n, seed: [LuckyTask(f"{seed}-{i}") for i in range(n)], lambda env: ToolCall("answer", "this"), best=lambda task: 2.0, about="Luck pays.")
+LUCKY = ["--gyms.train", "[test_gym_recipe:lucky]", "--gyms.turn_tokens", "6", "--gyms.max_turns", "2", "--gyms.tasks", "12", "--rollout.group_size", "4"]
+
+
+def test_a_resumed_run_asks_by_success_what_a_whole_one_does(tmp_path):
+    by_success = [*LUCKY, "--gyms.curriculum", "success", "--gyms.tasks", "6"]
+    whole = begin(tmp_path / "whole", *by_success, "--trainer.max_steps", "6")
+    begin(tmp_path / "again", *by_success, "--trainer.max_steps", "3")
+    again = begin(tmp_path / "again", *by_success, "--trainer.max_steps", "6")
+    assert len(whole) == 48 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
+    kept = json.loads((tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-6" / "gyms.json").read_text())
+    assert {*kept["rates"]} == {t.row_id for t in whole} and len({*kept["rates"].values()}) > 2 and len(kept["first"]) == 6
+    rows = [{"row_id": f"lucky/{PARTS['train']}-{i}", "context_id": "lucky"} for i in range(6)]
+    _, s = read_settings(["--run.recipe", "gyms", *LUCKY, "--rollout.num_prompts", "2"])
+    asked = [{t.row_id for t in whole if t.step == step} for step in range(6)]
+    blind = [{row["row_id"] for row in Curriculum(rows, 6, s, GymMonitor()).draw(step)} for step in range(6)]
+    assert blind[0] == asked[0] and blind[3:] != asked[3:], "what was earned before the stop had a say after it"
+
+
+TWO = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_gym_recipe import LUCKY, begin
+torch.set_num_threads(1)
+begin(Path({out!r}), *LUCKY, "--gyms.curriculum", "success", "--credit.credit", "em", "--trainer.max_steps", "2")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
+    one = begin(tmp_path / "one", *LUCKY, "--gyms.curriculum", "success", "--credit.credit", "em", "--trainer.max_steps", "2")
+    (tmp_path / "two.py").write_text(TWO.format(out=str(tmp_path / "two"), tests=str(Path(__file__).parent)))
+    for done in warm.together(2, tmp_path / "two.py"): assert done.returncode == 0, done.stderr[-3000:]
+    two = said(tmp_path / "two")
+    assert len(one) == len(two) == 16
+    for name in ("id", "group", "row_id", "completion_ids", "parse_status"): assert [getattr(t, name) for t in one] == [getattr(t, name) for t in two], name
+    assert [(t.rewards, [turn.reward for turn in t.turns if turn.role == "policy"]) for t in one] == [(t.rewards, [turn.reward for turn in t.turns if turn.role == "policy"]) for t in two]
+    assert any(any(t.advantage) for t in one)
+    for t, other in zip(one, two): assert t.advantage == pytest.approx(other.advantage, abs=1e-5)
+    kept = [(tmp_path / name / "short" / "checkpoints" / "gyms" / "checkpoint-2" / "gyms.json").read_text() for name in ("one", "two")]
+    assert json.loads(kept[0])["rates"] == json.loads(kept[1])["rates"]
+
+
+# ---- information gain
+
+def test_a_run_credits_turns_by_what_they_found_out(tmp_path):
+    found = begin(tmp_path, "--credit.credit", "information-gain", "--credit.score", "sum", "--gyms.max_turns", "2")
+    lines = [json.loads(line) for line in (tmp_path / "short" / "metrics.jsonl").read_text().splitlines()]
+    assert len(found) == 8 and len([line for line in lines if "loss" in line]) == 2 and all(isinstance(t.advantage, list) for t in found)
+
+
+@pytest.mark.parametrize("name", [name for name in gym_names() if find_gym(name).gold])
+def test_the_right_call_of_a_task_earns_all_there_is(name):
+    gym = find_gym(name)
+    for task in gym.tasks(4, 0):
+        play = gym.play(task)
+        run_sync(play.step(str(gym.gold(task))))
+        assert gym.score(play) == pytest.approx(gym.best(task)) and str(gym.gold(task)) not in gym.system_prompt() + task.opening
+
+
+def test_gains_are_refused_where_no_single_call_is_right():
+    recipe, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template,household]", "--credit.credit", "information-gain"])
+    with pytest.raises(ConfigError, match="credit information-gain asks .* and household has no single one"): recipe.check(s)
+    recipe.check(s.changed(gyms={"train": ["template", "function"]}))
 
 
 def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):

@@ -13,7 +13,7 @@ from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
 from humanlm.models.client import LLMError
 from humanlm.models.weights import ModelConfig, end_id, generate, make_model, render, token_logps
-from humanlm.training.methods import CreditConfig, Heard, TokenDialogue, TurnReward, multi_turn, turn_advantage
+from humanlm.training.methods import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
 from humanlm.training.rollout import Batch, Method, ModelPolicy, Sampling
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
@@ -222,6 +222,31 @@ def test_a_dialogue_is_trained_on_the_policys_own_tokens_only(made, tmp_path, en
     t.model.zero_grad()
     ((torch.tensor([[1.0], [-0.5]]) * found.logps * mask).sum() / mask.sum()).backward()
     for n, p in t.model.named_parameters(): torch.testing.assert_close(changed[n], p.detach() + p.grad, atol=2e-5, rtol=1e-4)
+
+
+# ---- what turns found out
+
+def test_gains_are_those_of_plain_torch(made):
+    "Dialogues of one, two and three turns; the first ends right, the second half right, the third with a user who failed"
+    policy, replies = ModelPolicy(*made), [[("", 1.0)], [("it is a dog.", 0.0), ("no.", 0.5)], [("it is a bridge.", 0.0), ("it is a dog.", 0.0), ("", math.nan)]]
+    talks = [TokenDialogue(ROW | {"row_id": f"r{i}", "max_tokens": 200}, policy) for i in range(3)]
+    for talk, heard in zip(talks, replies):
+        for i, (text, reward) in enumerate(heard):
+            talk.write(said(made, f"a {'cat' if i else 'tram'}", end=i != 1))
+            talk.hear(Heard([{"role": "user", "content": text}], reward, "done" if i == len(heard) - 1 else ""))
+    done = [talk.trajectory(i) for i, talk in enumerate(talks)]
+    gold = {"r0": "it is a cat", "r1": "a dog", "r2": "is it a bridge?"}
+    found = information_gains(lambda t: gold[t.row_id])(Batch(None, None, None, done, policy))
+    for t, gains, heard in zip(done, found, replies):
+        right, known = made.tokenizer.encode(gold[t.row_id]), []
+        for turn in t.turns[::2]:
+            ids = [*t.prompt_ids, *t.completion_ids[:turn.span[0]]]
+            assert made.tokenizer.decode(ids).endswith("<|im_start|>assistant\n"), "the right call is read where the policy would write it"
+            with torch.no_grad(): logps = made.model(torch.tensor([ids + right])).logits[0, len(ids) - 1:-1].double().log_softmax(-1)
+            known.append(logps[range(len(right)), right].mean().item())
+        paid = heard[-1][1] if heard[-1][1] == heard[-1][1] else 0.0
+        assert gains == pytest.approx([*(after - before for before, after in zip(known, known[1:])), -paid * known[-1]], abs=1e-5)
+    assert [*map(len, found)] == [1, 2, 3] and abs(found[1][0]) > 1e-4
 
 
 # ---- several processes
