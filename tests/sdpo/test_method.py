@@ -1,8 +1,6 @@
 """Hindsight in our trainer beside plain torch, row by row and without padding, in double precision; what moves nothing; teachers and their checkpoints; two processes."""
 import copy
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 import humanlm.sdpo.method
+import warm
 from humanlm.core.basics import run_sync
 from humanlm.models.weights import ModelConfig, add_adapter, make_model
 from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
@@ -448,10 +447,7 @@ def processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
     for name in "12": (folder / name).mkdir()
     main(folder / "1")
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    env = os.environ | {"ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(map(str, [Path.cwd(), *sys.path]))}
-    done = subprocess.run([sys.executable, *start, __file__, str(folder / "2")], env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for done in warm.together(2, __file__, folder / "2"): assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
