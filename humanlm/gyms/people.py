@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from ..core.basics import DataError, shorten
+from ..core.basics import ConfigError, DataError, shorten
 from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
 from .users import note_answer
@@ -317,6 +317,7 @@ class PolitePerson:
     name = "polite"
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
+        if role != "person": raise ConfigError(f"polite plays a person of advice or appeal, and {role} is asked. Let rule or a model play the user.")
         answer = {"reply": realise(agreeable_states(payload["target"]), random.Random(payload["post"]))}
         if env is not None: note_answer(env, role, payload, answer)
         return answer

@@ -699,7 +699,7 @@ class AlfworldGame:
         try:
             import textworld
             from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-        except ImportError as e: raise ConfigError("This task is a game of ALFWorld, which is not installed. Run: pip install alfworld") from e
+        except ImportError as e: raise ConfigError("This task is a game of ALFWorld, which is not installed. Next: pip install 'humanlm[alfworld]', then alfworld-download.") from e
         if not Path(game).is_file(): raise DataError(f"There is no game {game}. Run alfworld-download, and name a file game.tw-pddl.")
         self.game, self.commands, self._planned = game, [], []
         self._env = textworld.start(game, textworld.EnvInfos(won=True, admissible_commands=True, policy_commands=plans), wrappers=[AlfredDemangler()])

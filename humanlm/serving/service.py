@@ -82,7 +82,7 @@ def number(
     return optional(body, name, fits, f"{what} from {low:g} to {high:g}")
 
 # %% ../../nbs/serving/03_service.ipynb #READ
-READ = ("model", "messages", "persona", "level", "source", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens",
+READ = ("model", "messages", "persona", "level", "source", "states", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens",
         "stop", "seed", "stream", "stream_options")
 CHANGE_NOTHING = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
 NEUTRAL = {"frequency_penalty": (0,), "presence_penalty": (0,), "logprobs": (False,), "top_logprobs": (0,), "logit_bias": ({},),
@@ -126,7 +126,7 @@ def read_stream(body: Mapping[str, Any]) -> tuple[bool, bool]:
     return optional(body, "stream", _is_switch, "true or false") is True, usage is True
 
 # %% ../../nbs/serving/03_service.ipynb #read_request
-OURS = ("persona", "level", "source")
+OURS = ("persona", "level", "source", "states")
 
 
 def read_request(

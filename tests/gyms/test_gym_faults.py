@@ -25,7 +25,7 @@ ALL = pytest.mark.parametrize("name", gym_names())
 
 class Talk:
     "What a dialogue of training shows to a user"
-    def __init__(self, row): self.row, self.said = row, []
+    def __init__(self, row): self.row, self.said, self.rewards = row, [], {}
 
 
 @ALL

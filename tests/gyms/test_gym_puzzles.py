@@ -9,6 +9,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -309,7 +310,7 @@ PROBLEM = """(define (problem small) (:domain alfred)
 
 @pytest.fixture
 def games(tmp_path):
-    info = pytest.importorskip("alfworld.info", reason="pip install alfworld")
+    info = pytest.importorskip("alfworld.info", reason="pip install 'humanlm[alfworld]'")
     for name, solvable in (("valid_seen/pick_heat/trial_1", True), ("valid_seen/pick_heat/trial_2", False)):
         (tmp_path / name).mkdir(parents=True)
         text = Path(info.ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", "put a hot apple in fridge")
@@ -330,7 +331,58 @@ def test_a_game_of_alfworld_plays(games):
     with pytest.raises(DataError, match="ended"): say(run_sync(play_through(env, household.expert)), "[action] look")
 
 
+class StandInEnvironment:
+    "Has the methods of a text environment of the package that the adapter uses, over a room of our own"
+    def __init__(self, game, infos, wrappers):
+        assert infos.won and infos.admissible_commands and len(wrappers) == 1, "what the adapter asks for"
+        self.room = household_tasks(5, 0)[json.loads(Path(game).read_text())["room"]].world()
+
+    def state(self, feedback): return SimpleNamespace(feedback=feedback, won=self.room.won, admissible_commands=[*self.room.admissible(), "help"], policy_commands=plan_of(self.room))
+
+    def reset(self): return self.state(f"-= Welcome to a stand-in! =-\n\n{self.room.task.opening}")
+
+    def step(self, command): return self.state(self.room.do(command) + "\n"), float(self.room.won), self.room.won
+
+
+def plan_of(room):
+    "The commands that solve a room"
+    room, found = copy.deepcopy(room), []
+    while not room.won:
+        found.append(room.plan())
+        room.do(found[-1])
+    return found
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    "Modules with the names of the package, which are not the package; two games, one of which cannot be won"
+    for name in ("alfworld", "alfworld.agents", "alfworld.agents.environment", "alfworld.agents.environment.alfred_tw_env", "textworld"): monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["alfworld.agents.environment.alfred_tw_env"].AlfredDemangler = object
+    sys.modules["textworld"].EnvInfos, sys.modules["textworld"].start = SimpleNamespace, lambda game, infos, wrappers: StandInEnvironment(game, infos, wrappers)
+    for name, solvable in (("seen/a", True), ("seen/b", False), ("seen/movable-c", True)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "game.tw-pddl").write_text(json.dumps({"room": 2, "solvable": solvable}))
+    return tmp_path
+
+
+def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
+    [task] = alfworld_tasks(stand_in)
+    assert task.id == "seen/a" and task.opening == household_tasks(5, 0)[2].opening
+    assert run_sync(gym_problems(household, tasks=[task], odd=20)) == []
+    env = household.play(task)
+    turns = say(env, "[action] lookxyz", "[action] take moon 1 from sky 1", "[action] Go to " + env.world._env.room.task.places[0], "[action] help")
+    assert [turn.fault for turn in turns] == ["format", "inadmissible", "", ""] and "go to:" in turns[3].feedback
+    again = copy.deepcopy(env.world)
+    assert again == env.world and again.admissible() == env.world.admissible()
+    assert run_sync(play_through(env, household.expert)).score == 1 and env.stop == "done"
+
+
+def test_without_the_alfworld_package_a_game_says_what_to_install(monkeypatch, stand_in):
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    with pytest.raises(ConfigError, match="humanlm.alfworld.*alfworld-download"): household.play(alfworld_tasks(stand_in)[0])
+
+
 def test_a_game_of_alfworld_says_what_is_missing(tmp_path):
-    with pytest.raises((ConfigError, DataError), match="pip install alfworld|alfworld-download"):  # the first where it is not installed
+    with pytest.raises((ConfigError, DataError), match="humanlm.alfworld.|alfworld-download"):  # the first where it is not installed
         household.play(AlfworldTask("one", str(tmp_path / "game.tw-pddl")))
     with pytest.raises(DataError, match="alfworld-download"): alfworld_tasks(tmp_path)

@@ -101,6 +101,19 @@ def test_the_prompt_is_the_one_of_training(service, them):
     assert "news" in text and "<name>HUMAN</name>\nagain?" in text and text.endswith("<name>HUMAN</name>\n<think>")
 
 
+def test_states_that_a_request_carries_come_before_the_reply(service, them):
+    "The reply is the simulator's after the same states, which nobody is asked for"
+    from humanlm.models.client import ChatRequest
+    told = {"stance": "firmly against the night tram"}
+    reply = complete(them, temperature=0, extra_body={"states": told})
+    same = run_sync(service.client(ChatRequest(tuple(TALK), temperature=0, max_tokens=2048, extra={"states": told})))
+    assert reply.choices[0].message.content == same.text and reply.usage.prompt_tokens == same.usage.tokens_in
+    assert reply.choices[0].message.reasoning_content == f"<stance>{told['stance']}", "the thought is the state"
+    for wrong, said in (({"stanze": "x"}, "stance"), ({"stance": 3}, "a text for each level"), ("x", "a text for each level")):
+        with pytest.raises(BadRequestError, match=said) as refused: complete(them, extra_body={"states": wrong})
+        assert refused.value.param == "states"
+
+
 def test_settings_arrive(them):
     one, two, three = (complete(them, seed=s, temperature=1.0, n=3) for s in (5, 5, 6))
     texts = lambda reply: [c.message.content for c in reply.choices]
