@@ -3103,6 +3103,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'humanlm.gyms.travel.wish_sets': ('gyms/travel.html#wish_sets', 'humanlm/gyms/travel.py')},
             'humanlm.gyms.users': { 'humanlm.gyms.users.GymJudgeConfig': ('gyms/users.html#gymjudgeconfig', 'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.GymUserConfig': ('gyms/users.html#gymuserconfig', 'humanlm/gyms/users.py'),
+                                    'humanlm.gyms.users.GymUserConfig.is_rule': ( 'gyms/users.html#gymuserconfig.is_rule',
+                                                                                  'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.GymUserConfig.model_checks': ( 'gyms/users.html#gymuserconfig.model_checks',
                                                                                        'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.GymUserConfig.named': ( 'gyms/users.html#gymuserconfig.named',

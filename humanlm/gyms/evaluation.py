@@ -100,7 +100,7 @@ class PlayedEpisode:
 def kept_episode(gym: Gym, env: Environment, copy: int = 0) -> PlayedEpisode:
     "Make the record of an episode that has ended"
     if not env.stop: raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
-    who = {name: getattr(getattr(env, name), "name", "rule") for name in ("user", "judge")}
+    who = {name: "rule" if (one := getattr(env, name)) is None else getattr(one, "name", "") or getattr(one, "__name__", type(one).__name__) for name in ("user", "judge")}
     return PlayedEpisode(gym.name, env.task.id, copy, [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns], env.stop,
                          math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task), tags=[mistake._asdict() for mistake in episode_mistakes(env)], **who)
 
@@ -184,7 +184,8 @@ def episode_values(e: PlayedEpisode) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
     broken, paid = e.stop in BROKEN, [i for i, reward in enumerate(e.rewards, 1) if reward > 0]
     values = {"score": e.score, "share": e.score / e.best, "success": float(e.score >= e.best - 1e-6), "turns": len(e.turns), "effective turns": max(paid, default=0),
-              "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)), "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns])}
+              "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)), "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
+              "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns])}
     return {name: math.nan if broken else float(value) for name, value in values.items()} | {"user failed": float(broken and e.stop != "policy_error"), "policy failed": float(e.stop == "policy_error")}
 
 

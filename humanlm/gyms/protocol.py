@@ -140,6 +140,7 @@ class GymTurn(NamedTuple):
     reward: float  # nan: the user or the judge failed
     parts: Mapping[str, float] = {}
     fault: str = ""
+    more: int = 0  # further calls of the same message, which were not executed
 
 
 class UserFailed(HumanLMError):
@@ -205,7 +206,7 @@ class Environment:
         handler = self.handlers.get(call.kind)
         try: told = await handler(self, call.content) if handler else Feedback(call_help(self, call), fault=call.fault or "format")
         except Exception as e: self.stop, told = _broken(e)
-        self.turns.append(turn := GymTurn(call.kind, call.content, told.text, self.config.pay(told.reward, number), told.parts, told.fault))
+        self.turns.append(turn := GymTurn(call.kind, call.content, told.text, self.config.pay(told.reward, number), told.parts, told.fault, call.more))
         if not self.stop: self.stop = "finish" if call.kind == FINISH else "done" if told.done else "turn_limit" if number >= self.config.max_turns else ""
         return turn
 
@@ -308,7 +309,7 @@ def find_gym(
     if is_plugin(plain): found = find_plugin(plain, {}, "gym")
     elif plain in GYMS: found = GYMS[plain] if isinstance(GYMS[plain], Gym) else find_plugin(GYMS[plain], {}, "gym")
     elif plain in _installed(): found = _installed()[plain].load()
-    else: found = check_name(name, gym_names(), "gym", ConfigError)
+    else: found = check_name(plain, gym_names(), "gym", ConfigError)
     if not isinstance(found, Gym): raise ConfigError(f"gym {shorten(name)!r} is no record: {shorten(repr(found))}. Give an object of humanlm.gyms.protocol.Gym.")
     return found
 
