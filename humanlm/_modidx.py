@@ -3148,6 +3148,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'humanlm.gyms.users.new_facts': ('gyms/users.html#new_facts', 'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.note_answer': ('gyms/users.html#note_answer', 'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.parts': ('gyms/users.html#parts', 'humanlm/gyms/users.py'),
+                                    'humanlm.gyms.users.player_name': ('gyms/users.html#player_name', 'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.role_question': ('gyms/users.html#role_question', 'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.rule_mistakes': ('gyms/users.html#rule_mistakes', 'humanlm/gyms/users.py'),
                                     'humanlm.gyms.users.shown': ('gyms/users.html#shown', 'humanlm/gyms/users.py'),

@@ -22,7 +22,7 @@ from ..core.runs import append_row, grown_rows, trim_rows
 from ..core.stats import known_mean
 from ..evaluation.measured import Measured, Results, results
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle
-from .users import UserMistake, episode_mistakes, split_scores
+from .users import UserMistake, episode_mistakes, player_name, split_scores
 from ..models.client import ChatClient, ChatRequest, LLMError, in_turn
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
@@ -100,7 +100,7 @@ class PlayedEpisode:
 def kept_episode(gym: Gym, env: Environment, copy: int = 0) -> PlayedEpisode:
     "Make the record of an episode that has ended"
     if not env.stop: raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
-    who = {name: "rule" if (one := getattr(env, name)) is None else getattr(one, "name", "") or getattr(one, "__name__", type(one).__name__) for name in ("user", "judge")}
+    who = {name: player_name(getattr(env, name)) for name in ("user", "judge")}
     return PlayedEpisode(gym.name, env.task.id, copy, [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns], env.stop,
                          math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task), tags=[mistake._asdict() for mistake in episode_mistakes(env)], **who)
 

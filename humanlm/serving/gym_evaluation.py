@@ -122,13 +122,10 @@ def prepare_evaluation(
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
     for choice in players: s.policy.require_price(choice.model or choice.name)
     for group in (s.user, s.judge): group.require_price(group.named()[0])
-    if c.rows:
-        found = read_gym_rows(c.rows, c.names, c.count)
-        tasks, splits, left_out = found
-    else:
-        gyms = [find_gym(name) for name in c.names or gym_names() if c.names or name != "template"]
-        tasks, splits, left_out = {gym.name: gym.tasks(c.count or 64, c.seed) for gym in gyms}, {}, Faults()
-    return GymEvaluation(s, players, {name: find_gym(name) for name in tasks}, tasks, splits, left_out)
+    found = read_gym_rows(c.rows, c.names, c.count) if c.rows else None
+    gyms = {gym.name: gym for gym in map(find_gym, found.tasks if found else c.names or [name for name in gym_names() if name != "template"])}
+    if found: return GymEvaluation(s, players, gyms, *found)
+    return GymEvaluation(s, players, gyms, {name: gym.tasks(c.count or 64, c.seed) for name, gym in gyms.items()}, {}, Faults())
 
 
 def _asked(work: GymEvaluation, model: str, group: Any) -> Estimate:
@@ -151,7 +148,7 @@ def evaluation_plan(work: GymEvaluation) -> str:
         note = f"; it was trained with {player.turns} turns" if player.turns else ""
         lines.append(f"{'player':<12}{player.name}" + (f": at most {_asked(work, player.model, s.policy)}{note}" if player.model else ", a script"))
     for group in (s.user, s.judge):
-        lines.append(f"{group.group:<12}" + ("rules" if group.is_rule(group.model) else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} for each player"))
+        lines.append(f"{group.group:<12}" + ("rules" if group.model == "rule" else group.model if group.is_rule(group.model) else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} for each player"))
     return "\n".join([*lines, f"{'results':<12}{work.folder}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #run_evaluation
@@ -259,7 +256,7 @@ def apart(
     for group in (s.user, s.judge):
         if not any(role.judges == (group.group == "judge") for role in roles): continue
         model = group.named()[0]
-        if not re.fullmatch(rf"[\w-]+/{theirs['user']}(-\d{{4}}-\d\d-\d\d)?", model): found.append(f"{group.group}: {'rules' if group.is_rule(model) else model}, not {theirs['user']}")
+        if not re.fullmatch(rf"[\w-]+/{theirs['user']}(-\d{{4}}-\d\d-\d\d)?", model): found.append(f"{group.group}: {'rules' if model == 'rule' else model}, not {theirs['user']}")
         elif group.temperature != theirs["user temperature"]: found.append(f"{group.group} at temperature {group.temperature}, not {theirs['user temperature']}")
     if config.max_turns != theirs["max_turns"]: found.append(f"{config.max_turns} turns, not {theirs['max_turns']}")
     if config.compat != theirs["compat"]: found.append(f"without compat: {theirs['compat']}")

@@ -97,7 +97,7 @@ class GymRows(NamedTuple):
 def named_gyms(gyms: list[str] | str) -> list[str]:
     "Read the names of gyms, as a list or with commas; `ConfigError` names the nearest"
     names = gyms if isinstance(gyms, list) else re.findall(r"[^\s,\[\]]+", gyms)
-    return [find_gym(name) and name for name in names]
+    return [name for name in dict.fromkeys(names) if find_gym(name)]
 
 
 def row_gym(
@@ -128,18 +128,19 @@ def read_gym_rows(
     for row in read_rows(path, faults):
         try:
             gym = row_gym(row)
-            if wanted and gym.name not in wanted: continue
+            own, extra = tasks.setdefault(gym.name, {}), row.values.get("extra_info")
+            if wanted and gym.name not in wanted or limit is not None and len(own) >= limit: continue
             task = gym.read(row.values)
         except DataError as e:
             faults.add("no task", str(e), row.place)
             continue
-        own, extra = tasks.setdefault(gym.name, {}), row.values.get("extra_info")
         if task.id in own or seen.setdefault((gym.name, task_key(task)), row.file) != row.file: faults.add("the same again", task.id, row.place)
-        elif limit is None or len(own) < limit:
+        else:
             own[task.id] = task
             splits.setdefault(gym.name, Counter())[str(extra.get("split")) if isinstance(extra, Mapping) else "not stated"] += 1
+    tasks = {name: list(own.values()) for name, own in tasks.items() if own}
     if not tasks: raise DataError(f"{path} holds no row of {', '.join(sorted(wanted)) or 'a gym'}. {next(iter(faults.to_dict()['examples'].get('no task', {})), 'Check the path.')}")
-    return GymRows({name: list(own.values()) for name, own in tasks.items()}, splits, faults)
+    return GymRows(tasks, splits, faults)
 
 # %% ../../nbs/serving/07_play.ipynb #play_by_hand
 Reader = Callable[[str], str]  # a question → a line; empty: nothing more
