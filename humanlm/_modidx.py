@@ -6266,6 +6266,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'humanlm/training/experiment.py'),
                                              'humanlm.training.experiment.Worker.show': ( 'training/experiment.html#worker.show',
                                                                                           'humanlm/training/experiment.py'),
+                                             'humanlm.training.experiment._among': ( 'training/experiment.html#_among',
+                                                                                     'humanlm/training/experiment.py'),
                                              'humanlm.training.experiment._finished': ( 'training/experiment.html#_finished',
                                                                                         'humanlm/training/experiment.py'),
                                              'humanlm.training.experiment._leave_with_parent': ( 'training/experiment.html#_leave_with_parent',

@@ -289,7 +289,7 @@ _MONTHS = {name: number for number, names in enumerate("january february march a
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _FORMS = {kind: re.compile(form, flags) for kind, form, flags in (
     ("account", r"\b[a-z]+(?:_[a-z]+)+_\d+\b", 0), ("address", r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", 0), ("order", r"#\w+\b", 0),
-    ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b", 0), ("amount", r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)|\b(\d[\d,]*(?:\.\d+)?) (?:dollars?|euros?|pounds?)\b", re.I), ("card", r"\bending (?:in|with) (\d{3,})", re.I),
+    ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b", 0), ("amount", r"[$€£]\s?(\d[\d,]{0,15}(?:\.\d{1,4})?)|\b(\d[\d,]{0,15}(?:\.\d{1,4})?) (?:dollars?|euros?|pounds?)\b", re.I), ("card", r"\bending (?:in|with) (\d{3,})", re.I),
     ("date", rf"\b(?:({_MONTH})\.? (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH})|\d{{4}}-(\d\d)-(\d\d))(?:st|nd|rd|th)?\b", re.I))}
 
 
