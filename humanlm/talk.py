@@ -20,6 +20,7 @@ from .core.config import cut_line, parse
 from .data.records import Example, from_dict, load_examples
 from .rewards.judges import EvalJudgeConfig, JudgeConfig, make_judge
 from .rewards.scoring import Judge
+from .serving.play import talk_gym
 from .serving.talk import Interview, before_lines, level_lines, score_lines, typed, Talk, title_of
 from .worlds.mini import WorldConfig, make_world
 
@@ -49,7 +50,7 @@ class TalkConfig:
 
 # %% ../nbs/86_talk.ipynb #GROUPS
 GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "talk": TalkConfig, "judge": JudgeConfig}
-ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up."
+ABOUT = "Talk to a simulated user: a held-out person of a run, or somebody made up. Or play a gym: --gym NAME, as its user with --as user; --gym NAME --help lists the settings."
 
 # %% ../nbs/86_talk.ipynb #run_examples
 def run_examples(place: str | Path) -> list[Example]:
@@ -129,7 +130,8 @@ def converse(
 def main(
     argv: Sequence[str],  # of the command line
 ) -> int:
-    "Talk to a simulated user: `python -m humanlm.talk --model.name RUN`"
+    "Talk to a simulated user: `python -m humanlm.talk --model.name RUN`; or play a gym: `--gym NAME`"
+    if cut_line(argv).has("--gym"): return talk_gym(argv, read_line)
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
     place, named = s.model.place, any(flag.startswith("--judge.") for flag, *_ in cut_line(argv).flags)
     examples = run_examples(place)

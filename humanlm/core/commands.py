@@ -52,6 +52,9 @@ COMMANDS = {
     "sdpo compare": Command("humanlm.sdpo.preferences:compare_command", "which of two models' replies does a taste prefer, pair by pair", _AGAIN),
     "sdpo chat": Command("humanlm.sdpo.live:chat_command", "chat with a model that learns from each follow-up", "what was learned is kept"),
     "sdpo signals": Command("humanlm.sdpo.analysis:signals_command", "score replies with related, unrelated and no follow-ups", "give the same command again"),
+    "gyms": Command("humanlm.gyms.__main__:main", "play worlds with a user in them: evaluate players, write lessons"),
+    "gyms evaluate": Command("humanlm.serving.gym_evaluation:evaluate_command", "measure players, models or scripts, gym by gym: gyms evaluate NAME", "episodes are kept; the same command goes on"),
+    "gyms lessons": Command("humanlm.serving.gym_lessons:lessons_command", "let experts write a set for a supervised cold start", "give the same command again"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": Command("humanlm.rewards.judges:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",
                             "nothing is kept but answers in a cache (--judge.cache FOLDER)"),
@@ -60,7 +63,7 @@ COMMANDS = {
     "hub merge": Command("humanlm.hub:merge_command", "make a plain model of one with an adapter", "give the same command again"),
     "hub push": Command("humanlm.hub:push_command", "publish a model with a card made from its run", "give the same command again"),
     "serve": Command("humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"),
-    "talk": Command("humanlm.talk:main", "talk to a simulated user: thought, states, reply, and the judge's view", "a conversation is not kept"),
+    "talk": Command("humanlm.talk:main", "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym", "a conversation is not kept"),
 }
 
 # %% ../../nbs/core/07_commands.ipynb #commands_below

@@ -157,9 +157,9 @@ class UserRole(NamedTuple):
 
 STOP_REASONS = {
     "done": "the task ended", "turn_limit": "no turns left", "finish": "the policy ended it", "no_call": "a message without a call", "bad_call": "a call that cannot be read",
-    "length": "no tokens left", "user_error": "the user or the judge failed", "env_error": "the gym failed",
+    "length": "no tokens left", "policy_error": "the policy's model failed", "user_error": "the user or the judge failed", "env_error": "the gym failed",
 }
-BROKEN = ("user_error", "env_error")  # episodes that say nothing about the policy
+BROKEN = ("policy_error", "user_error", "env_error")  # episodes that say nothing about the policy
 
 # %% ../../nbs/gyms/01_protocol.ipynb #Environment
 class Environment:

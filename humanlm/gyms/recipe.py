@@ -409,6 +409,7 @@ recipe = GymRecipe()
 class GymStudy(Study):
     "Gyms and credits from one cold start"
     against = ("cold-start",)
+    own_units = True  # a variant plays its own gyms
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared, without an untrained one where there are lessons"

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'PLAYED', 'MISTAKES', 'STOP_MARK', 'is_history', 'shown',
            'role_question', 'text_field', 'simulator_question', 'UserAnswer', 'note_answer', 'check_said', 'ModelUser',
-           'GymUserConfig', 'GymJudgeConfig', 'user_bill', 'UserMistake', 'UserFacts', 'stated_facts', 'new_facts',
-           'words_in', 'tells', 'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe', 'user_probes', 'tag_measures',
-           'known_facts', 'episode_dialogue', 'untrue_answers', 'episode_mistakes', 'UserReviewer', 'split_scores']
+           'GymUserConfig', 'GymJudgeConfig', 'player_name', 'user_bill', 'UserMistake', 'UserFacts', 'stated_facts',
+           'new_facts', 'words_in', 'tells', 'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe', 'user_probes',
+           'tag_measures', 'known_facts', 'episode_dialogue', 'untrue_answers', 'episode_mistakes', 'UserReviewer',
+           'split_scores']
 
 # %% ../../nbs/gyms/02_users.ipynb #imports
 import json
@@ -237,10 +238,15 @@ class GymJudgeConfig(GymUserConfig):
     rules: ClassVar[tuple[str, ...]] = ("rule",)
 
 # %% ../../nbs/gyms/02_users.ipynb #user_bill
+def player_name(player: Any) -> str:
+    "Name who plays a user or a judge"
+    return "rule" if player is None else getattr(player, "name", "") or getattr(player, "__name__", type(player).__name__)
+
+
 def user_bill(
     ledger: Ledger,  # that user, judge and others share
-    user: ModelUser | None = None,  # None: rules
-    judge: ModelUser | None = None,
+    user: Any = None,  # None: rules
+    judge: Any = None,
 ) -> dict[str, Any]:
     "Say who played, what that cost, and its share of all tokens and dollars; for the record of a result"
     spent = {caller: sum((usage for (who, _), usage in ledger.entries.items() if who == caller), Usage()) for caller in ("user", "judge")}
@@ -248,7 +254,7 @@ def user_bill(
     for caller, player in (("user", user), ("judge", judge)):
         used = spent[caller]
         tokens, whole = used.tokens_in + used.tokens_out, total.tokens_in + total.tokens_out
-        bill[caller] = {"model": player.name if player else "rule", "models": sorted(model for who, model in ledger.entries if who == caller), "calls": used.calls, "hits": used.hits, "tokens": tokens,
+        bill[caller] = {"model": player_name(player), "models": sorted(model for who, model in ledger.entries if who == caller), "calls": used.calls, "hits": used.hits, "tokens": tokens,
                         "dollars": used.cost if used else 0.0, "share_of_tokens": tokens / whole if whole else 0.0}
     return bill
 
@@ -283,7 +289,7 @@ _MONTHS = {name: number for number, names in enumerate("january february march a
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _FORMS = {kind: re.compile(form, flags) for kind, form, flags in (
     ("account", r"\b[a-z]+(?:_[a-z]+)+_\d+\b", 0), ("address", r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", 0), ("order", r"#\w+\b", 0),
-    ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b", 0), ("amount", r"[$€£]\s?(\d[\d,]*(?:\.\d+)?)|\b(\d[\d,]*(?:\.\d+)?) (?:dollars?|euros?|pounds?)\b", re.I), ("card", r"\bending (?:in|with) (\d{3,})", re.I),
+    ("code", r"\b(?=\w*\d)(?=\w*[A-Z])[A-Z0-9]{6}\b", 0), ("amount", r"[$€£]\s?(\d[\d,]{0,15}(?:\.\d{1,4})?)|\b(\d[\d,]{0,15}(?:\.\d{1,4})?) (?:dollars?|euros?|pounds?)\b", re.I), ("card", r"\bending (?:in|with) (\d{3,})", re.I),
     ("date", rf"\b(?:({_MONTH})\.? (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH})|\d{{4}}-(\d\d)-(\d\d))(?:st|nd|rd|th)?\b", re.I))}
 
 

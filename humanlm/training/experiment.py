@@ -9,6 +9,7 @@ __all__ = ['ExperimentConfig', 'experiment_settings', 'Trial', 'with_variant', '
            'run_experiment']
 
 # %% ../../nbs/training/09_experiment.ipynb #import-os-import-shutil
+import math
 import os
 import shutil
 import subprocess
@@ -125,6 +126,7 @@ def trials_of(
 class Study:
     "What a recipe adds to its experiments; as it stands, nothing"
     against: Sequence[str] = ("base",)  # arms that all others are compared with
+    own_units = False  # whether variants may be measured on units of their own; else all are on the same
 
     def __init__(self, recipe: Recipe): self.recipe = recipe
 
@@ -321,16 +323,40 @@ def gather(
     study: Study,
 ) -> Arms:
     "Put together what was measured in all runs; `ConfigError` if one was asked something else"
-    tables: dict[str, list[Table]] = {}
-    first = load_measured(measured_file(trials[0], study.models(trials[0].settings)[0]))
+    def measured(trial): return load_measured(measured_file(trial, study.models(trial.settings)[0]))
+
+    firsts = {trial.variant: trial for trial in reversed(trials)}
+    firsts = {trial.variant: firsts[trial.variant] for trial in trials}
+    asked = {variant: measured(trial) for variant, trial in firsts.items()}
     for trial in trials:
-        own = load_measured(measured_file(trial, study.models(trial.settings)[0]))
-        if [m.unit for m in own] != [m.unit for m in first]:
+        alike = asked[trial.variant if study.own_units else trials[0].variant]
+        if [m.unit for m in measured(trial)] != [m.unit for m in alike]:
             raise ConfigError(f"{trial.folder} was evaluated on other rows. Start the experiment anew with --fresh.")
+    clusters = {m.unit: m.cluster for found in asked.values() for m in found}
+    tables: dict[str, list[Table]] = {}
+    for trial in trials:
         for arm, table in study.tables(trial):
-            tables.setdefault(trial.arm(arm), []).append(table)
-    beside = study.references(trials[0])
-    return Arms([m.cluster for m in first], tables | {name: [table] for name, table in beside.items()}, list(beside))
+            tables.setdefault(trial.arm(arm), []).append(_among(clusters, asked[trial.variant], table))
+    beside: dict[str, Table] = {}
+    for trial in firsts.values():
+        for name, table in study.references(trial).items():
+            for metric, parts in _among(clusters, asked[trial.variant], table).items():
+                own = beside.setdefault(name, {}).setdefault(metric, {})
+                own.update({part: values for part, values in parts.items() if part not in own})
+    return Arms(list(clusters.values()), tables | {name: [table] for name, table in beside.items()}, list(beside))
+
+
+def _among(clusters, found, table):
+    "Put values where their units stand among all units; nan elsewhere"
+    places = {unit: i for i, unit in enumerate(clusters)}
+    at = [places[m.unit] for m in found]
+
+    def spread(values):
+        row = [math.nan] * len(clusters)
+        for i, value in zip(at, values): row[i] = value
+        return row
+
+    return {metric: {part: spread(values) for part, values in parts.items()} for metric, parts in table.items()}
 
 
 def comparisons(
