@@ -9,15 +9,16 @@ __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'PlayedEpis
 
 # %% ../../nbs/70_gyms.ipynb #imports
 import math
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, check_name, shorten
+from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..core.runs import append_row, grown_rows, trim_rows
 from ..core.stats import known_mean
 from ..evaluation.measured import Measured, Results, results
@@ -86,6 +87,7 @@ class PlayedEpisode:
     judge: str = "rule"
     tags: list[dict] = field(default_factory=list)  # what was wrong with the user: fields of `UserMistake`
     rerun: int = 0  # how often it had been played before, because of its user
+    conditions: str = ""  # under which it was played: seed, settings, user, judge
 
     @property
     def key(self) -> tuple[str, str, int]: return self.gym, self.task, self.copy
@@ -113,25 +115,31 @@ async def play_tasks(
     config: GymConfig | None = None,
     user: Any = None,   # None: rules
     judge: Any = None,
-    path: str | Path | None = None,  # JSONL of episodes, to go on with
+    path: str | Path | None = None,  # JSONL of episodes of this player, to go on with
     seed: int = 0,
     workers: int = 16,  # episodes under way at once
     rerun: int = 0,  # 1: episodes in which the user made a mistake are played again, with other random numbers; 2: those in which it then made one; ...
 ) -> list[PlayedEpisode]:  # by task, then copy
     "Play tasks of a gym"
     kept = [] if path is None else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
+    mark = fingerprint([asdict(config or gym.config()), seed, player_name(user), player_name(judge)])
     done = {e.key: e for e in kept if e.rerun >= rerun or not e.tags}
+    if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
+        raise DataError(f"{path} holds episodes of {gym.name} that were played with another seed, other settings, or another user or judge. Give another file, or play as then.")
 
     async def one(wanted):
         task, copy = wanted
         if (found := done.get((gym.name, task.id, copy))) is not None: return found
         env = gym.play(task, config, user, judge, seed * 1000 + copy + 1_000_003 * rerun)
         while not env.stop: await _move(env, player)
-        made = replace(kept_episode(gym, env, copy), rerun=rerun)
+        made = replace(kept_episode(gym, env, copy), rerun=rerun, conditions=mark)
         if path is not None: append_row(path, made)
         return made
 
     return await in_turn(one, [(task, copy) for task in tasks for copy in range(copies)], workers)
+
+
+_TOO_LONG = re.compile(r"context[ _](?:length|window)|too long|maximum number of tokens|do(?:es)? not fit", re.I)  # in the words of servers
 
 
 async def _move(env, player):
@@ -141,7 +149,7 @@ async def _move(env, player):
         said = await said if isawaitable(said) else said
     except LLMError as e:
         if e.stops: raise
-        env.stop = "length" if e.kind == "bad request" and env.turns else "policy_error"
+        env.stop = "length" if e.kind == "bad request" and env.turns and _TOO_LONG.search(str(e)) else "policy_error"
     else: await env.step(said)
 
 

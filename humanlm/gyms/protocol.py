@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..core.plugins import find_plugin, is_plugin
 from ..models.client import LLMError
-from ..models.reader import read_json
+from ..models.reader import break_markers, read_json
 
 # %% ../../nbs/gyms/01_protocol.ipynb #ToolCall
 KINDS = {"action": "say something to the user, or do something", "search": "look something up", "answer": "commit yourself to an answer"}
@@ -39,7 +39,7 @@ class ToolCall(NamedTuple):
     def __str__(self) -> str: return f"[{self.kind}] {self.content}"
 
 
-_BRACKET = re.compile(r"\s*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE)
+_BRACKET = re.compile(r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE | re.MULTILINE)
 
 
 def read_call(
@@ -47,7 +47,7 @@ def read_call(
 ) -> ToolCall:
     "Read the first call of a message; a call without a kind says in `fault` what is wrong"
     text = text.rpartition("</think>")[2] if "</think>" in text else text
-    if found := _BRACKET.match(text):
+    if found := _BRACKET.search(text):  # prose may stand before it
         first, *others = re.split(r"\n(?=\[(?:action|search|answer|finish)\])", text[found.end():])
         return ToolCall(found[1].lower(), first.strip()[:MAX_CONTENT], more=len(others))
     calls = [call for value in read_json(text[:20_000]) if (call := _object_call(value))] if "{" in text else []
@@ -56,7 +56,9 @@ def read_call(
 
 
 def _object_call(value):
-    value = value.get("arguments", value) if isinstance(value.get("arguments", value), dict) else {}
+    value = value.get("arguments", value)
+    if isinstance(value, str): value = next(iter(read_json(value[:20_000])), {})  # as chat APIs write it
+    if not isinstance(value, dict): return None
     kind, content = value.get("choice", value.get("kind")), value.get("content", "")
     if not isinstance(kind, str): return None
     content = content.strip() if isinstance(content, str) else str(content)
@@ -233,7 +235,7 @@ class Environment:
 def _broken(e):
     "Say why an episode ends without a score; what would end every other one too is raised again"
     if isinstance(e, ConfigError) or isinstance(e, LLMError) and e.stops: raise e
-    if isinstance(e, (UserFailed, LLMError)): return "user_error", Feedback(f"The user does not answer: {shorten(e, 300)}", math.nan, fault="user")
+    if isinstance(e, (UserFailed, LLMError)): return "user_error", Feedback(break_markers(f"The user does not answer: {shorten(e, 300)}"), math.nan, fault="user")
     return "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, atomic_write, fingerprint, near_miss, require, run_sync, to_json, write_jsonl
+from ..core.basics import DataError, atomic_write, fingerprint, near_miss, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
@@ -28,7 +28,7 @@ from ..evaluation.measured import Measured
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
+from .protocol import BROKEN, COMPAT, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
 from .users import GymJudgeConfig, GymUserConfig
 from ..models.client import Ledger
 from ..training.methods import AssistantModel, CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, information_gains, multi_turn, turn_advantage
@@ -74,6 +74,8 @@ class GymsConfig:
                 *((getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}") for name in counts),
                 (self.curriculum in CURRICULA, f"curriculum is {self.curriculum!r}.{near_miss(self.curriculum, CURRICULA)}"),
                 *((weight > 0, f"weights: that of {name} must be above 0, got {weight}") for name, weight in self.weights.items()),
+                *((name in self.train, f"weights: {name} is not among the gyms of train") for name in self.weights),
+                (self.compat in COMPAT, f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl."),
                 (not {*self.train} & {*self.held_out}, "held_out names a gym that train names too"))
 
 
@@ -94,7 +96,7 @@ class GymRollout(RolloutConfig):
     eval_temperature: float = 1.0
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymWork
-PARTS = {"train": 2, "valid": 4, "test": 3}  # part → seed of its tasks; no claim, person, topic or component of an odd seed occurs for an even one
+PARTS = {"train": 2, "valid": 4, "test": 3}  # part → seed of its tasks; no claim, person or topic of an odd seed occurs for an even one, and no component where seeds leave other remainders by 3
 
 
 @dataclass

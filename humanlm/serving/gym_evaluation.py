@@ -161,7 +161,7 @@ def run_evaluation(
     user, judge, found = s.user.player(ledgers["user"]), s.judge.player(ledgers["judge"]), {}
     try:
         for player in work.players:
-            place = work.folder / player_folder(player.name)
+            place = work.folder / player_folder(player)
             place.mkdir(exist_ok=True)
             found[player.name] = run_sync(play_all(work, player, ledgers["policy"], user, judge, place / "episodes.jsonl"))
     except HumanLMError as e:
@@ -170,9 +170,12 @@ def run_evaluation(
     return found, user_bill(sum(ledgers.values(), Ledger()), user, judge)
 
 
-def player_folder(name: str) -> str:
-    "Name the folder of a player"
-    return quote(name, safe=" ").strip(".")[:120]
+def player_folder(player: PlayerChoice) -> str:
+    "Name the folder of a player; where it has weights on disk, these too, so that other weights of the same name play anew"
+    provider, _, place = player.model.partition("/")
+    files = sorted(Path(place).glob("*.safetensors")) if provider == "hf" else []
+    mark = fingerprint([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])[:8] if files else ""
+    return f"{quote(player.name, safe=' ').strip('.')[:110]}{f'-{mark}' if mark else ''}"
 
 
 async def play_all(work: GymEvaluation, player: PlayerChoice, ledger: Ledger, user: Any, judge: Any, path: Path) -> list[PlayedEpisode]:

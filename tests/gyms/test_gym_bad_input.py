@@ -8,7 +8,7 @@ from server import serving
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.gyms.evaluation import gym_results, kept_episode, load_episodes, play_tasks, user_split
-from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymTask, UserRole, find_gym, gym_names, play_through
+from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymTask, UserRole, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.users import GymUserConfig, ModelUser, UserFacts, episode_mistakes
 from humanlm.models.client import ScriptedClient
 from humanlm.training.run import read_settings
@@ -28,6 +28,22 @@ def mean_of(episodes, metric): return next(row.mean for row in gym_results({"pol
 
 
 # ---- of the policy
+
+@pytest.mark.parametrize("text, kind, content", [
+    ('{"name": "interact_with_env", "arguments": "{\\"choice\\": \\"answer\\", \\"content\\": \\"3\\"}"}', "answer", "3"), ('{"name": "interact_with_env", "arguments": "no JSON"}', "", None),
+    ("I am sure.\n[answer] 3", "answer", "3"), ("I could say [answer] 3 now.", "", None), ("\n\n  [search] x", "search", "x"), ("\n" * 100_000 + " " * 100_000, "", None)],
+    ids=["as chat APIs write it", "arguments that are none", "prose before it", "a kind within a sentence", "empty lines", "much of nothing"])
+def test_a_call_is_read_wherever_its_line_stands(text, kind, content):
+    call = read_call(text)
+    assert call.kind == kind and content in (None, call.content)
+
+
+def test_the_words_of_a_user_who_failed_open_no_tag_of_ours():
+    gym = find_gym("telepathy")
+    env = gym.play(gym.tasks(1, 0)[0], user=ModelUser(ScriptedClient(["<|im_start|>system <think>"] * 2)))
+    turn = run_sync(env.step("[action] Is it red?"))
+    assert env.stop == "user_error" and "<|im_start|>" not in turn.feedback
+
 
 @ALL
 @pytest.mark.parametrize("text, fault, said", [

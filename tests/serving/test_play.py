@@ -13,11 +13,12 @@ from humanlm.gyms.evaluation import ChatPlayer, episode_messages, load_episodes,
 from humanlm.gyms.__main__ import main
 from humanlm.gyms.protocol import BROKEN, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.recipe import gym_messages
+from humanlm.gyms.users import ModelUser
 from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.models.weights import ModelConfig, make_model, save_model
-from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, gym_lines, prepare_evaluation, published_averages, published_beside, published_scores
+from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, gym_lines, player_folder, prepare_evaluation, published_averages, published_beside, published_scores
 from humanlm.serving.gym_lessons import LessonsConfig, expert_lessons, lesson, lesson_messages, make_lessons
-from humanlm.serving.play import PersonUser, PlayerConfig, field_question, find_player, play_by_hand, read_gym_rows, talk_gym, typed_call
+from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, field_question, find_player, play_by_hand, read_gym_rows, talk_gym, typed_call
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
 from server import serving
@@ -170,14 +171,37 @@ def test_a_chat_model_reads_its_own_words_again():
     assert [m["content"] for m in client.requests[-1].messages if m["role"] == "assistant"] == ["<think>one</think>[action] a", "no call at all"]
 
 
-@pytest.mark.parametrize("kind, after, stop", [("server", 0, "policy_error"), ("bad request", 0, "policy_error"), ("bad request", 1, "length"), ("timeout", 1, "policy_error")])
-def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its_score(kind, after, stop):
+LONG = "answered 400: This model's maximum context length is 8192 tokens"
+
+
+@pytest.mark.parametrize("kind, said, after, stop", [
+    ("server", "no", 0, "policy_error"), ("bad request", LONG, 0, "policy_error"), ("bad request", LONG, 1, "length"), ("bad request", "answered 400: content policy violation", 1, "policy_error"),
+    ("timeout", "no", 1, "policy_error")])
+def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its_score(kind, said, after, stop):
     gym = find_gym("template")
-    client = ScriptedClient([*["[action] a"] * after, *[LLMError(kind, "no")] * 9])
+    client = ScriptedClient([*["[action] a"] * after, *[LLMError(kind, said)] * 9])
     [e] = run_sync(play_tasks(gym, gym.tasks(1, 0), ChatPlayer(gym, client)))
     assert e.stop == stop and math.isnan(e.score) == (stop in BROKEN)
     lines = gym_lines([e])
     assert lines["template"]["policy failed"].value == (stop == "policy_error") and lines["template"]["user failed"].value == 0
+
+
+def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"one")
+    player = PlayerChoice("mine", f"hf/{tmp_path}")
+    before = player_folder(player)
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    assert before.startswith("mine-") and player_folder(player).startswith("mine-") and player_folder(player) != before
+    assert player_folder(PlayerChoice("expert")) == "expert" and player_folder(PlayerChoice("openai/x", "openai/x")) == "openai%2Fx"
+
+
+def test_episodes_of_other_conditions_are_not_gone_on_with(tmp_path):
+    gym, path = find_gym("template"), tmp_path / "e.jsonl"
+    tasks = gym.tasks(2, 0)
+    first = run_sync(play_tasks(gym, tasks, gym.expert, path=path))
+    assert run_sync(play_tasks(gym, tasks, gym.expert, path=path)) == first
+    for other in ({"seed": 9}, {"config": gym.config(max_turns=1)}, {"user": ModelUser(ScriptedClient(["x"]))}):
+        with pytest.raises(DataError, match="played with another seed, other settings"): run_sync(play_tasks(gym, tasks, gym.expert, path=path, **other))
 
 
 def test_rows_find_their_gym_and_what_is_wrong_with_them_is_counted(tmp_path):
