@@ -292,13 +292,16 @@ class TurtleConfig(GymConfig):
     "How turtle is played and paid"
     success_threshold: float = 1.0
     """Sum of marks that ends an episode."""
+    max_answers: int = 3
+    """Answers that end an episode; with compat, none does."""
 
-    def checks(self): return [(0 < self.success_threshold <= 1, f"success_threshold must be in (0, 1], got {self.success_threshold}")]
+    def checks(self):
+        return [(0 < self.success_threshold <= 1, f"success_threshold must be in (0, 1], got {self.success_threshold}"), (self.max_answers >= 1, f"max_answers must be at least 1, got {self.max_answers}")]
 
 
 class TurtleEnvironment(Environment):
     "Ask, then tell the story"
-    formats = {"action": "a question about the story that can be answered with yes or no", "answer": "the whole hidden story, in sentences"}
+    formats = {"action": "a question about the story that can be answered with yes or no", "answer": "the whole hidden story, in sentences; answers are few"}
     roles = {
         "answerer": UserRole("You know a riddle. What is told: {surface}\nWhat lies behind it, which you keep to yourself: {bottom}\nEarlier questions with your answers: {history}\n"
                              "The new question: {question}\nAnswer with Yes or No by what lies behind the riddle, in agreement with earlier answers; with Maybe only where it decides neither.",
@@ -342,7 +345,9 @@ class TurtleEnvironment(Environment):
         marks = read_marks(await self.ask("marks", surface=self.task.surface, bottom=self.task.bottom, story=content, criteria=[part.statement for part in parts]), len(parts))
         score = sum(part.weight * mark for part, mark in zip(parts, marks))
         told, gain = " ".join(part.statement for part, mark in zip(parts, marks) if mark == 1), self.improved(score)
-        return Feedback(f"This much of it is right: {told}" if told else "None of it is quite right yet.", gain, score >= self.config.success_threshold - 1e-6, {"story": gain})
+        left = math.inf if self.config.compat else self.config.max_answers - 1 - sum(turn.kind == "answer" and not turn.fault for turn in self.turns)
+        said = (f"This much of it is right: {told}" if told else "None of it is quite right yet.") + (f" Answers left: {left}." if left < math.inf else "")
+        return Feedback(said, gain, left <= 0 or score >= self.config.success_threshold - 1e-6, {"story": gain})
 
 # %% ../../nbs/gyms/04_guessing.ipynb #turtle
 _PLOTS = (

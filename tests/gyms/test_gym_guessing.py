@@ -125,13 +125,20 @@ def test_answers_by_rule_follow_from_words_and_sorts():
         assert {said(f"Is it {word}?", task) for word in task.never} == {"No"} and {said(f"Is it {word}?", task) for word in task.title.split()} == {"Yes"}
 
 
+def test_hacking_by_going_through_all_stories_ends_after_three_answers():
+    for compat, answers in (("", 3), ("userrl", 16)):
+        env = turtle.play(turtle.tasks(1, 3)[0], turtle.config(compat=compat))
+        while not env.stop: step(env, "[answer] Behind it all is this, and that is the whole of what was there to be told about it: the aunt hid a ring because of envy.")
+        assert len(env.turns) == answers and env.stop == ("turn_limit" if compat else "done")
+
+
 # Turtle
 
 def test_marks_pay_by_weight_and_what_is_new():
     env = turtle.play(STORY, judge=says(marks=[{"scores": [1, 0.5, 0, 1]}, {"scores": [0, 0, 0, 0]}, {"scores": [{"statement": "x", "score": 1}] * 4}]))
     turns = [step(env, "[answer] A tale.") for _ in range(3)]
     assert [turn.reward for turn in turns] == pytest.approx([0.7, 0, 0.3]) and env.stop == "done" and env.score == pytest.approx(1)
-    assert turns[0].feedback == "This much of it is right: Part 0. Part 3." and turns[0].parts == {"story": pytest.approx(0.7)}
+    assert turns[0].feedback == "This much of it is right: Part 0. Part 3. Answers left: 2." and turns[0].parts == {"story": pytest.approx(0.7)}
 
 
 @pytest.mark.parametrize("scores, paid", [([5, 0, 0, 0], 0.5), ([-3, 0.6, 0.8, 0], 0.3), ([True, False, False, False], 0.5)])
