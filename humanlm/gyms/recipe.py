@@ -29,7 +29,7 @@ from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
-from .users import GymJudgeConfig, GymUserConfig
+from .users import GymJudgeConfig, GymUserConfig, player_name
 from ..models.client import Ledger
 from ..training.methods import AssistantModel, CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, information_gains, multi_turn, turn_advantage
 from ..training.recipe import Recipe, Stage, Work
@@ -120,7 +120,7 @@ def load_gyms(s: Settings, user: Any = None, judge: Any = None) -> GymWork:
         if again := next((task.id for part in ("valid", "test") for task in tasks[part][name] if task.id in known), None):
             raise DataError(f"The gym {name} makes the task {again} for training and for evaluation. Its tasks must differ with the seed.")
     mark = fingerprint([[task.id, task.opening] for part in tasks.values() for found in part.values() for task in found])
-    return GymWork(mark, ledgers, gyms=gyms, tasks=tasks, user=user, judge=judge)
+    return GymWork(mark, ledgers, {"players": {"user": player_name(user), "judge": player_name(judge)}}, gyms=gyms, tasks=tasks, user=user, judge=judge)
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymUsers
 def gym_config(gym: Gym, s: Settings) -> GymConfig:

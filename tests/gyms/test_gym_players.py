@@ -52,6 +52,7 @@ def test_somebody_polite_is_chosen_by_name_in_a_file(gym, tmp_path):
     work = work_of("--config", str(tmp_path / "polite.yaml"), gym=gym)
     episode, env = played(work)
     assert isinstance(work.user, PolitePerson) and episode.user == "polite" and "In truth" in env.turns[-1].feedback
+    assert work.notes["players"] == {"user": "polite", "judge": "rule"}, "who played is told in the record of a run"
 
 
 def test_somebody_polite_plays_nobody_else():
