@@ -311,3 +311,8 @@ def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path)
 def test_test_files_have_names_of_their_own():
     seen = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, n in seen.items() if n > 1] == [], "pytest imports test files by their names: give each its own"
+
+
+def test_the_change_log_links_to_no_file_that_the_site_lacks():
+    links = re.findall(r"\]\(((?!https?:)[^)#]+)", (ROOT / "CHANGELOG.md").read_text())
+    assert not [link for link in links if link.startswith("nbs/") or not (ROOT / link).exists()]
