@@ -3726,6 +3726,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'humanlm/models/reader.py'),
                                        'humanlm.models.reader._Standard.drop_comma': ( 'models/reader.html#_standard.drop_comma',
                                                                                        'humanlm/models/reader.py'),
+                                       'humanlm.models.reader._check_depth': ( 'models/reader.html#_check_depth',
+                                                                               'humanlm/models/reader.py'),
                                        'humanlm.models.reader._escape': ('models/reader.html#_escape', 'humanlm/models/reader.py'),
                                        'humanlm.models.reader._mend': ('models/reader.html#_mend', 'humanlm/models/reader.py'),
                                        'humanlm.models.reader._number': ('models/reader.html#_number', 'humanlm/models/reader.py'),

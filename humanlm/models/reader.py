@@ -28,23 +28,25 @@ def _number(digits: str) -> int | float | None:
 
 _DECODER = json.JSONDecoder(strict=False, parse_float=_number, parse_int=_number, parse_constant=lambda name: None)
 
-# %% ../../nbs/models/01_reader.ipynb #_DEEP
-_DEEP = "it has more than 40 levels"
+# %% ../../nbs/models/01_reader.ipynb #_BRACKET
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.S)  # or a string, perhaps cut
+
+
+def _check_depth(text: str, start: int):
+    "Raise `ValueError` if what begins at `start` has more than 40 levels: before it is decoded, for the decoder calls itself"
+    depth = 0
+    for found in _BRACKET.finditer(text, start):
+        depth += (found[0] in "[{") - (found[0] in "]}")
+        if depth > 40:
+            raise ValueError("it has more than 40 levels")
+        if not depth:
+            return
 
 
 def decode_object(text: str, start: int = 0) -> tuple[dict, int]:
     "Decode the standard JSON object at `start`; give also its end; `ValueError` if there is none or it is too deep"
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except RecursionError:
-        raise ValueError(_DEEP) from None
-    level = [value]
-    for _ in range(40):
-        inner = [v for outer in level for v in (outer.values() if isinstance(outer, dict) else outer)]
-        level = [v for v in inner if isinstance(v, (dict, list))]
-        if not level:
-            return value, end
-    raise ValueError(_DEEP)
+    _check_depth(text, start)
+    return _DECODER.raw_decode(text, start)
 
 # %% ../../nbs/models/01_reader.ipynb #_PIECE
 _PIECE = re.compile(r"""
