@@ -65,12 +65,12 @@ def episode_messages(
     return said
 
 
-PLAYERS = ("expert", "chance", "idle")
+PLAYERS = ("expert", "open-loop", "chance", "idle")
 
 
 def player_of(name: str, gym: Gym) -> Callable[[Environment], Any]:
     "Make a player that needs no model"
-    return {"expert": gym.expert, "chance": chance(gym), "idle": idle}[check_name(name, PLAYERS, "player")]
+    return {"expert": gym.expert, "open-loop": gym.open_loop or idle, "chance": chance(gym), "idle": idle}[check_name(name, PLAYERS, "player")]
 
 # %% ../../nbs/70_gyms.ipynb #PlayedEpisode
 @dataclass(frozen=True)

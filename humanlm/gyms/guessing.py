@@ -384,11 +384,19 @@ def _turtle_expert(env):
     return _turtle_gold(env.task) if env.turns else ToolCall("action", env.task.criteria[0].statement)
 
 
-def _turtle_gold(task):
-    return ToolCall("answer", " ".join(["Behind it all is this.", task.bottom, *(part.statement for part in task.criteria), "And that is the whole of what was there to be told about it."]))
+def _turtle_gold(task): return _turtle_told(task.bottom, *(part.statement for part in task.criteria))
 
 
-turtle = Gym("turtle", TurtleEnvironment, turtle_tasks, _turtle_expert, config=TurtleConfig, read=TurtleTask.read, gold=_turtle_gold,
+def _turtle_open_loop(env):
+    own = {slot: words[len(env.turns) % len(words)] for slot, words in _SLOTS.items()}
+    return _turtle_told(*(text.format(**own) for text in _HIDDEN.values()))
+
+
+def _turtle_told(*parts):
+    return ToolCall("answer", " ".join(["Behind it all is this.", *parts, "And that is the whole of what was there to be told about it."]))
+
+
+turtle = Gym("turtle", TurtleEnvironment, turtle_tasks, _turtle_expert, config=TurtleConfig, read=TurtleTask.read, gold=_turtle_gold, open_loop=_turtle_open_loop,
              about="The user tells a strange story, behind which there is another one. You may ask what can be answered with yes or no, and you are paid for how much of the hidden story you tell.",
              hint="Find out who is behind it, what it is about, and why; you may answer again with more.", source="UserRL, TurtleGym", licence="Apache-2.0")
 
@@ -571,6 +579,7 @@ minutes?How many minutes may it last?three,twenty;anecdote?Which anecdote must b
 Shopping|Choose a {} for me.|camera,tent,laptop,sofa,guitar,stroller,watch,printer|sum?Which sum can you spend?small,large;weight?Does weight matter?light,heavy;brand?Do you favour a brand?a known one,none;
 colour?In which colour?green,white;purpose?For what purpose?hobby,profession;delivery?Which delivery do you need?express,pickup"""
 _REQUESTS = [line.split("|") for line in _REQUESTS.replace(";\n", ";").split("\n")]
+_INQUIRIES = {category: [detail.split("?")[1] + "?" for detail in details.split(";")] for category, _, _, details in _REQUESTS}
 
 
 def intention_tasks(count: int, seed: int) -> list[IntentionTask]:
@@ -591,7 +600,12 @@ def _intention_expert(env):
     return ToolCall("action", next((way for way in ways if env.rule_coverage(way)["covered"] == [index]), ways[0] or ways[1]))
 
 
-intention = Gym("intention", IntentionEnvironment, intention_tasks, _intention_expert, config=IntentionConfig, read=IntentionTask.read, held_out=True,
+def _intention_open_loop(env):
+    known = _INQUIRIES.get(env.task.category, ["What matters to you?"])
+    return ToolCall("action", known[len(env.turns) % len(known)])
+
+
+intention = Gym("intention", IntentionEnvironment, intention_tasks, _intention_expert, config=IntentionConfig, read=IntentionTask.read, held_out=True, open_loop=_intention_open_loop,
                 best=lambda task: sum(PAY_BY_IMPORTANCE[detail.importance] for detail in task.details),
                 about="The user asks for something and leaves out what one must know to do it well. You are not to do it, but to find out what is missing.",
                 hint="Ask for one thing at a time, the most important first.", source="UserRL, IntentionGym (IN3)", licence="Apache-2.0")

@@ -207,10 +207,16 @@ def persuade_expert(env: Environment) -> ToolCall:
     return ToolCall("answer", f"{point}. Think of {', '.join(about)}.")
 
 
+def _persuade_open_loop(env):
+    "Put the marks of an argument around letters without sense"
+    rng = random.Random(len(env.turns))
+    return ToolCall("answer", f"although study {len(env.turns)} {' '.join(''.join(rng.choices('bcdfgklm', k=5)) for _ in range(30))} {env.task.claim}")
+
+
 def _say_little(env, rng): return ToolCall("answer", " ".join(rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)))
 
 
-persuade = Gym("persuade", PersuadeEnvironment, persuade_tasks, persuade_expert, guess=_say_little, config=PersuadeConfig, read=read_persuade,
+persuade = Gym("persuade", PersuadeEnvironment, persuade_tasks, persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=PersuadeConfig, read=read_persuade,
                about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and they tell you where they stand after it.",
                hint="See their side, give evidence, stay with the subject, and bring something new each time.",
                source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic")

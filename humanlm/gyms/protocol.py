@@ -260,6 +260,7 @@ class Gym:
     config: type[GymConfig] = GymConfig
     read: Callable[[Mapping], GymTask] | None = None  # a public row → its task; None: there are none
     guess: Callable[[Environment, random.Random], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
+    open_loop: Callable[[Environment], ToolCall] | None = None  # calls that pay and follow from the opening and the number of the turn alone, whatever is replied; None: none are known
     gold: Callable[[GymTask], ToolCall] | None = None  # the one call that earns all there is; None: there are several, or none
     best: Callable[[GymTask], float] = lambda task: 1.0  # the highest score that can be reached
     score: Callable[[Environment], float] = lambda played: played.score  # of an episode that has ended, as it is published

@@ -387,7 +387,7 @@ class GymRecipe(Recipe):
 
     def references(self, run: Any) -> dict[str, list[Measured]]:
         "Measure experts and chance on the same tasks"
-        return {player: measured_tasks(reference_episodes(run.work, run.settings, player)) for player in ("expert", "chance")}
+        return {player: measured_tasks(reference_episodes(run.work, run.settings, player)) for player in ("expert", "open-loop", "chance")}
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
@@ -404,7 +404,7 @@ class GymRecipe(Recipe):
 
 NAMES = Names({"score": ("Score", "What did the gym pay?"), "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),
                "turns": ("Turns", "How many calls did it take?"), "invalid calls": ("Invalid calls", "Which share of the messages held no call that the gym knows?")},
-              {"expert": "who has read the task", "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
+              {"expert": "who has read the task", "open-loop": "what follows from the opening alone, whatever is replied", "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
 recipe = GymRecipe()
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymStudy

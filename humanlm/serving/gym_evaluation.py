@@ -316,7 +316,7 @@ def _report(work, players, lines, found, bill):
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #evaluate_command
 ABOUT = "Measure players on gyms. Episodes are kept as they end: the same command goes on, and plays again what a user, a judge or a model broke."
-INPUTS = "players: expert, chance, idle, a chat model (openai/NAME, vllm/NAME, hf/NAME-or-folder), a run (NAME, NAME:MODEL) or a model's folder; none: expert"
+INPUTS = "players: expert, open-loop, chance, idle, a chat model (openai/NAME, vllm/NAME, hf/NAME-or-folder), a run (NAME, NAME:MODEL) or a model's folder; none: expert"
 
 
 def evaluate_command(
