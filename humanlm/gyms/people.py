@@ -22,7 +22,7 @@ from zlib import crc32
 from ..core.basics import ConfigError, DataError, shorten
 from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
-from .users import note_answer
+from .users import check_plays, note_answer
 from humanlm.worlds.mini import (
     AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Post, Profile, Stance, agreeable_states, describe, expressed, make_topics, make_users, read, realise,
     rule_states)
@@ -320,10 +320,10 @@ class PersonEnvironment(Environment):
 # %% ../../nbs/gyms/05_people.ipynb #PolitePerson
 class PolitePerson:
     "Says the same mild and friendly words, whoever is played: a control"
-    name = "polite"
+    name, plays = "polite", ("person",)
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
-        if role != "person": raise ConfigError(f"polite plays a person of advice or appeal, and {role} is asked. Let rule or a model play the user.")
+        check_plays(self, [role])
         answer = {"reply": realise(agreeable_states(payload["target"]), random.Random(payload["post"]))}
         if env is not None: note_answer(env, role, payload, answer)
         return answer

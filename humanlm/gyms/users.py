@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'PLAYED', 'MISTAKES', 'STOP_MARK', 'is_history', 'shown',
            'role_question', 'text_field', 'simulator_question', 'UserAnswer', 'note_answer', 'check_said', 'ModelUser',
-           'GymUserConfig', 'GymJudgeConfig', 'player_name', 'user_bill', 'UserMistake', 'UserFacts', 'stated_facts',
-           'new_facts', 'words_in', 'tells', 'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe', 'user_probes',
-           'tag_measures', 'known_facts', 'episode_dialogue', 'untrue_answers', 'episode_mistakes', 'UserReviewer',
-           'split_scores']
+           'GymUserConfig', 'GymJudgeConfig', 'player_name', 'check_plays', 'user_bill', 'UserMistake', 'UserFacts',
+           'stated_facts', 'new_facts', 'words_in', 'tells', 'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe',
+           'user_probes', 'tag_measures', 'known_facts', 'episode_dialogue', 'untrue_answers', 'episode_mistakes',
+           'UserReviewer', 'split_scores']
 
 # %% ../../nbs/gyms/02_users.ipynb #imports
 import json
@@ -241,6 +241,13 @@ class GymJudgeConfig(GymUserConfig):
 def player_name(player: Any) -> str:
     "Name who plays a user or a judge"
     return "rule" if player is None else getattr(player, "name", "") or getattr(player, "__name__", type(player).__name__)
+
+
+def check_plays(player: Any, roles: Sequence[str]) -> None:
+    "Raise `ConfigError` where a player whose `plays` names roles is asked for another"
+    plays = getattr(player, "plays", roles)
+    if other := next((role for role in roles if role not in plays), ""):
+        raise ConfigError(f"{player_name(player)} plays {' or '.join(plays)} alone, and {other} is asked. Let rule or a model play.")
 
 
 def user_bill(

@@ -34,8 +34,9 @@ class BarEnvironment(Environment):
 
 
 def tasks(count, seed):
-    rng = random.Random(f"bar/{seed}")
-    return [GuestTask(f"bar-{seed}-{n}", rng.choice(("Ada", "Bo", "Cleo", "Dan")), rng.choice(list(DRINKS))) for n in range(count)]
+    "Training plays even seeds and evaluation odd ones: they share no guest"
+    rng, guests = random.Random(f"bar/{seed}"), ("Ada", "Bo", "Cleo", "Dan") if seed % 2 == 0 else ("Eve", "Finn", "Gus", "Hana")
+    return [GuestTask(f"bar-{seed}-{n}", rng.choice(guests), rng.choice(list(DRINKS))) for n in range(count)]
 def expert(env):
     told = " ".join(turn.feedback.lower() for turn in env.turns)
     open_questions = [question for question in QUESTIONS if not any(f"{option}, please" in told for option in question.strip("?").split(" or "))]

@@ -56,7 +56,7 @@ def test_somebody_polite_is_chosen_by_name_in_a_file(gym, tmp_path):
 
 
 def test_somebody_polite_plays_nobody_else():
-    with pytest.raises(ConfigError, match="polite plays a person of advice or appeal, and answerer is asked"): played(work_of("--user.model", "polite", gym="telepathy"))
+    with pytest.raises(ConfigError, match="polite plays person alone, and answerer is asked"): played(work_of("--user.model", "polite", gym="telepathy"))
     with pytest.raises(ConfigError, match="no model 'polite'"): GymJudgeConfig("polite")
 
 

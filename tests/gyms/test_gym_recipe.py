@@ -13,7 +13,7 @@ import pytest
 
 import warm
 
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.evaluation import episode_values, load_episodes, play_tasks
 from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserFailed, find_gym, gym_names, gym_problems
@@ -270,6 +270,16 @@ def test_gains_are_refused_where_no_single_call_is_right():
     recipe, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template,household]", "--credit.credit", "information-gain"])
     with pytest.raises(ConfigError, match="credit information-gain asks .* and household has no single one"): recipe.check(s)
     recipe.check(s.changed(gyms={"train": ["template", "function"]}))
+
+
+@pytest.mark.parametrize("flags, said", [
+    (["--gyms.train", "[travel]", "--user.model", "polite"], "polite plays person alone, and hinter is asked"),
+    (["--gyms.train", "[advice]", "--gyms.held_out", "[turtle]", "--user.model", "polite"], "polite plays person alone, and answerer is asked"),
+    (["--user.model", "simulator/nope"], "no model lies in nope"),
+    (["--gyms.train", "[persuade]", "--gyms.tasks", "100000"], "persuade has 5600 tasks for a seed, and 100000 are wanted")])
+def test_a_plan_refuses_what_a_run_could_not_play(flags, said):
+    recipe, s = read_settings(["--run.recipe", "gyms", *flags])
+    with pytest.raises(HumanLMError, match=said): recipe.check(s)
 
 
 def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
