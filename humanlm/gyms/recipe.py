@@ -395,8 +395,9 @@ class GymRecipe(Recipe):
         return measured_tasks(run.kept(f"episodes/{name}.jsonl", make, write_jsonl, load_episodes))
 
     def references(self, run: Any) -> dict[str, list[Measured]]:
-        "Measure experts and chance on the same tasks"
-        return {player: measured_tasks(reference_episodes(run.work, run.settings, player)) for player in ("expert", "open-loop", "chance")}
+        "Measure experts, chance, and who does not listen on the same tasks"
+        players = ["expert", *(["open-loop"] if any(gym.open_loop for gym in run.work.gyms.values()) else []), "chance"]
+        return {player: measured_tasks(reference_episodes(run.work, run.settings, player)) for player in players}
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
