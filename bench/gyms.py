@@ -4,7 +4,7 @@
 
 Gyms: tasks of their own making, rule users, the calls of their experts, played again and again; only `step` is on the clock, and construction on another one.
 Targets: Function 50,000 steps/s, all others 5,000, construction 0.1 ms with the task at hand. Credit: 1,024 x 8,192 tokens in 50 ms. Rollout: 64 dialogues over 8 turns
-with a user who answers at once, against one plain generation of as many tokens behind prompts that hold what the users say; at most 1.25 times its time per token.
+with a user who answers at once, against one plain generation of as many tokens behind prompts that hold what the users say; at most 1.25 times its time per token. Eight gyms with 64 episodes each evaluated in 2 minutes, the suite that every gym must pass in 1.
 """
 import argparse
 import asyncio
@@ -78,6 +78,21 @@ def credit(rounds=15, B=1024, T=8192, K=16):
     print(f"\ncredit, {B:,} x {T:,} tokens, {K} turns: {statistics.median(times[1:]):.1f} ms of CPU (target 50)")
 
 
+# ---- evaluation and suite
+
+def evaluation():
+    from humanlm.core.basics import run_sync
+    from humanlm.gyms.evaluation import gym_results, play_gyms
+    from humanlm.gyms.protocol import gym_problems
+    names = "function intention persuade search tau telepathy travel turtle".split()
+    start = time.perf_counter()
+    gym_results({"expert": run_sync(play_gyms(names, "expert", 64))})
+    print(f"\neight gyms, 64 episodes each by their experts, evaluated: {time.perf_counter() - start:.1f} s (target 120)")
+    start = time.perf_counter()
+    found = [run_sync(gym_problems(find_gym(name))) for name in gym_names()]
+    print(f"suite of {len(found)} gyms, {sum(map(len, found))} problems: {time.perf_counter() - start:.1f} s (target 60)")
+
+
 # ---- rollout
 
 def rollout(rounds=5):
@@ -129,6 +144,7 @@ def main():
     args = parser.parse_args()
     gyms(args.seconds, args.only)
     if args.only: return
+    evaluation()
     from humanlm.training.run import keep_memory
     keep_memory()  # as the training command does
     credit()
