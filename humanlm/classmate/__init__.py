@@ -1,0 +1,19 @@
+"""Classmate chain of thought: reasoning is paid for when another model can answer with it.
+
+Start with `nbs/classmate/01_reasoning.ipynb`."""
+from typing import TYPE_CHECKING
+
+from ..core.plugins import lazy_names
+
+if TYPE_CHECKING:
+    from .classmates import Classmate, ClassmateAnswers, ShownReasoning, ask_classmates
+    from .reasoning import Keep, Marks, ReasoningReader, token_pieces
+    from .rewards import classmate_advantages, pooled_rewards
+    from .verifiers import Verdict, find_verifier
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "classmates": ["Classmate", "ClassmateAnswers", "ShownReasoning", "ask_classmates"],
+    "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
+    "rewards": ["classmate_advantages", "pooled_rewards"],
+    "verifiers": ["Verdict", "find_verifier"],
+})
