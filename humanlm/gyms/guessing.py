@@ -583,13 +583,13 @@ _INQUIRIES = {category: [detail.split("?")[1] + "?" for detail in details.split(
 
 
 def intention_tasks(count: int, seed: int) -> list[IntentionTask]:
-    "Make requests, all different, with two to four missing details each"
+    "Make requests, all different, with two to four missing details each; even and odd seeds have no request in common"
     rng, made = random.Random(f"intention/{seed}"), {}
     while len(made) < count:
         category, request, subjects, details = rng.choice(_REQUESTS)
         chosen = [detail.split("?") for detail in rng.sample(details.split(";"), rng.randint(2, 4))]
         parts = tuple(MissingDetail(name, rng.randint(1, 3), f"{inquiry}?", tuple(options.split(","))) for name, inquiry, options in chosen)
-        made.setdefault((request.format(rng.choice(subjects.split(","))), category, parts))
+        made.setdefault((request.format(rng.choice(subjects.split(",")[seed % 2::2])), category, parts))
     return [IntentionTask(f"intention-{seed}-{n}", *task) for n, task in enumerate(made)]
 
 

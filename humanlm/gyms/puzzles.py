@@ -533,7 +533,8 @@ def read_search(row: Mapping[str, Any]) -> SearchTask:
     "Read a published row; those of a parquet file hold the question in their prompt"
     flat = published_row(row)
     if "question" not in flat:
-        told = [message["content"] for message in row.get("prompt") or () if message.get("role") == "user"]
+        prompt = row.get("prompt")  # a list, or an array as pandas reads it
+        told = [message["content"] for message in (() if prompt is None else prompt) if message.get("role") == "user"]
         flat |= {"question": told[-1].strip().split("\n")[0] if told else "", "answer": flat.get("ground_truth")}
     return SearchTask(str(_field(flat, "id", (str, int))), _field(flat, "question", str), _field(flat, "answer", str))
 

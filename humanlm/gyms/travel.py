@@ -601,6 +601,7 @@ def read_travel(row: Mapping[str, Any]) -> TravelTask:
     "Read a published row; wishes and option tables are generated"
     kept = row["reward_model"] if isinstance(row.get("reward_model"), Mapping) else row
     name, prompt = str(kept.get("id")), row.get("prompt")
+    if hasattr(prompt, "tolist"): prompt = prompt.tolist()  # an array, as pandas reads it
     parts = [_PART.fullmatch(part) for part in name.split("|")]
     if not all(parts) or len(parts) > 5: raise DataError(f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the row as it was published.")
     best = dict(re.findall(r"\b([ACFHR])(\d{1,3})\b", str(kept.get("ground_truth"))[:500]))

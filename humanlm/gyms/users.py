@@ -124,6 +124,7 @@ def check_said(value: Any) -> None:
     if not isinstance(value, str): return
     if _REASONS.search(value): raise ValueError("reasoning stands in the answer: write the answer alone")
     if _BOTH.search(value): raise ValueError("the answer speaks for the assistant: write only what the user says")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value): raise ValueError("the answer holds half a character (a lone surrogate): write whole ones")
     if len(value) > MAX_SAID: raise ValueError(f"a text has {len(value):,} characters: {MAX_SAID:,} at most")
 
 

@@ -2,6 +2,7 @@
 import asyncio
 import builtins
 import io
+import json
 import math
 import random
 import sys
@@ -14,7 +15,8 @@ from humanlm.core.basics import run_sync
 from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, episode_values, gym_results, play_tasks, weighted_average
 from humanlm.gyms.protocol import COMPAT, ToolCall, UserFailed, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.recipe import GymUsers, gym_messages, load_gyms
-from humanlm.models.client import ScriptedClient
+from humanlm.gyms.users import ModelUser
+from humanlm.models.client import Limits, ScriptedClient
 from humanlm.training.advantages import turn_advantages
 from humanlm.training.run import read_settings
 
@@ -208,3 +210,26 @@ def test_a_failed_episode_is_missing_in_results_and_counted():
     rows = gym_results({"policy": [episode("a", 1.0, "done"), episode("b", 0.0, "turn_limit"), episode("c", math.nan, "user_error")]}).rows
     found = {row.metric: (row.mean, row.n) for row in rows if row.level == "all"}
     assert found["score"] == (0.5, 2) and found["user failed"] == (pytest.approx(1 / 3), 3) and math.isnan(episode_values(episode("c", math.nan, "env_error"))["score"])
+
+
+@pytest.mark.parametrize("said", ["\ud800", "Yes \udfff please", "\ud83d"])
+def test_half_a_character_is_no_turn_of_a_user(said):
+    gym = find_gym("intention")
+    client = ScriptedClient([json.dumps({"response": said})] * 9, limits=Limits(attempts=1))
+    env = gym.play(gym.tasks(1, 0)[0], user=ModelUser(client))
+    run_sync(env.step("[action] What do you want?"))
+    assert env.stop == "user_error" and math.isnan(env.score) and all(turn.feedback.encode() for turn in env.turns)
+
+
+@pytest.mark.parametrize("name, row", [
+    ("search", {"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "Who wrote it?"}], "reward_model": {"id": "1", "ground_truth": "Ada"}}),
+    ("travel", {"prompt": [{"role": "user", "content": "Plan a trip to Bremen."}], "reward_model": {"id": "hotel:2-29", "ground_truth": "H3"}})])
+def test_rows_are_read_alike_where_pandas_made_arrays_of_their_lists(name, row):
+    array = np.empty(len(row["prompt"]), object)
+    array[:] = row["prompt"]
+    assert find_gym(name).read(row | {"prompt": array}) == find_gym(name).read(row)
+
+
+def test_requests_of_evaluation_are_not_those_of_training():
+    known, asked = ({task.opening for task in find_gym("intention").tasks(400, seed)} for seed in (2, 3))
+    assert known.isdisjoint(asked) and len(known) == len(asked) == 20
