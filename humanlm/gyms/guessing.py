@@ -214,7 +214,7 @@ telepathy = Gym("telepathy", TelepathyEnvironment, telepathy_tasks, _telepathy_e
 
 # %% ../../nbs/gyms/04_guessing.ipynb #stories
 _TELLING = content_stems("story reveals includes explains shows mentions describes states tells protagonist narrator actually true reason details fact truth character event behind cause caused")
-_TOLD_WORDS, _TOLD_SMALL = 15, 0.2  # words that an answer needs, and the share of small words in what people write
+_TOLD_WORDS, _TOLD_SMALL, _TOLD_OF_IT = 15, 0.2, 0.25  # words that an answer needs, the share of small words in what people write, and of the others that of words of this story
 
 
 class StoryCriterion(NamedTuple):
@@ -331,6 +331,7 @@ class TurtleEnvironment(Environment):
         small = sum(stem(word) in FILLERS or word in NEGATORS for word in words)
         if len(words) < _TOLD_WORDS or small < _TOLD_SMALL * len(words): return {"scores": [0.0] * len(self.task.criteria)}
         told = content_stems(story)
+        if len(told & (self.task.known[1] | _TELLING)) < _TOLD_OF_IT * len(told): return {"scores": [0.0] * len(self.task.criteria)}
         shares = [len(own & told) / len(own) if own and not told & never else 0.0 for own, never in self.task.wanted]
         return {"scores": [1.0 if share >= 0.6 else 0.5 if share >= 0.3 else 0.0 for share in shares]}
 
@@ -583,13 +584,13 @@ _INQUIRIES = {category: [detail.split("?")[1] + "?" for detail in details.split(
 
 
 def intention_tasks(count: int, seed: int) -> list[IntentionTask]:
-    "Make requests, all different, with two to four missing details each; even and odd seeds have no request in common"
+    "Make requests, all different, with two to four missing details each; seeds with other remainders by 3 have no request in common"
     rng, made = random.Random(f"intention/{seed}"), {}
     while len(made) < count:
         category, request, subjects, details = rng.choice(_REQUESTS)
         chosen = [detail.split("?") for detail in rng.sample(details.split(";"), rng.randint(2, 4))]
         parts = tuple(MissingDetail(name, rng.randint(1, 3), f"{inquiry}?", tuple(options.split(","))) for name, inquiry, options in chosen)
-        made.setdefault((request.format(rng.choice(subjects.split(",")[seed % 2::2])), category, parts))
+        made.setdefault((request.format(rng.choice(subjects.split(",")[seed % 3::3])), category, parts))
     return [IntentionTask(f"intention-{seed}-{n}", *task) for n, task in enumerate(made)]
 
 
