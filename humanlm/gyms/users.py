@@ -101,6 +101,7 @@ def simulator_question(
 # %% ../../nbs/gyms/02_users.ipynb #UserAnswer
 MAX_SAID = 4000  # characters of a text in an answer
 _BOTH = re.compile(r"^\s*(?:assistant|agent|ai)\s*:", re.IGNORECASE | re.MULTILINE)
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\ud800-\udfff]")  # control characters, and half of one
 _REASONS = re.compile(r"</?(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 
@@ -124,7 +125,7 @@ def check_said(value: Any) -> None:
     if not isinstance(value, str): return
     if _REASONS.search(value): raise ValueError("reasoning stands in the answer: write the answer alone")
     if _BOTH.search(value): raise ValueError("the answer speaks for the assistant: write only what the user says")
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value): raise ValueError("the answer holds half a character (a lone surrogate): write whole ones")
+    if found := _NO_TEXT.search(value): raise ValueError(f"the answer holds {found[0]!r}, which is no text: leave it out")
     if len(value) > MAX_SAID: raise ValueError(f"a text has {len(value):,} characters: {MAX_SAID:,} at most")
 
 
