@@ -11,7 +11,7 @@ __all__ = ['POLICIES', 'SELVES', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ES
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
@@ -207,6 +207,10 @@ class ClassmateConfig(ClientConfig):
 
     @property
     def asks(self) -> bool: return self.use_classmate_condition != "no_classmate"
+
+    def for_evaluation(self) -> "ClassmateConfig":
+        "Ask everybody, always, and take nothing off"
+        return replace(self, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
 def shuffled(
