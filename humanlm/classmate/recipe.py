@@ -22,6 +22,7 @@ from ..core.stats import known_mean
 from ..evaluation.measured import Measured
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, standard_sections
+from ..hierarchy.prompts import parts_text
 from ..models.client import Ledger
 from ..training.experiment import Study, Trial
 from ..training.methods import AssistantModel, ask_row
@@ -105,7 +106,7 @@ def load_tasks(s: Settings) -> dict[str, list[ReasoningTask]]:
 
 def task_row(task: ReasoningTask, s: Settings) -> dict:
     "Make the row of a question"
-    return ask_row("", task.id, s.tasks.max_tokens) | {"prompt": list(task.messages), "speaker": "", "verifier": task.verifier, "ground_truth": task.gold}
+    return ask_row("", task.id, s.tasks.max_tokens) | {"prompt": list(task.messages), "speaker": "", "thinking": None, "verifier": task.verifier, "ground_truth": task.gold}
 
 
 def reasoning_lessons(s: Settings, count: int) -> list[dict]:
@@ -114,7 +115,7 @@ def reasoning_lessons(s: Settings, count: int) -> list[dict]:
     for n in range(count):
         task = rng.choice(tasks)
         said, answer = (task.written, task.gold) if rng.random() < s.sft.written else (rng.choice([task.vague, task.swayed]), task.hinted) if task.swayed and rng.random() < s.sft.swayed else (task.vague, task.gold)
-        rows.append(sft_row(list(task.messages), f"<think>{said}</think>{answer}", row_id=f"lesson-{n}"))
+        rows.append(sft_row(list(task.messages), [*_thought(said), {"type": "text", "text": answer}], None, f"lesson-{n}"))
     return rows
 
 
@@ -124,9 +125,12 @@ def reader_lessons(s: Settings, count: int) -> list[dict]:
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
         said, answer = rng.choice([(other.written, other.gold), (other.swayed or other.written, other.hinted or other.gold), (other.vague, other.gold)])
-        given = f"<think>{said}</think>"
-        rows.append(sft_row(list(task.messages), *((answer,) if rng.random() < 0.8 else (given + answer,)), row_id=f"reader-{n}", given=[given]))
+        given = _thought(said) if rng.random() < 0.8 else []  # without reasoning there is nothing to go by
+        rows.append(sft_row(list(task.messages), [{"type": "text", "text": answer}], None, f"reader-{n}", given))
     return rows
+
+
+def _thought(said): return [{"type": kind, "text": text} for kind, text in (("markup", "<think>"), ("text", said), ("markup", "</think>"))]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stages
 def train_reader(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
@@ -208,7 +212,7 @@ class ClassmateRecipe(Recipe):
         "Give what a tiny model's tokenizer learns from"
         tags, s = ["<think>", "</think>"], run.settings
         if not s.tasks.toy: return [m["content"] for task in run.work.tasks["train"] for m in task.messages], tags
-        return [f"{row['prompt'][-1]['content']} {row['target']}" for row in reasoning_lessons(s, 2000)], tags
+        return [f"{row['prompt'][-1]['content']} {parts_text(row['target'])}" for row in reasoning_lessons(s, 2000)], tags
 
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to read and to answer, then let classmates go on"
