@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'Verifier',
            'VERIFIERS', 'Verdict', 'read_number', 'boxed', 'read_formula', 'FormulaProcess', 'verify_math',
-           'read_letter', 'read_yes', 'read_rating', 'Behaviour', 'Case', 'ask_rating', 'JudgeVerifier', 'RewardModel',
-           'verify_number', 'verify_letter', 'verify_yes', 'count_bold', 'count_words', 'find_verifier', 'RuleVerifier',
-           'make_verifier', 'published_judge']
+           'read_letter', 'read_yes', 'read_rating', 'Behaviour', 'Case', 'judge_reply', 'read_judgement', 'ask_rating',
+           'JudgeVerifier', 'RewardModel', 'verify_number', 'verify_letter', 'verify_yes', 'count_bold', 'count_words',
+           'find_verifier', 'RuleVerifier', 'make_verifier', 'published_judge']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -255,18 +255,24 @@ class Case(NamedTuple):
 Scorer = Callable[[Sequence[Case]], Awaitable[list[Verdict]]]
 
 
-async def ask_rating(
-    client: ChatClient,
-    request: ChatRequest,
-    behaviour: Behaviour,
-) -> Verdict:
-    "Ask a model for a rating; a failure is a verdict without a value"
-    try: text = (await client(request)).text[:MAX_ANSWER]
+async def judge_reply(client: ChatClient, request: ChatRequest) -> tuple[str, str]:  # what was said; why nothing was
+    "Ask a judge; a failure is a reason"
+    try: return (await client(request)).text[:MAX_ANSWER], ""
     except LLMError as e:
         if e.stops: raise
-        return _nothing(shorten(f"the judge failed: {e}", 200))
+        return "", shorten(f"the judge failed: {e}", 200)
+
+
+def read_judgement(text: str, behaviour: Behaviour) -> Verdict:
+    "Read rating and explanation"
     explained = re.split(r"\bexplanation\W{0,3}:", text, flags=re.I)[-1]
     return read_rating(text, behaviour.low, behaviour.high)._replace(said=shorten(_RATING.sub("", explained), 600))
+
+
+async def ask_rating(client: ChatClient, request: ChatRequest, behaviour: Behaviour) -> Verdict:
+    "Ask a model for a rating; a failure is a verdict without a value"
+    text, why = await judge_reply(client, request)
+    return _nothing(why) if why else read_judgement(text, behaviour)
 
 
 class JudgeVerifier:
