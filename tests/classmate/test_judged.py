@@ -29,7 +29,7 @@ def test_the_published_names_of_one_behaviour_ask_the_same():
 
 @pytest.mark.parametrize("reply, value", [
     ("EXPLANATION: It praises 3 times.\nRATING: 8", 8), ("RATING: 2\nEXPLANATION: plain", 2), ("8", 8), ("RATING: 0", None), ("RATING: 11", None), ("", None), ("I cannot say.", None), ("RATING: nan", None),
-    ("RATING: 1e3", None), ("x" * 300_000 + "\nRATING: 5", None), ("RATING: " + "9" * 10_000, None), (LLMError("timeout", "too slow"), None), (LLMError("bad answer", "no"), None)])
+    ("RATING: 1e3", None), ("x" * 300_000 + "\nRATING: 5", None), ("RATING: " + "9" * 10_000, None), (LLMError("bad answer", "no"), None)])
 def test_a_judge_who_fails_gives_no_value_and_a_reason(reply, value):
     found = verdict(reply)
     assert found.value == value if value is not None else math.isnan(found.value) and found.why and len(found.why) < 300
