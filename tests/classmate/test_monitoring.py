@@ -174,7 +174,7 @@ def test_sides_of_different_length_are_refused():
 
 
 def test_runs_are_compared_on_questions_that_all_of_them_have():
-    runs = {("ours", 0): {"a": (1, 1), "b": (2, 4), "c": (NAN, 3), "d": (5, 5)}, ("ours", 1): {"b": (3, 4), "d": (1, 5), "a": (9, NAN)}, ("theirs", 0): {"d": (5, 5), "b": (4, 4), "e": (1, 1)}}
+    runs = {("ours", 0): {"a": (1, 1), "b": (2, 4), "c": (NAN, 3), "d": (5, 5)}, ("ours", 1): {"b": (3, 4), "d": (1, 5), "a": (9, NAN)}, ("theirs", 0): {"d": (5, 5), "b": (4, 4), "e": (1, 1), "a": (2, 2)}}
     assert common_questions(runs) == ["b", "d"]
     found = common_metrics(runs)
     assert [found[name].rmse.value for name in runs] == pytest.approx([math.sqrt(2), math.sqrt(8.5), 0]) and {one.judged for one in found.values()} == {4.5} and "ours · 1" in metrics_table(found)
