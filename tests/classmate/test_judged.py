@@ -87,9 +87,7 @@ def test_a_verifier_without_its_model_says_what_to_write(name, model):
 def test_published_settings_of_a_judge_are_translated_or_refused():
     assert published_judge({}) == published_judge({"user_tinker_llm_judge": False, "llm_judge_model": "m"}) == {}
     assert published_judge({"user_tinker_llm_judge": True, "llm_judge_model": "m"}) == {"model": "vllm/m", "temperature": 0.0, "max_tokens": 1024}
-    assert published_judge({"llm_judge_backend_type": "openai", "llm_judge_model": "m"})["model"] == "openai/m"
-    for bad, said in (({"user_tinker_llm_judge": True}, "llm_judge_model"), ({"use_tinker_llm_judge": True}, "user_tinker_llm_judge"), ({"user_tinker_llm_judge": "yes"}, "true or false"),
-                      ({"llm_judge_backend_type": "hf_scoring", "llm_judge_model": "m"}, "RewardModel"), ({"llm_judge_backend_type": "vlm"}, "vllm_generative")):
+    for bad, said in (({"user_tinker_llm_judge": True}, "llm_judge_model"), ({"use_tinker_llm_judge": True}, "user_tinker_llm_judge"), ({"user_tinker_llm_judge": "yes"}, "true or false"), ({"user_tinker_llm_judge": True, "llm_judge_model": 3}, "names no model")):
         with pytest.raises(ConfigError, match=said): published_judge(bad)
 
 
