@@ -73,16 +73,12 @@ def _number(text, which):
 def boxed(
     text: str,
 ) -> list[str]:
-    r"Find what stands in `\boxed{...}`, with inner braces; an open box ends with the text"
-    found = []
-    for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text):
-        depth = 1
-        for brace in re.finditer(r"[{}]", text[match.end():match.end() + 2000]):
-            depth += 1 if brace[0] == "{" else -1
-            if not depth:
-                found.append(text[match.end():match.end() + brace.start()])
-                break
-    return found
+    r"Find what stands in `\boxed{...}`, with inner braces; a box that is never closed is none"
+    found, begun = [], []  # begun: where the box begins, for each brace that is open; None: it is no box
+    for mark in re.finditer(r"\\(?:boxed|fbox)\s*\{|[{}]", text):
+        if mark[0] != "}": begun.append(mark.end() if len(mark[0]) > 1 else None)
+        elif begun and (start := begun.pop()) is not None and mark.start() - start <= 2000: found.append((start, text[start:mark.start()]))
+    return [inside for _, inside in sorted(found)]
 
 
 def _value(spelt):
@@ -180,7 +176,7 @@ def verify_math(answer: str, gold: str) -> Verdict:
     said = "no gold" if not wanted else "same" if spelt(wanted) == spelt(found) else _formulas(wanted, found) if found else "different"
     if said == "no gold": return _nothing(f"the gold answer {shorten(repr(gold), 60)} holds no formula")
     if not said: return _nothing(f"the answer {shorten(repr(found), 60)} took too much time or memory to compare")
-    return Verdict(float(said == "same"), shorten(found, 80), "", bool(boxed(answer)))
+    return Verdict(float(said == "same"), shorten(found, 80), "", bool(boxed(answer[-MAX_ANSWER:])))
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
 _LETTER = (re.compile(r"therefore,? the answer is:? \(?([A-J])\)?(?![\w'])", re.I), re.compile(r"\banswer(?: is|:)\s*\**\(?([A-J])\)?(?![\w'])", re.I), re.compile(r"\\boxed\{\s*(?:\\text\{)?\(?([A-J])\)?"),
