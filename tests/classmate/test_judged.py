@@ -111,6 +111,11 @@ def test_a_reward_model_scores_a_row_alike_in_any_batch(parts):
     assert together == pytest.approx(alone, abs=1e-5, nan_ok=True)
 
 
+def test_a_reward_model_is_loaded_from_a_folder_and_scores_the_same(parts, tmp_path):
+    for part in parts: part.save_pretrained(tmp_path)
+    assert RewardModel.load(str(tmp_path), batch=2).scores(CASES) == pytest.approx(RewardModel(*parts).scores(CASES), abs=1e-5, nan_ok=True)
+
+
 def test_a_conversation_that_is_too_long_has_no_score(parts):
     found = run_sync(make_verifier("general_reward", RewardModel(*parts, most=40))(CASES))
     assert math.isfinite(found[0].value) and math.isnan(found[1].value) and "40 tokens" in found[1].why and found[2].why == "there is no answer"
