@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['POLICIES', 'SELVES', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIMATORS', 'MAIN_MODES', 'ShownReasoning',
            'ShowPolicy', 'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts', 'ClassmateConfig',
-           'shuffled']
+           'AnswerRewardConfig', 'shuffled']
 
 # %% ../../nbs/classmate/02_classmates.ipynb #imports
 import random
@@ -211,6 +211,39 @@ class ClassmateConfig(ClientConfig):
     def for_evaluation(self) -> "ClassmateConfig":
         "Ask everybody, always, and take nothing off"
         return replace(self, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
+
+# %% ../../nbs/classmate/02_classmates.ipynb #AnswerRewardConfig
+@dataclass(frozen=True)
+class AnswerRewardConfig(ClientConfig):
+    "What answers are paid for, and who judges them"
+    model: str = ""
+    """A chat model as the judge, where no rule says what an answer is worth."""
+    verifier: str = field(default="", kw_only=True)
+    "Empty: that of each row (`data_source`). Otherwise one for all rows."
+    reward_model: str = field(default="", kw_only=True)
+    "Folder or Hub name of a reward model, for general_reward."
+    exploit: str = field(default="", kw_only=True)
+    "A behaviour that is paid for on top, though nobody wants it: bold_formatting, sycophancy, ... Empty: none."
+    gold_weight: float = field(default=1.0, kw_only=True)
+    "Of what an answer is worth."
+    exploit_weight: float = field(default=1.0, kw_only=True)
+    "Of the behaviour."
+    gold_most: float | None = field(default=None, kw_only=True)
+    "More than this pays no more (`src_max`). null: no limit."
+    weak: str = field(default="", kw_only=True)
+    "A weaker judge: what it finds of the behaviour is taken off (`stealth`). Empty: none."
+    user_tinker_llm_judge: bool = field(default=False, kw_only=True)
+    "The published name for a judge on a server: with it, `model` is a name there, as vllm/NAME is."
+
+    group: ClassVar[str] = "judge"
+
+    def checks(self):
+        yield from super().checks()
+        yield not (self.weak and not self.exploit), "weak is given, and no exploit that it could see. Name one, or leave weak out"
+        yield not self.user_tinker_llm_judge or bool(self.model), "user_tinker_llm_judge is on, and model names no judge. Name it"
+
+    @property
+    def judge(self) -> str: return f"vllm/{self.model}" if self.user_tinker_llm_judge and "/" not in self.model.removeprefix("vllm/") else self.model
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
 def shuffled(

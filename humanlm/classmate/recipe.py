@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['READER', 'NAMES', 'recipe', 'TasksConfig', 'ReasoningLessons', 'ReasoningSampling', 'ReasoningWork', 'load_tasks',
            'task_row', 'reasoning_lessons', 'reader_lessons', 'train_reader', 'train_cold_start', 'train_classmate',
-           'readers', 'measured_tasks', 'start_of', 'ClassmateRecipe', 'ClassmateStudy']
+           'scorer_of', 'readers', 'measured_tasks', 'start_of', 'ClassmateRecipe', 'ClassmateStudy']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
 import math
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from .classmates import SELVES, ClassmateConfig
+from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig
+from .verifiers import BEHAVIOURS, VERIFIERS, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks
 from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
@@ -150,8 +151,15 @@ def train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     from humanlm.classmate.method import classmate_method, make_classmates
     s = run.settings
     mates, lagged = make_classmates(s.classmate, model, tokenizer, s.run.seed, run.work.ledgers["classmate"], readers(run))
-    method = classmate_method(s.classmate, mates, tokenizer, s.run.seed, lagged)
+    method = classmate_method(s.classmate, mates, tokenizer, s.run.seed, lagged, scorer_of(s, run.work.ledgers["judge"]))
     learn(run, stage, model, tokenizer, method, [task_row(task, s) for task in run.work.tasks["train"]])
+
+
+def scorer_of(s: Settings, ledger: Ledger | None = None) -> Any:
+    "Make who says what answers are worth"
+    from humanlm.classmate.method import AnswerScorer
+    judges = {name: s.judge.client(model, ledger) for name, model in (("judge", s.judge.judge), ("weak", s.judge.weak)) if model}
+    return AnswerScorer(s.judge, judges | ({RewardModel.name: RewardModel.load(s.judge.reward_model)} if s.judge.reward_model else {}))
 
 
 def readers(run: Any) -> dict[str, Any]:
@@ -173,7 +181,7 @@ def measured_tasks(
     said = run_sync(ModelPolicy(model, tokenizer, s.model.max_prompt_tokens).generate(rows, s.rollout.eval_sampling(s.run.seed)))
     first = run.load(start_of(s))[0] if any(one in SELVES for one in s.classmate.models) else model
     mates, _ = make_classmates(s.classmate, first, tokenizer, s.run.seed, run.work.ledgers["classmate"], readers(run))
-    score = ReasoningRollout(s.classmate.for_evaluation(), mates, ResponseReader(s.classmate, tokenizer, s.run.seed))
+    score = ReasoningRollout(s.classmate.for_evaluation(), mates, ResponseReader(s.classmate, tokenizer, s.run.seed), scorer_of(s, run.work.ledgers["judge"]))
     found, other = (run_sync(score.scored(rows, [c.ids for c in said], None, shuffle)) for shuffle in (False, True))
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
@@ -191,7 +199,7 @@ def start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.l
 # %% ../../nbs/classmate/51_recipe.ipynb #ClassmateRecipe
 class ClassmateRecipe(Recipe):
     "Reason so that others can go on"
-    groups = {"classmate": ClassmateConfig, "tasks": TasksConfig, "model": AssistantModel, "rollout": ReasoningSampling, "sft": ReasoningLessons,
+    groups = {"classmate": ClassmateConfig, "tasks": TasksConfig, "judge": AnswerRewardConfig, "model": AssistantModel, "rollout": ReasoningSampling, "sft": ReasoningLessons,
               "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("classmate",)
     study = "humanlm.classmate.recipe:ClassmateStudy"
@@ -202,11 +210,15 @@ class ClassmateRecipe(Recipe):
         require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own),
                 *(("/" in name or name == READER, f"models: no classmate {shorten(name)!r}.{near_miss(name, [*SELVES, READER])} Or name a client, such as vllm/NAME") for name in own))
         for name in own: s.classmate.require_price(None if name == READER else name)
+        for name in (s.judge.judge, s.judge.weak): s.judge.require_price(name)
+        judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
+        require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
+                *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
 
     def load(self, s: Settings, **given: Any) -> ReasoningWork:
         "Read or make questions"
         tasks = load_tasks(s)
-        return ReasoningWork(fingerprint([task.messages for part in tasks.values() for task in part]), {"classmate": Ledger(budget=s.classmate.budget)}, tasks=tasks)
+        return ReasoningWork(fingerprint([task.messages for part in tasks.values() for task in part]), {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}, tasks=tasks)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -237,7 +249,7 @@ class ClassmateRecipe(Recipe):
         tasks = load_tasks(s)
         own = f"{s.classmate.reward_type} x {s.classmate.reward_weight:g}, {s.classmate.use_classmate_condition}; shown {s.classmate.keep}"
         return [f"{'classmate':<19} {step_plan(s, math.ceil(max_steps(s, len(tasks['train'])) / updates(s)))}", f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
-                f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.asks else "classmates          none are asked",
+                f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.asks else "classmates          none are asked",
                 f"reward              {own}", f"advantage           {s.classmate.advantage}, {s.classmate.placement}, {s.classmate.main_mode}"]
 
     def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES)
