@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig
+from .look import reasoning_section
 from .verifiers import BEHAVIOURS, VERIFIERS, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks
 from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
@@ -252,7 +253,11 @@ class ClassmateRecipe(Recipe):
                 f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.asks else "classmates          none are asked",
                 f"reward              {own}", f"advantage           {s.classmate.advantage}, {s.classmate.placement}, {s.classmate.main_mode}"]
 
-    def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES)
+    def sections(self) -> Mapping[str, tuple]:
+        "Give the sections of the report"
+        sections = standard_sections(NAMES)
+        look = {"reasoning": ("Reasoning", "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.", reasoning_section)}
+        return {**{name: sections[name] for name in sections if name not in ("samples", "run")}, **look, **{name: sections[name] for name in ("samples", "run")}}
 
 
 NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),
