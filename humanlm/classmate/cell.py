@@ -54,10 +54,11 @@ def make_root(
     for device in ("null", "zero", "full", "random", "urandom"):
         open(f"/dev/{device}", "w").close()
         _mount(f"/old/dev/{device}", f"/dev/{device}", None, BIND)
+    _mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC)
     _kernel("umount2", "/old", 2)
     os.rmdir("/old")
-    _kernel("syscall", 442, ctypes.c_long(-100), "/", 0x8000, struct.pack("4Q", RDONLY | NOSUID, 0, 0, 0), 32)  # mount_setattr, of the whole tree
-    _mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC)
+    for where, deep, attributes in (("/", 0x8000, (RDONLY | NOSUID, 0)), ("/proc", 0, (0, RDONLY))):
+        _kernel("syscall", 442, ctypes.c_long(-100), where, deep, struct.pack("4Q", *attributes, 0, 0), 32)  # mount_setattr
 
 # %% ../../nbs/classmate/05_cell.ipynb #forbid
 # machine → its number, then of socket, shmget, memfd_create, memfd_secret, ptrace, process_vm_readv and _writev, unshare, setns, mount, umount2, pivot_root, chroot,
@@ -136,9 +137,9 @@ def end(run, *given) -> None:
     finally: os._exit(code & 255)
 
 # %% ../../nbs/classmate/05_cell.ipynb #watch
-def _leave():
+def _leave(root):
     "Move to new namespaces, as somebody without rights"
-    if not os.getuid():
+    if root:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -195,7 +196,7 @@ def watch(
     "Run a program in namespaces of its own, end it in time and say how it ended"
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if cell["contained"]: _leave()
+    if cell["contained"]: _leave(cell["root"])
     began, child = time.monotonic(), os.fork()
     if not child: _begin(cell, seconds, files, status)
     late = signal.sigtimedwait({signal.SIGCHLD}, seconds) is None
@@ -216,7 +217,7 @@ def _order(cell, said, files):
 
 
 def main(
-    cell: dict,  # limits in bytes; contained, shown (folders), home
+    cell: dict,  # limits in bytes; contained; root (whether it runs as the machine's); shown (folders), home
 ) -> None:
     "Follow the orders that come on standard input"
     line = socket.socket(fileno=0)

@@ -203,7 +203,7 @@ class Keeper:
 
     def _start(self):
         c, million = self.config, 2**20
-        cell = {"memory": c.memory * million, "processes": c.processes, "folder": c.folder * million, "file": c.output * million, "files": 32, "contained": not c.unsafe, "home": "/tmp",
+        cell = {"memory": c.memory * million, "processes": c.processes, "folder": c.folder * million, "file": c.output * million, "files": 32, "contained": not c.unsafe, "root": not os.getuid(), "home": "/tmp",
                 "shown": ["/usr", "/lib", "/lib64", "/bin", sys.base_prefix]}
         command = [*keeper_command(c.unsafe), importlib.util.find_spec("humanlm.classmate.cell").origin, json.dumps(cell)]
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -460,7 +460,7 @@ def sandbox_command(
     c, key = s.sandbox, os.environ.get("HUMANLM_SANDBOX_KEY", "")
     if c.host not in ("127.0.0.1", "localhost", "::1") and not key: raise ConfigError(f"sandbox.host is {shorten(c.host)}: others could run programs here. Set a key in HUMANLM_SANDBOX_KEY, or listen on 127.0.0.1.")
     command = keeper_command(c.unsafe)
-    held = "nothing:\n" + "\n".join(f"  - {line}" for line in NOT_CONTAINED) if c.unsafe else " ".join(command[:-2])
+    held = "nothing:\n" + "\n".join(f"  - {line}" for line in NOT_CONTAINED) if c.unsafe else " ".join(["unshare", *command[1:-2]])
     lines = f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\nprograms    {c.workers} at once, {c.seconds:g} s, {c.processes} processes of {c.memory} MB, {c.folder} MB of files\ncontained   by {held}"
     if s.dry_run: return print(lines) or 0
     web_libraries()
