@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from .classmates import Classmate, ClassmateAnswers, ShownReasoning, ask_classmates
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
     from .rewards import classmate_advantages, pooled_rewards
+    from .sandbox import Sandbox, SandboxClient, code_verifier
     from .verifiers import Verdict, find_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ClassmateAnswers", "ShownReasoning", "ask_classmates"],
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
     "rewards": ["classmate_advantages", "pooled_rewards"],
+    "sandbox": ["Sandbox", "SandboxClient", "code_verifier"],
     "verifiers": ["Verdict", "find_verifier"],
 })
