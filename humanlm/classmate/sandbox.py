@@ -238,7 +238,9 @@ class Keeper:
                     socket.send_fds(self._line, [b"%.3f" % seconds], [*files, theirs])
             except OSError as e: raise SandboxError(f"The sandbox ended: {e}. It starts again with the next program.") from e
             finally: os.close(theirs)
-            if not select.select([answers], [], [], seconds + 30)[0]: raise SandboxError("The sandbox does not answer. Is the machine overloaded?")
+            waiting = select.poll()
+            waiting.register(answers, select.POLLIN)
+            if not waiting.poll(1000 * (seconds + 30)): raise SandboxError("The sandbox does not answer. Is the machine overloaded?")
             ended = json.loads(answers.readline() or b'{"failed": "it ended without a word"}')
         if "failed" in ended: raise SandboxError(f"The sandbox could not run a program: {shorten(ended['failed'], 200)}")
         return ended
