@@ -56,7 +56,7 @@ COMMANDS = {
     "gyms evaluate": Command("humanlm.serving.gym_evaluation:evaluate_command", "measure players, models or scripts, gym by gym: gyms evaluate NAME", "episodes are kept; the same command goes on"),
     "gyms lessons": Command("humanlm.serving.gym_lessons:lessons_command", "let experts write a set for a supervised cold start", "give the same command again"),
     "classmate": Command("humanlm.classmate.__main__:main", "reasoning that another model can use: run programs of models against tests"),
-    "classmate sandbox": Command("humanlm.classmate.sandbox:sandbox_command", "run programs against tests, contained, behind an address", "programs that ran are ended"),
+    "classmate sandbox": Command("humanlm.classmate.sandbox_service:sandbox_command", "run programs against tests, contained, behind an address", "programs that ran are ended"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": Command("humanlm.rewards.judges:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",
                             "nothing is kept but answers in a cache (--judge.cache FOLDER)"),

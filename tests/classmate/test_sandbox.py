@@ -18,11 +18,12 @@ import pytest
 
 from humanlm.classmate import cell
 from humanlm.classmate.sandbox import (MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, answered, code_verifier, find_program, imported, keeper_command,
-                                       make_sandbox_app, read_test, read_tests, same_output, sandbox_command, usual_sandbox)
+                                       read_test, read_tests, same_output, usual_sandbox)
+from humanlm.classmate.sandbox_service import make_sandbox_app, sandbox_command
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
-from humanlm.core.web import WebError, serving_app
+from humanlm.core.web import serving_app
 
 SECRET = "correct-horse-of-the-server"
 MORE = "def more(n): return n + 1"
@@ -119,7 +120,8 @@ def test_the_disk_is_a_small_folder_that_is_gone_afterwards(box):
 def test_output_without_end_is_cut(box, program):
     begin = time.perf_counter()
     run = box.run(program, seconds=2)
-    assert run.code != 0 and len(run.output) <= 4 * 2**20 and len(run.said) <= MAX_SAID + 1 and time.perf_counter() - begin < 8
+    assert run.code not in (0, None), "the limit of a file must end it, not the time"
+    assert len(run.output) <= 4 * 2**20 and len(run.said) <= MAX_SAID + 1 and time.perf_counter() - begin < 8
 
 
 @pytest.mark.parametrize("program", ["import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass", "import time; time.sleep(99)", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass",
@@ -243,6 +245,12 @@ CHEATS = {
 @pytest.mark.parametrize("name", CHEATS)
 def test_who_is_not_right_does_not_pass(box, name):
     assert box.score(CHEATS[name], ["assert more(1) == 2", "def check(f):\n    assert f(1) == 2\ncheck(more)"]).results == [0, 0]
+
+
+def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
+    cheat = "import builtins\nbuiltins.abs = lambda x: 0\nbuiltins.__import__ = lambda *a: 1 / 0\ndef more(n): return 0"
+    test = "import math\nfor n in (1, 2): assert abs(more(n) - n - 1) < .5"
+    assert box.score(cheat, [test]).results == [0] and box.score(MORE, [test]).results == [1]
 
 
 def test_what_is_expected_never_enters_the_process(box):
@@ -418,7 +426,7 @@ def test_the_verifier_by_name_asks_the_sandbox_of_the_environment(monkeypatch):
 def test_tests_are_json_and_of_one_kind():
     assert read_tests('["a"]') == ["a"] == read_tests(["a"])
     for bad in ("[" * 10_000, "", None, {}, [None], [{"input": ""}], [{"input": "", "output": "", "x": ""}]):
-        with pytest.raises(WebError): read_tests(bad)
+        with pytest.raises(DataError): read_tests(bad)
 
 
 def test_the_keeper_knows_only_the_standard_library():
