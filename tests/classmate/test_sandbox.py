@@ -173,6 +173,8 @@ for path in ('/tmp/link', {str(tmp_path / 'new')!r}, '/new', '/usr/new', '/usr/l
     except OSError: pass
 print(done)"""
     assert said(box, program) == "[]\n" and (tmp_path / "mine").read_text() == "as it was" and [p.name for p in tmp_path.iterdir()] == ["mine"]
+    last = {line.split()[1]: line.split()[3].split(",")[0] for line in said(box, "print(open('/proc/self/mounts').read())").splitlines() if line}
+    assert {path for path, way in last.items() if way != "ro"} == {"/tmp"}
 
 
 def test_signals_reach_nobody_else(box):
@@ -248,7 +250,7 @@ def test_who_is_not_right_does_not_pass(box, name):
 
 
 def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
-    cheat = "import builtins\nbuiltins.abs = lambda x: 0\nbuiltins.__import__ = lambda *a: 1 / 0\ndef more(n): return 0"
+    cheat = "import builtins\nbuiltins.abs = lambda x: 0\ndef more(n): return 0"
     test = "import math\nfor n in (1, 2): assert abs(more(n) - n - 1) < .5"
     assert box.score(cheat, [test]).results == [0] and box.score(MORE, [test]).results == [1]
 
