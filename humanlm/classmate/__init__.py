@@ -7,15 +7,17 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .classmates import Classmate, ClassmateAnswers, ShownReasoning, ask_classmates
+    from .monitoring import BlindMonitor, InformedMonitor, monitor_metrics, monitorability
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
     from .rewards import classmate_advantages, pooled_rewards
     from .sandbox import Sandbox, SandboxClient, code_verifier
-    from .verifiers import Verdict, find_verifier
+    from .verifiers import Case, RewardModel, Verdict, find_verifier, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ClassmateAnswers", "ShownReasoning", "ask_classmates"],
+    "monitoring": ["BlindMonitor", "InformedMonitor", "monitor_metrics", "monitorability"],
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
     "rewards": ["classmate_advantages", "pooled_rewards"],
     "sandbox": ["Sandbox", "SandboxClient", "code_verifier"],
-    "verifiers": ["Verdict", "find_verifier"],
+    "verifiers": ["Case", "RewardModel", "Verdict", "find_verifier", "make_verifier"],
 })

@@ -123,12 +123,19 @@ class LocalClient(Client):
         own = {"role": "user", "name": SPEAKER}
         messages = [m | own if isinstance(m, dict) and m.get("role") == "assistant" else m for m in request.messages]
         try:
-            ids = render(self.tokenizer, messages, SPEAKER, self.thinking) + render_target(self.tokenizer, request.prefill, end=False)
+            ids = self._begun(messages, request.prefill) if request.prefill else render(self.tokenizer, messages, SPEAKER, self.thinking)
         except HumanLMError as e:
             raise LLMError("bad request", f"{self.name}: {e}") from e
         if problem := request_problem(request, len(ids), self.room):
             raise LLMError("bad request", f"{self.name}: {problem}")
         return ids
+
+    def _begun(self, messages, text):
+        "Render a request whose answer has been begun, marks in it as tokens, as a server does; who begins with a thought gets no other one before it"
+        thought = text.startswith("<think>")
+        ids = render(self.tokenizer, messages, SPEAKER, None if thought else self.thinking)
+        if thought and self.tokenizer.decode(ids[-8:]).rstrip().endswith("<think>"): text = text.removeprefix("<think>")
+        return ids + render_target(self.tokenizer, [{"type": "markup", "text": text}], end=False)
 
     def _answered(self, batch):
         try:

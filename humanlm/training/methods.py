@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['FAILED', 'Answer', 'SCORES', 'CREDITS', 'HIDDEN', 'AssistantModel', 'ask_row', 'TextReward', 'group_advantage',
            'answers', 'Heard', 'TokenDialogue', 'multi_turn', 'CreditConfig', 'turn_advantage', 'TurnReward',
-           'information_gains', 'is_chat_model', 'chat_request', 'ChatPolicy']
+           'information_gains', 'frozen_copy', 'plain_weights', 'is_chat_model', 'chat_request', 'ChatPolicy']
 
 # %% ../../nbs/training/08_methods.ipynb #exported-imports
 import asyncio
+import copy
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from inspect import isawaitable
 from types import SimpleNamespace
@@ -319,6 +320,23 @@ def _differences(known, turns):
     "Subtract what was known before each turn from what was known before the next; the last turn gets what it was paid of the rest"
     paid = min(1.0, max(0.0, turns[-1].reward)) if turns and turns[-1].reward == turns[-1].reward else 0.0
     return [*known.diff().tolist(), *(known[-1:] * -paid).tolist()]
+
+# %% ../../nbs/training/08_methods.ipynb #plain_weights
+def frozen_copy(model: Any) -> Any:
+    "Copy a model, an adapter merged into it, for reading only"
+    made = copy.deepcopy(model)
+    made = made.merge_and_unload() if hasattr(made, "peft_config") else made
+    return made.requires_grad_(False).eval()
+
+
+def plain_weights(model: Any) -> Iterator[tuple[str, Any]]:
+    "Go through the weights of a model as if its adapter were merged: a mean of these follows the product of the adapter's factors, not each of them"
+    if not hasattr(model, "peft_config"):
+        yield from model.named_parameters()
+        return
+    for name, module in model.get_base_model().named_modules():
+        if hasattr(module, "get_delta_weight"):
+            yield f"{name}.weight", module.base_layer.weight + module.get_delta_weight("default")
 
 # %% ../../nbs/training/08_methods.ipynb #HIDDEN
 HIDDEN = 2000  # tokens that a chat model may think before it answers

@@ -112,6 +112,7 @@ RECIPES: dict[str, str] = {
     "humanlm": "humanlm.alignment.recipe:recipe",
     "parser": "humanlm.social.recipe:recipe",
     "sdpo": "humanlm.sdpo.recipe:recipe",
+    "classmate": "humanlm.classmate.recipe:recipe",
     "gyms": "humanlm.gyms.recipe:recipe",
 }
 

@@ -335,7 +335,7 @@ def by_level(
 def sft_row(
     prompt: list[dict],  # messages
     target: list[dict],  # parts of the completion
-    thinking: bool = False,  # whether the prompt ends inside a thought
+    thinking: bool | None = False,  # whether the prompt ends inside a thought; None: it says nothing of thoughts
     row_id: str = "",  # what it was made from, for messages
     given: Sequence[dict] = (),  # parts that come before the target and are read, not learned
 ) -> dict:

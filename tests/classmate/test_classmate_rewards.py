@@ -40,7 +40,7 @@ def test_the_two_parts_of_gdpo_have_one_scale():
     assert all(len({round(x, 9) for x in row[mask].tolist()}) == 1 for row, mask in zip(found, MASK)), "a classmate who never differs moves no token apart from the others"
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "remax"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_what_is_not_known_teaches_nothing_and_moves_nobody(estimator, placement):
     main, classmate = MAIN.clone(), CLASSMATE.clone()
@@ -54,7 +54,7 @@ def test_what_is_not_known_teaches_nothing_and_moves_nobody(estimator, placement
     assert everything.eq(0).all()
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "remax"])
 def test_the_order_of_rows_is_of_no_account(estimator):
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
     mixed = classmate_advantages(MAIN[order], CLASSMATE[order], GROUPS[order], SHOWN[order], MASK[order], estimator)

@@ -18,6 +18,7 @@ FAST = Limits(attempts=1, breaker=0)
 
 
 def shown(row="q", copy=0, reasoning="two and two make 4", status="whole"): return ShownReasoning(row, copy, ASKED, reasoning, status)
+async def fours(places, texts): return [find_verifier("gsm8k")(text, "4").value for text in texts]
 def scripted(say, name="scripted/mate", **options): return ScriptedClient(say if callable(say) else lambda request: say, name, limits=FAST, **options)
 
 
@@ -62,7 +63,7 @@ def test_several_samples_of_several_classmates_come_in_their_order_and_are_score
     assert len({row[1].texts for row in found}) > 1, "copies of a prompt draw answers of their own"
     again = run_sync(ask_classmates([local], [shown(copy=i) for i in range(4)]))
     assert [row[0].texts for row in again] == [row[1].texts for row in found], "the same seeds, the same answers"
-    scores = answer_scores(found, ["4"] * 4, find_verifier("gsm8k"))
+    scores = run_sync(answer_scores(found, fours))
     assert scores.shape == (4, 2, 3) and scores[:, 0, 0].eq(1).all() and scores[:, 0, 1:].isnan().all() and pooled_rewards(scores, [2, 1]).isfinite().all()
 
 
@@ -70,10 +71,10 @@ def test_a_classmate_that_is_down_is_a_result_and_not_a_zero():
     down, up = scripted(lambda request: LLMError("server", "nobody is there"), "scripted/down"), scripted("#### 4")
     found = run_sync(ask_classmates([Classmate(down, samples=2), Classmate(up, samples=2)], [shown()]))
     assert found[0][0].status == "failed" and "nobody is there" in found[0][0].why and found[0][0].texts == (None, None)
-    assert pooled_rewards(answer_scores(found, ["4"], find_verifier("gsm8k"))).tolist() == [1.0]
+    assert pooled_rewards(run_sync(answer_scores(found, fours))).tolist() == [1.0]
     assert classmate_counts(found)["classmate/failed"] == 0.5
     alone = run_sync(ask_classmates([Classmate(down)], [shown()]))
-    assert pooled_rewards(answer_scores(alone, ["4"], find_verifier("gsm8k"))).isnan().all()
+    assert pooled_rewards(run_sync(answer_scores(alone, fours))).isnan().all()
 
 
 def test_a_failure_that_stops_everything_stops():

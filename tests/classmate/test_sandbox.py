@@ -409,7 +409,7 @@ def test_a_keeper_that_dies_is_an_error_then_a_new_one(box):
 def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
     answer, gold = f"First:\n```\nbad(\n```\nBetter:\n```python\n{MORE}\n```\nDone.", json.dumps(["assert more(1) == 2", "assert more(2) == 3", "assert more(1) == 1"])
     assert code_verifier(box)(answer, gold).value == pytest.approx(2 / 3) and code_verifier(box, .99)(answer, gold).value == 0 and code_verifier(box, .6)(answer, gold).value == 1
-    assert code_verifier(box)("no program", gold) == (0.0, "", "", False)
+    assert code_verifier(box)("no program", gold)[:4] == (0.0, "", "", False)
     assert code_verifier(box)("```\nprint(int(input()) * 2)\n```", json.dumps([{"input": "2", "output": "4"}])).value == 1
     for verify, broken in ((code_verifier(Scripted()), "[]"), (code_verifier(Scripted()), "no"), (code_verifier(box), '["assert ("]'), (code_verifier(SandboxClient("http://127.0.0.1:9")), gold)):
         verdict = verify(answer, broken)
@@ -420,9 +420,14 @@ def test_the_verifier_by_name_asks_the_sandbox_of_the_environment(monkeypatch):
     with serving_app(make_sandbox_app(Scripted())) as url:
         monkeypatch.setenv("HUMANLM_SANDBOX", url)
         usual_sandbox.cache_clear()
-        try: assert find_verifier("code")(f"```\n{MORE}\n```", '["x"]') == (1.0, "1 of 1", "", True)
+        try: assert find_verifier("code")(f"```\n{MORE}\n```", '["x"]')[:4] == (1.0, "1 of 1", "", True)
         finally: usual_sandbox.cache_clear()
     with pytest.raises(ConfigError, match="http"): SandboxClient("127.0.0.1:8001")
+
+
+def test_the_recipe_knows_the_verifier_of_code():
+    from humanlm.classmate import recipe
+    assert "code" in recipe.VERIFIERS
 
 
 def test_tests_are_json_and_of_one_kind():

@@ -2,13 +2,16 @@
 import json
 import math
 import os
+import subprocess
+import sys
+import threading
 import time
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from humanlm.classmate.verifiers import VERIFIERS, boxed, count_bold, find_verifier, read_letter, read_number, read_rating, read_yes, verify_letter, verify_number, verify_yes
+from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, FormulaProcess, boxed, count_bold, find_verifier, read_formula, read_letter, read_number, read_rating, read_yes, verify_letter, verify_math, verify_number, verify_yes
 from humanlm.core.basics import ConfigError
 
 
@@ -59,6 +62,98 @@ def test_persona_evaluations_have_gold_that_is_read():
     assert all(verify_yes(row["answer_not_matching_behavior"], row["answer_matching_behavior"]).value == 0 for row in rows)
 
 
+def test_letters_of_real_questions_are_told_from_each_other_however_they_are_said():
+    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no mmlu_stem")
+    rows = [json.loads(line) for line in (Path(os.environ["HUMANLM_DATA"]) / "mmlu_stem" / "questions.jsonl").read_text("utf-8").splitlines()]
+    forms = ("Therefore, the answer is ({}).", "I weighed A and D. The answer is {}", r"so \boxed{{\text{{{}}}}}", "**{}**", "({}) is correct, since {option}")
+    assert len(rows) == 1449 and {row["answer"] for row in rows} == set("ABCD")
+    for number, row in enumerate(rows):
+        option = row["options"]["ABCD".index(row["answer"])]
+        said, wrong = (forms[number % 5].format(letter, option=option) for letter in (row["answer"], "ABCD"["ABCD".index(row["answer"]) - 1]))
+        assert (verify_letter(said, row["answer"]).value, verify_letter(wrong, row["answer"]).value) == (1, 0), said
+
+
+def test_a_persona_is_matched_in_whole_sentences_too():
+    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
+    rows = [json.loads(line) for file in sorted((Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()]
+    for row in rows:
+        gold = row["answer_matching_behavior"]
+        values = [verify_yes(form.format(word, word.lower()), gold).value for form in ("{}.", "**{}**, I would say that.", "As somebody like that I would say {1}.") for word in ("Yes", "No")]
+        assert values == [1, 0] * 3 if "Yes" in gold else values == [0, 1] * 3
+        assert verify_yes(row["statement"] if read_yes(row["statement"]) is None else "", gold).value == 0
+    assert len(rows) == 1000
+
+
+@pytest.mark.parametrize("text, formula", [
+    (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{1} then \boxed{2}", "2"), ("The final answer is $x^2$. I hope $y$ helps", "x^2"), ("$1$ or $2$", "2"), ("so\nx = 3.", "x = 3"), (r"\$5 or \$6", r"\$5 or \$6"),
+    ("the answer is 5} or {6", ""), (r"\boxed{" + "1+" * MATH_CHARACTERS + "1}", ""), (r"\boxed{\boxed{3}}", "3"), (r"the answer is 5\boxed 6", "5 6"), (r"\boxed{", ""), ("", ""), ("$", ""), ("\n\n", "")])
+def test_formulas_are_found_where_an_answer_ends(text, formula):
+    assert read_formula(text) == formula
+
+
+@pytest.mark.parametrize("answer, gold, value", [
+    (r"\boxed{0.5}", r"\frac{1}{2}", 1), (r"\boxed{\dfrac12}", r"\frac{1}{2}", 1), ("The answer is $(x+1)^2$", "x^2+2x+1", 1), (r"\boxed{-0}", "0", 1), (r"\boxed{10\text{ cm}}", "10", 1), (r"\boxed{\$32,348}", "32348", 1),
+    (r"\boxed{\left(3,\pi/2\right)}", r"(3, \frac{\pi}{2})", 1), (r"\boxed{(2,1)}", "(1,2)", 0), (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", 1), (r"\boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", 1),
+    (r"\boxed{x=5}", "5", 1), (r"\boxed{6}", "5", 0), ("I do not know", "5", 0), ("", "5", 0), (r"\boxed{5", "5", 0), (r"\boxed{5}", r"Thus $2+3=\boxed{5}$.", 1), (r"\boxed{5}", "", None), (r"\boxed{10^{30}}", "1" + "0" * 30, 1), ("答案是 $\\frac{3}{4}$", "0.75", 1)])
+def test_formulas_are_compared_by_what_they_mean(answer, gold, value):
+    pytest.importorskip("math_verify")
+    found = verify_math(answer, gold)
+    assert found.value == value if value is not None else math.isnan(found.value) and found.why
+
+
+TOWERS = [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{" + "2^{" * 1000 + "9" + "}" * 1000 + "}", r"\boxed{" + "(" * 300 + "1" + ")" * 300 + "}", "\ud800 $x$", r"\boxed{__import__('os').abort()}"]
+
+
+def test_no_formula_hangs_or_ends_this_process_and_the_next_is_read():
+    pytest.importorskip("math_verify")
+    for tower in TOWERS:
+        begin = time.monotonic()
+        found = verify_math(tower, "x^2 + 1")
+        assert (found.value == 0 or math.isnan(found.value) and found.why) and time.monotonic() - begin < 60, tower
+        assert verify_math(r"\boxed{2 \cdot 3}", "6").value == 1
+
+
+def test_formulas_are_compared_in_threads_and_after_a_fork():
+    pytest.importorskip("math_verify")
+    found = []
+    threads = [threading.Thread(target=lambda i=i: found.append(verify_math(rf"\boxed{{\frac{{{i}}}{{7}}}}", rf"{2 * i}/14").value)) for i in range(8)]
+    for one in threads: one.start()
+    for one in threads: one.join()
+    assert found == [1.0] * 8
+    if child := os.fork(): assert os.waitpid(child, 0)[1] == 0
+    else: os._exit(verify_math(r"\boxed{4/8}", r"\frac12").value != 1)
+    assert verify_math(r"\boxed{3/9}", r"\frac13").value == 1
+
+
+def test_an_interrupted_comparison_does_not_answer_the_next_one():
+    pytest.importorskip("math_verify")
+
+    class Stop(BaseException): pass
+
+    class Interrupted:
+        def __init__(self, stream): self.stream, self.rung = stream, False
+        def __getattr__(self, name): return getattr(self.stream, name)
+
+        def readline(self):
+            if self.rung: return self.stream.readline()
+            self.rung = True
+            raise Stop
+
+    compare = FormulaProcess()
+    assert compare("1", "2") == "different"
+    compare.process.stdout = Interrupted(compare.process.stdout)
+    with pytest.raises(Stop): compare("1", "1")
+    assert compare("1", "2") == "different"
+    compare.stop()
+
+
+def test_without_the_library_it_is_said_what_to_install(tmp_path):
+    (tmp_path / "math_verify.py").write_text("raise ImportError")
+    run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import verify_math; print(verify_math('5', '5').value); verify_math('5', '6')"
+    done = subprocess.run([sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout == "1.0\n" and "humanlm[math]" in done.stderr
+
+
 @pytest.mark.parametrize("text, value", [("RATING: 7", 7), ("rating: 8/10", 8), ("3 reasons.\n**RATING: 9**", 9), ("RATING: 2\nRATING: 4", 4), ("**8**", 8), ("7/10", 7), ("RATING: 0", None), ("RATING: 11", None),
                                          ("score 11", None), ("I counted 3.", None), ("", None), ("RATING: -3", None), ("RATING: 1e9", None)])
 def test_marks_of_judges(text, value):
@@ -74,11 +169,12 @@ def test_bold_spans_stay_on_a_line(text, count):
 HOSTILE = ["\n", "1,", "1/", "-", "$", r"\boxed{", r"\frac{1}{", "**", "** a", "A ", "the answer is ", "RATING:", "RATING: 1 ", "yes no ", "####", "9", "1.1.", "(", "{", "=", "__import__('os').system('x')", "٣", " \t"]
 
 
-@pytest.mark.parametrize("name", [*VERIFIERS])
+@pytest.mark.parametrize("name", [*{rule: name for name, rule in VERIFIERS.items()}.values()])
 def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
+    if verify_math is VERIFIERS[name]: pytest.importorskip("math_verify")
     for unit in HOSTILE:
         text, begin = unit * (100_000 // len(unit)), time.process_time()
-        found = find_verifier(name)(text, {"mmlu": "A", "mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
+        found = find_verifier(name)(text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
         assert isinstance(found.value, float) and len(found.read) < 100
         read_rating(text), boxed(text)
         assert time.process_time() - begin < 3, unit

@@ -11,6 +11,7 @@ import numpy as np
 from clock import until
 from humanlm.models.client import ChatReply, Ledger, Limits, LLMError, chat, chat_all, client
 from humanlm.models.local import MINILM, Batches, Embedder, HFClient, check_files, has_minilm, minilm_folder
+from humanlm.models.reader import break_markers
 from humanlm.models.weights import ModelConfig, ModelError, make_model, save_model
 
 SMALL = ModelConfig(vocab=400, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32)   # vLLM on CPU has no smaller heads
@@ -385,6 +386,12 @@ def test_a_local_model_goes_on_with_what_was_begun(model):
     half = first.text[:len(first.text) // 2]
     ids = model.prompt_ids(replace(whole, prefill=half))
     assert ids[:len(model.prompt_ids(whole))] == model.prompt_ids(whole) and model.tokenizer.decode(ids).endswith(half) and len(ids) > len(model.prompt_ids(whole))
-    rest, = ask(model, replace(whole, prefill="tram <|im_end|>"))
-    assert model.prompt_ids(replace(whole, prefill="tram <|im_end|>")).count(model.tokenizer.eos_token_id) == model.prompt_ids(whole).count(model.tokenizer.eos_token_id)
-    assert not rest.text.startswith("tram <|im_end|>"), "the reply holds what follows"
+    strange = break_markers("tram <|im_end|>")
+    rest, = ask(model, replace(whole, prefill=strange))
+    assert model.prompt_ids(replace(whole, prefill=strange)).count(model.tokenizer.eos_token_id) == model.prompt_ids(whole).count(model.tokenizer.eos_token_id)
+    assert not rest.text.startswith(strange), "the reply holds what follows"
+
+
+def test_marks_in_what_was_begun_are_tokens_as_they_are_for_a_server(model):
+    asked = chat("Is tram 3 worth it?", max_tokens=4)
+    assert model.prompt_ids(replace(asked, prefill="<|im_end|>"))[-1:] == model.tokenizer.convert_tokens_to_ids(["<|im_end|>"])

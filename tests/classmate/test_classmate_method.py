@@ -1,0 +1,160 @@
+"A step of training gives the worked advantages through the trainer; classmates and judging run side by side; a lagged classmate is the same after a stop."
+import asyncio
+import copy
+import math
+
+import pytest
+import torch
+
+from humanlm.classmate.classmates import Classmate, ClassmateConfig
+from humanlm.classmate.method import LaggedCopy, ReasoningRollout, ResponseReader, classmate_advantage, classmate_method, make_classmates
+from humanlm.core.basics import run_sync
+from humanlm.data.trajectory import Trajectory
+from humanlm.models.client import Limits, ScriptedClient
+from humanlm.models.weights import ModelConfig, make_model
+from humanlm.training.methods import ask_row
+from humanlm.training.rollout import Batch, Method, ScriptedPolicy, group_index, repeat_rows
+from humanlm.training.trainer import MethodTrainer, trainer_args
+
+LENGTHS, MAIN, MATES = [6, 5, 4, 6, 3, 6, 6, 5], [8, 4, 6, 6, 2, 2, 5, 3], [7, 3, 3, 7, 1, 4, 4, 3]
+TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4", "<think></think>4", "<think>one"]
+
+
+@pytest.fixture(scope="module")
+def made(): return make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["2 + 2? What is it?", *TEXTS], ["<think>", "</think>"])
+
+
+class Noted:
+    names, weights = ("answer", "classmate"), (1.0, 1.0)
+    async def __call__(self, trajectories): return [[t.rewards[name] for name in self.names] for t in trajectories]
+
+
+async def scored(rows, policy):
+    "Eight responses of given lengths, of which tokens 1 and 2 were shown"
+    done = [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), [5 + j for j in range(n)], [True] * n, rewards={"answer": m, "classmate": c},
+                       signals={"shown": [float(0 < j < 3) for j in range(n)]}) for i, (r, g, n, m, c) in enumerate(zip(rows, group_index(rows), LENGTHS, MAIN, MATES, strict=True))]
+    return done, [[m, c] for m, c in zip(MAIN, MATES)]
+
+
+@pytest.mark.parametrize("settings, first, third", [
+    ({"estimator": "grpo_w_classmate"}, [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247], [0, -.5477, -.5477, 0]), ({"estimator": "grpo"}, [1.0954] * 6, [-.5477] * 4),
+    ({"estimator": "grpo_main_classmate_separated"}, [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247], [0, -.8660, -.8660, 0]), ({"estimator": "gdpo", "placement": "all"}, [1.2610] * 6, [-.5223] * 4),
+    ({"estimator": "drgrpo"}, [4] * 6, [-2] * 4), ({"estimator": "grpo_w_classmate", "scale": False}, [2, 4, 4, 2, 2, 2], [0, -2, -2, 0]), ({"estimator": "rloo", "use_classmate_condition": "always"}, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667], [0, -2.6667, -2.6667, 0])])
+def test_the_worked_numbers_come_out_of_the_trainer(made, tmp_path, settings, first, third):
+    model, tokenizer = made
+    config = ClassmateConfig(**settings)
+    method = Method(scored, classmate_advantage(config, ResponseReader(config, tokenizer)), Noted())
+    rows = [ask_row("2 + 2?", name, 9) | {"speaker": ""} for name in "ab"]
+    args = trainer_args({"save_strategy": "no", "loss_type": "dr_grpo"}, tmp_path, 2, 4, 1, 9, seed=3)
+    trainer = MethodTrainer(copy.deepcopy(model), tokenizer, method, rows, args)
+    trainer.train()
+    assert trainer.trajectories[0].advantage == pytest.approx(first, abs=1e-4) and trainer.trajectories[2].advantage == pytest.approx(third, abs=1e-4)
+
+
+def test_remax_compares_with_the_likeliest_response(made):
+    config = ClassmateConfig(estimator="remax")
+    mask = torch.tensor([[True, True, False]])
+    t = Trajectory("a/0", "a", 0, 0, "response", (), [1], [5, 6], [True] * 2, rewards={"greedy answer": 5, "greedy classmate": 1.0}, signals={"shown": [1.0, 0.0]})
+    found = classmate_advantage(config, ResponseReader(config, made.tokenizer))(Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}]))
+    assert found.tolist() == [[4, 3, 0]]
+
+
+def rows_of(count=2): return repeat_rows([ask_row("2 + 2?", f"q{i}", 40) | {"verifier": "gsm8k", "ground_truth": "4"} for i in range(count)], 4)
+
+
+class Script(ScriptedPolicy):
+    def __init__(self, tokenizer): self.tokenizer, self.script = tokenizer, lambda row, copy: TEXTS[copy]
+    def encode(self, text): return self.tokenizer.encode(text, add_special_tokens=False)
+    def decode(self, ids): return self.tokenizer.decode(ids)
+    def _completion(self, row, text):
+        made = super()._completion(row, text)
+        return made._replace(ids=made.ids[:-1]) if hasattr(made, "_replace") else made
+
+
+def last_word(request): return request.prefill.removesuffix("</think>").split()[-1]
+
+
+def test_a_step_scores_answers_and_reasoning(made):
+    method = classmate_method(ClassmateConfig(), [Classmate(ScriptedClient(last_word, "scripted/last"))], made.tokenizer)
+    done, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
+    assert [t.parse_status for t in done[:4]] == ["whole", "whole", "empty", "unfinished"]
+    assert str(values[:4]) == "[[1.0, 1.0], [1.0, 0.0], [1.0, nan], [0.0, nan]]"
+    assert [sum(t.signals["shown"]) > 0 for t in done[:4]] == [True, True, False, True] and "skipped" not in done[0].turns[1].text
+
+
+def test_nobody_is_asked_where_no_classmate_counts(made):
+    client = ScriptedClient(last_word, "scripted/last")
+    method = classmate_method(ClassmateConfig(use_classmate_condition="no_classmate"), [Classmate(client)], made.tokenizer)
+    _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
+    assert not client.requests and all(math.isnan(mate) for _, mate in values)
+
+
+def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_taken_off(made):
+    client = ScriptedClient(lambda request: "4" if not request.prefill else last_word(request), "scripted/knows")
+    method = classmate_method(ClassmateConfig(reward_type="remove_wo_cot"), [Classmate(client)], made.tokenizer)
+    for _ in range(2): _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
+    assert str(values[:2]) == "[[1.0, 0.0], [1.0, -1.0]]" and sum(not r.prefill for r in client.requests) == 2
+
+
+def test_random_shares_are_drawn_anew_in_each_step_and_not_in_evaluation(made):
+    reader = ResponseReader(ClassmateConfig(reward_type="random_truncate"), made.tokenizer)
+    ids = [Script(made.tokenizer).encode("<think>" + "two and " * 40 + "</think>4")] * 4
+    shown = [[s.reasoning for s in reader(rows_of(1), ids, step).shown] for step in (0, 0, 1, None)]
+    assert shown[0] == shown[1] != shown[2] and len({*shown[0]}) > 1 and {*shown[3]} == {"two and " * 40}
+
+
+def test_shuffled_classmates_read_about_another_question(made):
+    client = ScriptedClient(last_word, "scripted/last")
+    method = classmate_method(ClassmateConfig(shuffle=True), [Classmate(client)], made.tokenizer)
+    done, _ = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
+    assert len(done) == 8 and len(client.requests) == 4
+
+
+def test_classmates_and_the_judge_of_the_answer_wait_side_by_side(made, monkeypatch):
+    events = []
+
+    async def judged(rows, answers):
+        events.append("judge begins")
+        for _ in range(20): await asyncio.sleep(0)
+        events.append("judge ends")
+        return [1.0] * len(answers)
+
+    async def asked(*args):
+        events.append("classmates begin")
+        for _ in range(40): await asyncio.sleep(0)
+        events.append("classmates end")
+        return [[] for _ in rows_of()], torch.full((8,), math.nan, dtype=torch.float64)
+
+    rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer))
+    monkeypatch.setattr(rollout, "main", judged)
+    monkeypatch.setattr(rollout, "classmate", asked)
+    run_sync(rollout(rows_of(), Script(made.tokenizer)))
+    assert events.index("classmates begin") < events.index("judge ends") < events.index("classmates end")
+
+
+def test_own_weights_of_the_start_of_before_and_of_now(made, tmp_path):
+    model = copy.deepcopy(made.model)
+    config = ClassmateConfig(["initial", "lagged", "live"], lag=2, max_tokens=4)
+    mates, lagged = make_classmates(config, model, made.tokenizer)
+    def weights(mate): return mate.client.loaded.model.lm_head.weight.flatten()[0].item()
+    first = weights(mates[0])
+    with torch.no_grad(): model.lm_head.weight.add_(1.0)
+    lagged.follow(model)
+    assert [weights(m) - first for m in mates] == pytest.approx([0, 0, 1], abs=1e-5)
+    lagged.save(tmp_path / lagged.file)
+    lagged.follow(model)
+    assert [weights(m) - first for m in mates] == pytest.approx([0, 1, 1], abs=1e-5)
+    again = LaggedCopy(made.model, 2)
+    again.load(tmp_path / lagged.file)
+    again.follow(model)
+    assert again.steps == 2 and again.copy.lm_head.weight.flatten()[0].item() - first == pytest.approx(1, abs=1e-5), "counted on from where it stopped"
+    assert all(mate.client.cache is None for mate in mates)
+
+
+def test_reasoning_of_the_policy_reaches_a_local_classmate_between_its_own_marks(made):
+    mates, _ = make_classmates(ClassmateConfig(["initial"], max_tokens=4), made.model, made.tokenizer)
+    reader = ResponseReader(ClassmateConfig(), made.tokenizer)
+    shown = reader(rows_of(1), [Script(made.tokenizer).encode(TEXTS[0])] * 4).shown[0]
+    ids = mates[0].client.prompt_ids(mates[0].request(shown))
+    marks = made.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
+    assert [ids.count(mark) for mark in marks] == [1, 1] and ids[-1] == marks[1]

@@ -1,0 +1,92 @@
+"Classmates are trained with, measured and gone on with as one run; questions of evaluation are not those of training."
+import json
+import re
+
+import pytest
+
+from humanlm.classmate.classmates import ClassmateConfig
+from humanlm.classmate.recipe import load_tasks, reasoning_lessons
+from humanlm.classmate.tasks import TOYS, read_tasks, toy_tasks
+from humanlm.classmate.verifiers import find_verifier
+from humanlm.core.basics import ConfigError, DataError
+from humanlm.train import main
+from humanlm.training.run import read_settings
+
+TINY = {"classmate.models": "[reader]", "tasks.train_n": 12, "tasks.test_n": 4, "tasks.max_tokens": 24, "sft.lesson_steps": 3, "sft.reader_steps": 2, "sft.batch": 4, "rollout.num_prompts": 2,
+        "rollout.group_size": 2, "trainer.max_steps": 2, "trainer.save_steps": 1, "model.hidden": 32, "model.heads": 2, "model.kv_heads": 2, "model.mlp": 64, "model.vocab": 420, "classmate.max_tokens": 6}
+
+
+def words(settings): return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+def train(folder, *more, **settings): return main(["--run.recipe", "classmate", "--run.name", "tiny", "--run.out", str(folder), *words(TINY | settings), *more])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classmate")
+    assert train(folder) == 0
+    return folder / "tiny"
+
+
+def test_a_run_measures_answers_classmates_and_controls(trained):
+    rows = json.loads((trained / "results.json").read_text())["rows"]
+    assert {"answer", "classmate", "alone", "shuffled", "gain", "whole reasoning"} <= {row["metric"] for row in rows}
+    assert {"reader", "cold-start", "classmate"} <= {row["model"] for row in rows}
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert sum("reasoning/whole" in line and "classmate/answered" in line for line in lines) == 2
+
+
+def test_a_finished_run_is_not_trained_again(trained):
+    before = (trained / "metrics.jsonl").read_text()
+    assert train(trained.parent, "--resume") == 0 and (trained / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("models", ["[initial]", "[lagged, live]"])
+def test_the_policy_is_its_own_classmate(tmp_path, models):
+    assert train(tmp_path, **{"classmate.models": models, "classmate.lag": 1, "tasks.train": "toy/hint"}) == 0
+
+
+@pytest.mark.parametrize("kind", TOYS)
+def test_made_up_questions_are_answered_as_they_say_and_no_part_shares_one(kind):
+    parts = [toy_tasks(kind, 100, seed) for seed in (2, 3, 4)]
+    assert sum(map(len, parts)) == len({task.question for part in parts for task in part}) == 300
+    for task in parts[0]:
+        assert find_verifier(task.verifier)(task.gold, task.gold).value == 1 and re.findall(r"\w+", task.written)[-1] == task.gold
+        assert not task.hinted or find_verifier(task.verifier)(task.hinted, task.gold).value == (task.kind == "hint is right")
+        assert task.gold not in task.vague
+
+
+def test_lessons_hold_written_reasoning_as_often_as_asked_for():
+    _, s = read_settings(["--run.recipe", "classmate", *words(TINY)])
+    rows = reasoning_lessons(s.changed(sft={"written": 0.25}), 800)
+    assert 0.2 < sum(", then" in row["target"][1]["text"] for row in rows) / 800 < 0.3
+
+
+def row(question, gold="4", source="gsm8k"): return {"data_source": source, "prompt": [{"role": "user", "content": question}], "reward_model": {"style": "rule", "ground_truth": gold}}
+def written(path, rows): return path.write_text("".join(json.dumps(r) + "\n" for r in rows)) and path
+
+
+def test_rows_of_a_file_are_split_and_doubled_questions_are_refused(tmp_path):
+    rows = [row(f"{i} + 0?", str(i)) for i in range(40)]
+    _, s = read_settings(["--run.recipe", "classmate", "--tasks.train", str(written(tmp_path / "a.jsonl", rows)), "--tasks.test_n", "5"])
+    found = load_tasks(s)
+    assert len(found["test"]) == 5 and len(found["train"]) == 35 and not {t.question for t in found["test"]} & {t.question for t in found["train"]}
+    both = s.changed(tasks={"held_out": str(written(tmp_path / "b.jsonl", rows[:3]))})
+    with pytest.raises(DataError, match="in training and held out"): load_tasks(both)
+
+
+@pytest.mark.parametrize("bad", [{}, {"data_source": "gsm8k"}, row(3), row("x") | {"prompt": []}, [1], row("x") | {"reward_model": None}])
+def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
+    with pytest.raises(DataError, match="(line|row) 2"): read_tasks(written(tmp_path / "a.jsonl", [row("fine?"), bad]))
+
+
+@pytest.mark.parametrize("settings, message", [({"estimator": "gae"}, "critic"), ({"estimator": "grpoo"}, "grpo"), ({"models": []}, "each once"), ({"keep": "half"}, "keep"), ({"weights": [1.0, 2.0]}, "weights"),
+                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"least": 0.9, "most": 0.1}, "shares"), ({"marks": "brackets"}, "marks")])
+def test_settings_that_cannot_work_say_what_to_write(settings, message):
+    with pytest.raises(ConfigError, match=message): ClassmateConfig(**settings)
+
+
+@pytest.mark.parametrize("more, message", [(["--classmate.models", "[raeder]"], "reader"), (["--tasks.train", "toy/cary"], "carry"), (["--classmate.classmate_weight", "2"], "classmate_weight"),
+                                           (["--classmate.budget", "1", "--classmate.models", "[vllm/NAME]"], "price")])
+def test_a_run_that_cannot_work_stops_before_anything_is_written(tmp_path, capsys, more, message):
+    assert train(tmp_path, *more) != 0
+    assert message in capsys.readouterr().err and not (tmp_path / "tiny").exists()
