@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .monitoring import BlindMonitor, InformedMonitor, monitor_metrics, monitorability
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
     from .rewards import classmate_advantages, pooled_rewards
+    from .sandbox import Sandbox, SandboxClient, code_verifier
     from .verifiers import Case, RewardModel, Verdict, find_verifier, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
@@ -17,5 +18,6 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "monitoring": ["BlindMonitor", "InformedMonitor", "monitor_metrics", "monitorability"],
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
     "rewards": ["classmate_advantages", "pooled_rewards"],
+    "sandbox": ["Sandbox", "SandboxClient", "code_verifier"],
     "verifiers": ["Case", "RewardModel", "Verdict", "find_verifier", "make_verifier"],
 })

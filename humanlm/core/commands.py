@@ -55,6 +55,8 @@ COMMANDS = {
     "gyms": Command("humanlm.gyms.__main__:main", "play worlds with a user in them: evaluate players, write lessons"),
     "gyms evaluate": Command("humanlm.serving.gym_evaluation:evaluate_command", "measure players, models or scripts, gym by gym: gyms evaluate NAME", "episodes are kept; the same command goes on"),
     "gyms lessons": Command("humanlm.serving.gym_lessons:lessons_command", "let experts write a set for a supervised cold start", "give the same command again"),
+    "classmate": Command("humanlm.classmate.__main__:main", "reasoning that another model can use: run programs of models against tests"),
+    "classmate sandbox": Command("humanlm.classmate.sandbox_service:sandbox_command", "run programs against tests, contained, behind an address", "programs that ran are ended"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": Command("humanlm.rewards.judges:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",
                             "nothing is kept but answers in a cache (--judge.cache FOLDER)"),
