@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from common import Clock, in_turns, median_ratio
-from humanlm.classmate.sandbox import Sandbox, SandboxConfig
+from humanlm.sandbox.programs import Sandbox, SandboxConfig
 
 PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data models worlds hierarchy rewards evaluation training corpus alignment sdpo classmate social gyms benchmarks serving studies".split()
+ROOMS = "core data models worlds hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms benchmarks serving studies".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
-LIGHT = "core data worlds hierarchy corpus evaluation social gyms benchmarks".split()  # their pages run where torch is not installed
+LIGHT = "core data worlds hierarchy corpus sandbox evaluation social gyms benchmarks".split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
@@ -28,6 +28,7 @@ ABOUT = {
     "evaluation": "compare anything, with intervals",
     "training": "one trainer for every method",
     "corpus": "from logs to training sets on disk",
+    "sandbox": "programs of models, contained",
     "alignment": "HumanLM",
     "sdpo": "SDPO",
     "classmate": "Classmate",

@@ -1,23 +1,29 @@
 """Classmate chain of thought: reasoning is paid for when another model can answer with it.
 
-Start with `nbs/classmate/01_reasoning.ipynb`."""
+Start with `nbs/50_classmate.ipynb`."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .classmates import Classmate, ClassmateAnswers, ShownReasoning, ask_classmates
+    from .code import code_verifier
+    from .look import PromptLook, RunLook
+    from .method import classmate_method
     from .monitoring import BlindMonitor, InformedMonitor, monitor_metrics, monitorability
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
     from .rewards import classmate_advantages, pooled_rewards
-    from .sandbox import Sandbox, SandboxClient, code_verifier
+    from .tasks import ReasoningTask, read_tasks
     from .verifiers import Case, RewardModel, Verdict, find_verifier, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "classmates": ["Classmate", "ClassmateAnswers", "ShownReasoning", "ask_classmates"],
+    "code": ["code_verifier"],
+    "look": ["PromptLook", "RunLook"],
+    "method": ["classmate_method"],
     "monitoring": ["BlindMonitor", "InformedMonitor", "monitor_metrics", "monitorability"],
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],
     "rewards": ["classmate_advantages", "pooled_rewards"],
-    "sandbox": ["Sandbox", "SandboxClient", "code_verifier"],
+    "tasks": ["ReasoningTask", "read_tasks"],
     "verifiers": ["Case", "RewardModel", "Verdict", "find_verifier", "make_verifier"],
 })

@@ -16,7 +16,8 @@ from typing import Any
 
 from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig
 from .look import reasoning_section
-from .verifiers import BEHAVIOURS, VERIFIERS, RewardModel
+from .code import VERIFIERS
+from .verifiers import BEHAVIOURS, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks
 from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
@@ -270,6 +271,7 @@ recipe = ClassmateRecipe()
 class ClassmateStudy(Study):
     "Classmates and controls from one cold start"
     against = ("cold-start",)
+    own_units = True  # a variant asks its own questions
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared"

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.classmate import cell
-from humanlm.classmate.sandbox import (MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, answered, code_verifier, find_program, imported, keeper_command,
-                                       read_test, read_tests, same_output, usual_sandbox)
-from humanlm.classmate.sandbox_service import make_sandbox_app, sandbox_command
+from humanlm.sandbox import cell
+from humanlm.classmate.code import code_verifier, find_program, usual_sandbox
+from humanlm.sandbox.programs import (
+    MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, answered, imported, keeper_command, read_test, read_tests, same_output,
+)
+from humanlm.sandbox.service import make_sandbox_app, sandbox_command
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
@@ -303,7 +305,7 @@ def test_where_namespaces_are_refused_nothing_runs(monkeypatch, tmp_path):
     (tmp_path / "unshare").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="not permitted"): Sandbox()
-    monkeypatch.setattr("humanlm.classmate.sandbox.platform.machine", lambda: "riscv64")
+    monkeypatch.setattr("humanlm.sandbox.programs.platform.machine", lambda: "riscv64")
     with pytest.raises(ConfigError, match="riscv64"): keeper_command()
 
 
