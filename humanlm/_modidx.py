@@ -1258,6 +1258,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'humanlm/classmate/look.py'),
                                         'humanlm.classmate.look.PromptLook.html': ( 'classmate/look.html#promptlook.html',
                                                                                     'humanlm/classmate/look.py'),
+                                        'humanlm.classmate.look.PromptLook.pushed': ( 'classmate/look.html#promptlook.pushed',
+                                                                                      'humanlm/classmate/look.py'),
                                         'humanlm.classmate.look.PromptLook.tokens': ( 'classmate/look.html#promptlook.tokens',
                                                                                       'humanlm/classmate/look.py'),
                                         'humanlm.classmate.look.RunLook': ('classmate/look.html#runlook', 'humanlm/classmate/look.py'),

@@ -24,11 +24,14 @@ class PromptLook:
         self,
         trajectories: Sequence[Trajectory],  # of one group, scored
         pieces: Sequence[str],  # text of every token, by id; see `token_pieces`
-        question: str = "",
+        prompt: str = "",
     ):
         if not trajectories: raise DataError("There are no responses to look at. Give those of one prompt.")
-        self.trajectories, self.pieces, self.question = list(trajectories), pieces, question
+        self.trajectories, self.pieces, self.asked = list(trajectories), pieces, prompt
         self.most = max((abs(x) for t in self.trajectories for x in _advantages(t)), default=0.0) or 1.0
+
+    @property
+    def pushed(self) -> bool: return any(map(any, map(_advantages, self.trajectories)))
 
     def tokens(self, t: Trajectory) -> list[str]:
         "Give the texts of a response's tokens"
@@ -38,7 +41,7 @@ class PromptLook:
 
     def html(self) -> Html:
         "Show every response: rewards, tokens by advantage, what was shown, what classmates wrote"
-        head = tag("p", tag("b", "question "), shorten(self.question, 1000)) if self.question else ""
+        head = tag("p", tag("b", "prompt "), shorten(self.asked, 1000)) if self.asked else ""
         return Html().join([head, *map(self._response, self.trajectories)])
 
     def _response(self, t):
@@ -103,4 +106,5 @@ def reasoning_section(run: RunFolder) -> Html:
     try: look = RunLook(run.folder)
     except (DataError, OSError) as e: return missing(f"No responses to show: {shorten(e)}")
     last = max(step for step, _ in look.groups)
-    return Html().join(look.prompt(*key).html() for key in [key for key in look.groups if key[0] == last][:2])
+    pages = sorted((look.prompt(*key) for key in look.groups if key[0] == last), key=lambda page: not page.pushed)  # those that moved something first
+    return Html().join(page.html() for page in pages[:2])
