@@ -11,7 +11,7 @@ __all__ = ['POLICIES', 'SELVES', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ES
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
@@ -134,7 +134,7 @@ def classmate_counts(
     shares = {f"classmate/{status}": sum(one.status == status for one in flat) / max(1, len(flat)) for status in ("answered", "skipped", "failed")}
     return shares | {"classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)), "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat))}
 
-# %% ../../nbs/classmate/02_classmates.ipynb #ClassmateConfig
+# %% ../../nbs/classmate/02_classmates.ipynb #published-names
 SELVES = ("initial", "lagged", "live")
 REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate")
 CONDITIONS = ("always", "no_classmate", "no_classmate_when_main_incorrect", "neg_classmate_when_main_incorrect")
@@ -142,7 +142,7 @@ PLACEMENTS = ("classmate_partial", "all")
 ESTIMATORS = ("grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo", "dr_grpo", "rloo", "remax")
 MAIN_MODES = ("all_tokens", "cot_only", "output_only")
 
-
+# %% ../../nbs/classmate/02_classmates.ipynb #ClassmateConfig
 @dataclass(frozen=True)
 class ClassmateConfig(ClientConfig):
     "Who goes on with the reasoning, how much of it is shown, and what is paid for it"
@@ -170,10 +170,8 @@ class ClassmateConfig(ClientConfig):
     "Which tokens feel anything: all_tokens, cot_only (marks and reasoning) or output_only (marks and answer)."
     keep: str = field(default="1", kw_only=True)
     "How much of the reasoning is shown: a share, or first-100-tokens, last-2-sentences, first-3-steps."
-    least: float = field(default=0.1, kw_only=True)
-    "Least share that random_truncate shows."
-    most: float = field(default=0.9, kw_only=True)
-    "Greatest share that random_truncate shows."
+    shares: list[float] = field(default_factory=lambda: [0.1, 0.9], kw_only=True)
+    "Least and greatest share that random_truncate shows."
     unfinished: str = field(default="skip", kw_only=True)
     "Reasoning that was never closed: skip (nobody is asked) or show."
     empty: str = field(default="skip", kw_only=True)
@@ -199,18 +197,11 @@ class ClassmateConfig(ClientConfig):
         yield self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
         yield len({*self.models}) == len(self.models) > 0, f"models must name one or more, each once, got {self.models}"
         yield len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights), f"weights must be {len(self.models)} numbers above 0, or none, got {self.weights}"
-        yield 0 < self.least <= self.most <= 1, f"least and most must be shares, least first, got {self.least} and {self.most}"
+        yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
         Keep.read(self.keep)
 
     @property
     def advantage(self) -> str: return "dr_grpo" if self.estimator == "drgrpo" else self.estimator
-
-    @property
-    def asks(self) -> bool: return self.use_classmate_condition != "no_classmate"
-
-    def for_evaluation(self) -> "ClassmateConfig":
-        "Ask everybody, always, and take nothing off"
-        return replace(self, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
 
 # %% ../../nbs/classmate/02_classmates.ipynb #AnswerRewardConfig
 @dataclass(frozen=True)

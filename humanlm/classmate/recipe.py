@@ -10,7 +10,7 @@ __all__ = ['READER', 'NAMES', 'recipe', 'TasksConfig', 'ReasoningLessons', 'Reas
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -179,11 +179,12 @@ def measured_tasks(
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader, make_classmates
     s, (model, tokenizer) = run.settings, loaded or run.load(name)
+    everybody = replace(s.classmate, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
     rows, tasks = [task_row(task, s) for task in run.work.tasks[part]], run.work.tasks[part]
     said = run_sync(ModelPolicy(model, tokenizer, s.model.max_prompt_tokens).generate(rows, s.rollout.eval_sampling(s.run.seed)))
     first = run.load(start_of(s))[0] if any(one in SELVES for one in s.classmate.models) else model
     mates, _ = make_classmates(s.classmate, first, tokenizer, s.run.seed, run.work.ledgers["classmate"], readers(run))
-    score = ReasoningRollout(s.classmate.for_evaluation(), mates, ResponseReader(s.classmate, tokenizer, s.run.seed), scorer_of(s, run.work.ledgers["judge"]))
+    score = ReasoningRollout(everybody, mates, ResponseReader(s.classmate, tokenizer, s.run.seed), scorer_of(s, run.work.ledgers["judge"]))
     found, other = (run_sync(score.scored(rows, [c.ids for c in said], None, shuffle)) for shuffle in (False, True))
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
@@ -251,7 +252,7 @@ class ClassmateRecipe(Recipe):
         tasks = load_tasks(s)
         own = f"{s.classmate.reward_type} x {s.classmate.reward_weight:g}, {s.classmate.use_classmate_condition}; shown {s.classmate.keep}"
         return [f"{'classmate':<19} {step_plan(s, math.ceil(max_steps(s, len(tasks['train'])) / updates(s)))}", f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
-                f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.asks else "classmates          none are asked",
+                f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.use_classmate_condition != "no_classmate" else "classmates          none are asked in training",
                 f"reward              {own}", f"advantage           {s.classmate.advantage}, {s.classmate.placement}, {s.classmate.main_mode}"]
 
     def sections(self) -> Mapping[str, tuple]:

@@ -80,7 +80,7 @@ def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
 
 
 @pytest.mark.parametrize("settings, message", [({"estimator": "gae"}, "critic"), ({"estimator": "grpoo"}, "grpo"), ({"models": []}, "each once"), ({"keep": "half"}, "keep"), ({"weights": [1.0, 2.0]}, "weights"),
-                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"least": 0.9, "most": 0.1}, "shares"), ({"marks": "brackets"}, "marks")])
+                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"shares": [0.9, 0.1]}, "shares"), ({"marks": "brackets"}, "marks")])
 def test_settings_that_cannot_work_say_what_to_write(settings, message):
     with pytest.raises(ConfigError, match=message): ClassmateConfig(**settings)
 
