@@ -1,14 +1,17 @@
 "Classmates are trained with, measured and gone on with as one run; questions of evaluation are not those of training."
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from humanlm.classmate.classmates import ClassmateConfig
 from humanlm.classmate.recipe import load_tasks, reasoning_lessons
-from humanlm.classmate.tasks import TOYS, read_tasks, toy_tasks
+from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, prepared_tasks, read_tasks, toy_tasks
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.commands import main as command
 from humanlm.train import main
 from humanlm.training.run import read_settings
 
@@ -90,3 +93,39 @@ def test_settings_that_cannot_work_say_what_to_write(settings, message):
 def test_a_run_that_cannot_work_stops_before_anything_is_written(tmp_path, capsys, more, message):
     assert train(tmp_path, *more) != 0
     assert message in capsys.readouterr().err and not (tmp_path / "tiny").exists()
+
+
+PLACES = {"gsm8k": "gsm8k/train_sample.jsonl", "mmlu_hinted": "mmlu_stem/questions.jsonl", "mmlu_sycophancy": "mmlu_stem/questions.jsonl", "yes_no": "anthropic_persona_evals/openness.jsonl"}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_public_rows_go_through_preparation_rollouts_rewards_and_evaluation(tmp_path, kind):
+    if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no public rows")
+    source = Path(os.environ["HUMANLM_DATA"]) / PLACES[kind]
+    assert command(["classmate", "prepare", kind, "--prepare.source", str(source), "--prepare.out", str(tmp_path / "tasks")]) == 0
+    parts = [read_tasks(tmp_path / "tasks" / f"{part}.jsonl") for part in ("train", "test")]
+    assert all(len(part) > 20 for part in parts) and not {t.question for t in parts[0]} & {t.question for t in parts[1]}
+    assert {t.verifier for t in parts[0]} == {TASK_KINDS[kind].source}
+    files = {"tasks.train": tmp_path / "tasks" / "train.jsonl", "tasks.held_out": tmp_path / "tasks" / "test.jsonl", "classmate.models": "[initial]", "trainer.max_steps": 1, "model.max_prompt_tokens": 900}
+    assert train(tmp_path, **files) == 0
+    rows = json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]
+    assert {"base", "classmate"} <= {row["model"] for row in rows if row["metric"] == "answer" and row["n"] == 4}
+
+
+def test_preparing_counts_what_is_left_out_and_writes_all_or_nothing(tmp_path, capsys):
+    rows = [{"question": f"{i} + 1?", "answer": f"#### {i + 1}"} for i in range(60)] + [{"question": "0 + 1?", "answer": "#### 1"}, {"question": "", "answer": "#### 1"}, {"question": "x", "answer": "many"}]
+    out = tmp_path / "out"
+    asked = ["classmate", "prepare", "gsm8k", "--prepare.source", str(written(tmp_path / "a.jsonl", rows)), "--prepare.out", str(out), "--prepare.test_share", "0.3"]
+    assert command(asked) == 0
+    told = json.loads((out / "prepare.json").read_text())
+    assert sum(told["kept"].values()) == 60 and told["left_out"] == {"the same again": 1, "no question": 1, "no number in the answer": 1}
+    assert command(asked) != 0 and "exists" in capsys.readouterr().err
+    written(tmp_path / "b.jsonl", rows[-2:])
+    assert command([*asked[:4], str(tmp_path / "b.jsonl"), "--prepare.out", str(tmp_path / "none")]) != 0 and not (tmp_path / "none").exists()
+
+
+def test_a_question_stays_in_its_part_when_others_come(tmp_path):
+    rows = [{"question": f"{i} + 1?", "answer": f"#### {i + 1}"} for i in range(80)]
+    def parts(some): return {part: {row["id"] for row in found} for part, found in prepared_tasks(TASK_KINDS["gsm8k"], PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3))[0].items()}
+    few, all_of_them = parts(rows[:40]), parts(rows)
+    assert few["train"] <= all_of_them["train"] and few["test"] <= all_of_them["test"]
