@@ -499,13 +499,13 @@ def keep(
     self: MethodTrainer,
     batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
-    further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories
+    further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
 ) -> None:
     "Attach the advantages and signals, log what the method measures, write the trajectories of this batch"
     signals = {name: x.tolist() for name, x in further.items() if x.shape == batch.mask.shape and x.is_floating_point()}
     self.trajectories = [
         replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
-                signals={name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
+                signals=t.signals | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
         for i, (t, a) in enumerate(zip(self.trajectories, advantages.tolist(), strict=True))]
     found = self.method.metrics(self.joined(batch._replace(trajectories=self.trajectories))) if self.method.metrics else {}
     counts = {"tokens/generated": generated_tokens(self.trajectories), "tokens/others": other_tokens(self.trajectories)}

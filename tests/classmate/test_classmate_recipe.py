@@ -5,15 +5,19 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+import warm
 
 from humanlm.classmate.classmates import ClassmateConfig
-from humanlm.classmate.recipe import load_tasks, reasoning_lessons
+from humanlm.classmate.recipe import load_tasks, reasoning_lessons, train_classmate
+from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, prepared_tasks, read_tasks, toy_tasks
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main as command
+from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
-from humanlm.training.run import read_settings
+from humanlm.training.run import make_base, make_run, read_settings
 
 TINY = {"classmate.models": "[reader]", "tasks.train_n": 12, "tasks.test_n": 4, "tasks.max_tokens": 24, "sft.lesson_steps": 3, "sft.reader_steps": 2, "sft.batch": 4, "rollout.num_prompts": 2,
         "rollout.group_size": 2, "trainer.max_steps": 2, "trainer.save_steps": 1, "model.hidden": 32, "model.heads": 2, "model.kv_heads": 2, "model.mlp": 64, "model.vocab": 420, "classmate.max_tokens": 6}
@@ -129,3 +133,40 @@ def test_a_question_stays_in_its_part_when_others_come(tmp_path):
     def parts(some): return {part: {row["id"] for row in found} for part, found in prepared_tasks(TASK_KINDS["gsm8k"], PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3))[0].items()}
     few, all_of_them = parts(rows[:40]), parts(rows)
     assert few["train"] <= all_of_them["train"] and few["test"] <= all_of_them["test"]
+
+
+SHARED = {"classmate.models": "[initial]", "classmate.unfinished": "show", "classmate.estimator": "gdpo", "judge.verifier": "word_count", "sft.lesson_steps": 0, "rollout.num_prompts": 4, "rollout.group_size": 2}
+
+
+def begin(folder):
+    "Train on rewards alone, without lessons and an evaluation"
+    recipe, s = read_settings(["--run.recipe", "classmate", "--run.name", "short", "--run.out", str(folder), *words(TINY | SHARED)])
+    recipe.check(s)
+    run = make_run(recipe, s, folder / "short")
+    make_base(run)
+    train_classmate(run, "classmate", *run.load("base", trains=True))
+
+
+TWO = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_classmate_recipe import begin
+torch.set_num_threads(1)
+begin(Path({out!r}))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_push_as_one_batch_would(tmp_path):
+    (tmp_path / "two.py").write_text(TWO.format(out=str(tmp_path), tests=str(Path(__file__).parent)))
+    for done in warm.together(2, tmp_path / "two.py"): assert done.returncode == 0, done.stderr[-3000:]
+    every = load_trajectories(tmp_path / "short" / "trajectories" / "classmate")
+    assert len(every) == 16 and len({t.id for t in every}) == 16 and any(any(t.advantage) for t in every)
+    for step in {t.step for t in every}:
+        own = [t for t in every if t.step == step]
+        width = max(len(t.completion_ids) for t in own)
+        def padded(rows): return torch.tensor([[*map(float, row), *[0.0] * (width - len(row))] for row in rows])
+        rewards = torch.tensor([[t.rewards["answer"], t.rewards["classmate"]] for t in own], dtype=torch.float64)
+        found = classmate_advantages(rewards[:, 0], rewards[:, 1], torch.tensor([t.group for t in own]), padded([t.signals["shown"] for t in own]) > 0, padded([t.mask for t in own]) > 0, "gdpo")
+        for t, row in zip(own, found): assert t.advantage == pytest.approx(row[:len(t.completion_ids)].tolist(), abs=1e-4)
