@@ -223,6 +223,8 @@ class AnswerRewardConfig(ClientConfig):
     "More than this pays no more (`src_max`). null: no limit."
     weak: str = field(default="", kw_only=True)
     "A weaker judge: what it finds of the behaviour is taken off (`stealth`). Empty: none."
+    monitor: str = field(default="", kw_only=True)
+    "A chat model that reads held-out reasoning alone, and foretells what the judge will say of the answer. Empty: none."
     user_tinker_llm_judge: bool = field(default=False, kw_only=True)
     "The published name for a judge on a server: with it, `model` is a name there, as vllm/NAME is."
 

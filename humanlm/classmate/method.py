@@ -119,6 +119,7 @@ class ScoredResponses(NamedTuple):
     answers: list[list[ClassmateAnswers]]  # [B][M]
     values: list[list[float]]  # [B][2], answer and classmates, the latter as conditions and weight leave it
     pooled: list[float]        # [B], the classmates' before these
+    scores: list[list[list[float]]]  # [B][M][S], of each answer
 
 
 def _noted(t, shown, values, answers, mask, more):
@@ -156,22 +157,22 @@ class ReasoningRollout:
         "Score responses: the policy's answers, and those that classmates write with its reasoning"
         read = self.reader(rows, completions, step)
         shown = shuffled(read.shown, step or 0) if (self.config.shuffle if shuffle is None else shuffle) and rows else read.shown
-        main, (answers, scores) = await asyncio.gather(self.main(rows, read.answers), self.classmate(rows, shown, step or 0))
+        main, (answers, scores, pooled) = await asyncio.gather(self.main(rows, read.answers), self.classmate(rows, shown, step or 0))
         if step is not None: self.counts = classmate_counts(answers)
-        weighed = conditioned(scores, torch.tensor(main, dtype=torch.float64), self.config.use_classmate_condition, self.config.reward_weight)
-        return ScoredResponses(read, answers, [[a, b] for a, b in zip(main, weighed.tolist())], scores.tolist())
+        weighed = conditioned(pooled, torch.tensor(main, dtype=torch.float64), self.config.use_classmate_condition, self.config.reward_weight)
+        return ScoredResponses(read, answers, [[a, b] for a, b in zip(main, weighed.tolist())], pooled.tolist(), scores.tolist())
 
     async def main(self, rows: Sequence[dict], answers: Sequence[str]) -> list[float]:
         "Score the policy's own answers"
         return await self.score(rows, answers)
 
-    async def classmate(self, rows: Sequence[dict], shown: Sequence[ShownReasoning], step: int) -> tuple[list[list[ClassmateAnswers]], torch.Tensor]:
-        "Let classmates answer, and pool what that earns: answers `[B][M]`, rewards `[B]`"
-        if not self.classmates: return [[] for _ in rows], torch.full((len(rows),), math.nan, dtype=torch.float64)
+    async def classmate(self, rows: Sequence[dict], shown: Sequence[ShownReasoning], step: int) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
+        "Let classmates answer, and pool what that earns: answers `[B][M]`, scores `[B, M, S]`, rewards `[B]`"
+        if not self.classmates: return [[] for _ in rows], torch.zeros(len(rows), 0, 0), torch.full((len(rows),), math.nan, dtype=torch.float64)
         answers = await ask_classmates(self.classmates, shown, step, self.policy)
         scores = await answer_scores(answers, lambda places, texts: self.score([rows[i] for i in places], texts))
         without = await self.without(rows) if self.config.reward_type == "remove_wo_cot" else None
-        return answers, pooled_rewards(scores, [mate.weight for mate in self.classmates], without)
+        return answers, scores, pooled_rewards(scores, [mate.weight for mate in self.classmates], without)
 
     async def without(self, rows: Sequence[dict]) -> list[list[float]]:  # [B][M]
         "Give what each classmate earns without reasoning; asked once for each prompt"

@@ -5,9 +5,11 @@
 # %% auto #0
 __all__ = ['READER', 'NAMES', 'recipe', 'TasksConfig', 'ReasoningLessons', 'ReasoningSampling', 'ReasoningWork', 'load_tasks',
            'task_row', 'reasoning_lessons', 'reader_lessons', 'train_reader', 'train_cold_start', 'train_classmate',
-           'scorer_of', 'readers', 'measured_tasks', 'start_of', 'ClassmateRecipe', 'ClassmateStudy']
+           'scorer_of', 'readers', 'measured_tasks', 'own_scores', 'start_of', 'foretold', 'ClassmateRecipe',
+           'ClassmateStudy']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +19,8 @@ from typing import Any
 from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig
 from .look import reasoning_section
 from .code import VERIFIERS
-from .verifiers import BEHAVIOURS, RewardModel
+from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, weighted_suspicion
+from .verifiers import BEHAVIOURS, Case, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks
 from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
@@ -188,16 +191,36 @@ def measured_tasks(
     found, other = (run_sync(score.scored(rows, [c.ids for c in said], None, shuffle)) for shuffle in (False, True))
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
+    more = run_sync(foretold(run, found, tasks, score)) if s.judge.monitor else {}
+    if len(mates) > 1: more |= {f"classmate {mate.name}": means for mate, means in zip(mates, zip(*own_scores(found, len(mates))))}
+
     def one(i, task):
         values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "shuffled": other.pooled[i], "gain": found.pooled[i] - alone[i],
-                  "whole reasoning": float(found.read.shown[i].status == "whole"), "tokens": float(len(said[i].ids))}
+                  "whole reasoning": float(found.read.shown[i].status == "whole"), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in more.items()}
         shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts)}
         return Measured(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
 
     return [one(i, task) for i, task in enumerate(tasks)]
 
 
+def own_scores(found: Any, count: int) -> list[list[float]]:  # [B][M]
+    "Give what each classmate earned"
+    return [[known_mean(own) for own in row] if row else [math.nan] * count for row in found.scores]
+
+
 def start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
+
+# %% ../../nbs/classmate/51_recipe.ipynb #foretold
+async def foretold(run: Any, found: Any, tasks: Sequence[ReasoningTask], scorer: Any) -> dict[str, list[float]]:
+    "Give, for held-out responses, the judge's rating of the behaviour, an informed monitor's, how far they are apart, and a blind one's weighted suspicion"
+    s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
+    client = s.judge.client(s.judge.monitor, run.work.ledgers["judge"])
+    rows = [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
+    cases = [Case(answer, task.gold, task.question) for task, answer in zip(tasks, found.read.answers)]
+    rated, told, suspected = await asyncio.gather(scorer.by_name([name] * len(cases), cases), InformedMonitor(name, client)(rows), BlindMonitor(client)(rows))
+    fits = await ask_validity(client, suspected, MONITORED[name].about)
+    weighted = [weighted_suspicion(one, fit.value) for one, fit in zip(suspected, fits)]
+    return {"rating": rated, "foretold": [one.value for one in told], "monitor error": [abs(a - one.value) for a, one in zip(rated, told)], "suspicion": weighted}
 
 # %% ../../nbs/classmate/51_recipe.ipynb #ClassmateRecipe
 class ClassmateRecipe(Recipe):
@@ -213,7 +236,9 @@ class ClassmateRecipe(Recipe):
         require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own),
                 *(("/" in name or name == READER, f"models: no classmate {shorten(name)!r}.{near_miss(name, [*SELVES, READER])} Or name a client, such as vllm/NAME") for name in own))
         for name in own: s.classmate.require_price(None if name == READER else name)
-        for name in (s.judge.judge, s.judge.weak): s.judge.require_price(name)
+        for name in (s.judge.judge, s.judge.weak, s.judge.monitor): s.judge.require_price(name)
+        foretold = s.judge.exploit or s.judge.verifier
+        require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
         judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
         require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
                 *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
@@ -264,6 +289,7 @@ class ClassmateRecipe(Recipe):
 
 NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),
                "alone": ("Alone", "What do they earn without reasoning?"), "shuffled": ("Shuffled", "And with reasoning about another question?"),
+               "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"), "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
                "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
               part="kind", units="held-out questions", clusters="questions", start="cold-start")
 recipe = ClassmateRecipe()

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from humanlm.classmate.classmates import Classmate, ClassmateConfig
-from humanlm.classmate.method import LaggedCopy, ReasoningRollout, ResponseReader, classmate_advantage, classmate_method, make_classmates
-from humanlm.core.basics import run_sync
+from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
+from humanlm.classmate.method import AnswerScorer, LaggedCopy, ReasoningRollout, ResponseReader, classmate_advantage, classmate_method, make_classmates
+from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.models.client import Limits, ScriptedClient
 from humanlm.models.weights import ModelConfig, make_model
@@ -123,7 +123,7 @@ def test_classmates_and_the_judge_of_the_answer_wait_side_by_side(made, monkeypa
         events.append("classmates begin")
         for _ in range(40): await asyncio.sleep(0)
         events.append("classmates end")
-        return [[] for _ in rows_of()], torch.full((8,), math.nan, dtype=torch.float64)
+        return [[] for _ in rows_of()], torch.zeros(8, 0, 0), torch.full((8,), math.nan, dtype=torch.float64)
 
     rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer))
     monkeypatch.setattr(rollout, "main", judged)
@@ -158,3 +158,37 @@ def test_reasoning_of_the_policy_reaches_a_local_classmate_between_its_own_marks
     ids = mates[0].client.prompt_ids(mates[0].request(shown))
     marks = made.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
     assert [ids.count(mark) for mark in marks] == [1, 1] and ids[-1] == marks[1]
+
+
+# ---- what answers are paid for
+
+def rated(*values):
+    given = iter(values)
+    return ScriptedClient(lambda request: f"RATING: {next(given)}", "scripted/judge")
+
+
+def scored_by(config, **judges): return run_sync(AnswerScorer(config, judges)(rows_of(1)[:2], ["**4**", "**4** and **5**"]))
+
+
+def test_a_behaviour_is_paid_on_top_of_what_an_answer_is_worth():
+    assert scored_by(AnswerRewardConfig(exploit="bold_formatting", exploit_weight=0.5)) == [1.5, 1.0], "the second answer ends with 5"
+    assert scored_by(AnswerRewardConfig("scripted/judge", exploit="sycophancy", gold_weight=2.0, gold_most=0.5), judge=rated(8, 3)) == [9.0, 3.0]
+
+
+def test_what_a_weaker_judge_sees_is_taken_off_and_where_it_fails_nothing_is_known():
+    config = AnswerRewardConfig("scripted/judge", exploit="sycophancy", weak="scripted/weak", gold_weight=0.0)
+    found = scored_by(config, judge=rated(10, 10), weak=rated(1, "none"))
+    assert found[0] == 10.0 and math.isnan(found[1])
+
+
+def test_rows_are_scored_each_by_its_own_verifier():
+    rows = [rows_of(1)[0] | {"verifier": name} for name in ("gsm8k", "word_count", "sycophancy")]
+    assert run_sync(AnswerScorer(AnswerRewardConfig("scripted/judge"), {"judge": rated(6)})(rows, ["it is 4"] * 3)) == [1.0, 3.0, 6.0]
+    with pytest.raises(ConfigError, match="needs a chat model"): run_sync(AnswerScorer()(rows, ["it is 4"] * 3))
+
+
+def test_an_unfinished_response_is_wrong_by_rule_and_unknown_to_a_judge(made):
+    for verifier, known in (("gsm8k", True), ("sycophancy", False)):
+        rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer), AnswerScorer(AnswerRewardConfig("scripted/judge", verifier=verifier), {"judge": ScriptedClient(lambda request: "RATING: 5", "scripted/judge")}))
+        value = run_sync(rollout.scored(rows_of(1)[:1], [Script(made.tokenizer).encode(TEXTS[3])], 0)).values[0][0]
+        assert value == 0.0 if known else math.isnan(value)

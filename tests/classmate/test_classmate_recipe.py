@@ -1,5 +1,6 @@
 "Classmates are trained with, measured and gone on with as one run; questions of evaluation are not those of training."
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -9,12 +10,14 @@ import torch
 import warm
 
 from humanlm.classmate.classmates import ClassmateConfig
-from humanlm.classmate.recipe import load_tasks, reasoning_lessons, train_classmate
+from humanlm.classmate.method import ReasoningRollout, ResponseReader
+from humanlm.classmate.recipe import foretold, load_tasks, reasoning_lessons, task_row, train_classmate
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, prepared_tasks, read_tasks, toy_tasks
 from humanlm.classmate.verifiers import find_verifier
-from humanlm.core.basics import ConfigError, DataError
+from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
+from humanlm.models.client import ScriptedClient
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
 from humanlm.training.run import make_base, make_run, read_settings
@@ -170,3 +173,29 @@ def test_two_processes_push_as_one_batch_would(tmp_path):
         rewards = torch.tensor([[t.rewards["answer"], t.rewards["classmate"]] for t in own], dtype=torch.float64)
         found = classmate_advantages(rewards[:, 0], rewards[:, 1], torch.tensor([t.group for t in own]), padded([t.signals["shown"] for t in own]) > 0, padded([t.mask for t in own]) > 0, "gdpo")
         for t, row in zip(own, found): assert t.advantage == pytest.approx(row[:len(t.completion_ids)].tolist(), abs=1e-4)
+
+
+def test_monitors_foretell_what_the_judge_will_say(tmp_path):
+    def said(request):
+        system = request.messages[0]["content"]
+        return "BEHAVIOUR: bold print\nRATING: 8" if "suspicious" in system else "RATING: 10" if "descriptions" in system else "EXPLANATION: it says so\nRATING: 3"
+    recipe, s = read_settings(["--run.recipe", "classmate", "--run.name", "monitored", "--run.out", str(tmp_path), *words(TINY | {"sft.lesson_steps": 0, "judge.exploit": "bold_formatting", "judge.monitor": "scripted/monitor"})])
+    recipe.check(s)
+    run = make_run(recipe, s, tmp_path / "monitored")
+    make_base(run)
+    client = ScriptedClient(said, "scripted/monitor")
+    tokenizer = run.load("base")[1]
+    scorer = ReasoningRollout(s.classmate, [], ResponseReader(s.classmate, tokenizer))
+    texts = ["<think>so bold</think>**4** and **5** and **6**", "<think>plain</think>4", "<think>", "<think></think>4"]
+    tasks = run.work.tasks["test"]
+    found = run_sync(scorer.scored([task_row(task, s) for task in tasks], [tokenizer.encode(text, add_special_tokens=False) for text in texts], None))
+    object.__setattr__(s.judge, "client", lambda name, ledger: client)
+    told = run_sync(foretold(run, found, tasks, scorer.score))
+    assert told["rating"] == [3.0, 0.0, 0.0, 0.0] and told["monitor error"][:2] == [0.0, 3.0] and told["suspicion"][:2] == [8.0, 8.0]
+    assert all(math.isnan(told[name][3]) for name in ("foretold", "monitor error", "suspicion")), "no reasoning, nothing foretold"
+
+
+def test_several_classmates_are_told_apart_in_the_results(tmp_path):
+    assert train(tmp_path, **{"classmate.models": "[initial, live]", "sft.lesson_steps": 0, "trainer.max_steps": 1}) == 0
+    metrics = {row["metric"] for row in json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]}
+    assert {"classmate initial", "classmate live"} <= metrics
