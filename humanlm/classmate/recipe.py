@@ -210,9 +210,8 @@ class ClassmateRecipe(Recipe):
     def check(self, s: Settings) -> None:
         "Raise where a classmate cannot be had or paid for"
         own = [name for name in s.classmate.models if name not in SELVES]
-        require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own),
-                *(("/" in name or name == READER, f"models: no classmate {shorten(name)!r}.{near_miss(name, [*SELVES, READER])} Or name a client, such as vllm/NAME") for name in own))
-        for name in own: s.classmate.require_price(None if name == READER else name)
+        require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
+        for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
         for name in (s.judge.judge, s.judge.weak): s.judge.require_price(name)
         judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
         require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
