@@ -99,9 +99,9 @@ class ClassmateService:
         model = self.models.get(name) if isinstance(name, str) else None
         if model is None: raise RequestError(f"There is no model {shorten(repr(name))} here.{near_miss(name, self.models)}", "model", 404, "model_not_found")
         try: reply: ChatReply = await model(asked)
-        except LLMError as e:
-            if e.kind == "bad request": raise RequestError(str(e)) from e
-            raise RequestError(f"The model failed: {e}", None, 500, "engine_failed") from e
+        except Exception as e:
+            if isinstance(e, LLMError) and e.kind == "bad request": raise RequestError(str(e)) from e
+            raise RequestError(f"The model failed: {type(e).__name__}: {shorten(e, 200)}", None, 500, "engine_failed") from e
         said = [({"role": "assistant", "content": text}, reply.finish) for text in reply.texts or (reply.text,)]
         return answers_body(name, said, usage_body(reply.usage.tokens_in, reply.usage.tokens_out))
 
