@@ -155,10 +155,12 @@ def read_mapping(
         with open(path, "rb") as file: text = file.read(1_000_001)
         found = json.loads(text) if len(text) <= 1_000_000 else None
     except OSError as e:
-        raise ConfigError(f"classmate.mapping: cannot read {path}: {e.strerror}. Host classmates first: humanlm classmate host NAME --host.out {path}, which takes the file away when it ends.") from e
+        start = f"Host classmates first: humanlm classmate host NAME --host.out {path}, which takes the file away when it ends."
+        raise ConfigError(f"classmate.mapping: cannot read {path}: {e.strerror}. {start}") from e
     except (ValueError, RecursionError) as e: raise ConfigError(f"classmate.mapping: {path} is no JSON: {shorten(e)}. Host classmates anew.") from e
     if not isinstance(found, dict) or not found or not all(map(_is_place, found.values())):
-        raise ConfigError(f'classmate.mapping: {path} holds {shorten(repr(found))}, which must be like {{"NAME": {{"local_host": "127.0.0.1", "port": 8003}}}}. Host classmates anew.')
+        form = '{"NAME": {"local_host": "127.0.0.1", "port": 8003}}'
+        raise ConfigError(f"classmate.mapping: {path} holds {shorten(repr(found))}, which must be like {form}. Host classmates anew.")
     return {name: f"{server_url(place['local_host'], place['port'])}/v1" for name, place in found.items()}
 
 
@@ -172,7 +174,8 @@ def _is_place(place):
 class AskedClassmates(ClientConfig):
     "Who goes on with the reasoning, and where"
     models: list[str] = field(default_factory=lambda: ["initial"])
-    """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, one that is hosted (see mapping), or a client such as vllm/NAME or hf/NAME."""
+    """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, one that is hosted (mapping),
+    or a client such as vllm/NAME or hf/NAME."""
     mapping: str = field(default="", kw_only=True)
     "File that says where classmates are hosted: `humanlm classmate host` writes it. Empty: none are."
     weights: list[float] = field(default_factory=list, kw_only=True)

@@ -58,7 +58,8 @@ def read_begun_chat(
     "Read a request whose answer may have been begun; `RequestError` says what is wrong"
     asked = read_chat(body, config, READ)
     for i, message in enumerate(asked.messages): _check_message(message, f"messages[{i}]")
-    opened, begun, streams = (optional(body, name, lambda value: isinstance(value, bool), "true or false") for name in ("add_generation_prompt", "continue_final_message", "stream"))
+    switches = ("add_generation_prompt", "continue_final_message", "stream")
+    opened, begun, streams = (optional(body, name, lambda value: isinstance(value, bool), "true or false") for name in switches)
     if streams: raise RequestError("stream is not supported here: answers come whole", "stream", code="unsupported_value")
     if bool(begun) != (opened is False):
         raise RequestError("continue_final_message: true and add_generation_prompt: false belong together, with what has been begun as the last message", "continue_final_message")
@@ -147,7 +148,8 @@ def check_free(path: str | Path) -> None:
     "Raise where a file is something else than a mapping, or its classmates answer"
     if not Path(path).exists(): return
     for name, url in read_mapping(path).items():
-        if is_up(f"{url.removesuffix('/v1')}/health"): raise ConfigError(f"{path} is another host's: {shorten(name)} answers at {url}. End that one, or name another file with --host.out.")
+        if is_up(f"{url.removesuffix('/v1')}/health"):
+            raise ConfigError(f"{path} is another host's: {shorten(name)} answers at {url}. End that one, or name another file with --host.out.")
 
 
 def asked_at(host: str) -> str:
@@ -176,7 +178,9 @@ def host_plan(places: Mapping[str, str], c: HostConfig, key: str) -> str:
     ports = {name: c.port + i * (engine == "vllm") if c.port else 0 for i, name in enumerate(places)}
     lines = [f"{name}: {place}, {server_url(c.host, ports[name])}/v1" for name, place in places.items()]
     program = shlex.join(vllm_command(vllm_program() or "vllm", *reversed(next(iter(places.items()))), c.port, c.dtype or "auto", c.vllm, c.host))
-    return "\n".join([*lines, f"engine       {engine}, {c.dtype or ('auto' if engine == 'vllm' else 'float32')}; {'with' if key else 'without'} a key", f"with vLLM    {program}", f"written to   {c.out}, when all are ready"])
+    dtype = c.dtype or ("auto" if engine == "vllm" else "float32")
+    lines += [f"engine       {engine}, {dtype}, {'with' if key else 'without'} a key", f"with vLLM    {program}", f"written to   {c.out}, when all are ready"]
+    return "\n".join(lines)
 
 # %% ../../nbs/serving/10_classmates.ipynb #hosts
 def host_here(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
