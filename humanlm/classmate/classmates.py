@@ -4,20 +4,24 @@
 
 # %% auto #0
 __all__ = ['POLICIES', 'SELVES', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIMATORS', 'MAIN_MODES', 'ShownReasoning',
-           'ShowPolicy', 'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts', 'ClassmateConfig',
-           'AnswerRewardConfig', 'shuffled']
+           'ShowPolicy', 'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts', 'read_mapping',
+           'AskedClassmates', 'ClassmateConfig', 'AnswerRewardConfig', 'shuffled']
 
 # %% ../../nbs/classmate/02_classmates.ipynb #imports
+import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from .reasoning import MARKS, Keep, Marks, text_span
-from ..core.basics import DataError, check_name, near_miss, require, shorten
-from ..models.client import ChatClient, ChatRequest, LLMError, in_turn
+from ..core.basics import ConfigError, DataError, check_name, near_miss, require, shorten
+from ..core.web import server_url
+from ..models.client import ChatClient, ChatRequest, LLMError, client, in_turn, providers
 from ..models.settings import ClientConfig
 from ..models.reader import break_markers, quoted
 
@@ -142,18 +146,79 @@ PLACEMENTS = ("classmate_partial", "all")
 ESTIMATORS = ("grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo", "dr_grpo", "rloo", "remax")
 MAIN_MODES = ("all_tokens", "cot_only", "output_only")
 
-# %% ../../nbs/classmate/02_classmates.ipynb #ClassmateConfig
+# %% ../../nbs/classmate/02_classmates.ipynb #read_mapping
+def read_mapping(
+    path: str | Path,  # JSON: {name: {"local_host": "127.0.0.1", "port": 8003}}
+) -> dict[str, str]:  # name → address, ending in /v1
+    "Read where classmates are hosted; `ConfigError` says what is wrong with the file"
+    try:
+        with open(path, "rb") as file: text = file.read(1_000_001)
+        found = json.loads(text) if len(text) <= 1_000_000 else None
+    except OSError as e:
+        start = f"Host classmates first: humanlm classmate host NAME --host.out {path}, which takes the file away when it ends."
+        raise ConfigError(f"classmate.mapping: cannot read {path}: {e.strerror}. {start}") from e
+    except (ValueError, RecursionError) as e: raise ConfigError(f"classmate.mapping: {path} is no JSON: {shorten(e)}. Host classmates anew.") from e
+    if not isinstance(found, dict) or not found or not all(map(_is_place, found.values())):
+        form = '{"NAME": {"local_host": "127.0.0.1", "port": 8003}}'
+        raise ConfigError(f"classmate.mapping: {path} holds {shorten(repr(found))}, which must be like {form}. Host classmates anew.")
+    return {name: f"{server_url(place['local_host'], place['port'])}/v1" for name, place in found.items()}
+
+
+def _is_place(place):
+    if not isinstance(place, dict) or place.keys() != {"local_host", "port"}: return False
+    host, port = place["local_host"], place["port"]
+    return isinstance(host, str) and bool(re.fullmatch(r"[A-Za-z0-9_.:-]{1,253}", host)) and type(port) is int and 0 < port < 2**16
+
+# %% ../../nbs/classmate/02_classmates.ipynb #AskedClassmates
 @dataclass(frozen=True)
-class ClassmateConfig(ClientConfig):
-    "Who goes on with the reasoning, how much of it is shown, and what is paid for it"
+class AskedClassmates(ClientConfig):
+    "Who goes on with the reasoning, and where"
     models: list[str] = field(default_factory=lambda: ["initial"])
-    """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, or a client such as vllm/NAME or hf/NAME."""
+    """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, one that is hosted (mapping),
+    or a client such as vllm/NAME or hf/NAME."""
+    mapping: str = field(default="", kw_only=True)
+    "File that says where classmates are hosted: `humanlm classmate host` writes it. Empty: none are."
     weights: list[float] = field(default_factory=list, kw_only=True)
     "Of the models, in their order. Empty: all alike."
     samples: int = field(default=1, kw_only=True)
     "Answers of each model to each reasoning."
     lag: int = field(default=20, kw_only=True)
     "Steps after which a lagged classmate takes the policy's weights."
+    temperature: float = field(default=1.0, kw_only=True)
+    "Of classmates."
+    max_tokens: int = field(default=256, kw_only=True)
+    "Longest answer of a classmate, in tokens."
+
+    group: ClassVar[str] = "classmate"
+    rules: ClassVar[tuple[str, ...]] = SELVES
+    above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "samples", "lag", "max_tokens")
+
+    def checks(self):
+        yield from super().checks()
+        yield len({*self.models}) == len(self.models) > 0, f"models must name one or more, each once, got {self.models}"
+        yield len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights), f"weights must be {len(self.models)} numbers above 0, or none, got {self.weights}"
+
+    def hosted(self) -> dict[str, str]:  # name → address
+        "Read which classmates are hosted where"
+        return read_mapping(self.mapping) if self.mapping else {}
+
+    def full_name(self, name: str, others: Sequence[str] = ()) -> str:  # provider/model; others: further names, for advice
+        "Name a classmate as a client; `ConfigError` where nobody knows it"
+        if name in (hosted := self.hosted()): return f"vllm/{name}"
+        provider, _, model = name.partition("/")
+        if model and provider in providers(): return name
+        where = f"is hosted by {self.mapping}" if self.mapping else "is hosted (classmate.mapping names no file)"
+        raise ConfigError(f"classmate.models: no classmate {shorten(name)!r} {where}.{near_miss(name, [*hosted, *SELVES, *others])} Or name a client, such as vllm/NAME.")
+
+    def client(self, model: str, ledger: Any = None) -> ChatClient:
+        "Make the client of a classmate, where it is hosted or as any other"
+        address = {"base_url": url} if (url := self.hosted().get(model)) else {}
+        return client(self.full_name(model), **self.options(ledger) | address)
+
+# %% ../../nbs/classmate/02_classmates.ipynb #ClassmateConfig
+@dataclass(frozen=True)
+class ClassmateConfig(AskedClassmates):
+    "How much of the reasoning is shown, and what is paid for what classmates make of it"
     reward_type: str = field(default="vanilla_reward", kw_only=True)
     "vanilla_reward, remove_wo_cot (less what is earned without reasoning) or random_truncate."
     reward_weight: float = field(default=1.0, kw_only=True)
@@ -180,14 +245,6 @@ class ClassmateConfig(ClientConfig):
     "A control: classmates are shown reasoning about another question."
     marks: str = field(default="think", kw_only=True)
     "What stands around reasoning: think, headings or coding."
-    temperature: float = field(default=1.0, kw_only=True)
-    "Of classmates."
-    max_tokens: int = field(default=256, kw_only=True)
-    "Longest answer of a classmate, in tokens."
-
-    group: ClassVar[str] = "classmate"
-    rules: ClassVar[tuple[str, ...]] = SELVES
-    above_0: ClassVar[tuple[str, ...]] = (*ClientConfig.above_0, "samples", "lag", "max_tokens")
 
     def checks(self):
         yield from super().checks()
@@ -195,8 +252,6 @@ class ClassmateConfig(ClientConfig):
         for name, known in choices.items(): yield getattr(self, name) in known, f"{name} is {shorten(repr(getattr(self, name)))}.{near_miss(getattr(self, name), known)}"
         yield self.estimator != "gae", "estimator gae needs a critic, which the trainer of one machine does not have. Choose another"
         yield self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
-        yield len({*self.models}) == len(self.models) > 0, f"models must name one or more, each once, got {self.models}"
-        yield len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights), f"weights must be {len(self.models)} numbers above 0, or none, got {self.weights}"
         yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
         Keep.read(self.keep)
 

@@ -233,9 +233,8 @@ class ClassmateRecipe(Recipe):
     def check(self, s: Settings) -> None:
         "Raise where a classmate cannot be had or paid for"
         own = [name for name in s.classmate.models if name not in SELVES]
-        require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own),
-                *(("/" in name or name == READER, f"models: no classmate {shorten(name)!r}.{near_miss(name, [*SELVES, READER])} Or name a client, such as vllm/NAME") for name in own))
-        for name in own: s.classmate.require_price(None if name == READER else name)
+        require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
+        for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
         for name in (s.judge.judge, s.judge.weak, s.judge.monitor): s.judge.require_price(name)
         foretold = s.judge.exploit or s.judge.verifier
         require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))

@@ -57,6 +57,7 @@ COMMANDS = {
     "gyms lessons": Command("humanlm.serving.gym_lessons:lessons_command", "let experts write a set for a supervised cold start", "give the same command again"),
     "classmate": Command("humanlm.classmate.__main__:main", "reasoning that another model can use: prepare tasks, host classmates, run programs"),
     "classmate prepare": Command("humanlm.classmate.tasks:prepare_command", "make tasks of public sets or own files: classmate prepare KIND", "give the same command again"),
+    "classmate host": Command("humanlm.serving.classmates:host_command", "put classmates behind addresses, and say where in a file", "classmates are ended, the file is gone"),
     "classmate sandbox": Command("humanlm.sandbox.service:sandbox_command", "run programs against tests, contained, behind an address", "programs that ran are ended"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
     "judges audit": Command("humanlm.rewards.judges:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",

@@ -7,8 +7,6 @@ __all__ = ['FIELDS', 'ABOUT', 'ProgramRequest', 'read_program_request', 'make_sa
 
 # %% ../../nbs/sandbox/03_service.ipynb #imports
 import asyncio
-import hmac
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 from .programs import NOT_CONTAINED, Sandbox, SandboxConfig, keeper_command, read_tests
 from ..core.basics import ConfigError, DataError, near_miss, shorten
 from ..core.config import parse
-from ..core.web import LOCAL, WebError, address, answer_json, listen, read_json, serve_app, web_app, web_libraries
+from ..core.web import LOCAL, WebError, address, answer_json, check_key, listen, read_json, serve_app, service_key, web_app, web_libraries
 
 # %% ../../nbs/sandbox/03_service.ipynb #read_program_request
 FIELDS = ("program", "tests", "max_execution_time")
@@ -59,8 +57,7 @@ def make_sandbox_app(
 
     def tested(kind):
         async def answer(request):
-            given = request.headers.get("authorization", "").encode("latin-1", "replace")
-            if key and not hmac.compare_digest(given, f"Bearer {key}".encode()): raise WebError("Send the key: Authorization: Bearer KEY.", 401, "no_key")
+            check_key(request, key)
             if len(waiting) >= sandbox.config.max_waiting: raise WebError(f"{len(waiting)} requests are waiting already. Try again in a moment.", 503, "overloaded")
             waiting.add(request)
             try:
@@ -81,10 +78,8 @@ def sandbox_command(
 ) -> int:  # exit code
     "Serve a sandbox: `humanlm classmate sandbox`"
     s = parse({"sandbox": SandboxConfig}, ["--sandbox.unsafe=true" if word == "--unsafe" else word for word in argv], ABOUT, runs=False)
-    c, key = s.sandbox, os.environ.get("HUMANLM_SANDBOX_KEY", "")
-    if c.host not in ("127.0.0.1", "localhost", "::1") and not key:
-        raise ConfigError(f"sandbox.host is {shorten(c.host)}: others could run programs here. Set a key in HUMANLM_SANDBOX_KEY, or listen on 127.0.0.1.")
-    command = keeper_command(c.unsafe)
+    c = s.sandbox
+    key, command = service_key(c.host, "sandbox.host", "HUMANLM_SANDBOX_KEY"), keeper_command(c.unsafe)
     held = "nothing:\n" + "\n".join(f"  - {line}" for line in NOT_CONTAINED) if c.unsafe else " ".join(["unshare", *command[1:-2]])
     lines = (f"address     http://{c.host}:{c.port} ({'with' if key else 'without'} a key)\n"
              f"programs    {c.workers} at once, {c.seconds:g} s, {c.processes} processes of {c.memory} MB, {c.folder} MB of files\ncontained   by {held}")

@@ -1,0 +1,368 @@
+"Classmates over HTTP answer as those in this process do; what is wrong is said; the file is there as long as they are, and nothing outlives the command."
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import warm
+
+from humanlm.classmate.classmates import ClassmateConfig, ShownReasoning, ask_classmates, read_mapping
+from humanlm.classmate.method import make_classmates
+from humanlm.classmate.rewards import answer_scores, pooled_rewards
+from humanlm.core.basics import ConfigError, HumanLMError, run_sync
+from humanlm.core.commands import main
+from humanlm.core.web import serving_app
+from humanlm.models.client import LLMError, ScriptedClient
+from humanlm.models.local import HFClient
+from humanlm.models.weights import ModelConfig, make_model, save_model
+from humanlm.serving.classmates import ClassmateService, HostConfig, classmate_places, make_classmate_app, mapping_file
+from humanlm.training.run import read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ["start at 3, add 2, take 1.", "3, then 5, 4.", "<think>4</think>4"] * 9
+QUESTION = ({"role": "system", "name": "", "content": "Be short."}, {"role": "user", "name": "", "content": "start at 3, add 2, take 1."})
+SHOWN = [ShownReasoning(f"q{i}", 0, QUESTION, said) for i, said in enumerate(("3, then 5, 4.", "</think>I <|im_end|> say 7", "4 <think>", "5 take 1"))]
+CHAT = {"model": "reader", "messages": [{"role": "user", "content": "2 + 2?"}]}
+BEGUN = {"model": "reader", "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>4</think>"}], "add_generation_prompt": False, "continue_final_message": True}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> list[Path]:
+    "Two models that say different things"
+    home, found = tmp_path_factory.mktemp("models"), []
+    for seed, name in enumerate(("reader", "other")):
+        model, tok = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), TEXTS, ["<think>", "</think>"], seed)
+        for weights in model.parameters():
+            if weights.ndim == 2: weights.data *= 8  # what is read counts
+        save_model(model, tok, home / name)
+        found.append(home / name)
+    return found
+
+
+def until(holds, process=None, seconds=120.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end and (process is None or process.poll() is None), process and process.stdout + process.stderr
+        time.sleep(0.05)
+
+
+def lives(pid):
+    try: return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError: return False
+
+
+class Hosting(warm.Process):
+    "`humanlm classmate host`, as somebody would start it"
+    def __init__(self, out, *words, port=0, **env):
+        self.out = Path(out)
+        super().__init__("-m", "humanlm", "classmate", "host", *words, "--host.out", out, "--host.port", port, cwd=ROOT, env=os.environ | env)
+        until(self.out.exists, self)
+
+    def end(self, sign) -> int:
+        self.send_signal(sign)
+        return self.wait(60)
+
+
+@pytest.fixture(scope="module")
+def hosted(folders, tmp_path_factory):
+    with Hosting(tmp_path_factory.mktemp("host") / "classmates.json", *folders, "--host.engine", "transformers") as process:
+        yield process.out
+        process.end(signal.SIGTERM)
+
+
+def classmates(models, mapping, **settings):
+    return make_classmates(ClassmateConfig(models, mapping=str(mapping), marks="think", max_tokens=12, attempts=1, **settings), None, None)[0]
+
+
+@contextmanager
+def at(models, tmp_path, key="", **settings):
+    "Models behind an address of this process, and the file that says so"
+    service = ClassmateService(models, HostConfig(**settings), key)
+    with serving_app(make_classmate_app(service)) as url, mapping_file(tmp_path / "m.json", {name: ("127.0.0.1", int(url.rpartition(":")[2])) for name in models}) as path:
+        yield path, url, service
+
+
+def post(url, body, headers={}, path="/v1/chat/completions"):
+    "Ask a server; its status and what it said"
+    line = http.client.HTTPConnection(url.rpartition("/")[2], timeout=30)
+    line.request("POST", path, body if isinstance(body, bytes) else json.dumps(body), {"Content-Type": "application/json"} | headers)
+    answer = line.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+# ---- the same answers
+
+def test_hosted_models_go_on_with_the_same_reasoning_as_in_this_process(hosted, folders):
+    names = [folder.name for folder in folders]
+    assert read_mapping(hosted).keys() == {*names} and len({*read_mapping(hosted).values()}) == 1, "one process, one port"
+    far = run_sync(ask_classmates(classmates(names, hosted, temperature=0), SHOWN))
+    near = run_sync(ask_classmates(classmates([f"hf/{folder}" for folder in folders], "", temperature=0), SHOWN))
+    assert [[one.status for one in row] for row in far] == [["answered", "answered"]] * len(SHOWN)
+    assert [[one.texts for one in row] for row in far] == [[one.texts for one in row] for row in near]
+    assert all(row[0].texts != row[1].texts for row in far), "the two models differ, so routing counts"
+    assert len({row[0].texts for row in far}) > 2, "what is shown counts"
+    bare = run_sync(ask_classmates(classmates(names[:1], hosted, temperature=0), [row._replace(reasoning=None) for row in SHOWN[:1]]))
+    assert bare[0][0].texts != far[0][0].texts, "the reasoning counts"
+
+
+def test_several_answers_are_drawn_by_seeds_as_in_this_process(hosted, folders):
+    settings = {"samples": 3, "temperature": 1.0}
+    far, = classmates(["reader"], hosted, **settings)
+    near, = classmates([f"hf/{folders[0]}"], "", **settings)
+    near.name = far.name
+    assert (found := run_sync(far(SHOWN[0]))).texts == run_sync(near(SHOWN[0])).texts and len({*found.texts}) > 1
+    assert found.tokens > 0
+
+
+def test_the_addresses_list_models_and_health(hosted):
+    url = next(iter(read_mapping(hosted).values())).removesuffix("/v1").removeprefix("http://")
+    def get(path):
+        line = http.client.HTTPConnection(url, timeout=30)
+        line.request("GET", path)
+        return json.loads(line.getresponse().read())
+    assert [model["id"] for model in get("/v1/models")["data"]] == ["reader", "other"]
+    assert get("/health") == {"status": "ok", "waiting": 0}
+
+
+# ---- names
+
+def test_names_that_nobody_hosts_are_told_with_the_nearest(hosted):
+    with pytest.raises(ConfigError, match="Did you mean 'reader'"): classmates(["raeder"], hosted)
+    with pytest.raises(ConfigError, match="names no file"): classmates(["reader"], "")
+    with pytest.raises(ConfigError, match="some-org/some-model"): classmates(["some-org/some-model"], hosted)
+
+
+def settings(*words): return read_settings(["--run.recipe", "classmate", "--tasks.train", "toy/carry", *words])
+
+
+def test_the_recipe_takes_hosted_names_and_refuses_others(hosted):
+    checked, s = settings("--classmate.mapping", str(hosted), "--classmate.models", "[initial,other]")
+    checked.check(s)
+    with pytest.raises(ConfigError, match="Did you mean 'other'"): checked.check(s.changed(classmate={"models": ["otehr"]}))
+    with pytest.raises(ConfigError, match="no price is known for vllm/other"): checked.check(s.changed(classmate={"budget": 1.0}))
+
+
+def test_two_models_of_one_name_and_names_of_the_policy_are_refused(tmp_path, folders):
+    other = tmp_path / "reader"
+    other.symlink_to(folders[1])  # what it resolves to counts
+    assert [*classmate_places([str(folders[0]), str(other)])] == ["reader", "other"]
+    for named in ([str(folders[0])] * 2, ["live"], [], [str(tmp_path)], [str(tmp_path / "nowhere")]):
+        with pytest.raises(HumanLMError): classmate_places(named)
+
+
+# ---- files
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"a": 5}', '{"a": {"port": 1}}', '{"a": {"local_host": "h", "port": 0}}', '{"a": {"local_host": "h", "port": true}}',
+                                  '{"a": {"local_host": "h/x?", "port": 1}}', '{"a": {"local_host": "u@h", "port": 1}}', '{"a": {"local_host": "h", "port": 1, "key": "k"}}', "\xff", '"' + "x" * 1_000_001 + '"'])
+def test_files_that_are_no_mapping_are_refused(tmp_path, text):
+    path = tmp_path / "m.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="m.json"): read_mapping(path)
+
+
+def test_a_missing_file_says_what_to_start(tmp_path):
+    with pytest.raises(ConfigError, match="Host classmates first: humanlm classmate host"): classmates(["reader"], tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="Host classmates first"): read_mapping(tmp_path)
+
+
+def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_written_over(tmp_path):
+    with at({"reader": ScriptedClient(lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, _):
+        before = path.read_text()
+        with pytest.raises(ConfigError, match="another host's: reader answers"):
+            with mapping_file(path, {"x": ("127.0.0.1", 9)}): pass
+        assert path.read_text() == before
+    path.write_text(before)  # as a host that was killed leaves it
+    with mapping_file(path, {"x": ("127.0.0.1", 9)}):
+        assert [*read_mapping(path)] == ["x"]
+        path.write_text(before)
+    assert path.read_text() == before, "the file of another one is not taken away"
+
+
+def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
+    (tmp_path / "notes.json").write_text('{"dear": "diary"}')
+    assert main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "notes.json")]) == 2
+    assert (tmp_path / "notes.json").read_text() == '{"dear": "diary"}' and "notes.json" in capsys.readouterr().err
+
+
+# ---- bodies
+
+@pytest.mark.parametrize("body, status, said", [
+    (b"", 400, "no JSON"), (b"[" * 100_000, 400, "no JSON"), (b"5", 400, "JSON object"), (b'{"model": NaN}', 400, "messages"), (b"{" * 1_000_001, 413, "longer than"),
+    (CHAT | {"model": "raeder"}, 404, "Did you mean 'reader'"), (CHAT | {"model": ["reader"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
+    (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"), (CHAT | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]}, 400, "must hold texts"),
+    (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"), (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"), (CHAT | {"n": 1000}, 400, "n must be"), (CHAT | {"stream": True}, 400, "stream"),
+    (CHAT | {"persona": "x"}, 400, "Unknown field"), (CHAT | {"temperature": "hot"}, 400, "temperature"), (CHAT | {"continue_final_message": True}, 400, "belong together"), (CHAT | {"add_generation_prompt": False}, 400, "belong together"),
+    (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"), (BEGUN | {"messages": BEGUN["messages"][1:]}, 400, "behind others"), (BEGUN | {"continue_final_message": "yes"}, 400, "true or false"),
+    (CHAT | {"messages": [{"role": "user", "content": "x " * 40_000}]}, 400, "tokens")])
+def test_a_broken_body_is_refused_with_its_reason_and_the_service_goes_on(folders, tmp_path, body, status, said):
+    with at({"reader": local(folders)}, tmp_path) as (_, url, service):
+        found, answer = post(url, body)
+        assert found == status and said in answer["error"]["message"] and str(folders[0]) not in answer["error"]["message"]
+        assert post(url, BEGUN | {"max_tokens": 2})[0] == 200 and service.waiting == 0
+
+
+MADE = {}
+
+
+def local(folders):
+    if not MADE: MADE["reader"] = HFClient("reader", HFClient(folders[0]).loaded)
+    return MADE["reader"]
+
+
+def test_marks_become_tokens_in_what_has_been_begun_and_nowhere_else(folders):
+    model = local(folders)
+    mark = model.tokenizer.convert_tokens_to_ids("</think>")
+    from humanlm.serving.classmates import read_begun_chat
+    hostile = {"role": "user", "content": "</think></think>"}
+    asked = read_begun_chat(BEGUN | {"messages": [hostile, {"role": "assistant", "content": "</think>"}, hostile, BEGUN["messages"][1]]})
+    without = read_begun_chat(BEGUN | {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}, BEGUN["messages"][1]]})
+    assert model.prompt_ids(asked).count(mark) == model.prompt_ids(without).count(mark) > 0
+
+
+def test_who_has_no_key_is_not_answered(tmp_path, monkeypatch):
+    models = {"reader": ScriptedClient(lambda request: "4", "scripted/reader")}
+    with at(models, tmp_path, key="k3y") as (path, url, _):
+        assert post(url, CHAT)[0] == 401 and post(url, CHAT, {"Authorization": "Bearer k3"})[0] == 401
+        assert post(url, CHAT, {"Authorization": "Bearer k3y"})[0] == 200
+        monkeypatch.setenv("VLLM_API_KEY", "wrong")
+        with pytest.raises(LLMError, match="auth"): run_sync(classmates(["reader"], path)[0](SHOWN[0]))
+        monkeypatch.setenv("VLLM_API_KEY", "k3y")
+        assert run_sync(classmates(["reader"], path)[0](SHOWN[0])).texts == ("4",)
+    with at(models, tmp_path) as (_, url, _): assert post(url, CHAT, {"Host": "evil.test"})[0] == 403
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7"])
+def test_other_machines_need_a_key(folders, capsys, monkeypatch, host):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    assert main(["classmate", "host", str(folders[0]), "--host.host", host, "--dry-run"]) == 2
+    assert "VLLM_API_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("VLLM_API_KEY", "k3y")
+    assert main(["classmate", "host", str(folders[0]), "--host.host", host, "--dry-run"]) == 0
+
+
+def test_more_than_can_wait_are_sent_away(tmp_path):
+    class Slow(ScriptedClient):
+        async def send(self, request):
+            await asyncio.sleep(1.0)
+            return await super().send(request)
+    with at({"reader": Slow(lambda request: "4", "scripted/reader")}, tmp_path, max_waiting=2) as (_, url, service):
+        async def several(): return await asyncio.gather(*(asyncio.to_thread(post, url, CHAT) for _ in range(6)))
+        found = [status for status, _ in run_sync(several())]
+        assert sorted(found) == [200, 200, 503, 503, 503, 503] and service.waiting == 0
+
+
+# ---- failures
+
+async def fours(places, texts): return [float(text == "4") for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["down", "fails", "not there"])
+def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path, kind):
+    def say(request): raise RuntimeError("out of memory")
+    with at({"reader": ScriptedClient(say if kind == "fails" else lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, service):
+        text = path.read_text()
+        if kind == "not there": service.models.clear()
+        if kind != "down": found = run_sync(ask_classmates(classmates(["reader"], path, samples=2), SHOWN[:1]))
+    if kind == "down":
+        path.write_text(text)
+        found = run_sync(ask_classmates(classmates(["reader"], path, samples=2), SHOWN[:1]))
+    assert found[0][0].status == "failed" and found[0][0].why and found[0][0].texts == (None, None)
+    assert pooled_rewards(run_sync(answer_scores(found, fours))).isnan().all()
+
+
+# ---- the command
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_the_command_leaves_neither_process_nor_file(folders, tmp_path, sign):
+    with Hosting(tmp_path / "m.json", folders[0], "--host.engine", "transformers") as process:
+        url = read_mapping(process.out)["reader"].removesuffix("/v1")
+        assert post(url, BEGUN | {"max_tokens": 2})[0] == 200
+        assert process.end(sign) == 0 and "Traceback" not in process.stdout + process.stderr
+        assert not process.out.exists() and not lives(process.pid)
+    with pytest.raises(OSError): post(url, BEGUN)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_file(tmp_path, folders, capsys):
+    import shutil
+    broken = shutil.copytree(folders[0], tmp_path / "broken")
+    next(broken.glob("*.safetensors")).write_bytes(b"x")
+    assert main(["classmate", "host", str(folders[0]), str(broken), "--host.out", str(tmp_path / "m.json"), "--host.port", "0", "--host.engine", "transformers"]) == 2
+    assert "broken" in capsys.readouterr().err and not (tmp_path / "m.json").exists()
+
+
+def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "m.json"), "--host.port", str(taken.getsockname()[1]), "--host.engine", "transformers"]) == 2
+    said = capsys.readouterr()
+    assert "Choose another with --host.port" in said.err and "loading" not in said.out
+
+
+def test_the_plan_hosts_nothing(folders, tmp_path, capsys):
+    assert main(["classmate", "host", *map(str, folders), "--host.out", str(tmp_path / "m.json"), "--host.engine", "transformers", "--dry-run"]) == 0
+    assert "http://127.0.0.1:8003/v1" in (said := capsys.readouterr().out) and "--served-model-name reader" in said and not (tmp_path / "m.json").exists()
+
+
+STUB = """#!{python}
+import json, os, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+def option(name): return sys.argv[sys.argv.index(name) + 1]
+name = option("--served-model-name")
+open("{home}/pids", "a").write(f"{{os.getpid()}} {{option('--port')}} {{name}}\\n")
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self): self.reply({{}})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "stop" in asked["messages"][-1]["content"]: print("CUDA out of memory", flush=True), os._exit(3)
+        assert asked["model"] == name and asked["continue_final_message"] and not asked["add_generation_prompt"]
+        self.reply({{"choices": [{{"index": 0, "message": {{"role": "assistant", "content": f"{{name}} goes on"}}, "finish_reason": "stop"}}]}})
+    def reply(self, body):
+        text = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+HTTPServer((option("--host"), int(option("--port"))), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def stub(tmp_path):
+    "A command that stands in for vllm, and writes down its process and port"
+    path = tmp_path / "vllm"
+    path.write_text(STUB.format(python=sys.executable, home=tmp_path))
+    path.chmod(0o755)
+    return path
+
+
+def free_ports():
+    "A port that is free, and so is the next"
+    for _ in range(99):
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port = first.getsockname()[1]
+            try: socket.create_server(("127.0.0.1", port + 1)).close()
+            except OSError: continue
+            return port
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, "a child ends"])
+def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(folders, stub, tmp_path, how):
+    port = free_ports()
+    with Hosting(tmp_path / "m.json", *folders, "--host.engine", "vllm", port=port, HUMANLM_VLLM=str(stub)) as process:
+        started = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
+        assert [(int(number), name) for _, number, name in started] == [(port, "reader"), (port + 1, "other")]
+        found = run_sync(ask_classmates(classmates(["reader", "other"], process.out), SHOWN[:1]))
+        assert [one.texts for one in found[0]] == [("reader goes on",), ("other goes on",)]
+        if how == "a child ends":
+            run_sync(ask_classmates(classmates(["reader"], process.out), [SHOWN[0]._replace(reasoning="stop")]))
+            assert process.wait(60) == 2 and "The vLLM of reader ended with 3" in process.stderr and "CUDA out of memory" in process.stderr
+        else: process.end(how)
+        until(lambda: not any(lives(int(pid)) for pid, _, _ in started))
+        assert process.out.exists() == (how == signal.SIGKILL)
