@@ -290,3 +290,16 @@ def test_checkpoints_that_are_not_there_are_named(long_run, steps, said):
     with Hub() as hub:
         done = command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", steps, endpoint=hub.url)
     assert done.returncode == 2 and said in done.stderr and hub.seen == []
+
+
+def test_of_a_plain_checkpoint_weights_alone_leave_the_run(long_run, tmp_path):
+    place = long_run / "checkpoints" / "base" / "checkpoint-7"
+    model, tok = make_model(SMALL, ["the night tram is late", "the city tram is fine"] * 9, seed=5)
+    save_model(model, tok, place)
+    for name in KEPT: atomic_write(place / name, "{}")
+    done = command(long_run, "push", "runs/mini/models/base", "--hub.repo", "me/tram", "--hub.steps", "7", "--hub.out", tmp_path / "repo")
+    assert done.returncode == 0, done.stderr
+    sent, finished = ({p.relative_to(at).as_posix() for p in at.rglob("*") if p.is_file()} for at in (tmp_path / "repo/step-7", long_run / "models/base"))
+    assert sent == finished | {"README.md"} and not any(p.is_symlink() for p in (tmp_path / "repo").rglob("*"))
+    same = [value.equal(model.state_dict()[name]) for name, value in load_model(tmp_path / "repo/step-7", device="cpu").model.state_dict().items()]
+    assert all(same), "the checkpoint's weights, not the finished model's"
