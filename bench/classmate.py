@@ -1,22 +1,45 @@
-"""The sandbox for programs of models against bare processes that do nothing, in turn, on the same interpreter.
+"""What classmates cost beside the peers: programs of models in their sandbox, finding reasoning in tokens, judging while classmates write.
 
-    python bench/classmate.py [--programs 40] [--rounds 5] [--workers 2]
+    python bench/classmate.py sandbox [--programs 40] [--rounds 5] [--workers 2]
+    python bench/classmate.py reading [--rows 1024] [--tokens 4096] [--rounds 5]
+    python bench/classmate.py overlap [--responses 32] [--rounds 5]
 
-Ours is a program with one test through `Sandbox.score`: order, namespaces, limits, program, comparison. The peer is `python -I -c pass` without any
+sandbox: ours is a program with one test through `Sandbox.score`: order, namespaces, limits, program, comparison. The peer is `python -I -c pass` without any
 containment, as many at once. `without site` is the same peer without the search for installed packages (`-S`), which in some environments is
 most of its start. Programs per second, medians of the rounds; the target is at least 0.5 times the peer.
+
+reading: ours finds the reasoning of every row of an integer tensor by `ReasoningReader`, in tokens. The peer decodes every row and looks for the marks in its text (`text_span`), which
+gives characters, not yet tokens; both must agree on the text of the reasoning. Marks are one token each, or are spelled by several; `only marks` are rows that hold nothing
+else, as somebody who means harm would write them: an eighth as many. Milliseconds of CPU, medians; the target is 20 ms for 1,024 x 4,096 tokens.
+
+overlap: ours is the scoring of a step, in which classmates go on with the reasoning while a judge rates the policy's answers, and rates theirs after that. The peers are its two halves, each
+alone: classmates, with their answers rated; the judge, on the policy's answers. Both are scripts that take 0.5 to 1.5 times the stated time. The target is at most 1.1 times the longer half.
 """
 import argparse
+import asyncio
+import random
 import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import torch
+
 from common import Clock, in_turns, median_ratio
+from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
+from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
+from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
+from humanlm.core.basics import run_sync
+from humanlm.models.client import Limits, ScriptedClient
+from humanlm.models.weights import train_tokenizer
 from humanlm.sandbox.programs import Sandbox, SandboxConfig
+from humanlm.training.methods import ask_row
 
 PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 
+
+# ---- sandbox
 
 def bare(pool, count, *options):
     "Start processes that do nothing; how many a second"
@@ -42,10 +65,101 @@ def sandbox_rate(args):
         for name, rates in found.items(): print(f"{name:<12} {statistics.median(rates):>11.1f} {median_ratio(rates, found['python -I']):>18.2f}", flush=True)
 
 
+# ---- reading
+
+def long_rows(tokenizer, marks, rows, tokens, seed):
+    "Make rows of random words with the marks at random places, as a tensor [rows, tokens]; one in ten has no closing mark"
+    rng = random.Random(seed)
+    words = np.array([i for i, piece in enumerate(token_pieces(tokenizer)) if piece.isascii() and piece.strip().isalpha()])
+    ids = np.random.default_rng(seed).choice(words, (rows, tokens))
+    start, end = (tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
+    for row in ids:
+        row[:len(start)] = start
+        if rng.random() < 0.9: row[(at := rng.randrange(len(start), tokens - len(end))):at + len(end)] = end
+    return torch.from_numpy(ids)
+
+
+def only_marks(tokenizer, marks, rows, tokens):
+    unit = tokenizer.encode(marks.end, add_special_tokens=False)
+    return torch.tensor(unit * (tokens // len(unit) + 1))[:tokens].repeat(rows, 1)
+
+
+def by_text(tokenizer, marks, ids):
+    "The peer: decode every row, look for the marks"
+    texts = tokenizer.batch_decode(ids.tolist(), clean_up_tokenization_spaces=False)
+    return texts, [text_span(text, marks) for text in texts]
+
+
+def agreement(tokenizer, pieces, ids, spans, texts, found):
+    "Share of rows in which both find the same reasoning, or none that is closed"
+    def same(row, start, stop, closed, text, span): return closed == span.closed and "".join(pieces[i] for i in row[start:stop]).strip() in (text[span.start:span.stop].strip(), *([] if closed else [text.strip()]))
+    return sum(map(same, ids.tolist(), spans.start.tolist(), spans.stop.tolist(), spans.closed.tolist(), texts, found)) / len(texts)
+
+
+def cpu_ms(work):
+    with Clock() as clock: work()
+    return 1e3 * clock.cpu
+
+
+def reading(args):
+    "Ours and the peer, in turn"
+    rng = random.Random(0)
+    corpus = [" ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 6))) for _ in range(20)) for _ in range(2000)]
+    tokenizer = train_tokenizer(corpus, 16384, MARKS["think"], "chatml")
+    pieces = token_pieces(tokenizer)
+    print(f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of {len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} {'agree':>6}")
+    for name, marks in (("think, a token each", MARKS["think"]), ("headings, several", MARKS["headings"])):
+        reader = ReasoningReader(pieces, marks)
+        for kind, ids in ((name, long_rows(tokenizer, marks, args.rows, args.tokens, 1)), (f"  only marks, {args.rows // 8} rows", only_marks(tokenizer, marks, args.rows // 8, args.tokens))):
+            agree = agreement(tokenizer, pieces, ids[:64], reader(ids[:64]), *by_text(tokenizer, marks, ids[:64]))
+            found = in_turns({"ours": lambda: cpu_ms(lambda: reader(ids)), "peer": lambda: cpu_ms(lambda: by_text(tokenizer, marks, ids))}, args.rounds)
+            print(f"{kind:<24} {statistics.median(found['ours']):>9.1f} {statistics.median(found['peer']):>10.0f} {median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}", flush=True)
+
+
+# ---- overlap
+
+class SlowClient(ScriptedClient):
+    "Says one thing after a while"
+    def __init__(self, name, text, seconds, rng):
+        super().__init__(lambda request: text, name, limits=Limits(1024))
+        self.seconds, self.rng = seconds, rng
+
+    async def send(self, request):
+        await asyncio.sleep(self.rng.uniform(0.5, 1.5) * self.seconds)
+        return await super().send(request)
+
+
+def wall(work):
+    with Clock() as clock: run_sync(work())
+    return clock.wall
+
+
+def overlap(args):
+    "A step's scoring and its halves, in turn"
+    config, rng = ClassmateConfig(), random.Random(0)
+    tokenizer = train_tokenizer(["<think>two and two</think>4 RATING: 7"] * 9, 400, MARKS["think"], "chatml")
+    rows = [ask_row("2 + 2?", f"q{i}", 40) | {"verifier": "sycophancy", "ground_truth": ""} for i in range(args.responses)]
+    ids = [tokenizer.encode("<think>two and two</think>4", add_special_tokens=False)] * len(rows)
+    print(f"{len(rows)} responses\n{'classmates s':>12} {'judge s':>8} {'together s':>11} {'times the longer':>17} {'times the sum':>14}")
+    for mates, judge in ((0.2, 0.2), (0.2, 0.6), (0.6, 0.2)):
+        score = AnswerScorer(AnswerRewardConfig(verifier="sycophancy", model="scripted/judge"), {"judge": SlowClient("scripted/judge", "RATING: 7", judge, rng)})
+        rollout = ReasoningRollout(config, [Classmate(SlowClient("scripted/mate", "4", mates, rng))], ResponseReader(config, tokenizer), score)
+        read = rollout.reader(rows, ids)
+        arms = {"both": lambda: rollout.scored(rows, ids, 0), "classmates": lambda: rollout.classmate(rows, read.shown, 0), "judge": lambda: rollout.main(rows, read.answers)}
+        found = in_turns({name: lambda work=work: wall(work) for name, work in arms.items()}, args.rounds)
+        halves = list(zip(found["classmates"], found["judge"]))
+        print(f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} {median_ratio(found['both'], map(max, halves)):>17.2f} {median_ratio(found['both'], map(sum, halves)):>14.2f}", flush=True)
+
+
+BENCHES = {"sandbox": sandbox_rate, "reading": reading, "overlap": overlap}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"programs": 40, "rounds": 5, "workers": 2}.items(): parser.add_argument(f"--{name}", type=int, default=default)
-    sandbox_rate(parser.parse_args())
+    parser.add_argument("what", choices=BENCHES)
+    for name, default in {"programs": 40, "rounds": 5, "workers": 2, "rows": 1024, "tokens": 4096, "responses": 32}.items(): parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    BENCHES[args.what](args)
 
 
 if __name__ == "__main__": main()

@@ -1,5 +1,5 @@
 "Merging and publishing: through the real client of the Hub, against a folder, against a hub on loopback, and against one that fails."
-import base64, json, os, socket, threading
+import base64, json, os, shutil, socket, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -42,7 +42,8 @@ REFUSED = {"whoami": 401, "/preupload/": 400}  # a 500 there is asked again for 
 class Hub:
     "As much of the Hub as publishing needs; `refuse` names a step that fails"
     def __init__(self, refuse="", exists=False):
-        hub, self.seen, self.files, self.repos = self, [], {}, {"me/tram"} if exists else set()
+        hub, self.seen, self.files, self.repos, self.refuse = self, [], {}, {"me/tram"} if exists else set(), refuse
+        self.commits, self.branches = [{}], {"main": 0}  # what each commit holds; branch → commit
 
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_): pass
@@ -63,7 +64,8 @@ class Hub:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 path = self.path.split("?")[0]
                 hub.seen.append(f"{self.command} {path}")
-                if refuse and refuse in path: return self.answer(REFUSED.get(refuse, 500), {"error": "no"})
+                refuse = hub.refuse
+                if refuse and refuse in f"{self.command} {path}": return self.answer(REFUSED.get(refuse, 500), {"error": "no"})
                 if path == "/api/whoami-v2": return self.answer(200, {"name": "me", "type": "user", "auth": {"accessToken": {"role": "write"}}})
                 if path == "/api/repos/create":
                     hub.repos.add("me/tram")
@@ -75,9 +77,20 @@ class Hub:
                     files = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in json.loads(body)["files"]]
                     return self.answer(200, {"files": files, "commitOid": "0"})
                 if "/commit/" in path:
+                    branch, new = path.rpartition("/")[2], {}
                     for line in map(json.loads, body.splitlines()):
-                        if line["key"] == "file": hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-                    return self.answer(200, {"success": True, "commitUrl": f"{hub.url}/me/tram/commit/1", "commitOid": "1"})
+                        if line["key"] == "file": new[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                    hub.commits.append(hub.commits[hub.branches[branch]] | new)
+                    hub.branches[branch], number = len(hub.commits) - 1, len(hub.commits) - 1
+                    if branch == "main": hub.files = hub.commits[-1]
+                    return self.answer(200, {"success": True, "commitUrl": f"{hub.url}/me/tram/commit/{number}", "commitOid": str(number)})
+                if path.endswith("/refs"): return self.answer(200, {"branches": [{"name": name, "ref": f"refs/heads/{name}", "targetCommit": str(at)} for name, at in hub.branches.items()], "converts": [], "tags": []})
+                if "/branch/" in path:
+                    branch = path.rpartition("/")[2]
+                    if self.command == "DELETE": hub.branches.pop(branch)
+                    elif branch in hub.branches: return self.answer(409, {"error": "there already"})
+                    else: hub.branches[branch] = int(json.loads(body or b"{}").get("startingPoint", hub.branches["main"]))
+                    return self.answer(200)
                 if path == "/api/models/me/tram": return self.answer(200 if "me/tram" in hub.repos else 404, {"id": "me/tram"})
                 self.answer(404)
 
@@ -187,3 +200,106 @@ def test_the_command_says_what_is_missing(run, args, said, monkeypatch, capsys):
     from humanlm.hub import main
     monkeypatch.chdir(run.parent.parent)
     assert main(args) == 2 and said in capsys.readouterr().err
+
+
+# ---- checkpoints
+
+KEPT = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "trainer_state.json", "gyms.json", "events.out.tfevents.1")
+
+
+@pytest.fixture(scope="module")
+def long_run(run, tmp_path_factory) -> Path:
+    "A run whose adapter was saved on the way, with all that training leaves beside it"
+    home = tmp_path_factory.mktemp("hub-steps") / "runs" / "mini"
+    shutil.copytree(run, home)
+    shutil.rmtree(home / "cards", ignore_errors=True)
+    (home / "config.yaml").write_text((run / "config.yaml").read_text().replace(str(run), str(home)))
+    for step in (10, 20, 100):
+        place = home / "checkpoints" / "humanlm" / f"checkpoint-{step}"
+        made, tok = make_model(SMALL, ["the night tram is late", "the city tram is fine"] * 9)
+        model = add_adapter(made, SMALL, home / "models" / "base")
+        for name, value in model.named_parameters():
+            if "lora_B" in name: value.data.fill_(step / 1000)
+        model.save_pretrained(place, save_embedding_layers=False)  # as a trainer does: no config.json, the base as this machine names it
+        for name in KEPT: atomic_write(place / name, "{}")
+    atomic_write(home / "checkpoints/humanlm/checkpoint-110/model.safetensors", "half")  # stopped while it was written
+    atomic_write(home / "checkpoints/humanlm/broken-checkpoint-5/model.safetensors", "moved aside")
+    return home
+
+
+def steps_of(hub): return sorted((name for name in hub.branches if name[5:].isdecimal()), key=lambda name: int(name[5:]))
+
+
+def test_each_checkpoint_is_a_branch_of_whole_weights_and_the_last_is_on_main(long_run, tmp_path):
+    with Hub() as hub:
+        done = command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", "all", endpoint=hub.url)
+    assert done.returncode == 0 and "published   step-10, step-20, step-100" in done.stdout, done.stdout + done.stderr
+    assert {*hub.branches} == {"main", "step-10", "step-20", "step-100"} and hub.branches["main"] == hub.branches["step-100"] and hub.private in (True, "private")
+    found = {}
+    for branch in steps_of(hub):
+        files = hub.commits[hub.branches[branch]]
+        assert not {*KEPT, "adapter_config.json", "adapter_model.safetensors"} & {*files} and {"README.md", "humanlm.json", "model.safetensors", "config.json", "tokenizer.json"} <= {*files}
+        for name, content in files.items():
+            (tmp_path / branch / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / branch / name).write_bytes(content)
+        assert f"Checkpoint of step {branch[5:]} of `humanlm`" in files["README.md"].decode() and str(long_run.parent).encode() not in b"".join(files.values())
+        loaded = load_model(tmp_path / branch, device="cpu").model
+        assert not has_adapter(loaded)
+        found[branch] = {name: value.clone() for name, value in loaded.state_dict().items()}
+    assert not any(all(found[a][name].equal(found[b][name]) for name in found[a]) for a, b in (("step-10", "step-20"), ("step-20", "step-100")))
+
+
+@pytest.mark.parametrize("refuse, there", [("POST /api/models/me/tram/branch/step-20", ["step-10"]), ("POST /api/models/me/tram/commit/main", ["step-10", "step-20"]),
+                                           ("POST /api/models/me/tram/branch/step-100", ["step-10", "step-20"])])
+def test_what_was_stopped_is_gone_on_with_and_nothing_is_uploaded_twice(long_run, refuse, there):
+    push = ("push", "mini", "--hub.repo", "me/tram", "--hub.steps", "all")
+    with Hub(refuse) as hub:
+        first = command(long_run, *push, endpoint=hub.url)
+        assert first.returncode == 2 and f"Published by now: {', '.join(there)}; the same command goes on" in first.stderr, first.stderr
+        assert steps_of(hub) == there and hub.repos == {"me/tram"} and "step-100" not in hub.branches
+        hub.refuse, before = "", len(hub.seen)
+        second = command(long_run, *push, endpoint=hub.url)
+        commits = sum("/commit/" in step for step in hub.seen[before:])
+        third, again = command(long_run, *push, endpoint=hub.url), len(hub.commits)
+    assert second.returncode == 0 == third.returncode and commits == 3 - len(there) and "step-10 (was there)" in second.stdout
+    assert {*hub.branches} == {"main", "step-10", "step-20", "step-100"} and hub.branches["main"] == hub.branches["step-100"] and len(hub.commits) == again
+
+
+def test_a_repository_made_in_vain_for_checkpoints_is_removed(long_run):
+    with Hub("/commit/") as hub:
+        done = command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", "all", endpoint=hub.url)
+    assert done.returncode == 2 and "Nothing was published" in done.stderr and hub.repos == set()
+
+
+def test_an_earlier_checkpoint_never_takes_the_place_of_a_later_one_on_main(long_run):
+    with Hub() as hub:
+        for steps in ("100", "[10,20]"): assert command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", steps, endpoint=hub.url).returncode == 0
+    assert hub.branches["main"] == hub.branches["step-100"] and {*hub.branches} == {"main", "step-10", "step-20", "step-100"}
+
+
+def test_a_dry_run_of_checkpoints_writes_nothing_and_asks_nobody(long_run):
+    before = {p: p.stat().st_mtime_ns for p in long_run.rglob("*")}
+    with Hub() as hub:
+        done = command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", "all", "--dry-run", endpoint=hub.url)
+    assert done.returncode == 0 and hub.seen == [] and "step-100, main" in done.stdout and "110" not in done.stdout and "nothing was written or published" in done.stdout, done.stderr
+    assert {p: p.stat().st_mtime_ns for p in long_run.rglob("*")} == before
+
+
+@pytest.mark.parametrize("steps, said", [("[10,30]", "no checkpoint 30"), ("every", "steps must be all"), ("[0]", "steps must be all"), ("110", "no checkpoint 110")])
+def test_checkpoints_that_are_not_there_are_named(long_run, steps, said):
+    with Hub() as hub:
+        done = command(long_run, "push", "mini", "--hub.repo", "me/tram", "--hub.steps", steps, endpoint=hub.url)
+    assert done.returncode == 2 and said in done.stderr and hub.seen == []
+
+
+def test_of_a_plain_checkpoint_weights_alone_leave_the_run(long_run, tmp_path):
+    place = long_run / "checkpoints" / "base" / "checkpoint-7"
+    model, tok = make_model(SMALL, ["the night tram is late", "the city tram is fine"] * 9, seed=5)
+    save_model(model, tok, place)
+    for name in KEPT: atomic_write(place / name, "{}")
+    done = command(long_run, "push", "runs/mini/models/base", "--hub.repo", "me/tram", "--hub.steps", "7", "--hub.out", tmp_path / "repo")
+    assert done.returncode == 0, done.stderr
+    sent, finished = ({p.relative_to(at).as_posix() for p in at.rglob("*") if p.is_file()} for at in (tmp_path / "repo/step-7", long_run / "models/base"))
+    assert sent == finished | {"README.md"} and not any(p.is_symlink() for p in (tmp_path / "repo").rglob("*"))
+    same = [value.equal(model.state_dict()[name]) for name, value in load_model(tmp_path / "repo/step-7", device="cpu").model.state_dict().items()]
+    assert all(same), "the checkpoint's weights, not the finished model's"
