@@ -253,6 +253,7 @@ class ClassmateConfig(AskedClassmates):
         yield self.estimator != "gae", "estimator gae needs a critic, which the trainer of one machine does not have. Choose another"
         yield self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
         yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
+        yield self.use_classmate_condition != "no_classmate" or not self.shuffle and self.reward_weight == 1, "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them"
         Keep.read(self.keep)
 
     @property
@@ -288,6 +289,7 @@ class AnswerRewardConfig(ClientConfig):
     def checks(self):
         yield from super().checks()
         yield not (self.weak and not self.exploit), "weak is given, and no exploit that it could see. Name one, or leave weak out"
+        yield bool(self.exploit) or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None), "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them"
         yield not self.user_tinker_llm_judge or bool(self.model), "user_tinker_llm_judge is on, and model names no judge. Name it"
 
     @property

@@ -9,7 +9,7 @@ import pytest
 import torch
 import warm
 
-from humanlm.classmate.classmates import ClassmateConfig
+from humanlm.classmate.classmates import AnswerRewardConfig, ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
 from humanlm.classmate.recipe import foretold, load_tasks, reasoning_lessons, task_row, train_classmate
 from humanlm.classmate.rewards import classmate_advantages
@@ -90,9 +90,14 @@ def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
 
 
 @pytest.mark.parametrize("settings, message", [({"estimator": "gae"}, "critic"), ({"estimator": "grpoo"}, "grpo"), ({"models": []}, "each once"), ({"keep": "half"}, "keep"), ({"weights": [1.0, 2.0]}, "weights"),
-                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"shares": [0.9, 0.1]}, "shares"), ({"marks": "brackets"}, "marks")])
+                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"shares": [0.9, 0.1]}, "shares"), ({"marks": "brackets"}, "marks"), ({"use_classmate_condition": "no_classmate", "shuffle": True}, "nothing would read")])
 def test_settings_that_cannot_work_say_what_to_write(settings, message):
     with pytest.raises(ConfigError, match=message): ClassmateConfig(**settings)
+
+
+@pytest.mark.parametrize("settings, message", [({"gold_weight": 2.0}, "nothing would read"), ({"weak": "vllm/small"}, "no exploit"), ({"user_tinker_llm_judge": True}, "names no judge")])
+def test_settings_of_rewards_that_nothing_reads_are_errors(settings, message):
+    with pytest.raises(ConfigError, match=message): AnswerRewardConfig(**settings)
 
 
 @pytest.mark.parametrize("more, message", [(["--classmate.models", "[raeder]"], "reader"), (["--tasks.train", "toy/cary"], "carry"), (["--classmate.classmate_weight", "2"], "classmate_weight"),
