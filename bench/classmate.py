@@ -9,7 +9,7 @@ containment, as many at once. `without site` is the same peer without the search
 most of its start. Programs per second, medians of the rounds; the target is at least 0.5 times the peer.
 
 reading: ours finds the reasoning of every row of an integer tensor by `ReasoningReader`, in tokens. The peer decodes every row and looks for the marks in its text (`text_span`), which
-gives characters, not yet tokens; both must agree on the text of the reasoning. Marks are one token each, or are spelled by several; `only marks` are rows that hold nothing
+gives characters, not yet tokens; both must agree on the text of the reasoning. The rows are this project's own text. Marks are one token each, or are spelled by several; `only marks` are rows that hold nothing
 else, as somebody who means harm would write them: an eighth as many. Milliseconds of CPU, medians; the target is 20 ms for 1,024 x 4,096 tokens.
 
 overlap: ours is the scoring of a step, in which classmates go on with the reasoning while a judge rates the policy's answers, and rates theirs after that. The peers are its two halves, each
@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from common import Clock, in_turns, median_ratio
+from common import ROOT, Clock, in_turns, median_ratio
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
 from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
@@ -67,11 +67,18 @@ def sandbox_rate(args):
 
 # ---- reading
 
-def long_rows(tokenizer, marks, rows, tokens, seed):
-    "Make rows of random words with the marks at random places, as a tensor [rows, tokens]; one in ten has no closing mark"
+def project_text():
+    "The words of this project, as something that was written and not drawn"
+    files = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("humanlm/**/*.py")])
+    marks = [mark for pair in MARKS.values() for mark in pair]
+    return [line for file in files for line in file.read_text("utf-8").splitlines(True) if not any(mark in line for mark in marks) and line.isascii()]
+
+
+def long_rows(tokenizer, marks, text, rows, tokens, seed=1):
+    "Make rows of text with the marks around reasoning of random length, as a tensor [rows, tokens]; one in ten has no closing mark"
     rng = random.Random(seed)
-    words = np.array([i for i, piece in enumerate(token_pieces(tokenizer)) if piece.isascii() and piece.strip().isalpha()])
-    ids = np.random.default_rng(seed).choice(words, (rows, tokens))
+    stream = np.array(tokenizer.encode("".join(text), add_special_tokens=False))
+    ids = np.stack([stream[(at := rng.randrange(len(stream) - tokens)):at + tokens] for _ in range(rows)])
     start, end = (tokenizer.encode(mark, add_special_tokens=False) for mark in marks)
     for row in ids:
         row[:len(start)] = start
@@ -103,14 +110,13 @@ def cpu_ms(work):
 
 def reading(args):
     "Ours and the peer, in turn"
-    rng = random.Random(0)
-    corpus = [" ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 6))) for _ in range(20)) for _ in range(2000)]
-    tokenizer = train_tokenizer(corpus, 16384, MARKS["think"], "chatml")
+    text = project_text()
+    tokenizer = train_tokenizer(text, 16384, MARKS["think"], "chatml")
     pieces = token_pieces(tokenizer)
     print(f"{args.rows:,} x {args.tokens:,} tokens, vocabulary of {len(pieces):,}\n{'':<24} {'ours ms':>9} {'decode ms':>10} {'ratio':>7} {'agree':>6}")
     for name, marks in (("think, a token each", MARKS["think"]), ("headings, several", MARKS["headings"])):
         reader = ReasoningReader(pieces, marks)
-        for kind, ids in ((name, long_rows(tokenizer, marks, args.rows, args.tokens, 1)), (f"  only marks, {args.rows // 8} rows", only_marks(tokenizer, marks, args.rows // 8, args.tokens))):
+        for kind, ids in ((name, long_rows(tokenizer, marks, text, args.rows, args.tokens)), (f"  only marks, {args.rows // 8} rows", only_marks(tokenizer, marks, args.rows // 8, args.tokens))):
             agree = agreement(tokenizer, pieces, ids[:64], reader(ids[:64]), *by_text(tokenizer, marks, ids[:64]))
             found = in_turns({"ours": lambda: cpu_ms(lambda: reader(ids)), "peer": lambda: cpu_ms(lambda: by_text(tokenizer, marks, ids))}, args.rounds)
             print(f"{kind:<24} {statistics.median(found['ours']):>9.1f} {statistics.median(found['peer']):>10.0f} {median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}", flush=True)

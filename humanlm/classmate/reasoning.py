@@ -69,7 +69,7 @@ class _Mark:
     "One mark, as tokens can spell it"
 
     def __init__(self, mark: str, pieces: Sequence[str]):
-        self.mark, self.pieces = mark, pieces
+        self.mark, self.pieces, self.begun = mark, pieces, re.compile(f"(?={re.escape(mark)})")
         ends, begins = tuple(mark[i:] for i in range(1, len(mark))), tuple(mark[:i] for i in range(1, len(mark)))
         self.kinds = np.array([_WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1])) for p in pieces], np.uint8)
 
@@ -86,12 +86,16 @@ class _Mark:
 
     def _read(self, window):
         "Give where marks begin (token, counted back from the last, and letter) and how many letters of the last token they take"
-        last, texts = self.pieces[window[-1]], []
-        for i in window[-2::-1]:
-            if i < 0 or sum(map(len, texts)) >= len(self.mark) - 1: break
-            texts.insert(0, self.pieces[i])
-        text, starts = "".join(texts) + last, [0, *accumulate(map(len, texts))]
-        for match in re.compile(f"(?={re.escape(self.mark)})").finditer(text, max(0, starts[-1] - len(self.mark) + 1)):
+        last, texts, room = self.pieces[window[-1]], [], len(self.mark) - 1
+        for i in window[-2::-1].tolist():
+            if i < 0 or room <= 0: break
+            texts.append(self.pieces[i])
+            room -= len(texts[-1])
+        texts.reverse()
+        text = "".join(texts) + last
+        if self.mark not in text: return
+        starts = [0, *accumulate(map(len, texts))]
+        for match in self.begun.finditer(text, max(0, starts[-1] - len(self.mark) + 1)):
             token = bisect(starts, match.start()) - 1
             yield token - len(texts), match.start() - starts[token], match.start() + len(self.mark) - starts[-1]
 
