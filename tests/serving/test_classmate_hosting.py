@@ -131,6 +131,11 @@ def test_the_addresses_list_models_and_health(hosted):
     assert get("/health") == {"status": "ok", "waiting": 0}
 
 
+def test_refusals_name_the_model_and_not_its_folder(hosted, folders):
+    status, said = post(read_mapping(hosted)["other"].removesuffix("/v1"), CHAT | {"model": "other", "messages": [{"role": "wizard", "content": "x"}]})
+    assert status == 400 and "other" in said["error"]["message"] and str(folders[1].parent) not in said["error"]["message"]
+
+
 # ---- names
 
 def test_names_that_nobody_hosts_are_told_with_the_nearest(hosted):
@@ -188,7 +193,7 @@ def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_
 def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
     (tmp_path / "notes.json").write_text('{"dear": "diary"}')
     assert main(["classmate", "host", str(folders[0]), "--host.out", str(tmp_path / "notes.json")]) == 2
-    assert (tmp_path / "notes.json").read_text() == '{"dear": "diary"}' and "notes.json" in capsys.readouterr().err
+    assert (tmp_path / "notes.json").read_text() == '{"dear": "diary"}' and "notes.json" in (said := capsys.readouterr()).err and "loading" not in said.out
 
 
 # ---- bodies
@@ -350,6 +355,16 @@ def free_ports():
             try: socket.create_server(("127.0.0.1", port + 1)).close()
             except OSError: continue
             return port
+
+
+def test_a_vllm_that_was_started_ends_where_the_next_cannot_start(folders, stub, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HUMANLM_VLLM", str(stub))
+    port = free_ports()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        assert main(["classmate", "host", *map(str, folders), "--host.out", str(tmp_path / "m.json"), "--host.port", str(port), "--host.engine", "vllm"]) == 2
+    assert f"Port {port + 1}" in capsys.readouterr().err and not (tmp_path / "m.json").exists()
+    (pid, *_), = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
+    assert not lives(int(pid))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, "a child ends"])
