@@ -1633,8 +1633,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'humanlm/classmate/verifiers.py'),
                                              'humanlm.classmate.verifiers.make_verifier': ( 'classmate/verifiers.html#make_verifier',
                                                                                             'humanlm/classmate/verifiers.py'),
-                                             'humanlm.classmate.verifiers.published_judge': ( 'classmate/verifiers.html#published_judge',
-                                                                                              'humanlm/classmate/verifiers.py'),
                                              'humanlm.classmate.verifiers.read_formula': ( 'classmate/verifiers.html#read_formula',
                                                                                            'humanlm/classmate/verifiers.py'),
                                              'humanlm.classmate.verifiers.read_judgement': ( 'classmate/verifiers.html#read_judgement',

@@ -293,7 +293,7 @@ class AnswerRewardConfig(ClientConfig):
         yield not self.user_tinker_llm_judge or bool(self.model), "user_tinker_llm_judge is on, and model names no judge. Name it"
 
     @property
-    def judge(self) -> str: return f"vllm/{self.model}" if self.user_tinker_llm_judge and "/" not in self.model.removeprefix("vllm/") else self.model
+    def judge(self) -> str: return f"vllm/{self.model.removeprefix('vllm/')}" if self.user_tinker_llm_judge else self.model
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
 def shuffled(

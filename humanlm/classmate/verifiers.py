@@ -7,7 +7,7 @@ __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAV
            'Verifier', 'VERIFIERS', 'Verdict', 'read_number', 'boxed', 'read_formula', 'FormulaProcess', 'verify_math',
            'read_letter', 'read_yes', 'read_rating', 'Behaviour', 'Case', 'judge_reply', 'read_judgement', 'ask_rating',
            'JudgeVerifier', 'RewardModel', 'verify_number', 'verify_letter', 'verify_yes', 'count_bold', 'count_words',
-           'find_verifier', 'RuleVerifier', 'make_verifier', 'published_judge']
+           'find_verifier', 'RuleVerifier', 'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -416,15 +416,3 @@ def make_verifier(
     if name == RewardModel.name and isinstance(model, RewardModel): return model
     wanted, how = ("a chat model as its judge", "client(NAME)") if name in BEHAVIOURS else ("a RewardModel", "RewardModel.load(NAME)")
     raise ConfigError(f"{name} needs {wanted}, got {shorten(repr(model), 60)}. Write make_verifier({name!r}, {how}).")
-
-# %% ../../nbs/classmate/03_verifiers.ipynb #published_judge
-def published_judge(
-    settings: Mapping[str, Any],  # user_tinker_llm_judge, and llm_judge_model
-) -> dict[str, Any]:  # model, for `humanlm.models.client.client`, and fields of `ChatRequest`; empty: there is no judge
-    "Translate published settings of a judge"
-    for name in settings: check_name(name, ("user_tinker_llm_judge", "llm_judge_model"), "setting of a judge", ConfigError)
-    remote, model = settings.get("user_tinker_llm_judge", False), settings.get("llm_judge_model")
-    how = "Write llm_judge_model: NAME for a model on a server of yours, or name any model as the judge: vllm/NAME, openai/NAME."
-    require("judge", (isinstance(remote, bool), f"user_tinker_llm_judge must be true or false, got {shorten(repr(remote), 40)}"),
-            (remote is not True or isinstance(model, str) and bool(model), f"user_tinker_llm_judge names no model that can be asked. {how}"))
-    return {"model": f"vllm/{model}", "temperature": 0.0, "max_tokens": 1024} if remote else {}

@@ -100,6 +100,11 @@ def test_settings_of_rewards_that_nothing_reads_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message): AnswerRewardConfig(**settings)
 
 
+def test_the_published_name_for_a_judge_on_a_server_is_known():
+    assert AnswerRewardConfig("Qwen3-30B", user_tinker_llm_judge=True).judge == AnswerRewardConfig("vllm/Qwen3-30B").judge == "vllm/Qwen3-30B"
+    assert AnswerRewardConfig("Qwen/Qwen3-30B", user_tinker_llm_judge=True).judge == "vllm/Qwen/Qwen3-30B"
+
+
 @pytest.mark.parametrize("more, message", [(["--classmate.models", "[raeder]"], "reader"), (["--tasks.train", "toy/cary"], "carry"), (["--classmate.classmate_weight", "2"], "classmate_weight"),
                                            (["--classmate.budget", "1", "--classmate.models", "[vllm/NAME]"], "price")])
 def test_a_run_that_cannot_work_stops_before_anything_is_written(tmp_path, capsys, more, message):

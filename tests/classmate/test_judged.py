@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from humanlm.classmate.verifiers import BEHAVIOURS, MAX_JUDGED, VERIFIERS, Case, JudgeVerifier, RewardModel, find_verifier, make_verifier, published_judge
+from humanlm.classmate.verifiers import BEHAVIOURS, MAX_JUDGED, VERIFIERS, Case, JudgeVerifier, RewardModel, find_verifier, make_verifier
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.models.client import LLMError, ScriptedClient
 
@@ -83,12 +83,6 @@ def test_length_by_rule_and_by_judge_are_two():
 def test_a_verifier_without_its_model_says_what_to_write(name, model):
     with pytest.raises(ConfigError, match=f"make_verifier.'{name}'"): make_verifier(name, model)
 
-
-def test_published_settings_of_a_judge_are_translated_or_refused():
-    assert published_judge({}) == published_judge({"user_tinker_llm_judge": False, "llm_judge_model": "m"}) == {}
-    assert published_judge({"user_tinker_llm_judge": True, "llm_judge_model": "m"}) == {"model": "vllm/m", "temperature": 0.0, "max_tokens": 1024}
-    for bad, said in (({"user_tinker_llm_judge": True}, "llm_judge_model"), ({"use_tinker_llm_judge": True}, "user_tinker_llm_judge"), ({"user_tinker_llm_judge": "yes"}, "true or false"), ({"user_tinker_llm_judge": True, "llm_judge_model": 3}, "names no model")):
-        with pytest.raises(ConfigError, match=said): published_judge(bad)
 
 
 @pytest.fixture(scope="module")
