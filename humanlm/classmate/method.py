@@ -144,6 +144,7 @@ class ReasoningRollout:
         self.policy, self.write = ShowPolicy(config.unfinished, config.empty), single_turn()
         self.alone: dict[tuple, float] = {}  # prompt, classmate → what it earns without reasoning
         self.counts: dict[str, float] = {}   # of the last step
+        self.asked_at = 0  # step of `alone`
 
     async def __call__(self, rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], list[list[float]]]:
         "Roll out and score: trajectories, and values `[B, 2]`"
@@ -171,11 +172,12 @@ class ReasoningRollout:
         if not self.classmates: return [[] for _ in rows], torch.zeros(len(rows), 0, 0), torch.full((len(rows),), math.nan, dtype=torch.float64)
         answers = await ask_classmates(self.classmates, shown, step, self.policy)
         scores = await answer_scores(answers, lambda places, texts: self.score([rows[i] for i in places], texts))
-        without = await self.without(rows) if self.config.reward_type == "remove_wo_cot" else None
+        without = await self.without(rows, step) if self.config.reward_type == "remove_wo_cot" else None
         return answers, scores, pooled_rewards(scores, [mate.weight for mate in self.classmates], without)
 
-    async def without(self, rows: Sequence[dict]) -> list[list[float]]:  # [B][M]
-        "Give what each classmate earns without reasoning; asked once for each prompt"
+    async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
+        "Give what each classmate earns without reasoning; asked once for each prompt, and anew where weights have moved"
+        if step != self.asked_at and {"live", "lagged"} & {*self.config.models}: self.alone, self.asked_at = {}, step
         new = {row["row_id"]: row for row in rows if (row["row_id"], self.classmates[0].name) not in self.alone}
         if new:
             asked = await ask_classmates(self.classmates, [ShownReasoning(id, 0, _question(row), None) for id, row in new.items()])

@@ -96,6 +96,13 @@ def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_take
     assert str(values[:2]) == "[[1.0, 0.0], [1.0, -1.0]]" and sum(not r.prefill for r in client.requests) == 2
 
 
+def test_what_moving_weights_earn_without_reasoning_is_asked_in_each_step(made):
+    client = ScriptedClient(lambda request: "4", "scripted/moves")
+    rollout = classmate_method(ClassmateConfig(["live"], reward_type="remove_wo_cot"), [Classmate(client, name="live")], made.tokenizer).rollout
+    for step in (0, 0, 1): run_sync(rollout.scored(rows_of(), [Script(made.tokenizer).encode(TEXTS[0])] * 8, step))
+    assert sum(not r.prefill for r in client.requests) == 4, "two prompts, in two steps"
+
+
 def test_random_shares_are_drawn_anew_in_each_step_and_not_in_evaluation(made):
     reader = ResponseReader(ClassmateConfig(reward_type="random_truncate"), made.tokenizer)
     ids = [Script(made.tokenizer).encode("<think>" + "two and " * 40 + "</think>4")] * 4
