@@ -151,7 +151,7 @@ def overlap(args):
         score = AnswerScorer(AnswerRewardConfig(verifier="sycophancy", model="scripted/judge"), {"judge": SlowClient("scripted/judge", "RATING: 7", judge, rng)})
         rollout = ReasoningRollout(config, [Classmate(SlowClient("scripted/mate", "4", mates, rng))], ResponseReader(config, tokenizer), score)
         read = rollout.reader(rows, ids)
-        arms = {"both": lambda: rollout.scored(rows, ids, 0), "classmates": lambda: rollout.classmate(rows, read.shown, 0), "judge": lambda: rollout.main(rows, read.answers)}
+        arms = {"both": lambda: rollout.scored(rows, ids, 0), "classmates": lambda: rollout.classmate(rows, read.shown, 0), "judge": lambda: rollout.score(rows, read.answers)}
         found = in_turns({name: lambda work=work: wall(work) for name, work in arms.items()}, args.rounds)
         halves = list(zip(found["classmates"], found["judge"]))
         print(f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} {median_ratio(found['both'], map(max, halves)):>17.2f} {median_ratio(found['both'], map(sum, halves)):>14.2f}", flush=True)

@@ -1323,8 +1323,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'humanlm/classmate/method.py'),
                                           'humanlm.classmate.method.ReasoningRollout.greedy': ( 'classmate/method.html#reasoningrollout.greedy',
                                                                                                 'humanlm/classmate/method.py'),
-                                          'humanlm.classmate.method.ReasoningRollout.main': ( 'classmate/method.html#reasoningrollout.main',
-                                                                                              'humanlm/classmate/method.py'),
                                           'humanlm.classmate.method.ReasoningRollout.scored': ( 'classmate/method.html#reasoningrollout.scored',
                                                                                                 'humanlm/classmate/method.py'),
                                           'humanlm.classmate.method.ReasoningRollout.without': ( 'classmate/method.html#reasoningrollout.without',

@@ -142,9 +142,8 @@ class ReasoningRollout:
     ):
         self.config, self.classmates, self.reader, self.score = config, [] if config.use_classmate_condition == "no_classmate" else list(classmates), reader, score or AnswerScorer()
         self.policy, self.write = ShowPolicy(config.unfinished, config.empty), single_turn()
-        self.alone: dict[tuple, float] = {}  # prompt, classmate → what it earns without reasoning
+        self.alone: dict[tuple, float] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
         self.counts: dict[str, float] = {}   # of the last step
-        self.asked_at = 0  # step of `alone`
 
     async def __call__(self, rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], list[list[float]]]:
         "Roll out and score: trajectories, and values `[B, 2]`"
@@ -158,14 +157,10 @@ class ReasoningRollout:
         "Score responses: the policy's answers, and those that classmates write with its reasoning"
         read = self.reader(rows, completions, step)
         shown = shuffled(read.shown, step or 0) if (self.config.shuffle if shuffle is None else shuffle) and rows else read.shown
-        main, (answers, scores, pooled) = await asyncio.gather(self.main(rows, read.answers), self.classmate(rows, shown, step or 0))
+        main, (answers, scores, pooled) = await asyncio.gather(self.score(rows, read.answers), self.classmate(rows, shown, step or 0))
         if step is not None: self.counts = classmate_counts(answers)
         weighed = conditioned(pooled, torch.tensor(main, dtype=torch.float64), self.config.use_classmate_condition, self.config.reward_weight)
         return ScoredResponses(read, answers, [[a, b] for a, b in zip(main, weighed.tolist())], pooled.tolist(), scores.tolist())
-
-    async def main(self, rows: Sequence[dict], answers: Sequence[str]) -> list[float]:
-        "Score the policy's own answers"
-        return await self.score(rows, answers)
 
     async def classmate(self, rows: Sequence[dict], shown: Sequence[ShownReasoning], step: int) -> tuple[list[list[ClassmateAnswers]], torch.Tensor, torch.Tensor]:
         "Let classmates answer, and pool what that earns: answers `[B][M]`, scores `[B, M, S]`, rewards `[B]`"
@@ -177,13 +172,14 @@ class ReasoningRollout:
 
     async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
         "Give what each classmate earns without reasoning; asked once for each prompt, and anew where weights have moved"
-        if step != self.asked_at and {"live", "lagged"} & {*self.config.models}: self.alone, self.asked_at = {}, step
-        new = {row["row_id"]: row for row in rows if (row["row_id"], self.classmates[0].name) not in self.alone}
+        moved = step if {"live", "lagged"} & {*self.config.models} else 0
+        new = {row["row_id"]: row for row in rows if (row["row_id"], self.classmates[0].name, moved) not in self.alone}
         if new:
             asked = await ask_classmates(self.classmates, [ShownReasoning(id, 0, _question(row), None) for id, row in new.items()])
             scores = (await answer_scores(asked, lambda places, texts: self.score([list(new.values())[i] for i in places], texts))).nanmean(2)
-            for id, own in zip(new, scores.tolist()): self.alone |= {(id, mate.name): value for mate, value in zip(self.classmates, own)}
-        return [[self.alone[row["row_id"], mate.name] for mate in self.classmates] for row in rows]
+            kept = {key: value for key, value in self.alone.items() if key[2] == moved}
+            self.alone = kept | {(id, mate.name, moved): value for id, own in zip(new, scores.tolist()) for mate, value in zip(self.classmates, own)}
+        return [[self.alone[row["row_id"], mate.name, moved] for mate in self.classmates] for row in rows]
 
     async def greedy(self, rows: Sequence[dict], policy: Policy) -> list[dict[str, float]]:
         "Score the policy's likeliest response to each prompt"

@@ -133,7 +133,7 @@ def test_classmates_and_the_judge_of_the_answer_wait_side_by_side(made, monkeypa
         return [[] for _ in rows_of()], torch.zeros(8, 0, 0), torch.full((8,), math.nan, dtype=torch.float64)
 
     rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer))
-    monkeypatch.setattr(rollout, "main", judged)
+    monkeypatch.setattr(rollout, "score", judged)
     monkeypatch.setattr(rollout, "classmate", asked)
     run_sync(rollout(rows_of(), Script(made.tokenizer)))
     assert events.index("classmates begin") < events.index("judge ends") < events.index("classmates end")
