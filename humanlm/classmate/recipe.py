@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['READER', 'NAMES', 'recipe', 'TasksConfig', 'ReasoningLessons', 'ReasoningSampling', 'ReasoningWork', 'load_tasks',
            'task_row', 'reasoning_lessons', 'reader_lessons', 'train_reader', 'train_cold_start', 'train_classmate',
-           'scorer_of', 'readers', 'measured_tasks', 'own_scores', 'start_of', 'foretold', 'ClassmateRecipe',
-           'ClassmateStudy']
+           'scorer_of', 'readers', 'measured_tasks', 'own_scores', 'start_of', 'foretold', 'unread', 'check_settings',
+           'ClassmateRecipe', 'ClassmateStudy']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
 import asyncio
@@ -222,6 +222,33 @@ async def foretold(run: Any, found: Any, tasks: Sequence[ReasoningTask], scorer:
     weighted = [weighted_suspicion(one, fit.value) for one, fit in zip(suspected, fits)]
     return {"rating": rated, "foretold": [one.value for one in told], "monitor error": [abs(a - one.value) for a, one in zip(rated, told)], "suspicion": weighted}
 
+# %% ../../nbs/classmate/51_recipe.ipynb #unread
+def unread(s: Settings) -> list[str]:
+    "Name the settings that were given and that nothing would read"
+    c, j, t, asks = s.classmate, s.judge, s.tasks, s.classmate.use_classmate_condition != "no_classmate"
+    read = {"classmate.lag": "lagged" in c.models, "classmate.shares": c.reward_type == "random_truncate", "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"), "classmate.reward_type": asks,
+            "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"), "classmate.mapping": any(name not in (*SELVES, READER) for name in c.models),
+            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "tasks.held_out": not t.toy,
+            "sft.reader_steps": READER in c.models, "sft.written": bool(t.toy), "sft.swayed": t.toy == "hint"}
+    def given(name):
+        group, _, field = name.partition(".")
+        return getattr(getattr(s, group), field) != getattr(type(getattr(s, group))(), field)
+    return [name for name, is_read in read.items() if not is_read and given(name)]
+
+
+def check_settings(s: Settings) -> None:
+    "Raise where a classmate cannot be had or paid for"
+    own = [name for name in s.classmate.models if name not in SELVES]
+    if names := unread(s): raise ConfigError(f"{', '.join(names)}: nothing would read that here. Leave it out.")
+    require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
+    for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
+    for name in (s.judge.judge, s.judge.weak, s.judge.monitor): s.judge.require_price(name)
+    foretold = s.judge.exploit or s.judge.verifier
+    require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
+    judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
+    require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
+            *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
+
 # %% ../../nbs/classmate/51_recipe.ipynb #ClassmateRecipe
 class ClassmateRecipe(Recipe):
     "Reason so that others can go on"
@@ -230,17 +257,7 @@ class ClassmateRecipe(Recipe):
     methods = ("classmate",)
     study = "humanlm.classmate.recipe:ClassmateStudy"
 
-    def check(self, s: Settings) -> None:
-        "Raise where a classmate cannot be had or paid for"
-        own = [name for name in s.classmate.models if name not in SELVES]
-        require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
-        for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
-        for name in (s.judge.judge, s.judge.weak, s.judge.monitor): s.judge.require_price(name)
-        foretold = s.judge.exploit or s.judge.verifier
-        require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
-        judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
-        require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
-                *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
+    def check(self, s: Settings) -> None: check_settings(s)
 
     def load(self, s: Settings, **given: Any) -> ReasoningWork:
         "Read or make questions"
