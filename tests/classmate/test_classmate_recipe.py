@@ -53,9 +53,10 @@ def test_a_finished_run_is_not_trained_again(trained):
     assert train(trained.parent, "--resume") == 0 and (trained / "metrics.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize("models", ["[initial]", "[lagged, live]"])
-def test_the_policy_is_its_own_classmate(tmp_path, models):
-    assert train(tmp_path, **{"classmate.models": models, "tasks.train": "toy/hint"} | ({"classmate.lag": 1} if "lagged" in models else {})) == 0
+def test_the_policy_is_its_own_classmate(tmp_path):
+    assert train(tmp_path, **{"classmate.models": "[initial, lagged, live]", "tasks.train": "toy/hint", "classmate.lag": 1}) == 0
+    metrics = {row["metric"] for row in json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]}
+    assert {"classmate initial", "classmate lagged", "classmate live"} <= metrics, "several are told apart"
 
 
 @pytest.mark.parametrize("kind", TOYS)
@@ -132,6 +133,7 @@ def test_public_rows_go_through_preparation_rollouts_rewards_and_evaluation(tmp_
     parts = [read_tasks(tmp_path / "tasks" / f"{part}.jsonl") for part in ("train", "test")]
     assert all(len(part) > 20 for part in parts) and not {t.question for t in parts[0]} & {t.question for t in parts[1]}
     assert {t.verifier for t in parts[0]} == {TASK_KINDS[kind].source}
+    if kind not in ("gsm8k", "mmlu_sycophancy"): return  # the others differ in preparation alone
     files = {"tasks.train": tmp_path / "tasks" / "train.jsonl", "tasks.held_out": tmp_path / "tasks" / "test.jsonl", "classmate.models": "[initial]", "trainer.max_steps": 1, "model.max_prompt_tokens": 900}
     assert train(tmp_path, **files) == 0
     rows = json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]
@@ -212,9 +214,3 @@ def test_monitors_foretell_what_the_judge_will_say(tmp_path):
     told = run_sync(foretold(run, found, tasks, scorer.score))
     assert told["rating"] == [3.0, 0.0, 0.0, 0.0] and told["monitor error"][:2] == [0.0, 3.0] and told["suspicion"][:2] == [8.0, 8.0]
     assert all(math.isnan(told[name][3]) for name in ("foretold", "monitor error", "suspicion")), "no reasoning, nothing foretold"
-
-
-def test_several_classmates_are_told_apart_in_the_results(tmp_path):
-    assert train(tmp_path, **{"classmate.models": "[initial, live]", "sft.lesson_steps": 0, "trainer.max_steps": 1}) == 0
-    metrics = {row["metric"] for row in json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]}
-    assert {"classmate initial", "classmate live"} <= metrics
