@@ -9,6 +9,7 @@ __all__ = ['POLICIES', 'SELVES', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ES
 
 # %% ../../nbs/classmate/02_classmates.ipynb #imports
 import json
+import math
 import random
 import re
 from collections import defaultdict
@@ -253,6 +254,7 @@ class ClassmateConfig(AskedClassmates):
         yield self.estimator != "gae", "estimator gae needs a critic, which the trainer of one machine does not have. Choose another"
         yield self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
         yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
+        yield math.isfinite(self.reward_weight) and self.temperature >= 0, f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}"
         yield self.use_classmate_condition != "no_classmate" or not self.shuffle and self.reward_weight == 1, "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them"
         Keep.read(self.keep)
 

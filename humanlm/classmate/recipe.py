@@ -228,7 +228,7 @@ def unread(s: Settings) -> list[str]:
     c, j, t, asks = s.classmate, s.judge, s.tasks, s.classmate.use_classmate_condition != "no_classmate"
     read = {"classmate.lag": "lagged" in c.models, "classmate.shares": c.reward_type == "random_truncate", "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"), "classmate.reward_type": asks,
             "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"), "classmate.mapping": any(name not in (*SELVES, READER) for name in c.models),
-            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "tasks.held_out": not t.toy,
+            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "judge.model": not (t.toy or j.verifier) or bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "tasks.held_out": not t.toy,
             "sft.reader_steps": READER in c.models, "sft.written": bool(t.toy), "sft.swayed": t.toy == "hint"}
     def given(name):
         group, _, field = name.partition(".")
@@ -245,6 +245,9 @@ def check_settings(s: Settings) -> None:
     for name in (s.judge.judge, s.judge.weak, s.judge.monitor): s.judge.require_price(name)
     foretold = s.judge.exploit or s.judge.verifier
     require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
+    rated = RewardModel.name in (s.judge.verifier, s.judge.exploit)
+    require("judge", (not rated or bool(s.judge.reward_model), f"{RewardModel.name} needs a model. Name it in judge.reward_model"))
+    require("rollout", (not s.classmate.shuffle or s.rollout.num_prompts > 1, "num_prompts must be at least 2 where classmate.shuffle looks for another question"))
     judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
     require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
             *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
@@ -294,7 +297,7 @@ class ClassmateRecipe(Recipe):
         own = f"{s.classmate.reward_type} x {s.classmate.reward_weight:g}, {s.classmate.use_classmate_condition}; shown {s.classmate.keep}"
         return [f"{'classmate':<19} {step_plan(s, math.ceil(max_steps(s, len(tasks['train'])) / updates(s)))}", f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
                 f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.use_classmate_condition != "no_classmate" else "classmates          none are asked in training",
-                f"reward              {own}", f"advantage           {s.classmate.advantage}, {s.classmate.placement}, {s.classmate.main_mode}"]
+                f"reward              {own}", f"advantage           {s.classmate.advantage}, {'all' if s.classmate.advantage in ('grpo', 'dr_grpo') else s.classmate.placement}, {s.classmate.main_mode}"]
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"

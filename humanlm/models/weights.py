@@ -127,12 +127,15 @@ def train_tokenizer(
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
     tags = list(dict.fromkeys([*FRAME_TAGS, *tags]))
-    texts = (text.encode("utf-8", "replace").decode() for text in texts) # UTF-8 has no lone surrogates
+    texts = (_LONG.sub(r"\1 ", text.encode("utf-8", "replace").decode()) for text in texts) # UTF-8 has no lone surrogates
     special, shape = TEMPLATES[template], template_text(template)
     bpe = _train_bpe((t for text in texts for t in (text, *_FRAME_WORDS)), vocab - len(tags), special)
     bpe.add_tokens([AddedToken(t, special=False, normalized=False) for t in tags])
     return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token=special[0], eos_token=special[-1],
                                    chat_template=shape, clean_up_tokenization_spaces=False)
+
+
+_LONG = re.compile(r"(\S{200})(?=\S)") # words that would take the training minutes; cut, they teach as much
 
 # %% ../../nbs/models/04_weights.ipynb #template_text
 @lru_cache(maxsize=None)

@@ -13,7 +13,7 @@ from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.models.client import Ledger, Limits, LLMError, ScriptedClient
 from humanlm.models.local import HFClient
-from humanlm.models.weights import LoadedModel, ModelConfig, make_model
+from humanlm.models.weights import LoadedModel, ModelConfig, make_model, train_tokenizer
 from humanlm.training.methods import ask_row
 from humanlm.training.rollout import Batch, Method, group_index
 from humanlm.training.trainer import MethodTrainer, trainer_args
@@ -165,3 +165,8 @@ def test_what_classmates_cost_is_written_down():
     mate = Classmate(ScriptedClient(lambda request: "4", "scripted/mate", ledger=ledger))
     run_sync(ask_classmates([mate], [ShownReasoning("q", 0, ({"role": "user", "content": "2 + 2?"},), "it is 4")]))
     assert ledger.entries["classmate", "scripted/mate"].calls == 1
+
+
+def test_a_word_of_a_million_letters_does_not_hold_up_a_tiny_tokenizer():
+    tokenizer = train_tokenizer(["2 + 2? What is it?", "ab" * 500_000, "é" * 300], 420)
+    assert tokenizer.decode(tokenizer.encode("ab é 2 + 2", add_special_tokens=False)) == "ab é 2 + 2" and max(map(len, tokenizer.get_vocab())) <= 400

@@ -94,7 +94,7 @@ def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
 
 
 @pytest.mark.parametrize("settings, message", [({"estimator": "gae"}, "critic"), ({"estimator": "grpoo"}, "grpo"), ({"models": []}, "each once"), ({"keep": "half"}, "keep"), ({"weights": [1.0, 2.0]}, "weights"),
-                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"shares": [0.9, 0.1]}, "shares"), ({"marks": "brackets"}, "marks"), ({"use_classmate_condition": "no_classmate", "shuffle": True}, "nothing would read")])
+                                               ({"reward_type": "help_other_questions"}, "reward_type"), ({"shares": [0.9, 0.1]}, "shares"), ({"marks": "brackets"}, "marks"), ({"reward_weight": math.nan}, "reward_weight"), ({"temperature": -1.0}, "temperature"), ({"use_classmate_condition": "no_classmate", "shuffle": True}, "nothing would read")])
 def test_settings_that_cannot_work_say_what_to_write(settings, message):
     with pytest.raises(ConfigError, match=message): ClassmateConfig(**settings)
 
@@ -104,7 +104,7 @@ def test_settings_of_rewards_that_nothing_reads_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message): AnswerRewardConfig(**settings)
 
 
-@pytest.mark.parametrize("name, value", [("classmate.lag", 3), ("classmate.shares", "[0.2, 0.4]"), ("classmate.mapping", "x.json"), ("judge.reward_model", "folder"), ("tasks.held_out", "x.jsonl"), ("sft.swayed", 0.1)])
+@pytest.mark.parametrize("name, value", [("classmate.lag", 3), ("classmate.shares", "[0.2, 0.4]"), ("classmate.mapping", "x.json"), ("judge.reward_model", "folder"), ("tasks.held_out", "x.jsonl"), ("sft.swayed", 0.1), ("judge.model", "vllm/x")])
 def test_a_setting_that_nothing_reads_is_an_error(tmp_path, capsys, name, value):
     assert train(tmp_path, **{name: value}) != 0
     assert f"{name}: nothing would read" in capsys.readouterr().err and not (tmp_path / "tiny").exists()
@@ -115,7 +115,8 @@ def test_the_published_name_for_a_judge_on_a_server_is_known():
     assert AnswerRewardConfig("Qwen/Qwen3-30B", user_tinker_llm_judge=True).judge == "vllm/Qwen/Qwen3-30B"
 
 
-@pytest.mark.parametrize("more, message", [(["--classmate.models", "[raeder]"], "reader"), (["--tasks.train", "toy/cary"], "carry"), (["--classmate.classmate_weight", "2"], "classmate_weight"),
+@pytest.mark.parametrize("more, message", [(["--classmate.models", "[raeder]"], "reader"), (["--tasks.train", "toy/cary"], "carry"), (["--judge.verifier", "general_reward"], "reward_model"), (["--classmate.shuffle", "true", "--rollout.num_prompts", "1"], "num_prompts"),
+                                           (["--judge.exploit", "bold_formatting", "--judge.weak", "vllm/x"], "judge.weak"), (["--classmate.classmate_weight", "2"], "classmate_weight"),
                                            (["--classmate.budget", "1", "--classmate.models", "[reader, vllm/NAME]"], "price")])
 def test_a_run_that_cannot_work_stops_before_anything_is_written(tmp_path, capsys, more, message):
     assert train(tmp_path, *more) != 0
