@@ -34,7 +34,7 @@ TINY = {
     "world": {"users": 36, "replies_per_user": 12},
     "model": {"vocab": 1100, "hidden": 64, "heads": 4, "kv_heads": 4, "mlp": 128},
     "hierarchy": {"levels": list(NAMES), "state_tokens": STATE, "response_tokens": REPLY, "thought_tokens": THOUGHT},
-    "sft": {"lesson_steps": 60, "polite_steps": 10, "reply_steps": 4, "batch": 16},
+    "sft": {"lesson_steps": 110, "polite_steps": 10, "reply_steps": 4, "batch": 16},
     "rollout": {"num_prompts": 2, "group_size": 4, "temperature": 0.6}, "judge": {"model": "oracle"}, "prefixes": {"threshold": 0.1},
     "trainer": {"max_steps": STEPS, "save_steps": 6, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
 }
