@@ -11,7 +11,7 @@ import os
 import re
 from functools import cache
 
-from .verifiers import MAX_ANSWER, VERIFIERS, Verdict, Verifier
+from .verifiers import MAX_ANSWER, VERIFIERS, AnswerVerdict, Verifier
 from ..core.basics import DataError, shorten
 from ..sandbox.programs import ProgramTester, Sandbox, SandboxClient, SandboxError, read_tests
 
@@ -34,14 +34,14 @@ def code_verifier(
     threshold: float | None = None,  # share of tests from which the value is 1, else 0; None: the share itself
 ) -> Verifier:
     "Make a verifier of programs"
-    def verify(answer: str, gold: str) -> Verdict:
+    def verify(answer: str, gold: str) -> AnswerVerdict:
         try: tests = read_tests(gold)
-        except DataError as e: return Verdict(math.nan, "", f"gold: {shorten(e, 200)}", False)
+        except DataError as e: return AnswerVerdict(math.nan, "", f"gold: {shorten(e, 200)}", False)
         program = find_program(answer)
-        if not program.strip(): return Verdict(0.0, "", "", False)
+        if not program.strip(): return AnswerVerdict(0.0, "", "", False)
         try: scored = sandbox.score(program, tests)
-        except (SandboxError, DataError) as e: return Verdict(math.nan, "", shorten(e, 200))
-        return Verdict(scored.rate if threshold is None else float(scored.rate >= threshold), f"{sum(scored.results)} of {len(tests)}")
+        except (SandboxError, DataError) as e: return AnswerVerdict(math.nan, "", shorten(e, 200))
+        return AnswerVerdict(scored.rate if threshold is None else float(scored.rate >= threshold), f"{sum(scored.results)} of {len(tests)}")
     return verify
 
 
@@ -52,7 +52,7 @@ def usual_sandbox() -> ProgramTester:
     return SandboxClient(url, os.environ.get("HUMANLM_SANDBOX_KEY", "")) if url else Sandbox()
 
 
-def verify_code(answer: str, gold: str) -> Verdict:
+def verify_code(answer: str, gold: str) -> AnswerVerdict:
     "The share of the gold tests that the program in an answer passes"
     return code_verifier(usual_sandbox())(answer, gold)
 

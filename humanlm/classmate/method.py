@@ -45,7 +45,8 @@ class ResponseReader:
         self.marks, self.keep = MARKS[config.marks], Keep.read(config.keep)
         self.pieces = token_pieces(tokenizer)
         self.reader = ReasoningReader(self.pieces, self.marks)
-        self.special = set(tokenizer.all_special_ids) - {i for i, piece in enumerate(self.pieces) if piece and piece in "".join(self.marks)}
+        self.spoken = np.ones(len(self.pieces), bool)  # tokens that are text: those that end a response are not
+        self.spoken[[i for i in tokenizer.all_special_ids if self.pieces[i] not in "".join(self.marks)]] = False
 
     def __call__(
         self,
@@ -62,16 +63,16 @@ class ResponseReader:
         for i, (row, copy) in enumerate(zip(rows, copy_index(rows))):
             start, stop = int(spans.start[i]), int(spans.stop[i])
             keep = self.keep if step is None or self.config.reward_type != "random_truncate" else random_share(self.seed, step, row["row_id"], copy, *self.config.shares)
-            first, last = keep.span([self.pieces[j] for j in ids[i, start:stop]])
+            first, last = keep.span(ids[i, start:stop] if keep.unit == "tokens" else [self.pieces[j] for j in ids[i, start:stop]])
             mask[i, start + first:start + last] = True
             shown.append(ShownReasoning(row["row_id"], copy, _question(row), self.text(ids[i, start + first:start + last]), statuses[i]))
             answers.append(self.text(ids[i, spans.output[i]:lengths[i]]).strip() if spans.closed[i] else "")
         output = np.arange(ids.shape[1]) >= spans.output[:, None]
         return ReadResponses(shown, answers, mask, spans.mask(ids.shape[1]), output & spans.closed[:, None])
 
-    def text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: np.ndarray) -> str:
         "Give the text of tokens, without those that end a response"
-        return self.tokenizer.decode([i for i in map(int, ids) if i not in self.special])
+        return self.tokenizer.decode(ids[self.spoken[ids]].tolist())
 
 
 def _question(row): return tuple({"role": m["role"], "content": m["content"]} for m in row["prompt"])
@@ -175,8 +176,9 @@ class ReasoningRollout:
         moved = step if {"live", "lagged"} & {*self.config.models} else 0
         new = {row["row_id"]: row for row in rows if (row["row_id"], self.classmates[0].name, moved) not in self.alone}
         if new:
+            own_rows = list(new.values())
             asked = await ask_classmates(self.classmates, [ShownReasoning(id, 0, _question(row), None) for id, row in new.items()])
-            scores = (await answer_scores(asked, lambda places, texts: self.score([list(new.values())[i] for i in places], texts))).nanmean(2)
+            scores = (await answer_scores(asked, lambda places, texts: self.score([own_rows[i] for i in places], texts))).nanmean(2)
             kept = {key: value for key, value in self.alone.items() if key[2] == moved}
             self.alone = kept | {(id, mate.name, moved): value for id, own in zip(new, scores.tolist()) for mate, value in zip(self.classmates, own)}
         return [[self.alone[row["row_id"], mate.name, moved] for mate in self.classmates] for row in rows]

@@ -199,7 +199,7 @@ class Keep:
 
     def span(
         self,
-        pieces: Sequence[str],  # of the reasoning's tokens
+        pieces: Sequence[Any],  # texts of the reasoning's tokens; for shares and numbers of tokens the ids do as well
     ) -> tuple[int, int]:  # the first token that is shown, and behind the last
         "Cut one reasoning"
         n = len(pieces)
