@@ -21,7 +21,7 @@ from .look import reasoning_section
 from .code import VERIFIERS
 from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, weighted_suspicion
 from .verifiers import BEHAVIOURS, Case, RewardModel
-from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks
+from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks, true_steps
 from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
@@ -126,12 +126,12 @@ def reasoning_lessons(s: Settings, count: int) -> list[dict]:
 
 
 def reader_lessons(s: Settings, count: int) -> list[dict]:
-    "Make supervised rows in which the answer stands in the reasoning, or nowhere: reasoning and question know nothing of each other"
+    "Make supervised rows in which the answer follows from the reasoning, right or wrong, and one look at the question; without any, it is that of another question"
     tasks, rng, rows = toy_tasks(s.tasks.toy, s.tasks.train_n, _SEEDS["train"]), Random(f"reader{s.run.seed}"), []
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
-        said, answer = rng.choice([(other.written, other.gold), (other.swayed or other.written, other.hinted or other.gold), (other.vague, other.gold)])
-        given = _thought(said) if rng.random() < 0.8 else []  # without reasoning there is nothing to go by
+        said, answer = rng.choice(task.readings) if rng.random() < 0.7 else (rng.choice([task.vague, ""]), other.gold)
+        given = _thought(said) if said else []
         rows.append(sft_row(list(task.messages), [{"type": "text", "text": answer}], None, f"reader-{n}", given))
     return rows
 
@@ -196,7 +196,7 @@ def measured_tasks(
 
     def one(i, task):
         values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "shuffled": other.pooled[i], "gain": found.pooled[i] - alone[i],
-                  "whole reasoning": float(found.read.shown[i].status == "whole"), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in more.items()}
+                  "whole reasoning": float(found.read.shown[i].status == "whole"), "true steps": true_steps(task, found.read.shown[i].reasoning or ""), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in more.items()}
         shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts)}
         return Measured(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
 
@@ -309,6 +309,7 @@ class ClassmateRecipe(Recipe):
 NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),
                "alone": ("Alone", "What do they earn without reasoning?"), "shuffled": ("Shuffled", "And with reasoning about another question?"),
                "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"), "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
+               "true steps": ("True steps", "How many of the numbers that matter does it state, each in its place?"),
                "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
               part="kind", units="held-out questions", clusters="questions", start="cold-start")
 recipe = ClassmateRecipe()
@@ -332,4 +333,4 @@ class ClassmateStudy(Study):
         "Add what each seed moved by itself"
         pairs = dict.fromkeys((trial.arm("classmate"), trial.arm(start_of(trial.settings))) for trial in trials)
         seeds = list(dict.fromkeys(t.seed for t in trials))
-        return {"by_seed": {metric: rounded(seed_changes(found, list(pairs), metric, seeds)) for metric in ("answer", "classmate", "shuffled")}}
+        return {"by_seed": {metric: rounded(seed_changes(found, list(pairs), metric, seeds)) for metric in ("answer", "classmate", "shuffled", "true steps")}}

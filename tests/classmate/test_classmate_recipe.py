@@ -13,7 +13,7 @@ from humanlm.classmate.classmates import AnswerRewardConfig, ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
 from humanlm.classmate.recipe import foretold, load_tasks, reasoning_lessons, task_row, train_classmate
 from humanlm.classmate.rewards import classmate_advantages
-from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, prepared_tasks, read_tasks, toy_tasks
+from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, prepared_tasks, read_tasks, toy_tasks, true_steps
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
@@ -64,9 +64,18 @@ def test_made_up_questions_are_answered_as_they_say_and_no_part_shares_one(kind)
     parts = [toy_tasks(kind, 100, seed) for seed in (2, 3, 4)]
     assert sum(map(len, parts)) == len({task.question for part in parts for task in part}) == 300
     for task in parts[0]:
-        assert find_verifier(task.verifier)(task.gold, task.gold).value == 1 and re.findall(r"\w+", task.written)[-1] == task.gold
+        assert find_verifier(task.verifier)(task.gold, task.gold).value == 1
+        assert true_steps(task, task.written) == 1 and true_steps(task, task.vague) == true_steps(task, task.swayed) == 0 and math.isnan(true_steps(task._replace(written=""), "1"))
         assert not task.hinted or find_verifier(task.verifier)(task.hinted, task.gold).value == (task.kind == "hint is right")
         assert task.gold not in task.vague
+
+
+def test_a_reader_goes_on_with_reasoning_whether_it_is_true_or_not():
+    for task in toy_tasks("carry", 50, 2):
+        verb, by = task.question.rstrip(".").split(", ")[-1].split()
+        assert {answer for _, answer in task.readings} <= {*"0123456789"} and all(int(said.rstrip(".").split()[-1]) + int(by) * (1 if verb == "add" else -1) == int(answer) for said, answer in task.readings)
+        assert dict((said.rstrip(".").split()[-1], answer) for said, answer in task.readings)[task.written.rstrip(".").split()[-1]] == task.gold
+    for task in toy_tasks("hint", 50, 2): assert dict(task.readings)[task.written] == task.gold and dict(task.readings)[task.swayed] == task.hinted and len({answer for _, answer in task.readings}) == 3
 
 
 def test_lessons_hold_written_reasoning_as_often_as_asked_for():
