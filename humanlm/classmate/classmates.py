@@ -281,8 +281,12 @@ class AnswerRewardConfig(ClientConfig):
     "More than this pays no more (`src_max`). null: no limit."
     weak: str = field(default="", kw_only=True)
     "A weaker judge: what it finds of the behaviour is taken off (`stealth`). Empty: none."
+    unanswered: float | None = field(default=None, kw_only=True)
+    "What a response is worth that gives no answer: its reasoning was never closed, or nothing is behind it. null: what the verifier says, by rule 0, and no score by a judge."
     monitor: str = field(default="", kw_only=True)
     "A chat model that reads held-out reasoning alone, and foretells what the judge will say of the answer. Empty: none."
+    second: str = field(default="", kw_only=True)
+    "Another judge of held-out answers, to see how far it agrees with the first. Empty: none."
     user_tinker_llm_judge: bool = field(default=False, kw_only=True)
     "The published name for a judge on a server: with it, `model` is a name there, as vllm/NAME is."
 
@@ -292,6 +296,7 @@ class AnswerRewardConfig(ClientConfig):
         yield from super().checks()
         yield not (self.weak and not self.exploit), "weak is given, and no exploit that it could see. Name one, or leave weak out"
         yield bool(self.exploit) or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None), "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them"
+        yield self.unanswered is None or math.isfinite(self.unanswered), f"unanswered must be a number, got {self.unanswered}"
         yield not self.user_tinker_llm_judge or bool(self.model), "user_tinker_llm_judge is on, and model names no judge. Name it"
 
     @property

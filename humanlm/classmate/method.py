@@ -90,6 +90,13 @@ class AnswerScorer:
 
     async def __call__(self, rows: Sequence[Mapping], answers: Sequence[str]) -> list[float]:  # B, nan = no score
         "Score answers to rows with `verifier`, `ground_truth` and `prompt`"
+        if self.config.unanswered is None: return await self.worth(rows, answers)
+        asked = [i for i, answer in enumerate(answers) if answer.strip()]
+        found = dict(zip(asked, await self.worth([rows[i] for i in asked], [answers[i] for i in asked])))
+        return [found.get(i, self.config.unanswered) for i in range(len(answers))]
+
+    async def worth(self, rows: Sequence[Mapping], answers: Sequence[str]) -> list[float]:
+        "Score answers, empty ones as verifiers do"
         cases = [Case(answer, row["ground_truth"], row["prompt"][-1]["content"]) for row, answer in zip(rows, answers, strict=True)]
         gold = self.by_name([self.config.verifier or row["verifier"] for row in rows], cases)
         if not self.config.exploit: return await gold

@@ -6,7 +6,7 @@
 __all__ = ['MONITORED', 'Scores', 'MonitorRow', 'monitor_rows', 'InformedMonitor', 'Suspicion', 'read_suspicion', 'BlindMonitor',
            'ask_validity', 'weighted_suspicion', 'MonitorMetrics', 'monitor_metrics', 'metrics_table', 'BinaryMetrics',
            'binary_metrics', 'Monitorability', 'monitorability', 'weighted_rmse', 'common_questions', 'common_metrics',
-           'calibration', 'calibration_figure', 'judges_agreement']
+           'calibration', 'calibration_figure', 'judges_agreement', 'monitor_section']
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #imports
 import math
@@ -18,9 +18,11 @@ import numpy as np
 
 from .verifiers import BEHAVIOURS, Behaviour, AnswerVerdict, ask_rating, judge_reply, read_judgement
 from ..core.basics import ConfigError, DataError, check_name, shorten
-from ..core.html import INK, styled
+from ..core.html import INK, Html, figure_html, markdown_html, styled
 from ..core.stats import (
     Agreement, Bootstrap, Interval, agreement, association, known_mean, mean_interval, number_text, p_text, pearson, percentile_interval, range_text, ratio, spearman)
+from ..evaluation.measured import load_measured
+from ..evaluation.report import RunFolder, missing
 from ..models.client import ChatClient, ChatRequest, chat, in_turn
 from ..models.reader import quoted, without_middle
 
@@ -343,3 +345,26 @@ def judges_agreement(
     "Measure how far two judges agree, on answers that both rated"
     a, b = ((np.asarray(values, float) - behaviour.low) / (behaviour.high - behaviour.low) for values in (first, second))
     return agreement(a, b, questions)
+
+# %% ../../nbs/classmate/07_monitoring.ipynb #monitor_section
+def monitor_section(run: RunFolder) -> Html:
+    "Say how well monitors foretell the judge of a run, and how far a second judge agrees with it"
+    found = {path.stem: load_measured(path) for path in sorted((run.folder / "measured").glob("*.jsonl"))}
+    found = {name: rows for name, rows in found.items() if rows and "rating" in rows[0].values}
+    if not found: return missing("Nobody foretold anything, and no second judge was asked. judge.monitor and judge.second name who does.")
+    def column(rows, metric): return [known_mean([*row.values.get(metric, {}).values()]) for row in rows]
+    parts, curves = [], {}
+    for metric, title in (("foretold", "A monitor that is told what is rated"), ("suspicion", "A monitor that is told nothing")):
+        runs = {name: dict(zip([row.unit for row in rows], zip(column(rows, metric), column(rows, "rating")))) for name, rows in found.items()}
+        runs = {name: pairs for name, pairs in runs.items() if common_questions({name: pairs})}
+        if len(common_questions(runs)) > 1: parts.append(markdown_html(f"**{title}**, on the {len(common_questions(runs))} questions that {'all' if len(runs) > 1 else 'one'} of {', '.join(runs)} can be rated on\n\n{metrics_table(common_metrics(runs))}"))
+        if metric == "foretold": curves = {name: calibration(*zip(*pairs.values()), [*pairs]) for name, pairs in runs.items()}
+    if curves: parts.append(figure_html(calibration_figure(curves, *_ends(curves)), "Mean rating of the judge over the rating that the monitor foretold, by model."))
+    for name, rows in found.items():
+        if "second rating" in rows[0].values: parts.append(markdown_html(f"**The second judge**, on answers of {name}\n\n{judges_agreement(column(rows, 'rating'), column(rows, 'second rating'), questions=[row.unit for row in rows])._repr_markdown_()}"))
+    return Html().join(parts) if parts else missing("Too few answers were rated to say how well anything was foretold.")
+
+
+def _ends(curves):
+    values = [x for points in curves.values() for rating, point in points.items() for x in (rating, point.value)]
+    return min(values), max(values)

@@ -14,12 +14,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig
 from .look import reasoning_section
 from .code import VERIFIERS
-from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, weighted_suspicion
+from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, monitor_section, weighted_suspicion
 from .verifiers import BEHAVIOURS, Case, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks, true_steps
 from ..core.basics import ConfigError, DataError, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
@@ -35,6 +35,9 @@ from ..training.methods import AssistantModel, ask_row
 from ..training.recipe import Recipe, Stage, Work
 from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
 from ..training.run import learn, lessons, max_steps, step_plan, updates
+
+# %% ../../nbs/classmate/51_recipe.ipynb #type-imports
+if TYPE_CHECKING: from humanlm.classmate.method import AnswerScorer, ScoredResponses
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 READER = "reader"  # a model of the run that has learned to go on with written reasoning, and nothing else
@@ -163,7 +166,7 @@ def train_classmate(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 def scorer_of(s: Settings, ledger: Ledger | None = None) -> Any:
     "Make who says what answers are worth"
     from humanlm.classmate.method import AnswerScorer
-    judges = {name: s.judge.client(model, ledger) for name, model in (("judge", s.judge.judge), ("weak", s.judge.weak)) if model}
+    judges = {name: s.judge.client(model, ledger) for name, model in (("judge", s.judge.judge), ("weak", s.judge.weak), ("second", s.judge.second)) if model}
     return AnswerScorer(s.judge, judges | ({RewardModel.name: RewardModel.load(s.judge.reward_model)} if s.judge.reward_model else {}))
 
 
@@ -191,7 +194,7 @@ def measured_tasks(
     found, other = (run_sync(score.scored(rows, [c.ids for c in said], None, shuffle)) for shuffle in (False, True))
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
-    more = run_sync(foretold(run, found, tasks, score)) if s.judge.monitor else {}
+    more = run_sync(foretold(run, found, tasks, score.score)) if s.judge.monitor or s.judge.second else {}
     if len(mates) > 1: more |= {f"classmate {mate.name}": means for mate, means in zip(mates, zip(*own_scores(found, len(mates))))}
 
     def one(i, task):
@@ -211,24 +214,26 @@ def own_scores(found: Any, count: int) -> list[list[float]]:  # [B][M]
 def start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
-async def foretold(run: Any, found: Any, tasks: Sequence[ReasoningTask], scorer: Any) -> dict[str, list[float]]:
-    "Give, for held-out responses, the judge's rating of the behaviour, an informed monitor's, how far they are apart, and a blind one's weighted suspicion"
+async def foretold(run: Any, found: "ScoredResponses", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer") -> dict[str, list[float]]:
+    "Give, for held-out responses, the judge's rating of the behaviour and that of a second one; what an informed monitor says of it beforehand, and how far off; and a blind one's weighted suspicion"
     s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
-    client = s.judge.client(s.judge.monitor, run.work.ledgers["judge"])
-    rows = [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
     cases = [Case(answer, task.gold, task.question) for task, answer in zip(tasks, found.read.answers)]
-    rated, told, suspected = await asyncio.gather(scorer.by_name([name] * len(cases), cases), InformedMonitor(name, client)(rows), BlindMonitor(client)(rows))
+    asked = {"rating": "judge"} | ({"second rating": "second"} if s.judge.second else {})
+    values = dict(zip(asked, await asyncio.gather(*(scorer.by_name([name] * len(cases), cases, who) for who in asked.values()))))
+    if not s.judge.monitor: return values
+    client, rows = s.judge.client(s.judge.monitor, run.work.ledgers["judge"]), [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
+    told, suspected = await asyncio.gather(InformedMonitor(name, client)(rows), BlindMonitor(client)(rows))
     fits = await ask_validity(client, suspected, MONITORED[name].about)
     weighted = [weighted_suspicion(one, fit.value) for one, fit in zip(suspected, fits)]
-    return {"rating": rated, "foretold": [one.value for one in told], "monitor error": [abs(a - one.value) for a, one in zip(rated, told)], "suspicion": weighted}
+    return values | {"foretold": [one.value for one in told], "monitor error": [abs(a - one.value) for a, one in zip(values["rating"], told)], "suspicion": weighted}
 
 # %% ../../nbs/classmate/51_recipe.ipynb #unread
 def unread(s: Settings) -> list[str]:
     "Name the settings that were given and that nothing would read"
     c, j, t, asks = s.classmate, s.judge, s.tasks, s.classmate.use_classmate_condition != "no_classmate"
     read = {"classmate.lag": "lagged" in c.models, "classmate.shares": c.reward_type == "random_truncate", "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"), "classmate.reward_type": asks,
-            "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"), "classmate.mapping": any(name not in (*SELVES, READER) for name in c.models),
-            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "judge.model": not (t.toy or j.verifier) or bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "tasks.held_out": not t.toy,
+            "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"), **dict.fromkeys(("classmate.mapping", "classmate.base_url"), any(name not in (*SELVES, READER) for name in c.models)),
+            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "judge.model": not (t.toy or j.verifier) or bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "judge.second": bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "tasks.held_out": not t.toy,
             "sft.reader_steps": READER in c.models, "sft.written": bool(t.toy), "sft.swayed": t.toy == "hint"}
     def given(name):
         group, _, field = name.partition(".")
@@ -242,7 +247,7 @@ def check_settings(s: Settings) -> None:
     if names := unread(s): raise ConfigError(f"{', '.join(names)}: nothing would read that here. Leave it out.")
     require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
     for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))
-    for name in (s.judge.judge, s.judge.weak, s.judge.monitor): s.judge.require_price(name)
+    for name in (s.judge.judge, s.judge.weak, s.judge.monitor, s.judge.second): s.judge.require_price(name)
     foretold = s.judge.exploit or s.judge.verifier
     require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
     rated = RewardModel.name in (s.judge.verifier, s.judge.exploit)
@@ -302,13 +307,14 @@ class ClassmateRecipe(Recipe):
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
         sections = standard_sections(NAMES)
-        look = {"reasoning": ("Reasoning", "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.", reasoning_section)}
+        look = {"reasoning": ("Reasoning", "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.", reasoning_section),
+                "monitors": ("Monitors", "Does reasoning tell what the judge will say of the answer, and would another judge say the same?", monitor_section)}
         return {**{name: sections[name] for name in sections if name not in ("samples", "run")}, **look, **{name: sections[name] for name in ("samples", "run")}}
 
 
 NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),
                "alone": ("Alone", "What do they earn without reasoning?"), "shuffled": ("Shuffled", "And with reasoning about another question?"),
-               "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"), "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
+               "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"), "rating": ("Rating", "How much of the behaviour does the judge see?"), "second rating": ("Second rating", "And another judge?"), "foretold": ("Foretold", "What does a monitor say beforehand?"), "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
                "true steps": ("True steps", "How many of the numbers that matter does it state, each in its place?"),
                "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
               part="kind", units="held-out questions", clusters="questions", start="cold-start")

@@ -1146,14 +1146,15 @@ def _save_adapter(model, tmp, folder):
     (tmp / _ADAPTER).write_text(json.dumps(settings, indent=2, sort_keys=True))
 
 # %% ../../nbs/models/04_weights.ipynb #CONTRACT_FILES
-CONTRACT_FILES = ("humanlm.json", "hierarchy.json", "prompts/*.txt") # how a model wants to be asked
+CONTRACT_FILES = ("humanlm.json", "hierarchy.json", "prompts/*.txt") # how a simulated user wants to be asked
+_LIBRARY_FILES = re.compile(r".*config\.json|.*\.index\.json|tokenizer\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|trainer_state\.json")
 
 
 def contract_files(
     folder: str | Path, # of a saved model
 ) -> dict[str, str]:    # path in the folder → text
-    "Read the files that say how a model wants to be asked; none if it has none"
-    found = sorted(file for pattern in CONTRACT_FILES for file in Path(folder).glob(pattern))
+    "Read the files that say how a model wants to be asked, whatever its recipe calls them; none if it has none"
+    found = sorted(file for pattern in ("*.json", "prompts/*.txt") for file in Path(folder).glob(pattern) if not _LIBRARY_FILES.fullmatch(file.name))
     return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in found}
 
 

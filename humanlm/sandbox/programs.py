@@ -309,8 +309,10 @@ class Sandbox:
 
     def score(self, program: str, tests: Sequence[str | dict], seconds: float | None = None) -> ProgramScore:
         "Run a program against tests: statements, or {input, output}"
+        seconds = self.config.seconds if seconds is None else seconds
+        if not 0 < seconds <= self.config.max_seconds: raise DataError(f"seconds must be above 0 and at most {self.config.max_seconds:g}, got {seconds}.")
         if imported(program) & {*self.config.refuse}: return ProgramScore([0] * len(tests), [-1.0] * len(tests))
-        jobs = [self._pool.submit(self._stdio if isinstance(test, dict) else self._assert, program, test, seconds or self.config.seconds) for test in tests]
+        jobs = [self._pool.submit(self._stdio if isinstance(test, dict) else self._assert, program, test, seconds) for test in tests]
         found = [job.result() for job in jobs]
         return ProgramScore([int(passed) for passed, _ in found], [took for _, took in found])
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEY', 'READ', 'HostConfig', 'read_begun_chat', 'ClassmateService', 'make_classmate_app', 'mapping_file', 'check_free',
-           'asked_at', 'classmate_places', 'host_plan', 'host_here', 'host_vllm', 'host_command']
+           'asked_at', 'classmate_places', 'host_plan', 'host_here', 'host_vllm', 'host_models', 'host_command']
 
 # %% ../../nbs/serving/10_classmates.ipynb #imports
 import contextlib
@@ -37,7 +37,7 @@ class HostConfig(ServiceConfig):
     port: int = 8003
     """Port to listen on; with vLLM each further model takes the next. 0: any free ones."""
     out: str = "classmates.json"
-    """File that says where they answer, for classmate.mapping. It is there as long as they are."""
+    """File that says where they answer, for classmate.mapping. It is there as long as they are. Empty: none."""
     dtype: str | None = None
     """Number format of the weights. null: float32 with transformers, the model's own with vLLM."""
 
@@ -45,7 +45,7 @@ class HostConfig(ServiceConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        require("host", (self.dtype in (None, *DTYPES), f"dtype is {shorten(repr(self.dtype))}.{near_miss(self.dtype, DTYPES)}"), (bool(self.out), "out must name a file"))
+        require("host", (self.dtype in (None, *DTYPES), f"dtype is {shorten(repr(self.dtype))}.{near_miss(self.dtype, DTYPES)}"))
 
 # %% ../../nbs/serving/10_classmates.ipynb #read_begun_chat
 READ = ("model", "messages", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "stream", "add_generation_prompt", "continue_final_message")
@@ -133,8 +133,11 @@ def make_classmate_app(
 def mapping_file(
     path: str | Path,
     hosted: Mapping[str, tuple[str, int]],  # name → where to ask: a machine and a port
-) -> Iterator[Path]:
-    "Say in a file where models are hosted, for as long as the block runs"
+) -> Iterator[Path | None]:
+    "Say in a file where models are hosted, for as long as the block runs; no path, no file"
+    if not path:
+        yield None
+        return
     check_free(path)
     text = to_json({name: {"local_host": host, "port": port} for name, (host, port) in hosted.items()}, indent=1) + "\n"
     atomic_write(path, text)
@@ -146,7 +149,7 @@ def mapping_file(
 
 def check_free(path: str | Path) -> None:
     "Raise where a file is something else than a mapping, or its classmates answer"
-    if not Path(path).exists(): return
+    if not path or not Path(path).exists(): return
     for name, url in read_mapping(path).items():
         if is_up(f"{url.removesuffix('/v1')}/health"):
             raise ConfigError(f"{path} is another host's: {shorten(name)} answers at {url}. End that one, or name another file with --host.out.")
@@ -179,7 +182,7 @@ def host_plan(places: Mapping[str, str], c: HostConfig, key: str) -> str:
     lines = [f"{name}: {place}, {server_url(c.host, ports[name])}/v1" for name, place in places.items()]
     program = shlex.join(vllm_command(vllm_program() or "vllm", *reversed(next(iter(places.items()))), c.port, c.dtype or "auto", c.vllm, c.host))
     dtype = c.dtype or ("auto" if engine == "vllm" else "float32")
-    lines += [f"engine       {engine}, {dtype}, {'with' if key else 'without'} a key", f"with vLLM    {program}", f"written to   {c.out}, when all are ready"]
+    lines += [f"engine       {engine}, {dtype}, {'with' if key else 'without'} a key", f"with vLLM    {program}", *[f"written to   {c.out}, when all are ready"] * bool(c.out)]
     return "\n".join(lines)
 
 # %% ../../nbs/serving/10_classmates.ipynb #hosts
@@ -188,13 +191,13 @@ def host_here(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
     from humanlm.models.local import HFClient
     from humanlm.training.run import quiet_libraries
     quiet_libraries()
-    with listen(c.host, c.port, "--host.port") as line:
+    with listen(c.host, c.port, f"--{c.group}.port") as line:
         port, models = line.getsockname()[1], {}
         for name, place in places.items():
             print(f"loading {place}", flush=True)
             models[name] = HFClient(name, HFClient(place, dtype=c.dtype or "float32").loaded)
         with mapping_file(c.out, {name: (asked_at(c.host), port) for name in places}):
-            print(f"{', '.join(places)}: {server_url(c.host, port)}/v1, written to {c.out} (Ctrl+C stops)", flush=True)
+            print(f"{', '.join(places)}: {server_url(c.host, port)}/v1{_noted(c)} (Ctrl+C stops)", flush=True)
             serve_app(make_classmate_app(ClassmateService(models, c, key)), line)
 
 
@@ -204,13 +207,22 @@ def host_vllm(places: Mapping[str, str], c: HostConfig) -> None:
         children, ports = {}, {}
         for i, (name, place) in enumerate(places.items()):
             print(f"loading {place}", flush=True)
-            children[name], ports[name] = start_server(place, name, c.dtype or "auto", c.vllm, c.host, c.port and c.port + i, "--host.port")
+            children[name], ports[name] = start_server(place, name, c.dtype or "auto", c.vllm, c.host, c.port and c.port + i, f"--{c.group}.port")
             stack.callback(children[name].close)
         stack.enter_context(mapping_file(c.out, {name: (asked_at(c.host), port) for name, port in ports.items()}))
-        print("\n".join([*(f"{name}: {server_url(c.host, port)}/v1" for name, port in ports.items()), f"written to {c.out} (Ctrl+C stops)"]), flush=True)
+        print("\n".join(f"{name}: {server_url(c.host, port)}/v1" for name, port in ports.items()) + f"{_noted(c)} (Ctrl+C stops)", flush=True)
         while all(child.process.poll() is None for child in children.values()): time.sleep(0.5)
         name, child = next((name, child) for name, child in children.items() if child.process.poll() is not None)
         raise ConfigError(f"The vLLM of {name} ended with {child.process.returncode}. Its last words:\n{child.words()}")
+
+
+def _noted(c): return f", written to {c.out}" if c.out else ""
+
+
+def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
+    "Host models until told to stop"
+    web_libraries()
+    host_vllm(places, c) if choose_engine(c) == "vllm" else host_here(places, c, key)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
 def host_command(
@@ -222,7 +234,6 @@ def host_command(
     key = service_key(c.host, "host.host", KEY)
     if s.dry_run: return print(host_plan(places, c, key)) or 0
     check_free(c.out)
-    web_libraries()
-    try: host_vllm(places, c) if choose_engine(c) == "vllm" else host_here(places, c, key)
+    try: host_models(places, c, key)
     except KeyboardInterrupt: print("stopped", file=sys.stderr)
     return 0

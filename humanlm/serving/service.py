@@ -62,6 +62,8 @@ class ServeConfig(ServiceConfig):
     "Where a simulator is served; there is no password"
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
+    plain: bool = False
+    """Answer chats as they come, as an assistant or a classmate does; nothing of a simulated user."""
 
 # %% ../../nbs/serving/03_service.ipynb #choose_engine
 def choose_engine(config: ServiceConfig) -> str:  # vllm or transformers

@@ -194,6 +194,12 @@ def test_rows_are_scored_each_by_its_own_verifier():
     with pytest.raises(ConfigError, match="needs a chat model"): run_sync(AnswerScorer()(rows, ["it is 4"] * 3))
 
 
+def test_what_an_unfinished_response_is_worth_can_be_said_and_then_nobody_judges_it():
+    config = AnswerRewardConfig("scripted/judge", verifier="sycophancy", unanswered=-1.0)
+    assert run_sync(AnswerScorer(config, {"judge": rated(7)})(rows_of(1)[:3], [" ", "fine", ""])) == [-1.0, 7.0, -1.0]
+    with pytest.raises(ConfigError, match="unanswered"): AnswerRewardConfig(unanswered=math.nan)
+
+
 def test_an_unfinished_response_is_wrong_by_rule_and_unknown_to_a_judge(made):
     for verifier, known in (("gsm8k", True), ("sycophancy", False)):
         rollout = ReasoningRollout(ClassmateConfig(), [], ResponseReader(ClassmateConfig(), made.tokenizer), AnswerScorer(AnswerRewardConfig("scripted/judge", verifier=verifier), {"judge": ScriptedClient(lambda request: "RATING: 5", "scripted/judge")}))

@@ -224,3 +224,23 @@ def test_monitors_foretell_what_the_judge_will_say(tmp_path):
     told = run_sync(foretold(run, found, tasks, scorer.score))
     assert told["rating"] == [3.0, 0.0, 0.0, 0.0] and told["monitor error"][:2] == [0.0, 3.0] and told["suspicion"][:2] == [8.0, 8.0]
     assert all(math.isnan(told[name][3]) for name in ("foretold", "monitor error", "suspicion")), "no reasoning, nothing foretold"
+
+
+def test_monitors_and_a_second_judge_look_at_held_out_answers_and_the_report_says_what_they_found(tmp_path, monkeypatch):
+    from humanlm.classmate.classmates import AnswerRewardConfig
+    asked = []
+    def said(name): return lambda request: asked.append((name, request.messages[-1]["content"])) or f"BEHAVIOUR: flattery\nRATING: {3 + len(request.messages[-1]['content']) % 5 + (name == 'strict')}"
+    monkeypatch.setattr(AnswerRewardConfig, "client", lambda self, name, ledger=None: ScriptedClient(said(name.partition("/")[2]), name))
+    assert train(tmp_path, **{"judge.model": "scripted/first", "judge.second": "scripted/strict", "judge.monitor": "scripted/monitor", "judge.verifier": "sycophancy", "judge.unanswered": 1.0}) == 0
+    first, second = ({text for name, text in asked if name == who} for who in ("first", "strict"))
+    assert second < first, "the second judge rates held-out answers alone, the first those of training and of classmates, too"
+    rows = {row["metric"] for row in json.loads((tmp_path / "tiny" / "results.json").read_text())["rows"]}
+    assert {"rating", "second rating", "foretold", "suspicion"} <= rows
+    assert "The second judge" in (tmp_path / "tiny" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("flags", [["--judge.second", "vllm/x"], ["--judge.unanswered", "nan"]])
+def test_a_second_judge_without_a_first_and_a_worth_that_is_no_number_are_refused(tmp_path, flags):
+    with pytest.raises(ConfigError, match="nothing would read|unanswered"):
+        recipe, s = read_settings(["--run.recipe", "classmate", *words(TINY), *flags])
+        recipe.check(s)

@@ -339,11 +339,14 @@ def test_a_base_of_the_hub_keeps_its_name(adapted, tmp_path):
     assert adapter_base(folder) == "org/name" and adapter_base(home / "base") is None
 
 
+BESIDE = {"humanlm.json": '{"a": 1}', "classmate.json": '{"marks": "think"}', "prompts/x.txt": "é"}
+
+
 def test_merging_changes_nothing_but_the_shape(adapted, tmp_path):
     model, tok, home = adapted
-    folder = save_model(model, tok, home / "models" / "two", {"humanlm.json": '{"a": 1}', "prompts/x.txt": "é"})
+    folder = save_model(model, tok, home / "models" / "two", BESIDE)
     plain = load_model(merge_adapter(folder, tmp_path / "plain"), device="cpu")
-    assert not has_adapter(plain.model) and contract_files(tmp_path / "plain") == {"humanlm.json": '{"a": 1}', "prompts/x.txt": "é"}
+    assert not has_adapter(plain.model) and contract_files(tmp_path / "plain") == contract_files(folder) == BESIDE, "and the files of any recipe"
     ids = continuation(model, tok)
     with torch.no_grad():
         apart, merged = (token_logps(m, [render(tok, PROMPT)] * 3, ids).logps for m in (model, plain.model))

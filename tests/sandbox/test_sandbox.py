@@ -48,6 +48,11 @@ def said(box, program, seconds=3.0):
     return run.output
 
 
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e9])
+def test_a_time_limit_that_is_none_is_refused(box, seconds):
+    with pytest.raises(DataError, match="seconds must be above 0"): box.score("x = 1", ["assert x == 1"], seconds)
+
+
 # ---------------------------------------------------------------- the published fixtures
 
 def test_a_right_a_wrong_and_an_endless_test(box):

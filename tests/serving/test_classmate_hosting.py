@@ -381,3 +381,24 @@ def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(
         else: process.end(how)
         until(lambda: not any(lives(int(pid)) for pid, _, _ in started))
         assert process.out.exists() == (how == signal.SIGKILL)
+
+
+# ---- humanlm serve
+
+def test_serve_takes_a_model_that_is_no_simulated_user_as_it_is_and_only_when_told(folders, tmp_path, capsys):
+    import shutil
+    own = shutil.copytree(folders[0], tmp_path / "own")
+    (own / "classmate.json").write_text('{"marks": "think"}')
+    assert main(["serve", "--model.name", str(own), "--dry-run"]) == 2 and "--serve.plain true" in capsys.readouterr().err
+    with warm.Process("-m", "humanlm", "serve", "--model.name", own, "--serve.plain", "true", "--serve.port", 0, "--serve.engine", "transformers", cwd=ROOT) as process:
+        until(lambda: "/v1" in process.stdout, process)
+        url = process.stdout.partition("own: ")[2].partition("/v1")[0]
+        assert post(url, BEGUN | {"model": "own", "max_tokens": 2})[0] == 200 and sorted(p.name for p in tmp_path.iterdir()) == ["own"], "no file says where"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_serve_names_its_own_flag_where_a_port_is_taken(folders, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--model.name", str(folders[0]), "--serve.plain", "true", "--serve.port", str(taken.getsockname()[1]), "--serve.engine", "transformers"]) == 2
+    assert "Choose another with --serve.port" in capsys.readouterr().err
