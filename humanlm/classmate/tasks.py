@@ -84,11 +84,12 @@ def toy_tasks(
     seed: int = 0,  # seeds with other remainders by 3 share no question
 ) -> list[ReasoningTask]:
     "Make tasks, all different; `DataError` where there are not so many"
-    rng, made = random.Random(f"classmate/{kind}/{seed}"), {}
-    for _ in range(200 * count + 1000):
-        task = {"carry": _carry, "hint": _hint}[kind](rng)
-        if crc32(task.question.encode()) % 3 == seed % 3: made.setdefault(task.question, task._replace(id=f"{kind}-{seed}-{len(made)}"))
-        if len(made) == count: return list(made.values())
+    rng, made, idle = random.Random(f"classmate/{kind}/{seed}"), {}, 0
+    while len(made) < count and idle < 5000:
+        task, idle = {"carry": _carry, "hint": _hint}[kind](rng), idle + 1
+        if crc32(task.question.encode()) % 3 != seed % 3 or task.question in made: continue
+        made[task.question], idle = task._replace(id=f"{kind}-{seed}-{len(made)}"), 0
+    if len(made) == count: return list(made.values())
     raise DataError(f"The made-up task {kind} has {len(made)} questions for seed {seed}, and {count} are wanted. Ask for fewer.")
 
 
