@@ -72,10 +72,15 @@ class _Mark:
         self.mark, self.pieces, self.begun = mark, pieces, re.compile(f"(?={re.escape(mark)})")
         ends, begins = tuple(mark[i:] for i in range(1, len(mark))), tuple(mark[:i] for i in range(1, len(mark)))
         self.kinds = np.array([_WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1])) for p in pieces], np.uint8)
+        self.tails, self.befores = np.zeros((2, len(pieces)), np.int64)  # a bit for each cut of the mark that fits behind or before
+        for i in np.flatnonzero(self.kinds & (_TAIL | _BEFORE)).tolist():
+            self.tails[i] = sum({1 << at % 62 for at in range(1, len(mark)) if pieces[i].startswith(mark[at:])})
+            self.befores[i] = sum({1 << at % 62 for at in range(1, len(mark)) if pieces[i].endswith(mark[:at]) or mark[:at].endswith(pieces[i])})
 
     def found(self, ids: np.ndarray, places: np.ndarray, kinds: np.ndarray) -> np.ndarray:  # [n, 5]: row, token and letter where a mark begins, token and letter behind its last
         "Read the mark where it may end, at places in the flat array"
-        places, kinds = places[kinds > 0], kinds[kinds > 0]
+        fits = (kinds & _WHOLE > 0) | (self.tails[ids.take(places)] & self.befores[ids.take(places - 1)] > 0) & (kinds > 0)
+        places, kinds = places[fits], kinds[fits]
         rows, columns = np.divmod(places, ids.shape[1])
         back = columns[:, None] + np.arange(1 - len(self.mark), 1)
         windows = np.where(back >= 0, ids[rows[:, None], np.maximum(back, 0)], -1)
