@@ -6,7 +6,7 @@
 __all__ = ['READER', 'NAMES', 'recipe', 'TasksConfig', 'ReasoningLessons', 'ReasoningSampling', 'ReasoningWork', 'load_tasks',
            'task_row', 'reasoning_lessons', 'reader_lessons', 'train_reader', 'train_cold_start', 'train_classmate',
            'scorer_of', 'readers', 'measured_tasks', 'own_scores', 'start_of', 'foretold', 'unread', 'check_settings',
-           'ClassmateRecipe', 'ClassmateStudy']
+           'ClassmateRecipe', 'rests_on', 'ClassmateStudy']
 
 # %% ../../nbs/classmate/51_recipe.ipynb #exported-imports
 import asyncio
@@ -27,7 +27,7 @@ from ..core.config import Settings, SFTConfig
 from ..core.stats import known_mean
 from ..evaluation.measured import Measured
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Names, standard_sections
+from ..evaluation.report import Names, model_said, standard_sections
 from ..hierarchy.prompts import parts_text
 from ..models.client import Ledger
 from ..training.experiment import Study, Trial
@@ -306,10 +306,17 @@ class ClassmateRecipe(Recipe):
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
-        sections = standard_sections(NAMES)
+        sections = standard_sections(NAMES, rests_on)
         look = {"reasoning": ("Reasoning", "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.", reasoning_section),
                 "monitors": ("Monitors", "Does reasoning tell what the judge will say of the answer, and would another judge say the same?", monitor_section)}
         return {**{name: sections[name] for name in sections if name not in ("samples", "run")}, **look, **{name: sections[name] for name in ("samples", "run")}}
+
+
+def rests_on(config: Mapping[str, Any]) -> list[str]:
+    "Say what stands behind the numbers of a run"
+    tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
+    asked = f"Questions: {'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. Answers are judged by {judge.get('model') or 'rule'}."
+    return [asked, f"Classmates: {', '.join(map(str, mates.get('models', [])))}.", *model_said(config)]
 
 
 NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),

@@ -313,12 +313,13 @@ def token_boxes(
     values: Sequence[float],  # T; nan = none
     most: float,  # the size that gets the strongest colour
     notes: Sequence[str] = (),  # T, shown under the pointer
+    legend: bool = True,
 ) -> Html:
-    "Show tokens as boxes coloured by a number with a sign, with a legend"
+    "Show tokens as boxes coloured by a number with a sign"
     shown = (_box(visible(token), value, most, note) + (tag("br") if "\n" in token else "")
              for token, value, note in zip(tokens, values, notes or map("{:+.3f}".format, values), strict=True))
-    legend = (_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most))
-    return tag("div", *shown, style="font:13px/2 monospace;overflow-wrap:anywhere") + tag("div", tag("small", *legend), style="margin-top:4px")
+    line = tag("div", *shown, style="font:13px/2 monospace;overflow-wrap:anywhere")
+    return line + tag("div", *(_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most)), style="margin-top:4px;font-size:12px") if legend else line
 
 # %% ../../nbs/data/08_viz.ipynb #step_html
 def step_html(

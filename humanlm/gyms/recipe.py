@@ -6,7 +6,7 @@
 __all__ = ['CURRICULA', 'PARTS', 'NAMES', 'recipe', 'GymsConfig', 'GymLessons', 'GymRollout', 'GymWork', 'gym_tasks', 'load_gyms',
            'gym_config', 'gym_messages', 'gym_row', 'GymUsers', 'gym_lessons', 'GymMonitor', 'weighted_order',
            'Curriculum', 'train_gyms', 'train_cold_start', 'model_episodes', 'reference_episodes', 'GymRecipe',
-           'GymStudy']
+           'rests_on', 'GymStudy']
 
 # %% ../../nbs/gyms/51_recipe.ipynb #exported-imports
 import json
@@ -26,7 +26,7 @@ from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
 from ..evaluation.measured import Measured
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Names, standard_sections
+from ..evaluation.report import Names, model_said, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
@@ -409,7 +409,13 @@ class GymRecipe(Recipe):
                 f"user                {s.user.model}; judge {s.judge.model}",
                 f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most {s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens", *note]
 
-    def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES)
+    def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES, rests_on)
+
+
+def rests_on(config: Mapping[str, Any]) -> list[str]:
+    "Say what stands behind the numbers of a run"
+    user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
+    return [f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.", *model_said(config)]
 
 
 NAMES = Names({"score": ("Score", "What did the gym pay?"), "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),

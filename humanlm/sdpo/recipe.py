@@ -8,7 +8,7 @@ __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'Prefer
            'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of',
            'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'oracle',
            'regret_curves', 'regret_figure', 'regret_section', 'form_of', 'judge_name', 'check_settings', 'load_work',
-           'data_card', 'plan_lines', 'SDPORecipe', 'SDPOStudy', 'preference_curves']
+           'data_card', 'plan_lines', 'rests_on', 'SDPORecipe', 'SDPOStudy', 'preference_curves']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import math
@@ -29,7 +29,7 @@ from ..core.runs import is_main_process
 from ..core.html import Html, figure_html, styled
 from ..core.stats import known_mean
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, standard_sections, thin
+from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, model_said, standard_sections, thin
 from ..models.client import Ledger
 from ..models.settings import ClientConfig
 from humanlm.sdpo.hindsight import (
@@ -417,6 +417,12 @@ def plan_lines(s: Settings) -> list[str]:
             f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
             f"signal              {form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(user_plan(s.user, heard, shown) if heard else []), judged]
 
+# %% ../../nbs/sdpo/51_recipe.ipynb #rests_on
+def rests_on(config: Mapping[str, Any]) -> list[str]:
+    "Say what stands behind the numbers of a run"
+    prompts, user = config.get("prompts", {}).get("train"), config.get("user", {}).get("model", "rule")
+    return [f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by {user}; rule: made-up users whose taste is measured by that rule.", *model_said(config)]
+
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPORecipe
 class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
@@ -483,7 +489,7 @@ class SDPORecipe(Recipe):
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
-        sections = standard_sections(NAMES)
+        sections = standard_sections(NAMES, rests_on)
         return {**{name: sections[name] for name in ("first", "results", "differences", "training")},
                 "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
 

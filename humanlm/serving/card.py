@@ -18,7 +18,8 @@ from .. import __version__
 from ..alignment.contract import run_folder, run_settings
 from ..alignment.evaluation import tables
 from ..evaluation.measured import load_results, means_table
-from ..alignment.sections import TOY, statement
+from ..evaluation.report import TOY
+from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
 from ..models.weights import adapter_base, contract_files

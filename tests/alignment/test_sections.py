@@ -185,7 +185,7 @@ def test_a_missing_piece_is_named(tmp_path, undrawn, name):
     folder = make_run(tmp_path / "r")
     shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     page = write_report(folder, SECTIONS).read_text("utf-8")
-    assert f"{name}: not there" in page and read(page, figures=True).tags
+    assert ("No data card." if name == "data.md" else f"{name}: not there") in page and read(page, figures=True).tags
 
 
 @pytest.mark.parametrize("name", [n for n in PIECES if n not in ("evaluations", "trajectories")])
@@ -208,7 +208,7 @@ def test_a_broken_file_in_a_folder_is_named(tmp_path, undrawn, name):
 
 def test_an_empty_folder_gets_a_report(tmp_path):
     page = write_report(tmp_path, SECTIONS).read_text("utf-8")
-    assert page.count(": not there") == len(PIECES) and "Data: unknown" in page and read(page, figures=True).tags
+    assert page.count(": not there") == len(PIECES) - 1 and "No data card." in page and "Data: unknown" in page and read(page, figures=True).tags
 
 
 def test_a_folder_that_is_not_there(tmp_path):
