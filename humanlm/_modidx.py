@@ -5571,6 +5571,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'humanlm/serving/classmates.py'),
                                             'humanlm.serving.classmates.mapping_file': ( 'serving/classmates.html#mapping_file',
                                                                                          'humanlm/serving/classmates.py'),
+                                            'humanlm.serving.classmates.prompt_thinking': ( 'serving/classmates.html#prompt_thinking',
+                                                                                            'humanlm/serving/classmates.py'),
                                             'humanlm.serving.classmates.read_begun_chat': ( 'serving/classmates.html#read_begun_chat',
                                                                                             'humanlm/serving/classmates.py')},
             'humanlm.serving.gym_evaluation': { 'humanlm.serving.gym_evaluation.GymEvaluation': ( 'serving/gym_evaluation.html#gymevaluation',

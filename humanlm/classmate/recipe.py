@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig
+from .classmates import SELVES, AnswerRewardConfig, ClassmateConfig, shuffled
 from .look import reasoning_section
 from .code import VERIFIERS
 from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, monitor_section, weighted_suspicion
@@ -134,8 +134,7 @@ def reader_lessons(s: Settings, count: int) -> list[dict]:
     for n in range(count):
         task, other = rng.choice(tasks), rng.choice(tasks)
         said, answer = rng.choice(task.readings) if rng.random() < 0.7 else (rng.choice([task.vague, ""]), other.gold)
-        given = _thought(said) if said else []
-        rows.append(sft_row(list(task.messages), [{"type": "text", "text": answer}], None, f"reader-{n}", given))
+        rows.append(sft_row(list(task.messages), [{"type": "text", "text": answer}], None if said else False, f"reader-{n}", _thought(said) if said else []))
     return rows
 
 
@@ -191,15 +190,17 @@ def measured_tasks(
     first = run.load(start_of(s))[0] if any(one in SELVES for one in s.classmate.models) else model
     mates, _ = make_classmates(s.classmate, first, tokenizer, s.run.seed, run.work.ledgers["classmate"], readers(run))
     score = ReasoningRollout(everybody, mates, ResponseReader(s.classmate, tokenizer, s.run.seed), scorer_of(s, run.work.ledgers["judge"]))
-    found, other = (run_sync(score.scored(rows, [c.ids for c in said], None, shuffle)) for shuffle in (False, True))
+    found = run_sync(score.scored(rows, [c.ids for c in said], None, shuffle=False))
+    others = {"shuffled": shuffled(found.read.shown)} | ({"true reasoning": [one._replace(reasoning=task.written, status="whole") for one, task in zip(found.read.shown, tasks)]} if s.tasks.toy else {})
+    controls = {name: run_sync(score.classmate(rows, shown, 0))[2].tolist() for name, shown in others.items()}
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
     more = run_sync(foretold(run, found, tasks, score.score)) if s.judge.monitor or s.judge.second else {}
     if len(mates) > 1: more |= {f"classmate {mate.name}": means for mate, means in zip(mates, zip(*own_scores(found, len(mates))))}
 
     def one(i, task):
-        values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "shuffled": other.pooled[i], "gain": found.pooled[i] - alone[i],
-                  "whole reasoning": float(found.read.shown[i].status == "whole"), "true steps": true_steps(task, found.read.shown[i].reasoning or ""), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in more.items()}
+        values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "gain": found.pooled[i] - alone[i],
+                  "whole reasoning": float(found.read.shown[i].status == "whole"), "true steps": true_steps(task, found.read.shown[i].reasoning or ""), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in (controls | more).items()}
         shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts)}
         return Measured(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
 
@@ -217,9 +218,10 @@ def start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.l
 async def foretold(run: Any, found: "ScoredResponses", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer") -> dict[str, list[float]]:
     "Give, for held-out responses, the judge's rating of the behaviour and that of a second one; what an informed monitor says of it beforehand, and how far off; and a blind one's weighted suspicion"
     s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
+    known = s.judge.exploit or s.judge.unanswered is not None  # otherwise the answers' worth is the rating
     cases = [Case(answer, task.gold, task.question) for task, answer in zip(tasks, found.read.answers)]
-    asked = {"rating": "judge"} | ({"second rating": "second"} if s.judge.second else {})
-    values = dict(zip(asked, await asyncio.gather(*(scorer.by_name([name] * len(cases), cases, who) for who in asked.values()))))
+    asked = ({"rating": "judge"} if known else {}) | ({"second rating": "second"} if s.judge.second else {})
+    values = {"rating": [own for own, _ in found.values]} | dict(zip(asked, await asyncio.gather(*(scorer.by_name([name] * len(cases), cases, who) for who in asked.values()))))
     if not s.judge.monitor: return values
     client, rows = s.judge.client(s.judge.monitor, run.work.ledgers["judge"]), [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
     told, suspected = await asyncio.gather(InformedMonitor(name, client)(rows), BlindMonitor(client)(rows))
@@ -286,8 +288,8 @@ class ClassmateRecipe(Recipe):
         return [*found, Stage("classmate", start_of(s), train_classmate)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
-        "Say which marks stand around reasoning"
-        return {"classmate.json": to_json({"marks": run.settings.classmate.marks}, indent=1)}
+        "Say which marks stand around reasoning, and what a prompt says of thoughts: nothing, or that there are none"
+        return {"classmate.json": to_json({"marks": run.settings.classmate.marks, "thinking": False if name == READER else None}, indent=1)}
 
     def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
         "Measure answers and classmates on questions that neither training nor the evaluation asks"
@@ -322,6 +324,7 @@ def rests_on(config: Mapping[str, Any]) -> list[str]:
 NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),
                "alone": ("Alone", "What do they earn without reasoning?"), "shuffled": ("Shuffled", "And with reasoning about another question?"),
                "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"), "rating": ("Rating", "How much of the behaviour does the judge see?"), "second rating": ("Second rating", "And another judge?"), "foretold": ("Foretold", "What does a monitor say beforehand?"), "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
+               "true reasoning": ("True reasoning", "What do they earn with reasoning that states all that matters?"),
                "true steps": ("True steps", "How many of the numbers that matter does it state, each in its place?"),
                "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
               part="kind", units="held-out questions", clusters="questions", start="cold-start")
@@ -343,7 +346,10 @@ class ClassmateStudy(Study):
         return dict.fromkeys(["base", READER, "cold-start"], key) if start_of(s) == "cold-start" else {}
 
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
-        "Add what each seed moved by itself"
+        "Add what each seed moved by itself, and beside the first variant in which answers alone are paid for"
         pairs = dict.fromkeys((trial.arm("classmate"), trial.arm(start_of(trial.settings))) for trial in trials)
         seeds = list(dict.fromkeys(t.seed for t in trials))
-        return {"by_seed": {metric: rounded(seed_changes(found, list(pairs), metric, seeds)) for metric in ("answer", "classmate", "shuffled", "true steps")}}
+        alone = {t.settings.tasks.train: t.arm("classmate") for t in reversed(trials) if t.settings.classmate.use_classmate_condition == "no_classmate"}
+        beside = dict.fromkeys((t.arm("classmate"), alone[t.settings.tasks.train]) for t in trials if alone.get(t.settings.tasks.train, t.arm("classmate")) != t.arm("classmate"))
+        def moved(pairs): return {metric: rounded(seed_changes(found, list(pairs), metric, seeds)) for metric in ("answer", "classmate", "shuffled", "true steps")}
+        return {"by_seed": moved(pairs), "over_answers_alone": moved(beside)}

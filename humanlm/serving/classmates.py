@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['KEY', 'READ', 'HostConfig', 'read_begun_chat', 'ClassmateService', 'make_classmate_app', 'mapping_file', 'check_free',
-           'asked_at', 'classmate_places', 'host_plan', 'host_here', 'host_vllm', 'host_models', 'host_command']
+           'asked_at', 'classmate_places', 'host_plan', 'host_here', 'host_vllm', 'prompt_thinking', 'host_models',
+           'host_command']
 
 # %% ../../nbs/serving/10_classmates.ipynb #imports
 import contextlib
+import json
 import shlex
 import socket
 import sys
@@ -195,7 +197,7 @@ def host_here(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
         port, models = line.getsockname()[1], {}
         for name, place in places.items():
             print(f"loading {place}", flush=True)
-            models[name] = HFClient(name, HFClient(place, dtype=c.dtype or "float32").loaded)
+            models[name] = HFClient(name, HFClient(place, dtype=c.dtype or "float32").loaded, thinking=prompt_thinking(place))
         with mapping_file(c.out, {name: (asked_at(c.host), port) for name in places}):
             print(f"{', '.join(places)}: {server_url(c.host, port)}/v1{_noted(c)} (Ctrl+C stops)", flush=True)
             serve_app(make_classmate_app(ClassmateService(models, c, key)), line)
@@ -214,6 +216,14 @@ def host_vllm(places: Mapping[str, str], c: HostConfig) -> None:
         while all(child.process.poll() is None for child in children.values()): time.sleep(0.5)
         name, child = next((name, child) for name, child in children.items() if child.process.poll() is not None)
         raise ConfigError(f"The vLLM of {name} ended with {child.process.returncode}. Its last words:\n{child.words()}")
+
+
+def prompt_thinking(place: str) -> bool | None:  # as `segments` takes it
+    "Read what prompts of a model say of thoughts, where its recipe has written that down"
+    try: told = json.loads((Path(place) / "classmate.json").read_text("utf-8"))
+    except OSError: return False
+    except ValueError as e: raise ConfigError(f"{place}/classmate.json is broken: {shorten(e)}. Save the model again, or remove the file.") from e
+    return told.get("thinking", False) if isinstance(told, dict) else False
 
 
 def _noted(c): return f", written to {c.out}" if c.out else ""
