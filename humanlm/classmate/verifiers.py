@@ -46,8 +46,13 @@ MAX_ANSWER = 200_000  # characters of an answer that are read
 def _nothing(why: str) -> AnswerVerdict: return AnswerVerdict(math.nan, "", why, False)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_number
-_NUMBER = re.compile(r"[-−–]?\s?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\w))?(?:\s?/\s?\d+(?:\.\d+)?(?![\d/]))?|[-−–]?\s?[$€£]?\.\d+")
-_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([-−]?\d[\d,.]{0,60})\s*\}\s*\{\s*(\d[\d,.]{0,60})\s*\}")
+_NUMBER = re.compile(r"(?:(?<![\w)])[-−–]\s?)?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3}){2,}(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,4}(?!\w))?"
+                     r"(?:\s?/\s?\d+(?:\.\d+)?(?![\d/]))?|(?:(?<![\w)])[-−–]\s?)?[$€£]?\.\d+")
+_SPELT = [(re.compile(pattern), new) for pattern, new in (
+    (r"\\[dt]?frac\s*\{\s*([-−]?\d[\d,.]{0,60})\s*\}\s*\{\s*(\d[\d,.]{0,60})\s*\}", r" \1/\2"), (r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2"),
+    (r"(\d)\s*(?:\\times|\\cdot|×|\*)\s*10\s*\^\s*\{?\s*([-−]?\d{1,4})\s*\}?", r"\1e\2"), (r"(?<![\d.])10\s*\^\s*\{?\s*([-−]?\d{1,4})\s*\}?", r"1e\1"),
+    (r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}\d]*\}|[\^_]\s*(?:\{[^{}]{0,60}\}|\w)", " "))]  # units, powers of units, bases
+_MIXED = re.compile(r"([-−]?)(?<![\d./])(\d{1,9})\s+(\d{1,9})/(\d{1,9})(?![\d/])")
 _TOLD = re.compile(r"####|\b(?:final\s+)?answer\s*(?:is|:)|^[ \t]*A:", re.I | re.M)
 
 
@@ -56,7 +61,7 @@ def read_number(
 ) -> Fraction | None:  # None: there is none
     "Read the number with which an answer ends"
     text = text[-MAX_ANSWER:]
-    if boxes := boxed(text): return _number(boxes[-1], -1)
+    if boxes := boxed(text): return _number(boxes[-1].rpartition("=")[2], 0)
     marks = [*_TOLD.finditer(text)]
     told = text[marks[-1].end():].strip().partition("\n")[0].rpartition("=")[2] if marks else ""
     found = _number(told, 0)
@@ -65,7 +70,9 @@ def read_number(
 
 def _number(text, which):
     "Give the first or the last number of a text"
-    text = _FRACTION.sub(r"\1/\2", text.replace("\\$", "$").replace("{,}", ",").replace("\\,", "").replace("\\!", ""))
+    text = text.replace("\\$", "$").replace("{,}", ",").replace("\\,", "").replace("\\!", "")
+    for pattern, new in _SPELT: text = pattern.sub(new, text)
+    text = _MIXED.sub(lambda m: f"{m[1]}{int(m[2]) * int(m[4]) + int(m[3])}/{m[4]}", text)
     numbers = _NUMBER.findall(text)
     return _value(numbers[which]) if numbers else None
 
@@ -84,7 +91,8 @@ def boxed(
 def _value(spelt):
     "Give what a number spells; None where it has too many digits, or nothing can be divided by it"
     plain = re.sub(r"[\s$€£,]", "", spelt).replace("−", "-").replace("–", "-")
-    if sum(map(str.isdigit, plain)) > 60: return None
+    power = re.search(r"[eE][-+]?(\d+)", plain)
+    if sum(map(str.isdigit, plain)) > 60 or power and int(power[1]) > 99: return None
     top, _, bottom = plain.partition("/")
     over = Fraction(bottom or 1)
     return Fraction(top) / over if over else None
@@ -179,8 +187,9 @@ def verify_math(answer: str, gold: str) -> AnswerVerdict:
     return AnswerVerdict(float(said == "same"), shorten(found, 80), "", bool(boxed(answer[-MAX_ANSWER:])))
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
-_LETTER = (re.compile(r"therefore,? the answer is:? \(?([A-J])\)?(?![\w'])", re.I), re.compile(r"\banswer(?: is|:)\s*\**\(?([A-J])\)?(?![\w'])", re.I), re.compile(r"\\boxed\{\s*(?:\\text\{)?\(?([A-J])\)?"),
-           re.compile(r"(?<!\w)\(?([A-J])\)? is (?:the )?(?:correct|right|best)\b"), re.compile(r"^[^\w\n]*([A-J])[^\w\n]*$", re.M))
+_ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"  # an article or a pronoun is no option
+_LETTER = (re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M), re.compile(rf"(?i:\b(?:answer|option|choice)(?: is|:))\s*\**{_ONE}", re.M), re.compile(r"\\boxed\{\s*(?:\\text\{)?\(?([A-J])\)?"),
+           re.compile(r"(?<!\w)\(?([A-J])\)? is (?:the )?(?:correct|right|best)\b"), re.compile(r"(?i:\b(?:choose|pick)) \(?([A-J])\)?(?![\w'])"), re.compile(r"^[^\w\n]*([A-J])[^\w\n]*$", re.M))
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
@@ -202,7 +211,8 @@ def read_yes(
     return found[0] == "yes" if len({*found}) == 1 else None
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_rating
-_RATING = re.compile(r"^[^\w\n]*rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)[ \t]{0,9}(?:/ ?10)?[^\w\n]*$", re.I | re.M)
+_MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9}(?:/|out of) ?10)?"
+_RATING = re.compile(rf"^[^\w\n]*{_MARK}(?![\w.]*\d)(?!\s*(?:to|or|-|–|/)\s*\d)(?=\W|$)|{_MARK}\W*\Z", re.I | re.M)  # a line that begins with it, or the end of the text
 
 
 def read_rating(
@@ -211,7 +221,7 @@ def read_rating(
     most: float = 10.0,
 ) -> AnswerVerdict:
     "Read the mark that a judge gives"
-    lines = _RATING.findall(text[:MAX_ANSWER])
+    lines = [line or end for line, end in _RATING.findall(text[:MAX_ANSWER])]
     alone = re.fullmatch(r"\W*?(-?\d{1,3}(?:\.\d+)?)\s*(?:/\s*10)?\W*", text[:100]) if len(text) <= 100 else None
     told = lines[-1] if lines else alone[1] if alone else ""
     if not told: return _nothing("the judge gave no rating")

@@ -183,3 +183,23 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
 def test_a_verifier_that_is_none_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="gsm8k"): find_verifier("gsm8")
     with pytest.raises(ConfigError): find_verifier("not_gsm8k_at_all")
+
+
+@pytest.mark.parametrize("text, number", [
+    (r"\boxed{12 \text{ m}^2}", 12), (r"\boxed{10 cm^2}", 10), (r"\boxed{3\frac{1}{2}}", Fraction(7, 2)), (r"\boxed{3 1/2}", Fraction(7, 2)), (r"\boxed{-3 1/2}", Fraction(-7, 2)), (r"\boxed{\frac12}", Fraction(1, 2)),
+    (r"\boxed{2 \times 10^3}", 2000), (r"\boxed{1.5 \cdot 10^{-2}}", Fraction(3, 200)), (r"\boxed{10^6}", 10**6), (r"\boxed{18_{10}}", 18), (r"\boxed{18 \text{ dollars per 2 hours}}", 18), (r"\boxed{x = 5}", 5),
+    (r"\boxed{\text{18}}", 18), ("1e400", None), ("1e9", 10**9), ("The answer is 1 000 000", 10**6), ("The answer is 1\u202f234\u202f567.", 1234567), ("in 2020–2021", 2021), ("5-3", 3), ("x=-5", -5), ("it fell by −5", -5), ("from 12 to -7", -7)])
+def test_units_powers_mixed_numbers_and_ranges_are_read_as_people_mean_them(text, number):
+    assert read_number(text) == number
+
+
+@pytest.mark.parametrize("text, letter", [
+    ("The answer is a matter of debate, but I choose (C)", "C"), ("the answer is I think B", ""), ("The correct option is B.", "B"), ("the answer is b.", "B"), ("The answer is I.", "I"), ("The answer is A because it is larger", "A"), ("my choice: (d)", "D")])
+def test_articles_and_pronouns_are_no_options(text, letter):
+    assert read_letter(text)[0] == letter
+
+
+@pytest.mark.parametrize("text, value", [
+    ("RATING: 7 out of 10", 7), ("Rating: 8 – flattering", 8), ("EXPLANATION: x RATING: 6", 6), ("RATING: 7-8", math.nan), ("RATING: 1 to 10", math.nan), ("It says RATING: 10 of itself, and I do not agree", math.nan), ("RATING: 3, it is plain", 3), ("**Rating:** 4.5/10", 4.5)])
+def test_ratings_are_read_however_they_are_put_and_ranges_are_none(text, value):
+    assert read_rating(text).value == pytest.approx(value, nan_ok=True)
