@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core.basics import near_miss, require, shorten
+from ..core.basics import require, shorten
 from ..core.html import tag
 
 # %% ../../nbs/classmate/01_reasoning.ipynb #type-imports
@@ -199,7 +199,7 @@ class Keep:
         try: share = float(spec)
         except (TypeError, ValueError): share = -1.0
         ways = ["first-100-tokens", "last-100-tokens", "first-2-sentences", "last-2-sentences", "first-3-steps", "last-3-steps"]
-        require("reasoning", (0 < share <= 1, f"keep is {shorten(repr(spec))}.{near_miss(str(spec), ways)} Give a share above 0 and at most 1, or {', '.join(ways)}"))
+        require("classmate", (0 < share <= 1, f"keep is {shorten(repr(spec))}. Give a share above 0 and at most 1, or such as {', '.join(ways)}"))
         return cls(share)
 
     def span(

@@ -106,7 +106,12 @@ def read_tasks(
     path: str | Path,  # JSONL of rows: data_source, prompt, reward_model
 ) -> list[ReasoningTask]:
     "Read tasks; `DataError` names the line that cannot be one"
-    return [_task(row, f"{path}, line {i}", i) for i, row in enumerate(read_jsonl(path), 1)]
+    found: dict[str, ReasoningTask] = {}
+    for i, row in enumerate(read_jsonl(path), 1):
+        task = _task(row, f"{path}, line {i}", i)
+        if task.id in found: raise DataError(f"{path}, line {i}: another task has the id {shorten(task.id)!r} already, and their responses would be compared with each other. Give each an id of its own, or none.")
+        found[task.id] = task
+    return list(found.values())
 
 
 def _task(row, where, number):

@@ -215,7 +215,12 @@ def _sample(t: Trajectory, most: float, limit: int) -> list[Html]:
     errors = [tag("div", tag("small", shorten(error, 160))) for error in t.errors]
     number = "none" if math.isnan(push(t)) else f"{push(t):+.2f}"
     wide = "max-width:380px;white-space:pre-wrap;overflow-wrap:anywhere"
-    return [tag("td", text, *errors, style=wide), score_mark(t.scores.get(t.level)), tag("td", number, style=_bar(push(t), most))]
+    return [tag("td", text, *errors, style=wide), _worth(t), tag("td", number, style=_bar(push(t), most))]
+
+
+def _worth(t):
+    if t.scores or not t.rewards: return score_mark(t.scores.get(t.level))
+    return Html().join(tag("div", f"{name} {'not known' if math.isnan(value) else f'{value:+.2f}'}", style="white-space:nowrap") for name, value in t.rewards.items())
 
 
 def group_html(
@@ -302,10 +307,10 @@ def visible(token: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in named) or "∅"
 
 
-def _box(text, value, most, note=""):
+def _box(text, value, most, note="", mark=False):
     strong = 0 if math.isnan(value) else min(1.0, abs(value) / most) * 0.75
     colour = _HATCH if math.isnan(value) else f"rgba({'33,102,172' if value > 0 else '178,24,43'},{strong:.2f})"
-    return tag("span", text, title=note, style=f"background:{colour};border-radius:3px;padding:1px 2px;margin:1px")
+    return tag("span", text, title=note, style=f"background:{colour};border-radius:3px;padding:1px 2px;margin:1px{';text-decoration:underline' if mark else ''}")
 
 
 def token_boxes(
@@ -313,13 +318,14 @@ def token_boxes(
     values: Sequence[float],  # T; nan = none
     most: float,  # the size that gets the strongest colour
     notes: Sequence[str] = (),  # T, shown under the pointer
-    legend: bool = True,
+    legend: str | None = "",  # what the numbers are; None: no legend
+    marked: Sequence[bool] = (),  # T, tokens that are underlined
 ) -> Html:
     "Show tokens as boxes coloured by a number with a sign"
-    shown = (_box(visible(token), value, most, note) + (tag("br") if "\n" in token else "")
-             for token, value, note in zip(tokens, values, notes or map("{:+.3f}".format, values), strict=True))
+    shown = (_box(visible(token), value, most, note, mark) + (tag("br") if "\n" in token else "")
+             for token, value, note, mark in zip(tokens, values, notes or map("{:+.3f}".format, values), marked or [False] * len(tokens), strict=True))
     line = tag("div", *shown, style="font:13px/2 monospace;overflow-wrap:anywhere")
-    return line + tag("div", *(_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most)), style="margin-top:4px;font-size:12px") if legend else line
+    return line if legend is None else line + tag("div", legend, " " if legend else "", *(_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most)), style="margin-top:4px;font-size:12px")
 
 # %% ../../nbs/data/08_viz.ipynb #step_html
 def step_html(

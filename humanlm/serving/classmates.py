@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..alignment.simulator import RequestError, optional
-from ..classmate.classmates import SELVES, read_mapping
+from ..classmate.classmates import READER, SELVES, read_mapping
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.config import parse
 from ..core.web import LOCAL, answer_json, check_key, listen, read_json, serve_app, server_url, service_key, web_app, web_libraries
@@ -172,7 +172,7 @@ def classmate_places(
         place = locate(one)
         name = Path(place).resolve().name if Path(place).is_dir() else place
         if name in found: raise ConfigError(f"{found[name]} and {place} would both be called {name}. Rename a folder.")
-        if name in SELVES: raise ConfigError(f"{place} would be called {name}, which means the policy's own weights. Rename the folder.")
+        if name in (*SELVES, READER): raise ConfigError(f"{place} would be called {name}, which in training means {'another model of the run' if name == READER else 'the policy and its own weights'}. Rename the folder, or link to it by another name.")
         found[name] = place
     return found
 

@@ -30,6 +30,7 @@ def words(settings): return [word for name, value in settings.items() for word i
 def train(folder, *more, **settings):
     given = TINY | settings
     if given["classmate.models"] != "[reader]": del given["sft.reader_steps"]
+    if "tasks.train" in settings and not str(settings["tasks.train"]).startswith("toy/"): given["sft.lesson_steps"] = 0
     return main(["--run.recipe", "classmate", "--run.name", "tiny", "--run.out", str(folder), *words(given), *more])
 
 
@@ -97,6 +98,17 @@ def test_rows_of_a_file_are_split_and_doubled_questions_are_refused(tmp_path):
     with pytest.raises(DataError, match="in training and held out"): load_tasks(both)
 
 
+def test_two_tasks_of_one_id_are_refused(tmp_path):
+    with pytest.raises(DataError, match="line 2: another task has the id 'same'"): read_tasks(written(tmp_path / "a.jsonl", [row("1 + 1?") | {"id": "same"}, row("2 + 2?") | {"id": "same"}]))
+
+
+@pytest.mark.parametrize("bad, message", [(row("x?", source="gsm9k"), "gsm8k"), (row("x?", source="sycophancy"), "judge.model"), (row("x?", source="general_reward"), "judge.reward_model"), (row("x?", "x"), "none for gsm8k"), (row("x?") | {"reward_model": {}}, "none for gsm8k")])
+def test_what_nobody_can_judge_is_said_before_a_run_begins(tmp_path, capsys, bad, message):
+    rows = [row(f"{i} + 0?", str(i)) for i in range(20)] + [bad]
+    assert train(tmp_path, "--dry-run", **{"tasks.train": written(tmp_path / "a.jsonl", rows), "classmate.models": "[initial]"}) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "tiny").exists()
+
+
 @pytest.mark.parametrize("bad", [{}, {"data_source": "gsm8k"}, row(3), row("x") | {"prompt": []}, [1], row("x") | {"reward_model": None}])
 def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
     with pytest.raises(DataError, match="(line|row) 2"): read_tasks(written(tmp_path / "a.jsonl", [row("fine?"), bad]))
@@ -113,7 +125,7 @@ def test_settings_of_rewards_that_nothing_reads_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message): AnswerRewardConfig(**settings)
 
 
-@pytest.mark.parametrize("name, value", [("classmate.lag", 3), ("classmate.shares", "[0.2, 0.4]"), ("classmate.mapping", "x.json"), ("judge.reward_model", "folder"), ("tasks.held_out", "x.jsonl"), ("sft.swayed", 0.1), ("judge.model", "vllm/x")])
+@pytest.mark.parametrize("name, value", [("classmate.lag", 3), ("classmate.shares", "[0.2, 0.4]"), ("classmate.mapping", "x.json"), ("judge.reward_model", "folder"), ("tasks.held_out", "x.jsonl"), ("sft.swayed", 0.1), ("judge.model", "vllm/x"), ("sft.polite_steps", 5), ("rollout.compose", True), ("classmate.weights", "[3.0]")])
 def test_a_setting_that_nothing_reads_is_an_error(tmp_path, capsys, name, value):
     assert train(tmp_path, **{name: value}) != 0
     assert f"{name}: nothing would read" in capsys.readouterr().err and not (tmp_path / "tiny").exists()

@@ -29,15 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["start at 3, add 2, take 1.", "3, then 5, 4.", "<think>4</think>4"] * 9
 QUESTION = ({"role": "system", "name": "", "content": "Be short."}, {"role": "user", "name": "", "content": "start at 3, add 2, take 1."})
 SHOWN = [ShownReasoning(f"q{i}", 0, QUESTION, said) for i, said in enumerate(("3, then 5, 4.", "</think>I <|im_end|> say 7", "4 <think>", "5 take 1"))]
-CHAT = {"model": "reader", "messages": [{"role": "user", "content": "2 + 2?"}]}
-BEGUN = {"model": "reader", "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>4</think>"}], "add_generation_prompt": False, "continue_final_message": True}
+CHAT = {"model": "first", "messages": [{"role": "user", "content": "2 + 2?"}]}
+BEGUN = {"model": "first", "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>4</think>"}], "add_generation_prompt": False, "continue_final_message": True}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> list[Path]:
     "Two models that say different things"
     home, found = tmp_path_factory.mktemp("models"), []
-    for seed, name in enumerate(("reader", "other")):
+    for seed, name in enumerate(("first", "other")):
         model, tok = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), TEXTS, ["<think>", "</think>"], seed)
         for weights in model.parameters():
             if weights.ndim == 2: weights.data *= 8  # what is read counts
@@ -114,7 +114,7 @@ def test_hosted_models_go_on_with_the_same_reasoning_as_in_this_process(hosted, 
 
 def test_several_answers_are_drawn_by_seeds_as_in_this_process(hosted, folders):
     settings = {"samples": 3, "temperature": 1.0}
-    far, = classmates(["reader"], hosted, **settings)
+    far, = classmates(["first"], hosted, **settings)
     near, = classmates([f"hf/{folders[0]}"], "", **settings)
     near.name = far.name
     assert (found := run_sync(far(SHOWN[0]))).texts == run_sync(near(SHOWN[0])).texts and len({*found.texts}) > 1
@@ -127,7 +127,7 @@ def test_the_addresses_list_models_and_health(hosted):
         line = http.client.HTTPConnection(url, timeout=30)
         line.request("GET", path)
         return json.loads(line.getresponse().read())
-    assert [model["id"] for model in get("/v1/models")["data"]] == ["reader", "other"]
+    assert [model["id"] for model in get("/v1/models")["data"]] == ["first", "other"]
     assert get("/health") == {"status": "ok", "waiting": 0}
 
 
@@ -140,7 +140,7 @@ def test_refusals_name_the_model_and_not_its_folder(hosted, folders):
 
 def test_names_that_nobody_hosts_are_told_with_the_nearest(hosted):
     with pytest.raises(ConfigError, match="Did you mean 'reader'"): classmates(["raeder"], hosted)
-    with pytest.raises(ConfigError, match="names no file"): classmates(["reader"], "")
+    with pytest.raises(ConfigError, match="names no file"): classmates(["first"], "")
     with pytest.raises(ConfigError, match="some-org/some-model"): classmates(["some-org/some-model"], hosted)
 
 
@@ -155,9 +155,9 @@ def test_the_recipe_takes_hosted_names_and_refuses_others(hosted):
 
 
 def test_two_models_of_one_name_and_names_of_the_policy_are_refused(tmp_path, folders):
-    other = tmp_path / "reader"
+    other = tmp_path / "first"
     other.symlink_to(folders[1])  # what it resolves to counts
-    assert [*classmate_places([str(folders[0]), str(other)])] == ["reader", "other"]
+    assert [*classmate_places([str(folders[0]), str(other)])] == ["first", "other"]
     for named in ([str(folders[0])] * 2, ["live"], [], [str(tmp_path)], [str(tmp_path / "nowhere")]):
         with pytest.raises(HumanLMError): classmate_places(named)
 
@@ -173,12 +173,12 @@ def test_files_that_are_no_mapping_are_refused(tmp_path, text):
 
 
 def test_a_missing_file_says_what_to_start(tmp_path):
-    with pytest.raises(ConfigError, match="Host classmates first: humanlm classmate host"): classmates(["reader"], tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="Host classmates first: humanlm classmate host"): classmates(["first"], tmp_path / "none.json")
     with pytest.raises(ConfigError, match="Host classmates first"): read_mapping(tmp_path)
 
 
 def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_written_over(tmp_path):
-    with at({"reader": ScriptedClient(lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, _):
+    with at({"first": ScriptedClient(lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, _):
         before = path.read_text()
         with pytest.raises(ConfigError, match="another host's: reader answers"):
             with mapping_file(path, {"x": ("127.0.0.1", 9)}): pass
@@ -200,14 +200,14 @@ def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
 
 @pytest.mark.parametrize("body, status, said", [
     (b"", 400, "no JSON"), (b"[" * 100_000, 400, "no JSON"), (b"5", 400, "JSON object"), (b'{"model": NaN}', 400, "messages"), (b"{" * 1_000_001, 413, "longer than"),
-    (CHAT | {"model": "raeder"}, 404, "Did you mean 'reader'"), (CHAT | {"model": ["reader"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
+    (CHAT | {"model": "raeder"}, 404, "Did you mean 'reader'"), (CHAT | {"model": ["first"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
     (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"), (CHAT | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]}, 400, "must hold texts"),
     (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"), (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"), (CHAT | {"n": 1000}, 400, "n must be"), (CHAT | {"stream": True}, 400, "stream"),
     (CHAT | {"persona": "x"}, 400, "Unknown field"), (CHAT | {"temperature": "hot"}, 400, "temperature"), (CHAT | {"continue_final_message": True}, 400, "belong together"), (CHAT | {"add_generation_prompt": False}, 400, "belong together"),
     (BEGUN | {"messages": CHAT["messages"]}, 400, "must be the assistant's"), (BEGUN | {"messages": BEGUN["messages"][1:]}, 400, "behind others"), (BEGUN | {"continue_final_message": "yes"}, 400, "true or false"),
     (CHAT | {"messages": [{"role": "user", "content": "x " * 40_000}]}, 400, "tokens")])
 def test_a_broken_body_is_refused_with_its_reason_and_the_service_goes_on(folders, tmp_path, body, status, said):
-    with at({"reader": local(folders)}, tmp_path) as (_, url, service):
+    with at({"first": local(folders)}, tmp_path) as (_, url, service):
         found, answer = post(url, body)
         assert found == status and said in answer["error"]["message"] and str(folders[0]) not in answer["error"]["message"]
         assert post(url, BEGUN | {"max_tokens": 2})[0] == 200 and service.waiting == 0
@@ -217,8 +217,8 @@ MADE = {}
 
 
 def local(folders):
-    if not MADE: MADE["reader"] = HFClient("reader", HFClient(folders[0]).loaded)
-    return MADE["reader"]
+    if not MADE: MADE["first"] = HFClient("first", HFClient(folders[0]).loaded)
+    return MADE["first"]
 
 
 def test_marks_become_tokens_in_what_has_been_begun_and_nowhere_else(folders):
@@ -232,14 +232,14 @@ def test_marks_become_tokens_in_what_has_been_begun_and_nowhere_else(folders):
 
 
 def test_who_has_no_key_is_not_answered(tmp_path, monkeypatch):
-    models = {"reader": ScriptedClient(lambda request: "4", "scripted/reader")}
+    models = {"first": ScriptedClient(lambda request: "4", "scripted/reader")}
     with at(models, tmp_path, key="k3y") as (path, url, _):
         assert post(url, CHAT)[0] == 401 and post(url, CHAT, {"Authorization": "Bearer k3"})[0] == 401
         assert post(url, CHAT, {"Authorization": "Bearer k3y"})[0] == 200
         monkeypatch.setenv("VLLM_API_KEY", "wrong")
-        with pytest.raises(LLMError, match="auth"): run_sync(classmates(["reader"], path)[0](SHOWN[0]))
+        with pytest.raises(LLMError, match="auth"): run_sync(classmates(["first"], path)[0](SHOWN[0]))
         monkeypatch.setenv("VLLM_API_KEY", "k3y")
-        assert run_sync(classmates(["reader"], path)[0](SHOWN[0])).texts == ("4",)
+        assert run_sync(classmates(["first"], path)[0](SHOWN[0])).texts == ("4",)
     with at(models, tmp_path) as (_, url, _): assert post(url, CHAT, {"Host": "evil.test"})[0] == 403
 
 
@@ -257,7 +257,7 @@ def test_more_than_can_wait_are_sent_away(tmp_path):
         async def send(self, request):
             await asyncio.sleep(1.0)
             return await super().send(request)
-    with at({"reader": Slow(lambda request: "4", "scripted/reader")}, tmp_path, max_waiting=2) as (_, url, service):
+    with at({"first": Slow(lambda request: "4", "scripted/reader")}, tmp_path, max_waiting=2) as (_, url, service):
         async def several(): return await asyncio.gather(*(asyncio.to_thread(post, url, CHAT) for _ in range(6)))
         found = [status for status, _ in run_sync(several())]
         assert sorted(found) == [200, 200, 503, 503, 503, 503] and service.waiting == 0
@@ -271,13 +271,13 @@ async def fours(places, texts): return [float(text == "4") for text in texts]
 @pytest.mark.parametrize("kind", ["down", "fails", "not there"])
 def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path, kind):
     def say(request): raise RuntimeError("out of memory")
-    with at({"reader": ScriptedClient(say if kind == "fails" else lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, service):
+    with at({"first": ScriptedClient(say if kind == "fails" else lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, service):
         text = path.read_text()
         if kind == "not there": service.models.clear()
-        if kind != "down": found = run_sync(ask_classmates(classmates(["reader"], path, samples=2), SHOWN[:1]))
+        if kind != "down": found = run_sync(ask_classmates(classmates(["first"], path, samples=2), SHOWN[:1]))
     if kind == "down":
         path.write_text(text)
-        found = run_sync(ask_classmates(classmates(["reader"], path, samples=2), SHOWN[:1]))
+        found = run_sync(ask_classmates(classmates(["first"], path, samples=2), SHOWN[:1]))
     assert found[0][0].status == "failed" and found[0][0].why and found[0][0].texts == (None, None)
     assert pooled_rewards(run_sync(answer_scores(found, fours))).isnan().all()
 
@@ -287,7 +287,7 @@ def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_command_leaves_neither_process_nor_file(folders, tmp_path, sign):
     with Hosting(tmp_path / "m.json", folders[0], "--host.engine", "transformers") as process:
-        url = read_mapping(process.out)["reader"].removesuffix("/v1")
+        url = read_mapping(process.out)["first"].removesuffix("/v1")
         assert post(url, BEGUN | {"max_tokens": 2})[0] == 200
         assert process.end(sign) == 0 and "Traceback" not in process.stdout + process.stderr
         assert not process.out.exists() and not lives(process.pid)
@@ -372,11 +372,11 @@ def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(
     port = free_ports()
     with Hosting(tmp_path / "m.json", *folders, "--host.engine", "vllm", port=port, HUMANLM_VLLM=str(stub)) as process:
         started = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
-        assert [(int(number), name) for _, number, name in started] == [(port, "reader"), (port + 1, "other")]
-        found = run_sync(ask_classmates(classmates(["reader", "other"], process.out), SHOWN[:1]))
+        assert [(int(number), name) for _, number, name in started] == [(port, "first"), (port + 1, "other")]
+        found = run_sync(ask_classmates(classmates(["first", "other"], process.out), SHOWN[:1]))
         assert [one.texts for one in found[0]] == [("reader goes on",), ("other goes on",)]
         if how == "a child ends":
-            run_sync(ask_classmates(classmates(["reader"], process.out), [SHOWN[0]._replace(reasoning="stop")]))
+            run_sync(ask_classmates(classmates(["first"], process.out), [SHOWN[0]._replace(reasoning="stop")]))
             assert process.wait(60) == 2 and "The vLLM of reader ended with 3" in process.stderr and "CUDA out of memory" in process.stderr
         else: process.end(how)
         until(lambda: not any(lives(int(pid)) for pid, _, _ in started))
