@@ -145,7 +145,7 @@ READER = "reader"  # another model of the run, in made-up tasks, which has learn
 REWARD_TYPES = ("vanilla_reward", "remove_wo_cot", "random_truncate")
 CONDITIONS = ("always", "no_classmate", "no_classmate_when_main_incorrect", "neg_classmate_when_main_incorrect")
 PLACEMENTS = ("classmate_partial", "all")
-ESTIMATORS = ("grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo", "dr_grpo", "rloo", "remax")
+ESTIMATORS = ("grpo", "grpo_main_classmate_separated", "grpo_w_classmate", "gdpo", "gdpo_partial", "dr_grpo", "rloo", "remax")
 MAIN_MODES = ("all_tokens", "cot_only", "output_only")
 
 # %% ../../nbs/classmate/02_classmates.ipynb #read_mapping
@@ -230,7 +230,7 @@ class ClassmateConfig(AskedClassmates):
     placement: str = field(default="classmate_partial", kw_only=True)
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
-    "grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, dr_grpo (or drgrpo), rloo or remax."
+    "grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one row, as published), dr_grpo (or drgrpo), rloo or remax."
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
     main_mode: str = field(default="all_tokens", kw_only=True)

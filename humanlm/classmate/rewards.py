@@ -78,19 +78,18 @@ def classmate_advantages(
     estimator: str = "grpo_w_classmate",
     placement: str = "classmate_partial",
     scale: bool = True,       # divide by deviations
-    compat: bool = False,     # as published: gdpo with two scales
     greedy: Any = None,       # remax: [B, 2] main and classmate reward of the likeliest response to the same prompt
 ) -> torch.Tensor:  # [B, T]
     "Give every token what the answers say that it deserves"
     check_name(estimator, ESTIMATORS, "estimator", ValueError), check_name(placement, PLACEMENTS, "placement", ValueError)
-    here, elsewhere = _compared(main, classmate, groups, estimator, scale, compat, greedy)
+    here, elsewhere = _compared(main, classmate, groups, estimator, scale, greedy)
     here = torch.where(main.isnan(), 0.0, here)
     if placement == "all" or estimator in ("grpo", "dr_grpo"): return broadcast(here, mask)
     shown = shown & mask & ~classmate.isnan()[:, None]
     return torch.where(shown, here[:, None], torch.where(main.isnan(), 0.0, elsewhere)[:, None]) * mask
 
 
-def _compared(main, classmate, groups, estimator, scale, compat, greedy):
+def _compared(main, classmate, groups, estimator, scale, greedy):
     "Compare rewards within their groups: for tokens that were shown, and for others"
     if estimator == "remax":
         m, added = main - greedy[:, 0], main - greedy[:, 0] + classmate - greedy[:, 1]
@@ -99,8 +98,8 @@ def _compared(main, classmate, groups, estimator, scale, compat, greedy):
     both, m = own(main + classmate), own(main)
     if estimator in ("grpo", "dr_grpo", "grpo_w_classmate", "rloo"): return torch.where(classmate.isnan(), m, both), m
     added = m + own(torch.where(main.isnan(), math.nan, classmate))
-    if estimator != "gdpo": return added, m
+    if not estimator.startswith("gdpo"): return added, m
     every, mine = everywhere(torch.where(main.isnan(), math.nan, added))
     known = every[~every.isnan()]
     center, spread = (known.mean(), known.std() + 1e-6) if len(known) > 1 else (0.0, 1.0)
-    return (added - center) / spread, m if compat else m / spread
+    return (added - center) / spread, m if estimator == "gdpo_partial" else m / spread

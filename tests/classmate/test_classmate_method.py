@@ -31,12 +31,14 @@ class Noted:
 
 async def scored(rows, policy):
     "Eight responses of given lengths, of which tokens 1 and 2 were shown"
-    done = [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), [5 + j for j in range(n)], [True] * n, rewards={"answer": m, "classmate": c},
+    done = [Trajectory(f"{r['row_id']}/{i}", r["row_id"], g, 0, r["level"], (), policy.prompt_ids(r), [5 + j for j in range(n)], [True] * n, rewards={"answer": m, "classmate": c, "greedy answer": 5.0, "greedy classmate": 5.0},
                        signals={"shown": [float(0 < j < 3) for j in range(n)]}) for i, (r, g, n, m, c) in enumerate(zip(rows, group_index(rows), LENGTHS, MAIN, MATES, strict=True))]
     return done, [[m, c] for m, c in zip(MAIN, MATES)]
 
 
 @pytest.mark.parametrize("settings, first, third", [
+    ({"estimator": "gdpo_partial"}, [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247], [0, -.5223, -.5223, 0]), ({"estimator": "gdpo_partial", "scale": False}, [2, 1.3896, 1.3896, 2, 2, 2], [0, -.6948, -.6948, 0]),
+    ({"estimator": "grpo_main_classmate_separated", "placement": "all"}, [2.0908] * 6, [-.8660] * 4), ({"estimator": "grpo_w_classmate", "placement": "all"}, [1.0954] * 6, [-.5477] * 4), ({"estimator": "remax"}, [3, 5, 5, 3, 3, 3], [1, -1, -1, 1]),
     ({"estimator": "grpo_w_classmate"}, [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247], [0, -.5477, -.5477, 0]), ({"estimator": "grpo"}, [1.0954] * 6, [-.5477] * 4),
     ({"estimator": "grpo_main_classmate_separated"}, [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247], [0, -.8660, -.8660, 0]), ({"estimator": "gdpo", "placement": "all"}, [1.2610] * 6, [-.5223] * 4),
     ({"estimator": "drgrpo"}, [4] * 6, [-2] * 4), ({"estimator": "grpo_w_classmate", "scale": False}, [2, 4, 4, 2, 2, 2], [0, -2, -2, 0]), ({"estimator": "rloo", "use_classmate_condition": "always"}, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667], [0, -2.6667, -2.6667, 0])])

@@ -22,8 +22,8 @@ def advantages(estimator, main=MAIN, classmate=CLASSMATE, **more): return classm
     ("grpo_main_classmate_separated", {}, 0, [1.2247, 2.0908, 2.0908, 1.2247, 1.2247, 1.2247]), ("grpo_main_classmate_separated", {}, 2, [0, -.8660, -.8660, 0, 0, 0]),
     ("grpo_main_classmate_separated", {}, 3, [0, .8660, .8660, 0, 0, 0]), ("grpo_main_classmate_separated", {"placement": "all"}, 0, [2.0908] * 6),
     ("grpo_main_classmate_separated", {"placement": "all"}, 2, [-.8660] * 4 + [0] * 2),
-    ("gdpo", {"compat": True}, 0, [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247]), ("gdpo", {"compat": True}, 2, [0, -.5223, -.5223, 0, 0, 0]), ("gdpo", {"placement": "all"}, 0, [1.2610] * 6),
-    ("gdpo", {"scale": False, "compat": True}, 0, [2, 1.3896, 1.3896, 2, 2, 2]), ("gdpo", {"placement": "all"}, 4, [-1.2794] * 3 + [0] * 3),
+    ("gdpo_partial", {}, 0, [1.2247, 1.2610, 1.2610, 1.2247, 1.2247, 1.2247]), ("gdpo_partial", {}, 2, [0, -.5223, -.5223, 0, 0, 0]), ("gdpo", {"placement": "all"}, 0, [1.2610] * 6),
+    ("gdpo_partial", {"scale": False}, 0, [2, 1.3896, 1.3896, 2, 2, 2]), ("gdpo", {"placement": "all"}, 4, [-1.2794] * 3 + [0] * 3),
     ("grpo_w_classmate", {}, 0, [1.2247, 1.0954, 1.0954, 1.2247, 1.2247, 1.2247]), ("grpo_w_classmate", {}, 1, [-1.2247, -1.0954, -1.0954, -1.2247, -1.2247, 0]),
     ("grpo_w_classmate", {}, 2, [0, -.5477, -.5477, 0, 0, 0]), ("grpo_w_classmate", {"placement": "all"}, 0, [1.0954] * 6),
     ("grpo_w_classmate", {"scale": False}, 0, [2, 4, 4, 2, 2, 2]), ("grpo_w_classmate", {"scale": False}, 2, [0, -2, -2, 0, 0, 0]), ("rloo", {}, 0, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667])])

@@ -139,7 +139,7 @@ def test_refusals_name_the_model_and_not_its_folder(hosted, folders):
 # ---- names
 
 def test_names_that_nobody_hosts_are_told_with_the_nearest(hosted):
-    with pytest.raises(ConfigError, match="Did you mean 'reader'"): classmates(["raeder"], hosted)
+    with pytest.raises(ConfigError, match="Did you mean 'first'"): classmates(["frist"], hosted)
     with pytest.raises(ConfigError, match="names no file"): classmates(["first"], "")
     with pytest.raises(ConfigError, match="some-org/some-model"): classmates(["some-org/some-model"], hosted)
 
@@ -178,9 +178,9 @@ def test_a_missing_file_says_what_to_start(tmp_path):
 
 
 def test_the_file_of_those_who_answer_is_left_alone_and_what_was_left_behind_is_written_over(tmp_path):
-    with at({"first": ScriptedClient(lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, _):
+    with at({"first": ScriptedClient(lambda request: "4", "scripted/first")}, tmp_path) as (path, url, _):
         before = path.read_text()
-        with pytest.raises(ConfigError, match="another host's: reader answers"):
+        with pytest.raises(ConfigError, match="another host's: first answers"):
             with mapping_file(path, {"x": ("127.0.0.1", 9)}): pass
         assert path.read_text() == before
     path.write_text(before)  # as a host that was killed leaves it
@@ -200,7 +200,7 @@ def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
 
 @pytest.mark.parametrize("body, status, said", [
     (b"", 400, "no JSON"), (b"[" * 100_000, 400, "no JSON"), (b"5", 400, "JSON object"), (b'{"model": NaN}', 400, "messages"), (b"{" * 1_000_001, 413, "longer than"),
-    (CHAT | {"model": "raeder"}, 404, "Did you mean 'reader'"), (CHAT | {"model": ["first"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
+    (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"), (CHAT | {"model": ["first"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
     (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"), (CHAT | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]}, 400, "must hold texts"),
     (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"), (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"), (CHAT | {"n": 1000}, 400, "n must be"), (CHAT | {"stream": True}, 400, "stream"),
     (CHAT | {"persona": "x"}, 400, "Unknown field"), (CHAT | {"temperature": "hot"}, 400, "temperature"), (CHAT | {"continue_final_message": True}, 400, "belong together"), (CHAT | {"add_generation_prompt": False}, 400, "belong together"),
@@ -232,7 +232,7 @@ def test_marks_become_tokens_in_what_has_been_begun_and_nowhere_else(folders):
 
 
 def test_who_has_no_key_is_not_answered(tmp_path, monkeypatch):
-    models = {"first": ScriptedClient(lambda request: "4", "scripted/reader")}
+    models = {"first": ScriptedClient(lambda request: "4", "scripted/first")}
     with at(models, tmp_path, key="k3y") as (path, url, _):
         assert post(url, CHAT)[0] == 401 and post(url, CHAT, {"Authorization": "Bearer k3"})[0] == 401
         assert post(url, CHAT, {"Authorization": "Bearer k3y"})[0] == 200
@@ -257,7 +257,7 @@ def test_more_than_can_wait_are_sent_away(tmp_path):
         async def send(self, request):
             await asyncio.sleep(1.0)
             return await super().send(request)
-    with at({"first": Slow(lambda request: "4", "scripted/reader")}, tmp_path, max_waiting=2) as (_, url, service):
+    with at({"first": Slow(lambda request: "4", "scripted/first")}, tmp_path, max_waiting=2) as (_, url, service):
         async def several(): return await asyncio.gather(*(asyncio.to_thread(post, url, CHAT) for _ in range(6)))
         found = [status for status, _ in run_sync(several())]
         assert sorted(found) == [200, 200, 503, 503, 503, 503] and service.waiting == 0
@@ -271,7 +271,7 @@ async def fours(places, texts): return [float(text == "4") for text in texts]
 @pytest.mark.parametrize("kind", ["down", "fails", "not there"])
 def test_a_server_that_fails_is_a_result_without_a_score_and_not_a_zero(tmp_path, kind):
     def say(request): raise RuntimeError("out of memory")
-    with at({"first": ScriptedClient(say if kind == "fails" else lambda request: "4", "scripted/reader")}, tmp_path) as (path, url, service):
+    with at({"first": ScriptedClient(say if kind == "fails" else lambda request: "4", "scripted/first")}, tmp_path) as (path, url, service):
         text = path.read_text()
         if kind == "not there": service.models.clear()
         if kind != "down": found = run_sync(ask_classmates(classmates(["first"], path, samples=2), SHOWN[:1]))
@@ -311,7 +311,7 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(folders, tmp_path, caps
 
 def test_the_plan_hosts_nothing(folders, tmp_path, capsys):
     assert main(["classmate", "host", *map(str, folders), "--host.out", str(tmp_path / "m.json"), "--host.engine", "transformers", "--dry-run"]) == 0
-    assert "http://127.0.0.1:8003/v1" in (said := capsys.readouterr().out) and "--served-model-name reader" in said and not (tmp_path / "m.json").exists()
+    assert "http://127.0.0.1:8003/v1" in (said := capsys.readouterr().out) and "--served-model-name first" in said and not (tmp_path / "m.json").exists()
 
 
 STUB = """#!{python}
@@ -374,10 +374,10 @@ def test_each_model_has_a_vllm_of_its_own_on_the_next_port_and_all_end_together(
         started = [line.split() for line in (tmp_path / "pids").read_text().splitlines()]
         assert [(int(number), name) for _, number, name in started] == [(port, "first"), (port + 1, "other")]
         found = run_sync(ask_classmates(classmates(["first", "other"], process.out), SHOWN[:1]))
-        assert [one.texts for one in found[0]] == [("reader goes on",), ("other goes on",)]
+        assert [one.texts for one in found[0]] == [("first goes on",), ("other goes on",)]
         if how == "a child ends":
             run_sync(ask_classmates(classmates(["first"], process.out), [SHOWN[0]._replace(reasoning="stop")]))
-            assert process.wait(60) == 2 and "The vLLM of reader ended with 3" in process.stderr and "CUDA out of memory" in process.stderr
+            assert process.wait(60) == 2 and "The vLLM of first ended with 3" in process.stderr and "CUDA out of memory" in process.stderr
         else: process.end(how)
         until(lambda: not any(lives(int(pid)) for pid, _, _ in started))
         assert process.out.exists() == (how == signal.SIGKILL)
