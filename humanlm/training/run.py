@@ -32,6 +32,7 @@ from humanlm.core.runs import (
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
+from ..models.sharding import sharding_faults
 from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_recipe
 from .rollout import Method, RolloutConfig, Shares, shares
@@ -201,10 +202,11 @@ def make_base(run: Run) -> None:
 
 def keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
     "Save a model of the comparison with its contract"
+    from humanlm.models.sharding import whole_weights
     from humanlm.models.weights import save_model
-    asked = run.recipe.contract(run, name, tokenizer)
+    asked, weights = run.recipe.contract(run, name, tokenizer), whole_weights(model)
     if is_main_process():
-        save_model(model, tokenizer, run.model_folder(name), asked)
+        save_model(model, tokenizer, run.model_folder(name), asked, weights)
     wait_for_all()
 
 
@@ -382,9 +384,8 @@ def check_processes(settings: Settings) -> None:
     count, roll = process_count(), settings.rollout
     if count == 1:
         return
-    sharded = [name for name in ("FSDP", "DEEPSPEED") if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() == "true"]
-    require("run", (not sharded, f"{' and '.join(sharded)} would split the model, but every process needs all of it here. Use plain "
-                                 "data parallelism (accelerate launch --multi_gpu), and model.lora_rank for large models"),
+    faults = sharding_faults()
+    require("run", (not faults, " ".join(faults)),
             (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
             (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
 
