@@ -7,8 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'with_methods', 'Run', 'updates', 'shares_of', 'max_steps', 'method_args', 'prepare_torch',
            'quiet_libraries', 'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least',
            'require_room', 'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings',
-           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
-           'planned_stages', 'step_plan', 'train_or_plan']
+           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'gpu_plan',
+           'UnreadError', 'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -32,6 +32,7 @@ from humanlm.core.runs import (
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
+from ..models.memory import PlanConfig, memory_lines
 from ..models.sharding import sharding_faults
 from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_recipe
@@ -39,7 +40,7 @@ from .rollout import Method, RolloutConfig, Shares, shares
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
 COMMON: dict[str, type] = {
-    "run": RunConfig, "model": ModelConfig, "sft": SFTConfig, "rollout": RolloutConfig, "trainer": dict,
+    "run": RunConfig, "model": ModelConfig, "sft": SFTConfig, "rollout": RolloutConfig, "trainer": dict, "plan": PlanConfig,
 }
 
 
@@ -522,7 +523,16 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         stages = str(e)
     lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {stages}"]
     steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
-    return "\n".join([*lines, *steps, *own])
+    return "\n".join([*lines, *steps, *own, *gpu_plan(s)])
+
+
+def gpu_plan(settings: Settings) -> list[str]:
+    "Say what each GPU of `plan.gpus` would hold"
+    s = settings
+    if not s.plan.gpus:
+        return []
+    how = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus)
+    return memory_lines(s.plan, s.model, s.trainer, how.size, how.size * how.portions)
 
 
 class UnreadError(ConfigError):
