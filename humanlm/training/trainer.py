@@ -17,7 +17,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,7 @@ from trl import GRPOConfig, GRPOTrainer
 from ..rewards.audit import Audit, audit
 from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
-from ..models.sharding import ShardedTrainer, gather, shards, whole
+from ..models.sharding import ShardedTrainer, in_one_piece, shards, whole
 from ..models.weights import Prefixes, cut_completion, generate
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
 from .sft import precision
@@ -283,7 +283,6 @@ class TrainerPolicy(ModelPolicy):
         asked = prompts + [[t.eos_token_ids[0]]] * (max(counts) - len(rows) if t.use_vllm else 0)  # its server gives all an equal share
         with t.limits(rows), joint_draws(t, counts):
             ids, logps = t._generate_single_turn(asked, None, {}, 1) if asked else ([], None)
-        gather(t.model)  # vLLM takes the weights in slices
         found = zip(rows, prompts, ids[:len(rows)], (logps or [None] * len(asked))[:len(rows)], strict=True)
         return [cut_completion(self.tokenizer, c, row["stop"], row["max_tokens"], t.eos_token_ids, p, l) for row, p, c, l in found]
 
@@ -302,6 +301,9 @@ class TrainerPolicy(ModelPolicy):
 
     def computing(self) -> Any:
         "Give the context of the number format of training"
+        if not in_one_piece(self.model):
+            raise TrainerError("A rollout or a reward asks the model for log-probabilities, which a model split by FSDP cannot compute while vLLM writes. "
+                               "Use --trainer.use_vllm false, or a model on each GPU (accelerate launch --multi_gpu).")
         return self.trainer.accelerator.autocast()
 
     def everywhere(self, count: int) -> int:
@@ -383,13 +385,14 @@ def _in_all(work):
 def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> dict[str, Any]:
     "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
     self.batch_rows = [self.rows[i["row"]] for i in inputs]
-    with whole(self.model):
+    with nullcontext() if self.use_vllm else whole(self.model):  # vLLM has weights of its own
         with progress_kept(self):
             output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
         batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows)
-        found = self.method.advantage(batch)
+        with whole(self.model):
+            found = self.method.advantage(batch)
         advantages, further = found if isinstance(found, tuple) else (found, {})
         if taken := sorted(further.keys() & output.keys()):
             raise TrainerError(f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name.")
@@ -683,4 +686,7 @@ def latest_checkpoint(
         print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
               f"and the stage {further}", flush=True)
     wait_for_all()
+    if whole and _slices(whole[-1]) != shards():
+        how, next_step = ("by processes that share a model (FSDP)", "Start as before") if not shards() else ("without FSDP", "Start without it")
+        raise TrainerError(f"{whole[-1]} was written {how}, and cannot go on otherwise. {next_step}, or begin anew with --fresh.")
     return str(whole[-1]) if whole else None
