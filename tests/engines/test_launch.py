@@ -91,3 +91,11 @@ def test_the_lines_for_two_machines_start_one_run(tmp_path):
     assert [process.returncode for process in started] == [0, 0], [err[-2000:] for _, err in said]
     assert sum(out.count("response_alignment") for out, _ in said) == 1
     assert (tmp_path / "two" / "models" / "humanlm" / "model.safetensors").is_file() and len(list((tmp_path / "two" / "checkpoints" / "humanlm").rglob("*.distcp"))) >= 2
+
+
+def test_a_dry_run_says_what_a_gpu_holds_without_torch():
+    code = "import sys; from humanlm.train import main; code = main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(code)"
+    flags = ["--dry-run", "--model.name", "Qwen/Qwen3-8B", "--rollout.num_prompts", "8", "--plan.gpus", "8", "--plan.gpu", "h200"]
+    done = subprocess.run([sys.executable, "-c", code, *flags], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8 x h200 of 139, one model shared by all (FSDP2)" in done.stdout and "\n  optimiser " in done.stdout and done.stdout.endswith("False\n")
