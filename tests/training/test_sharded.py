@@ -85,6 +85,7 @@ def test_the_model_was_split(both):
 
 def unfinished(run: Path, folder: Path, *lost: str) -> Path:
     "Copy a run, without some of its files, as one that was killed leaves it"
+    folder.mkdir(exist_ok=True)
     again = shutil.copytree(run, folder / run.name)
     for path in ("results.json", "measured", *lost): (shutil.rmtree if (again / path).is_dir() else os.unlink)(again / path)
     record = json.loads((again / "run.json").read_text())
@@ -109,6 +110,17 @@ def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_wi
         unfinished(run, tmp_path, "models/humanlm")
         done = started(tmp_path, run.name, sharded, "--resume")
         assert done.returncode != 0 and said in done.stderr and "--fresh" in done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.long
+def test_a_split_run_that_had_spent_its_budget_is_saved_from_its_checkpoint(tmp_path):
+    run = trained(tmp_path, "spent", True, run={"methods": ["humanlm"], "token_budget": 300})
+    shutil.move(run / "models" / "humanlm", tmp_path / "before")
+    unfinished(run, tmp_path / "again")
+    done = started(tmp_path / "again", "spent", True, "--resume", run={"methods": ["humanlm"], "token_budget": 300})
+    assert done.returncode == 0, done.stderr[-3000:]
+    weights = [load_file(folder / "model.safetensors") for folder in (tmp_path / "before", tmp_path / "again" / "spent" / "models" / "humanlm")]
+    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name])
 
 
 @pytest.mark.long
@@ -155,3 +167,28 @@ def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_th
         monkeypatch.setenv("WORLD_SIZE", str(gpus))
         plugin = FullyShardedDataParallelPlugin()
         assert plugin.fsdp_version == 2 and plugin.reshard_after_forward is True and not plugin.cpu_ram_efficient_loading and shards() and sharding_faults() == []
+
+
+SDPO = {
+    "run": {"recipe": "sdpo", "report": False}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420}, "sft": {"lesson_steps": 4, "batch": 8, "muon_lr": 0.0},
+    "prompts": {"test_n": 6, "max_tokens": 16}, "rollout": {"num_prompts": 4}, "user": {"tastes": ["casual"], "steps_each": 4}, "trainer": {"save_steps": 2, "optim": "sgd", "learning_rate": 0.3},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["sampled", "full"])
+def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(tmp_path, monkeypatch, form):
+    monkeypatch.setitem(globals(), "CONFIG", SDPO | {"sdpo": {"log_every": 1, "teacher": "ema", "form": form}})
+    runs = [tmp_path / name for name in ("one", "split")]
+    for run in runs:
+        done = started(tmp_path, run.name, run.name == "split")
+        assert done.returncode == 0, done.stderr[-3000:]
+    weights = [load_file(run / "models" / "online" / "model.safetensors") for run in runs]
+    for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-5, rtol=1e-3)
+
+
+@pytest.mark.long
+def test_a_split_model_that_would_be_its_own_teacher_within_a_step_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "CONFIG", SDPO | {"sdpo": {"log_every": 1, "teacher": "live", "form": "topk"}})
+    done = started(tmp_path, "live", True)
+    assert done.returncode != 0 and "The teacher is the model itself" in done.stderr and "--sdpo.teacher ema" in done.stderr
