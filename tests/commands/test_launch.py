@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import warm
-from humanlm.engines.launch import SPLIT, LaunchConfig, launch_commands, main, slurm_job
+from humanlm.launch import SPLIT, LaunchConfig, launch_commands, main, slurm_job
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
