@@ -67,6 +67,7 @@ COMMANDS = {
     "hub merge": Command("humanlm.hub:merge_command", "make a plain model of one with an adapter", "give the same command again"),
     "hub push": Command("humanlm.hub:push_command", "publish a model with a card made from its run", "give the same command again"),
     "serve": Command("humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"),
+    "launch": Command("humanlm.launch:main", "print what starts a run on several GPUs or machines: accelerate's lines, or a job for SLURM", "nothing was started"),
     "talk": Command("humanlm.talk:main", "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym", "a conversation is not kept"),
 }
 

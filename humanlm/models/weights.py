@@ -949,11 +949,12 @@ def save_model(
     tokenizer: "PreTrainedTokenizerFast",
     folder: str | Path, # replaced as a whole if it exists
     beside: Mapping[str, str] = {}, # path in the folder → text of a further file
+    weights: "Mapping[str, torch.Tensor] | None" = None, # of a model that is split over processes (models.sharding); None: the model's own
 ) -> Path:
     "Save a model (or its adapter) with its tokenizer, completely or not at all"
     with atomic_path(folder) as tmp:
-        if has_adapter(model): _save_adapter(model, tmp, Path(folder))
-        else: model.save_pretrained(tmp)
+        if has_adapter(model): _save_adapter(model, tmp, Path(folder), weights)
+        else: model.save_pretrained(tmp, state_dict=weights)
         tokenizer.save_pretrained(tmp)
         for name, text in beside.items():
             (tmp / name).parent.mkdir(parents=True, exist_ok=True)
@@ -1135,9 +1136,9 @@ def add_adapter(
     return made.eval()
 
 # %% ../../nbs/models/04_weights.ipynb #_save_adapter
-def _save_adapter(model, tmp, folder):
+def _save_adapter(model, tmp, folder, weights=None):
     "Write an adapter that will lie in `folder` to `tmp`"
-    model.save_pretrained(tmp, save_embedding_layers=False) # otherwise the Hub is asked about the base
+    model.save_pretrained(tmp, save_embedding_layers=False, state_dict=weights) # otherwise the Hub is asked about the base
     model.get_base_model().config.save_pretrained(tmp)
     (tmp / "README.md").unlink(missing_ok=True)
     settings = json.loads((tmp / _ADAPTER).read_text())

@@ -18,6 +18,7 @@ import torch
 
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
+from ..models.sharding import ShardingError, in_one_piece
 from ..models.weights import completion_states, token_logps
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, contexts, fit_messages, problem, reply_ids
 from .styles import TASTES
@@ -185,8 +186,11 @@ class HindsightReader:
 
     def states(self, model: Any, read: Sequence[Sequence[list[int]]], written: Sequence[list[int]]) -> list[tuple[Any, float]]:
         "Give states and weights whose logits add up to the teacher's"
-        return [(completion_states(own, prompts, written), share * sign)
-                for prompts, sign in zip(zip(*read), SIGNS) for own, share in self.teacher.parts(model)]
+        parts = self.teacher.parts(model)
+        if not in_one_piece(model) and any(own is model for own, _ in parts):
+            raise ShardingError(f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), which FSDP splits, and it is asked within a step. "
+                                "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model on each GPU (accelerate launch --multi_gpu).")
+        return [(completion_states(own, prompts, written), share * sign) for prompts, sign in zip(zip(*read), SIGNS) for own, share in parts]
 
     def scored(self, batch: Batch, read: Sequence[Sequence[list[int]]]) -> torch.Tensor:  # [B, T] in float32; nan: nothing to score
         "Compute the teacher's log-probabilities of the replies"

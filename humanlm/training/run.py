@@ -7,8 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'with_methods', 'Run', 'updates', 'shares_of', 'max_steps', 'method_args', 'prepare_torch',
            'quiet_libraries', 'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least',
            'require_room', 'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings',
-           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
-           'planned_stages', 'step_plan', 'train_or_plan']
+           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'gpu_plan',
+           'UnreadError', 'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -32,13 +32,15 @@ from humanlm.core.runs import (
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
+from ..models.memory import PlanConfig, memory_lines
+from ..models.sharding import sharding_faults
 from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_recipe
 from .rollout import Method, RolloutConfig, Shares, shares
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
 COMMON: dict[str, type] = {
-    "run": RunConfig, "model": ModelConfig, "sft": SFTConfig, "rollout": RolloutConfig, "trainer": dict,
+    "run": RunConfig, "model": ModelConfig, "sft": SFTConfig, "rollout": RolloutConfig, "trainer": dict, "plan": PlanConfig,
 }
 
 
@@ -201,10 +203,11 @@ def make_base(run: Run) -> None:
 
 def keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
     "Save a model of the comparison with its contract"
+    from humanlm.models.sharding import whole_weights
     from humanlm.models.weights import save_model
-    asked = run.recipe.contract(run, name, tokenizer)
+    asked, weights = run.recipe.contract(run, name, tokenizer), whole_weights(model)
     if is_main_process():
-        save_model(model, tokenizer, run.model_folder(name), asked)
+        save_model(model, tokenizer, run.model_folder(name), asked, weights)
     wait_for_all()
 
 
@@ -382,9 +385,8 @@ def check_processes(settings: Settings) -> None:
     count, roll = process_count(), settings.rollout
     if count == 1:
         return
-    sharded = [name for name in ("FSDP", "DEEPSPEED") if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() == "true"]
-    require("run", (not sharded, f"{' and '.join(sharded)} would split the model, but every process needs all of it here. Use plain "
-                                 "data parallelism (accelerate launch --multi_gpu), and model.lora_rank for large models"),
+    faults = sharding_faults()
+    require("run", (not faults, " ".join(faults)),
             (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
             (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
 
@@ -521,7 +523,16 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         stages = str(e)
     lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {stages}"]
     steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
-    return "\n".join([*lines, *steps, *own])
+    return "\n".join([*lines, *steps, *own, *gpu_plan(s)])
+
+
+def gpu_plan(settings: Settings) -> list[str]:
+    "Say what each GPU of `plan.gpus` would hold"
+    s = settings
+    if not s.plan.gpus:
+        return []
+    how = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus)
+    return memory_lines(s.plan, s.model, s.trainer, how.size, how.size * how.portions)
 
 
 class UnreadError(ConfigError):

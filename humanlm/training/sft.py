@@ -24,6 +24,7 @@ from ..core.config import SFTConfig
 from ..core.runs import append_row, process_count, trim_rows
 from ..core.basics import DataError
 from ..hierarchy.prompts import parts_text
+from ..models.sharding import ShardedTrainer, shards
 from ..models.weights import ModelError, fit_prompt, has_adapter, render_target
 
 # %% ../../nbs/training/03_sft.ipynb #sft_dataset
@@ -168,7 +169,7 @@ def sft_args(
                      **rate, **order, **quiet, **kept, **device)
 
 # %% ../../nbs/training/03_sft.ipynb #RowsTrainer
-class RowsTrainer(SFTTrainer):
+class RowsTrainer(ShardedTrainer, SFTTrainer):
     "TRL's trainer, which counts tokens on after a resume and puts no model card into checkpoints"
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
@@ -197,6 +198,8 @@ def train_sft(
     dtype: str = "float32",  # in which the model computes; its weights should be float32
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
+    if sft.muon_lr and shards() and not has_adapter(model):
+        raise ModelError(f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which FSDP splits. Give --sft.muon_lr 0, which leaves all to AdamW.")
     args = sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, report_to, save, dtype)
     optimizer = muon_adamw(model, sft.muon_lr, sft.adam_lr) if sft.muon_lr and not has_adapter(model) else None
     data = sft_dataset(rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))

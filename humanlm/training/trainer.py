@@ -17,7 +17,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +38,7 @@ from trl import GRPOConfig, GRPOTrainer
 from ..rewards.audit import Audit, audit
 from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
+from ..models.sharding import ShardedTrainer, in_one_piece, shards, whole
 from ..models.weights import Prefixes, cut_completion, generate
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
 from .sft import precision
@@ -126,7 +127,7 @@ def _trl_args(out, options):
     return args
 
 # %% ../../nbs/training/04_trainer.ipynb #MethodTrainer
-class MethodTrainer(GRPOTrainer):
+class MethodTrainer(ShardedTrainer, GRPOTrainer):
     "Train with a method: its rollout, reward and advantage take the place of TRL's"
 
     def __init__(
@@ -211,7 +212,8 @@ class Following(TrainerCallback):
 
     def on_optimizer_step(self, args, state, control, model=None, **_):
         "Pass the model on"
-        self.memory.follow(model)
+        with whole(model):
+            self.memory.follow(model)
 
 # %% ../../nbs/training/04_trainer.ipynb #named
 def named(
@@ -288,7 +290,7 @@ class TrainerPolicy(ModelPolicy):
         "Tell whether our own generation, which goes on from known prefixes, can stand in for TRL's: it needs the weights in one piece, and knows few options"
         a, engines = self.trainer.args, (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching)
         plain = not any(engines) and not a.generation_kwargs and a.min_p is None and a.repetition_penalty == 1.0
-        return plain and self.trainer.accelerator.distributed_type in ("NO", "MULTI_CPU", "MULTI_GPU")
+        return plain and self.trainer.accelerator.distributed_type in ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
@@ -299,6 +301,9 @@ class TrainerPolicy(ModelPolicy):
 
     def computing(self) -> Any:
         "Give the context of the number format of training"
+        if not in_one_piece(self.model):
+            raise TrainerError("A rollout or a reward asks the model for log-probabilities, which a model split by FSDP cannot compute while vLLM writes. "
+                               "Use --trainer.use_vllm false, or a model on each GPU (accelerate launch --multi_gpu).")
         return self.trainer.accelerator.autocast()
 
     def everywhere(self, count: int) -> int:
@@ -380,18 +385,20 @@ def _in_all(work):
 def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> dict[str, Any]:
     "Roll out, score, and put the method's advantage `[B]` or `[B, T]` in place of TRL's"
     self.batch_rows = [self.rows[i["row"]] for i in inputs]
-    with progress_kept(self):
-        output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
-    mask = output["completion_mask"] * output.get("tool_mask", 1)
-    groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
-    batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows)
-    found = self.method.advantage(batch)
-    advantages, further = found if isinstance(found, tuple) else (found, {})
-    if taken := sorted(further.keys() & output.keys()):
-        raise TrainerError(f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name.")
-    output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
-    output["advantages"] = advantages.to(mask.device, torch.float32)
-    self.keep(batch, output["advantages"], further)
+    with nullcontext() if self.use_vllm else whole(self.model):  # vLLM has weights of its own
+        with progress_kept(self):
+            output = super(MethodTrainer, self)._generate_and_score_completions(inputs)
+        mask = output["completion_mask"] * output.get("tool_mask", 1)
+        groups = torch.tensor([t.group for t in self.trajectories], device=mask.device)
+        batch = Batch(self.rewards, groups, mask.bool(), self.trajectories, self.policy, self.batch_rows)
+        with whole(self.model):
+            found = self.method.advantage(batch)
+        advantages, further = found if isinstance(found, tuple) else (found, {})
+        if taken := sorted(further.keys() & output.keys()):
+            raise TrainerError(f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name.")
+        output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
+        output["advantages"] = advantages.to(mask.device, torch.float32)
+        self.keep(batch, output["advantages"], further)
     self.drawn = torch.get_rng_state()
     return output
 
@@ -475,7 +482,9 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     if self.measure is None:
         raise TrainerError("The option validate asks for measurements, but nobody said how. Give the trainer a function `measure`.")
     before = random_state()
-    value = float(self.measure(self.model, self._tokenizer)) if self.accelerator.is_main_process else math.nan
+    with whole(self.model):
+        value = float(self.measure(self.model, self._tokenizer)) if self.accelerator.is_main_process else math.nan
+        wait_for_all()
     set_random_state(before)
     found = {"eval_validation": gather_object([value])[0]}
     Trainer.log(self, found)
@@ -642,8 +651,8 @@ def is_whole(
 ) -> bool:
     "Tell whether every part of a checkpoint is there and was written to its end (torch's archives end with their index)"
     from safetensors import SafetensorError, safe_open
-    weights, random = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth"))
-    complete = weights and ((path / "rng_state.pth").exists() or len(random) >= process_count())
+    weights, random, split = list(path.glob("*.safetensors")), list(path.glob("rng_state*.pth")), _slices(path)
+    complete = (weights or split) and ((path / "rng_state.pth").exists() or len(random) >= process_count())
     try:
         for file in {path / "trainer_state.json", *path.glob("*.json")}:
             json.loads(file.read_text("utf-8"))
@@ -651,7 +660,15 @@ def is_whole(
             safe_open(file, "pt").keys()
     except (OSError, ValueError, SafetensorError):
         return False
-    return bool(complete) and all(map(is_zipfile, (path / "optimizer.pt", path / "scheduler.pt", *random)))
+    state = [] if split else [path / "optimizer.pt"]
+    return bool(complete) and all(map(is_zipfile, (*state, path / "scheduler.pt", *random)))
+
+
+def _slices(path):
+    "Whether FSDP wrote a checkpoint to its end: what lies where is written last"
+    parts = [path / part for part in ("pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata")]
+    files = [path / part for part in ("pytorch_model_fsdp.bin", "optimizer.bin")]
+    return all(part.is_file() for part in parts) or all(map(is_zipfile, files))
 
 # %% ../../nbs/training/04_trainer.ipynb #latest_checkpoint
 def latest_checkpoint(
@@ -669,4 +686,7 @@ def latest_checkpoint(
         print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
               f"and the stage {further}", flush=True)
     wait_for_all()
+    if whole and _slices(whole[-1]) != shards():
+        how, next_step = ("by processes that share a model (FSDP)", "Start as before") if not shards() else ("without FSDP", "Start without it")
+        raise TrainerError(f"{whole[-1]} was written {how}, and cannot go on otherwise. {next_step}, or begin anew with --fresh.")
     return str(whole[-1]) if whole else None

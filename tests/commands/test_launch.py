@@ -1,0 +1,101 @@
+"""What `humanlm launch` prints: lines that accelerate reads as they are meant, a job that a shell reads, and a start on two machines that trains."""
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import warm
+from humanlm.launch import SPLIT, LaunchConfig, launch_commands, main, slurm_job
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "run": {"methods": ["humanlm"], "report": False}, "data": {"max_train": 4, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
+    "model": {"vocab": 700, "hidden": 48, "heads": 3, "kv_heads": 3, "mlp": 96}, "hierarchy": {"levels": ["stance", "response"], "state_tokens": 8, "response_tokens": 8},
+    "sft": {"lesson_steps": 2, "polite_steps": 2, "batch": 8, "muon_lr": 0.0}, "rollout": {"num_prompts": 2, "group_size": 2}, "judge": {"model": "rule"},
+    "test_judge": {"model": "rule"}, "eval": {"bootstrap": 20}, "trainer": {"max_steps": 2},
+}
+
+
+def read(line):
+    "Read a printed line as accelerate does"
+    from accelerate.commands.launch import launch_command_parser
+    words = shlex.split(line)
+    assert words[:2] == ["accelerate", "launch"]
+    return launch_command_parser().parse_args(words[2:])
+
+
+def test_accelerate_reads_the_printed_lines_as_they_are_meant():
+    lines = launch_commands(LaunchConfig(2, 4, address="10.0.0.1"), ["--config", "my run.yaml", "--run.seed", "3"])
+    for rank, line in enumerate(lines):
+        a = read(line)
+        assert (a.num_processes, a.num_machines, a.machine_rank, a.main_process_ip, a.main_process_port, a.use_fsdp) == (8, 2, rank, "10.0.0.1", 29500, True)
+        assert (a.module, a.training_script, a.training_script_args) == (True, "humanlm.train", ["--config", "my run.yaml", "--run.seed", "3"])
+    assert read(launch_commands(LaunchConfig(1, 4, split=False), [])[0]).multi_gpu
+    single = read(launch_commands(LaunchConfig(1, 1), [])[0])
+    assert not single.use_fsdp and not single.multi_gpu and single.num_processes == 1
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_the_printed_flags_are_those_of_the_committed_files(gpus):
+    file = yaml.safe_load((ROOT / "configs" / "engines" / f"accelerate-{gpus}.yaml").read_text())
+    assert {name: str(value).lower() for name, value in file["fsdp_config"].items()} == {name: value.lower() for name, value in SPLIT.items()}
+
+
+def test_a_job_for_slurm_starts_accelerate_once_on_each_machine_with_its_rank(tmp_path):
+    job = slurm_job(LaunchConfig(2, 4, slurm=True, partition="big", hours=3), ["--config", "it's.yaml"], "small")
+    (tmp_path / "job.sh").write_text(job)
+    for name, text in {"scontrol": "echo first; echo second", "srun": 'shift; SLURM_NODEID=0 "$@"; SLURM_NODEID=1 "$@"', "accelerate": 'printf "%s|" "$@"; echo'}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", tmp_path / "job.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for rank, said in enumerate(done.stdout.splitlines()):
+        a = read(shlex.join(["accelerate", *said.rstrip("|").split("|")]))
+        assert (a.machine_rank, a.main_process_ip, a.main_process_port, a.num_processes) == (rank, "first", 20007, 8)
+        assert a.training_script_args == ["--config", "it's.yaml", "--resume"]
+    for line in ("nodes=2", "gpus-per-node=4", "time=3:00:00", "partition=big", "job-name=small"): assert f"#SBATCH --{line}\n" in job
+
+
+def test_bad_starts_are_refused_before_anybody_waits(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL), "utf-8")
+    config = ["--config", str(tmp_path / "c.yaml")]
+    for flags, said in ((["--gpus", "3"], "num_prompts (2) must be a multiple of the 3 processes"), (["--nodes", "0"], "nodes is 0"), (["--gpu", "h1000"], "Known are"),
+                        (["--nodes"], "--nodes needs a value"), (["--run.sead", "1"], "sead")):
+        assert main([*config, "--gpus", "2", *flags]) == 2, flags
+        assert said in capsys.readouterr().err
+
+
+def test_the_memory_of_each_gpu_stands_above_the_line_where_the_shape_is_known(capsys):
+    flags = ["--rollout.num_prompts", "8", "--sft.batch", "8", "--gpus", "8"]
+    assert main(["--model.name", "Qwen/Qwen3-8B", *flags]) == 0
+    said = capsys.readouterr().out
+    assert "# memory, GiB a GPU   8 x h100 of 79, one model shared by all (FSDP2)" in said and said.splitlines()[-1].startswith("accelerate launch --num_processes 8 ")
+    assert main(["--model.name", "some/model", *flags]) == 0
+    assert "The shape of some/model is not known" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_the_lines_for_two_machines_start_one_run(tmp_path):
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | {"name": "two", "out": str(tmp_path)}}), "utf-8")
+    with warm.socket.create_server(("127.0.0.1", 0)) as free: port = free.getsockname()[1]
+    lines = launch_commands(LaunchConfig(2, 1, address="127.0.0.1", port=port), ["--config", str(tmp_path / "c.yaml")])
+    env = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    started = [subprocess.Popen([sys.executable, "-m", "accelerate.commands.launch", *shlex.split(line)[2:]], cwd=tmp_path, env=env,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for line in lines]
+    said = [process.communicate(timeout=500) for process in started]
+    assert [process.returncode for process in started] == [0, 0], [err[-2000:] for _, err in said]
+    assert sum(out.count("response_alignment") for out, _ in said) == 1
+    assert (tmp_path / "two" / "models" / "humanlm" / "model.safetensors").is_file() and len(list((tmp_path / "two" / "checkpoints" / "humanlm").rglob("*.distcp"))) >= 2
+
+
+def test_a_dry_run_says_what_a_gpu_holds_without_torch():
+    code = "import sys; from humanlm.train import main; code = main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(code)"
+    flags = ["--dry-run", "--model.name", "Qwen/Qwen3-8B", "--rollout.num_prompts", "8", "--plan.gpus", "8", "--plan.gpu", "h200"]
+    done = subprocess.run([sys.executable, "-c", code, *flags], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8 x h200 of 139, one model shared by all (FSDP2)" in done.stdout and "\n  optimiser " in done.stdout and done.stdout.endswith("False\n")

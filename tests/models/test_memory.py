@@ -1,0 +1,78 @@
+"""The arithmetic of memory: shapes count the weights that transformers makes, and parts are the stated products."""
+import json
+
+import pytest
+
+from humanlm.core.basics import ConfigError
+from humanlm.models.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
+from humanlm.models.weights import ModelConfig
+
+QWEN = SHAPES["Qwen/Qwen3-8B"]
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_shape_counts_the_weights_that_transformers_makes(kind, tied, tmp_path):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    config = AutoConfig.for_model(kind, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96, vocab_size=300, tie_word_embeddings=tied)
+    with torch.device("meta"): model = AutoModelForCausalLM.from_config(config)
+    config.save_pretrained(tmp_path)
+    shape = shape_of(ModelConfig(name=str(tmp_path)))
+    assert shape.weights == sum(p.numel() for p in model.parameters())
+    assert shape.layer_weights == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+def test_an_adapter_counts_the_weights_that_peft_makes():
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    shape = Shape(64, 3, 4, 2, 16, 96, 300)
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(Qwen3Config(hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96, vocab_size=300, tie_word_embeddings=False))
+        model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear"))
+    assert shape.adapter(8) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def test_known_models_have_their_published_numbers_of_weights():
+    published = {"Qwen/Qwen3-0.6B": 596_049_920, "Qwen/Qwen3-8B": 8_190_735_360, "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248, "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512}
+    assert {name: SHAPES[name].weights for name in published} == published
+
+
+def test_full_qwen3_8b_needs_more_than_a_gpu_alone_and_fits_eight_that_share_it():
+    state = ("weights", "gradients", "optimiser")
+    one, eight = (memory(QWEN, Load(n, n > 1, 2, 16, 5120, 1024)) for n in (1, 8))
+    assert sum(one[part][0] for part in state) == 16 * QWEN.weights > GPUS["h100"] * GiB
+    assert sum(eight[part][0] for part in state) == 2 * QWEN.weights
+    assert sum(part[0] for part in eight.values()) < GPUS["h100"] * GiB
+
+
+@pytest.mark.parametrize("change, part, bytes", [
+    ({"reference": True}, "KL reference", (QWEN.weights // 2,) * 2), ({"reference": True, "lora_rank": 32}, "KL reference", (0, 0)),
+    ({"lora_rank": 32}, "gradients", (QWEN.adapter(32) // 2,) * 2), ({"lora_rank": 32}, "weights", ((2 * QWEN.weights + 4 * QWEN.adapter(32)) // 8,) * 2),
+    ({"optimiser": "adamw_bnb_8bit"}, "optimiser", (QWEN.weights // 4,) * 2), ({"split": False}, "gradients", (8 * QWEN.weights,) * 2), ({"gpus": 1, "split": False}, "gradients", (4 * QWEN.weights,) * 2),
+    ({"completion": 2048}, "logits", (4 * 2 * 2 * 2048 * 151936, 0)), ({"written": 32}, "keys and values", (0, 2 * 2 * 32 * 6144 * 36 * 8 * 128)),
+    ({"vllm": 30 * GiB}, "keys and values", (0, 0)), ({"vllm": 30 * GiB, "reference": True}, "gathered", (2 * (2 * QWEN.layer_weights + 2 * 151936 * 4096), 2 * QWEN.weights)),
+    ({"reference": True}, "gathered", (2 * (2 * QWEN.layer_weights + 2 * 151936 * 4096), 4 * QWEN.weights))])
+def test_each_part_is_the_product_that_the_page_states(change, part, bytes):
+    assert memory(QWEN, Load(8, True, 2, 16, 5120, 1024)._replace(**change))[part] == bytes
+
+
+def test_settings_become_a_load():
+    found = load_of(PlanConfig(8, "h100"), ModelConfig(max_prompt_tokens=500, lora_rank=4), {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "beta": 0.01, "optim": "sgd"}, 2, 16)
+    assert found == Load(8, True, 2, 16, 500, 1024, 2, 4, True, "sgd", True, round(0.5 * 79 * GiB))
+    assert load_of(PlanConfig(8), ModelConfig(), {"use_vllm": True, "vllm_mode": "server"}, 2, 16).vllm == 0
+
+
+def test_the_lines_say_what_does_not_fit_and_what_helps():
+    said = "\n".join(memory_lines(PlanConfig(1, "a100-40"), ModelConfig(name="Qwen/Qwen3-8B"), {}, 4, 16))
+    assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size 1" in said
+    assert "fits with" in "\n".join(memory_lines(PlanConfig(1, "a100-40"), ModelConfig(name="Qwen/Qwen3-0.6B"), {}, 2, 16))
+
+
+def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
+    for given, said in (({"gpu": "h1000"}, "h100"), ({"gpus": -1}, "or more"), ({"completion_tokens": 0}, "at least 1")):
+        with pytest.raises(ConfigError, match=said): PlanConfig(**given)
+    with pytest.raises(ConfigError, match="Qwen/Qwen3-8B"): shape_of(ModelConfig(name="some/model"))
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
+    with pytest.raises(ConfigError, match="does not describe a decoder"): shape_of(ModelConfig(name=str(tmp_path)))
