@@ -61,7 +61,7 @@ class RolloutLoop:
         message: tuple = ("ready", int(row["index"]))
         while True:
             order = await exchange.ask.remote(name, message)
-            if order.sampling is None: return self.output(order.result)
+            if order.sampling is None: return self.output(order.result, int(row["global_steps"]))
             message = await self.written(name, order)
 
     async def written(self, name: str, order: Order) -> tuple:
@@ -72,10 +72,10 @@ class RolloutLoop:
             return "failed", f"{type(e).__name__}: {shorten(e, 300)}"
         return "written", list(found.token_ids), None if found.log_probs is None else list(found.log_probs)
 
-    def output(self, result: dict[str, Any]) -> Any:
-        "Give verl its record"
+    def output(self, result: dict[str, Any], step: int) -> Any:
+        "Give verl its record, which says by how many steps' weights it was written: all those before, since rollouts and steps take turns"
         from humanlm.engines.plugin import LoopOutput
-        return LoopOutput(**result)
+        return LoopOutput(**result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1})
 
 # %% ../../nbs/engines/03_exchange.ipynb #LoopPolicy
 class EngineError(HumanLMError):

@@ -26,7 +26,8 @@ def joined(
 
 # %% ../../nbs/engines/05_plugin.ipynb #register
 def register() -> None:
-    "Enter what is ours into verl's tables"
+    "Enter what is ours into verl's tables, once"
+    if LoopOutput is not None: return
     import verl.utils.import_utils as packages
     packages.is_trl_available = lambda: False  # verl would look for a class that TRL 1.16 no longer has
     if os.environ.get("VERL_PLATFORM") == "cpu": _register_cpu()

@@ -194,6 +194,8 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
             where = f"at {v.address} cannot be joined" if v.address else "cannot be started"
             raise EngineError(f"Ray {where}: {shorten(e, 300)} Look at verl.address, or leave it out to start one here.") from e
         try:
+            from humanlm.engines.plugin import register
+            register()  # where somebody has imported the module before, verl's own import of it did nothing
             yield ray
         finally:
             ray.shutdown()
@@ -257,6 +259,10 @@ class VerlEngine(Engine):
     def check(self, s: Settings) -> None:
         check_verl(s)
         if not s.dry_run: check_versions()
+
+    def processes(self, s: Settings) -> int:
+        v = s.groups.get("verl", VerlConfig())
+        return v.nodes * v.gpus
 
     def shown(self, s: Settings) -> str:
         return "\n".join(["# verl would be told:", *(f"# {line}" for line in overrides(s, _job(s, "METHOD", Path("RUN"), 0, math.ceil(max_steps(s) / updates(s)))))])

@@ -135,6 +135,10 @@ class Engine:
     def check(self, s: Settings) -> None:
         "Raise `ConfigError` for settings that it cannot follow, before anything is read"
 
+    def processes(self, s: Settings) -> int:
+        "Give the number of processes that share a step"
+        return 1
+
     def plan(self, s: Settings) -> Sequence[str]:
         "Say in lines what it would do"
         return []

@@ -154,7 +154,9 @@ def updates(settings: Settings) -> int:
 
 def shares_of(settings: Settings) -> Shares:
     "How the processes of this run share the completions of a step out"
-    return shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, process_count())
+    engine = find_engine(settings.run.engine)
+    count = engine.processes(settings) if engine else process_count()
+    return shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, count)
 
 
 def max_steps(settings: Settings, rows: int = 0) -> int:
