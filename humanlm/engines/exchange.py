@@ -53,6 +53,7 @@ class Exchange:
 # %% ../../nbs/engines/03_exchange.ipynb #RolloutLoop
 class RolloutLoop:
     "One completion of one row: asks verl's servers what the leading process wants to know"
+    record: Any = None  # verl's, with a number on every token; the plugin puts it here
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         "Follow orders until there is a result"
@@ -74,8 +75,7 @@ class RolloutLoop:
 
     def output(self, result: dict[str, Any], step: int) -> Any:
         "Give verl its record, which says by how many steps' weights it was written: all those before, since rollouts and steps take turns"
-        from humanlm.engines.plugin import LoopOutput
-        return LoopOutput(**result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1})
+        return self.record(**result, extra_fields={"min_global_steps": step - 1, "max_global_steps": step - 1})
 
 # %% ../../nbs/engines/03_exchange.ipynb #LoopPolicy
 class EngineError(HumanLMError):

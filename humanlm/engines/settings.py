@@ -120,11 +120,12 @@ def _model(s, v, job, o):
     cpu, actor = v.device == "cpu", "actor_rollout_ref.actor"
     dtype = {"float32": "float32" if cpu else "bfloat16", "bfloat16": "bfloat16"}[s.model.dtype]
     moved = {name: what in (v.offload or ()) for what, name in OFFLOADS.items()}
+    exact = {f"+actor_rollout_ref.{who}.fsdp_config.mixed_precision.{part}": "fp32" for who in ("actor", "ref") for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
     slow = {f"{actor}.use_torch_compile": False, f"{actor}.fsdp_config.use_torch_compile": False, "actor_rollout_ref.model.use_remove_padding": False,
             "+actor_rollout_ref.model.override_config.attn_implementation": "eager"} if cpu else {}
     return {"actor_rollout_ref.model.path": job.model, "actor_rollout_ref.model.enable_gradient_checkpointing": o.get("gradient_checkpointing", not cpu), **moved,
             f"{actor}.strategy": "fsdp2", "actor_rollout_ref.ref.strategy": "fsdp2", "critic.strategy": "fsdp2",
-            f"{actor}.fsdp_config.model_dtype": "fp32", f"{actor}.fsdp_config.dtype": dtype, **slow}
+            f"{actor}.fsdp_config.model_dtype": "fp32", f"{actor}.fsdp_config.dtype": dtype, **(exact if dtype == "float32" else {}), **slow}
 
 
 def _loss(s, o, job):
