@@ -1,6 +1,7 @@
 """One step led for verl is one step of TRL's trainer: the same advantages on the same tokens, without verl."""
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,10 +9,12 @@ import torch
 from humanlm.core.basics import run_sync
 from humanlm.engines.estimators import VERL_ESTIMATORS
 from humanlm.engines.exchange import Exchange, LoopPolicy, loop_results
-from humanlm.engines.verl import EngineError, scored
+from humanlm.data.trajectory import load_trajectories
+from humanlm.engines.exchange import EngineError
+from humanlm.engines.verl import scored
 from humanlm.training.advantages import estimators
 from humanlm.training.methods import TextReward, ask_row, group_advantage
-from humanlm.training.run import read_settings
+from humanlm.training.run import fit, read_settings
 from humanlm.training.rollout import AdvantageConfig, Batch, Method, ScriptedPolicy, repeat_rows, single_turn
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
@@ -33,6 +36,21 @@ def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
     rewards = torch.zeros(batch.mask.shape).index_put_((torch.arange(8), batch.mask.sum(1) - 1), batch.rewards[:, 0])
     own, _ = VERL_ESTIMATORS[f"humanlm_{name.replace('-', '_')}"](rewards, batch.mask.float(), index=[t.row_id for t in batch.trajectories])
     assert torch.allclose(own, ours, rtol=1e-6, atol=0)
+
+
+def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "nbs" / "howto"))
+    small = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
+    run = fit({"run": {"out": str(tmp_path), "name": "zoo", "report": False}, "model": small, "trainer": {"max_steps": 1}, "rollout": {"num_prompts": 4, "group_size": 8}}, "my_recipe:Animals")
+    done = load_trajectories(run / "trajectories" / "animals" / "step-000000-0.parquet")
+    width = max(len(t.mask) for t in done)
+    rewards, mask = torch.zeros(len(done), width), torch.zeros(len(done), width)
+    for i, t in enumerate(done):
+        mask[i, :len(t.mask)] = torch.tensor(t.mask)
+        rewards[i, len(t.mask) - 1] = t.rewards["animals"]
+    found, _ = VERL_ESTIMATORS["humanlm_group"](rewards, mask, index=[str(t.group) for t in done])
+    theirs = torch.tensor([t.advantage for t in done])
+    assert theirs.abs().max() > 0 and torch.allclose(found, theirs[:, None] * mask, rtol=1e-6, atol=0)
 
 
 def test_advantages_of_tokens_stay_on_their_tokens():
