@@ -145,6 +145,7 @@ class Settings:
 _OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
               "cache_mode", "budget", "max_failed_share", "second", "audit_every")
 HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency",
+            "verl.log", "verl.address", "verl.workers",
             *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona") for field in _OF_ASKING))
 
 # %% ../../nbs/core/02_config.ipynb #known_settings
