@@ -11,7 +11,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data models worlds hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms benchmarks serving studies".split()
+ROOMS = "core data models worlds hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms benchmarks serving engines studies".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 LIGHT = "core data worlds hierarchy corpus sandbox evaluation social gyms benchmarks".split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}

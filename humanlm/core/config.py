@@ -38,6 +38,8 @@ class RunConfig:
     """Seed of everything random."""
     recipe: str = "humanlm"
     """Which system is trained: one of the package, or module:name of your own."""
+    engine: str | None = None
+    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl: workers of Ray."""
     methods: list[str] | None = None
     """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings of an evaluation."""
     token_budget: int | None = None
@@ -144,6 +146,7 @@ _OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "req
               "cache_mode", "budget", "max_failed_share", "second", "audit_every")
 HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency",
             "plan.gpus", "plan.gpu", "plan.split", "plan.completion_tokens",
+            "verl.log", "verl.address", "verl.workers",
             *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona") for field in _OF_ASKING))
 
 # %% ../../nbs/core/02_config.ipynb #known_settings

@@ -159,7 +159,8 @@ def sft_args(
 ) -> TRLConfig:
     "TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
-    device = dict(use_cpu=not gpu, activation_checkpointing=False, dataloader_pin_memory=gpu) | precision(dtype)
+    checkpointing = next(name for name in ("activation_checkpointing", "gradient_checkpointing") if name in TRLConfig.__dataclass_fields__)  # the newer name first
+    device = {"use_cpu": not gpu, checkpointing: False, "dataloader_pin_memory": gpu} | precision(dtype)
     rate = dict(learning_rate=sft.adam_lr, warmup_steps=min(sft.warmup, steps // 2), lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
     order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)

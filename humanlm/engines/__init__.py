@@ -1,0 +1,11 @@
+"""The same methods on many machines: the steps of a recipe taken by verl, on Ray.
+
+`--run.engine verl` asks for it; start with `nbs/engines/07_verl.ipynb`."""
+from typing import TYPE_CHECKING
+
+from ..core.plugins import lazy_names
+
+if TYPE_CHECKING:
+    from .settings import VerlConfig, overrides
+
+__getattr__, __dir__ = lazy_names(__name__, {"settings": ["VerlConfig", "overrides"]})

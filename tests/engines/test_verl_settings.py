@@ -1,0 +1,71 @@
+"""What verl is told follows from our settings alone, and what it could not follow is refused with a sentence."""
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import ConfigError
+from humanlm.engines.settings import DEFAULTS, Job, overrides
+from humanlm.training.run import read_settings
+
+ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
+ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf"]
+
+
+def settings(*more: str, recipe: str = "classmate"): return read_settings(["--run.recipe", recipe, *ON_CPU, *more])[1]
+
+
+def told(s) -> dict[str, str]: return dict(line.split("=", 1) for line in overrides(s, Job("MODEL", "ROWS", "OUT", "stage", 48, 10)))
+
+
+@pytest.mark.parametrize("name, argv", {
+    "classmate-cpu": ["--config", "configs/classmate-mini.yaml", *ON_CPU],
+    "humanlm-8-gpus": ["--config", "configs/humanlm-mini.yaml", "--run.token_budget", "null", "--run.engine", "verl", "--verl.gpus", "8", "--verl.tensor_parallel", "2",
+                       "--verl.nodes", "1", "--verl.offload", '["optimizer","activations"]', "--model.dtype", "bfloat16", "--trainer.beta", "0.001", "--verl.overrides", '["trainer.nnodes=2"]'],
+}.items())
+def test_what_verl_is_told_is_as_committed(name, argv, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = "\n".join(overrides(read_settings(argv)[1], Job("MODEL", "ROWS", "OUT", "stage", 48, 10))) + "\n"
+    assert found == (HERE / f"{name}.overrides").read_text(), "write the file anew if that is meant"
+
+
+def test_options_that_are_not_given_are_those_of_the_other_engine():
+    from humanlm.training.trainer import GRPOConfig, default_options
+    own = default_options()
+    other = {name: own.get(name, GRPOConfig.__dataclass_fields__[name].default) for name in DEFAULTS}
+    assert DEFAULTS == other
+
+
+def test_updates_of_a_step_become_mini_batches():
+    found = told(settings("--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.steps_per_generation", "4", "--trainer.gradient_accumulation_steps", "2"))
+    assert found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4" and found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] == "8"
+
+
+def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides", '["trainer.nnodes=3"]'), Job("M", "R", "O", "s", 1, 1))[-1] == "trainer.nnodes=3"
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["--run.token_budget", "500"], "token_budget is not kept by the engine verl"), (["--model.lora_rank", "8"], "lora_rank is not known"),
+    (["--classmate.models", "[live]"], "which follows the policy"), (["--trainer.loss_type", "sapo"], "loss_type of engine verl"),
+    (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--run.validate", "2"], "validate is not known"),
+])
+def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
+    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--run.recipe", "classmate", *ON_CPU, "--dry-run", *argv], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_missing_verl_is_said_in_one_sentence(tmp_path):
+    pytest.importorskip("trl")
+    if find_spec("verl"): pytest.skip("verl is installed here")
+    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--run.recipe", "classmate", "--classmate.models", "[initial]", *ON_CPU], capture_output=True, text=True, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2 and "pip install -r constraints-verl.txt" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_command_shows_what_verl_is_told_without_verl_and_without_torch():
+    code = "import sys; from humanlm.train import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\nprint([n for n in ('torch', 'verl', 'ray') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code, "--run.recipe", "classmate", *ON_CPU, "--print_config"], capture_output=True, text=True, cwd=ROOT)
+    assert "# algorithm.adv_estimator=humanlm\n" in done.stdout and done.stdout.rstrip().endswith("[]")

@@ -1,0 +1,88 @@
+"""One step led for verl is one step of TRL's trainer: the same advantages on the same tokens, without verl."""
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from humanlm.core.basics import run_sync
+from humanlm.engines.estimators import VERL_ESTIMATORS
+from humanlm.engines.exchange import Exchange, LoopPolicy, loop_results
+from humanlm.data.trajectory import load_trajectories
+from humanlm.engines.exchange import EngineError
+from humanlm.engines.verl import scored
+from humanlm.training.advantages import estimators
+from humanlm.training.methods import TextReward, ask_row, group_advantage
+from humanlm.training.run import fit, read_settings
+from humanlm.training.rollout import AdvantageConfig, Batch, Method, ScriptedPolicy, repeat_rows, single_turn
+
+ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
+
+
+def words(row, copy): return " ".join([row["row_id"]] * (copy + 1))
+
+
+@pytest.mark.parametrize("name", estimators)
+def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
+    method = Method(single_turn(), group_advantage([1.0], AdvantageConfig(name)), TextReward(lambda texts: [len(t) % 3 / 2 for t in texts]))
+    batch, found = run_sync(scored(method, ROWS, ScriptedPolicy(words)))
+    results = loop_results(batch.trajectories, found)
+    width = batch.mask.shape[1]
+    pad = lambda key: torch.tensor([r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32)
+    carried, _ = VERL_ESTIMATORS["humanlm"](pad("token_scores"), pad("response_mask"), index=[t.row_id for t in batch.trajectories])
+    ours = found[:, None] * batch.mask
+    assert torch.allclose(carried, ours, rtol=1e-6, atol=0)
+    rewards = torch.zeros(batch.mask.shape).index_put_((torch.arange(8), batch.mask.sum(1) - 1), batch.rewards[:, 0])
+    own, _ = VERL_ESTIMATORS[f"humanlm_{name.replace('-', '_')}"](rewards, batch.mask.float(), index=[t.row_id for t in batch.trajectories])
+    assert torch.allclose(own, ours, rtol=1e-6, atol=0)
+
+
+def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "nbs" / "howto"))
+    small = {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 330}
+    run = fit({"run": {"out": str(tmp_path), "name": "zoo", "report": False}, "model": small, "trainer": {"max_steps": 1}, "rollout": {"num_prompts": 4, "group_size": 8}}, "my_recipe:Animals")
+    done = load_trajectories(run / "trajectories" / "animals" / "step-000000-0.parquet")
+    width = max(len(t.mask) for t in done)
+    rewards, mask = torch.zeros(len(done), width), torch.zeros(len(done), width)
+    for i, t in enumerate(done):
+        mask[i, :len(t.mask)] = torch.tensor(t.mask)
+        rewards[i, len(t.mask) - 1] = t.rewards["animals"]
+    found, _ = VERL_ESTIMATORS["humanlm_group"](rewards, mask, index=[str(t.group) for t in done])
+    theirs = torch.tensor([t.advantage for t in done])
+    assert theirs.abs().max() > 0 and torch.allclose(found, theirs[:, None] * mask, rtol=1e-6, atol=0)
+
+
+def test_advantages_of_tokens_stay_on_their_tokens():
+    def by_token(batch: Batch): return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
+    batch, found = run_sync(scored(Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))), ROWS, ScriptedPolicy(words)))
+    hidden = [replace(t, mask=[i != 1 for i in range(len(t.mask))]) for t in batch.trajectories]
+    for i, result in enumerate(loop_results(hidden, found)):
+        assert result["token_scores"] == [0.0 if t == 1 else float(found[i, t]) for t in range(len(result["response_ids"]))]
+
+
+def test_tensors_beside_advantages_are_refused():
+    method = Method(single_turn(), lambda batch: (batch.rewards[:, 0], {"more": batch.rewards}), TextReward(lambda texts: [1.0] * len(texts)))
+    with pytest.raises(EngineError, match="does not carry that yet"): run_sync(scored(method, ROWS, ScriptedPolicy(words)))
+
+
+def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
+    s = read_settings(["--run.recipe", "classmate"])[1]
+
+    async def talk():
+        exchange = Exchange()
+        policy = LoopPolicy(exchange.tell, None, [0], s)
+        async def loop():
+            order = await exchange.ask("x", ("ready", 0))
+            return await exchange.ask("x", ("failed", "out of memory")) if order.sampling else order
+        waiting = asyncio.ensure_future(loop())
+        async def hear():
+            while True:
+                for who, message in await exchange.take(): policy.hear(who, message)
+        hearing = asyncio.ensure_future(hear())
+        try: await policy.generate([ask_row("hello", "a") | {"prompt_ids": [1]}])
+        finally:
+            hearing.cancel()
+            waiting.cancel()
+
+    with pytest.raises(EngineError, match="out of memory"): run_sync(talk())

@@ -1,0 +1,127 @@
+"""Runs of the verl engine on a CPU, through Ray: minutes each, in an environment made of constraints-verl.txt.
+
+    python -m pytest tests/engines/verl_runs.py
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import torch
+
+pytest.importorskip("verl")
+from humanlm.core.basics import read_jsonl, to_json
+from humanlm.data.trajectory import load_trajectories
+from humanlm.models.weights import load_model
+
+pytestmark = pytest.mark.verl
+ROOT = Path(__file__).resolve().parents[2]
+ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf", "--run.report", "false"]
+SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
+CLASSMATE = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--sft.lesson_steps", "40", "--sft.reader_steps", "40", "--tasks.test_n", "4"]
+HUMANLM = ["--config", str(ROOT / "configs/humanlm-mini.yaml"), "--run.methods", "[humanlm-composed]", "--run.token_budget", "null", "--data.max_test", "2", "--world.users", "24", "--world.topics", "60",
+           "--sft.lesson_steps", "20", "--sft.polite_steps", "4", "--sft.faithful_steps", "0", "--eval.bootstrap", "50"]
+MARK = "HUMANLM_TEST_MARK"  # in the environment of all that a test starts
+
+
+def started(folder: Path, mark: str, *argv: str) -> subprocess.Popen:
+    out = open(folder / "out.txt", "w")
+    env = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    return subprocess.Popen([sys.executable, "-m", "humanlm.train", *argv, *ON_CPU], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
+
+
+def left(mark: str) -> list[str]:
+    "Commands of the processes that carry a mark and live"
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (place / "environ").read_bytes().split(b"\0"): found.append((place / "cmdline").read_bytes().decode().replace("\0", " ")[:80])
+        except OSError: pass
+    return found
+
+
+def nobody_left(mark: str, seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while (some := left(mark)) and time.monotonic() < end: time.sleep(0.5)
+    assert not some, some
+    return True
+
+
+def trained(folder: Path, *argv: str, code: int = 0) -> str:
+    mark = uuid4().hex
+    running = started(folder, mark, *argv)
+    assert running.wait(900) == code, (folder / "out.txt").read_text()[-3000:]
+    assert nobody_left(mark)
+    return (folder / "out.txt").read_text()
+
+
+def lines(run: Path, stage: str) -> list[dict]: return [row for row in read_jsonl(run / "metrics.jsonl") if row["stage"] == stage]
+
+
+def moved(run: Path, start: str, end: str) -> float:
+    a, b = (load_model(run / "models" / name).model.state_dict() for name in (start, end))
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+@pytest.mark.parametrize("argv, stage, learns", [(CLASSMATE, "classmate", True), (HUMANLM, "humanlm-composed", False)],  # after so short a cold start nothing HumanLM writes can be read
+                         ids=["classmate", "humanlm"])
+def test_two_steps_train_and_leave_nobody_behind(argv, stage, learns, tmp_path):
+    trained(tmp_path, *argv, *SMALL, "--run.name", "two", "--trainer.max_steps", "2")
+    run = tmp_path / "runs" / "two"
+    found = lines(run, stage)
+    print(to_json(found))
+    assert [row["step"] for row in found] == [1, 2] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 for row in found)
+    assert (0 < moved(run, "cold-start", stage) < 0.1 or not learns) and (run / "results.json").exists()
+    for step in (0, 1):
+        groups = [t.group for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")]
+        assert groups == [0] * 4 + [1] * 4
+
+
+def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp_path):
+    argv, mark = [*CLASSMATE, *SMALL, "--run.name", "killed", "--trainer.max_steps", "3"], uuid4().hex
+    running, run = started(tmp_path, mark, *argv), tmp_path / "runs" / "killed"
+    first = run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
+    end = time.monotonic() + 600
+    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert first.exists() and nobody_left(mark)
+    trained(tmp_path, *argv, "--resume")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    trained(whole, *argv)
+    for step in range(3):
+        rows = [[t.row_id for t in load_trajectories(folder / "runs" / "killed" / "trajectories" / "classmate" / f"step-{step:06d}-0.parquet")] for folder in (tmp_path, whole)]
+        assert rows[0] == rows[1]
+    assert [row["step"] for row in lines(run, "classmate")][-1] == 3
+
+
+def test_a_ctrl_c_ends_everything(tmp_path):
+    mark = uuid4().hex
+    running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "stopped", "--trainer.max_steps", "3")
+    end = time.monotonic() + 600
+    while not any("raylet" in command for command in left(mark)) and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    time.sleep(5)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(120) == 130 and nobody_left(mark)
+
+
+def test_a_judge_that_fails_ends_the_run_with_one_sentence(tmp_path):
+    (tmp_path / "failing.py").write_text("from my_recipe import Animals\nfrom humanlm.core.basics import DataError\nfrom humanlm.training.methods import TextReward\nimport my_recipe\n"
+                                         "def score(texts): raise DataError('the judge is ill')\nmy_recipe.animals = score\nclass Failing(Animals): pass\n")
+    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    said = trained(tmp_path, "--run.recipe", "failing:Failing", *SMALL, "--trainer.max_steps", "2", "--run.name", "ill", code=2)
+    assert "the judge is ill" in said and "Traceback" not in said
+
+
+def test_a_recipe_of_ones_own_learns(tmp_path):
+    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    trained(tmp_path, "--run.recipe", "my_recipe:Animals", "--run.name", "zoo", "--trainer.max_steps", "16", "--trainer.save_strategy", "no")
+    rewards = [row["reward"] for row in lines(tmp_path / "runs" / "zoo", "animals")]
+    print(rewards)
+    assert rewards[0] < 0.7 and sum(rewards[-3:]) / 3 > 0.9
