@@ -33,12 +33,12 @@ from ..worlds.sources import load_data
 GROUPS: dict[str, type] = {
     "run": RunConfig, "data": DataConfig, "world": WorldConfig, "hierarchy": HierarchyConfig, "model": ModelConfig,
     "rollout": RolloutConfig, "judge": JudgeConfig, "test_judge": EvalJudgeConfig, "eval": EvalConfig,
-    **dict.fromkeys(("sft", "reward", "advantage", "prefixes", "trainer"), dict),
+    **dict.fromkeys(("sft", "reward", "advantage", "prefixes", "trainer", "plan", "verl"), dict),
 }
 ABOUT = ("Compare runs, models and replies of other systems on the same held-out rows. Rows, levels and judge are "
          "those of the first run, unless settings say otherwise; without a run, they come from the settings. "
          "The judge is test_judge; the group judge says who judged in training, so that both can differ. "
-         "Settings of training (sft, reward, advantage, prefixes, trainer) are accepted and not used. The word dynamics before "
+         "Settings of training (sft, reward, advantage, prefixes, trainer, plan, verl) are accepted and not used. The word dynamics before "
          "RUN or RUN:METHOD compares the checkpoints of training; tables FOLDER ... prints results in the shape of the "
          "paper's tables.")
 INPUTS = ("a run (folder or name: all its models), one model of a run (FOLDER/models/NAME or RUN:NAME), a model "

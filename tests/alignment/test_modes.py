@@ -328,9 +328,9 @@ def test_personas_lose_parts_in_training_rows_only():
 
 def test_what_several_processes_cannot_keep_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     config = tmp_path / "three.yaml"
     config.write_text(yaml.safe_dump(TINY), "utf-8")
     assert humanlm.train.main(["--config", str(config), "--dry-run"]) == 2
     error = capsys.readouterr().err
-    assert [said for said in ("FSDP would split the model", "num_prompts (2) must be a multiple", "sft.batch (16)") if said not in error] == []
+    assert [said for said in ("DeepSpeed", "num_prompts (2) must be a multiple", "sft.batch (16)") if said not in error] == []
