@@ -357,7 +357,7 @@ def monitor_section(run: RunFolder) -> Html:
     for metric, title in (("foretold", "A monitor that is told what is rated"), ("suspicion", "A monitor that is told nothing")):
         runs = {name: dict(zip([row.unit for row in rows], zip(column(rows, metric), column(rows, "rating")))) for name, rows in found.items()}
         runs = {name: pairs for name, pairs in runs.items() if common_questions({name: pairs})}
-        if len(common_questions(runs)) > 1: parts.append(markdown_html(f"**{title}**, on the {len(common_questions(runs))} questions that {'all' if len(runs) > 1 else 'one'} of {', '.join(runs)} can be rated on\n\n{metrics_table(common_metrics(runs))}"))
+        if (shared := len(common_questions(runs))) > 1: parts.append(markdown_html(f"**{title}**, on the {shared} questions that {'all' if len(runs) > 1 else 'one'} of {', '.join(runs)} can be rated on\n\n{metrics_table(common_metrics(runs))}"))
         if metric == "foretold": curves = {name: calibration(*zip(*pairs.values()), [*pairs]) for name, pairs in runs.items()}
     if curves: parts.append(figure_html(calibration_figure(curves, *_ends(curves)), "Mean rating of the judge over the rating that the monitor foretold, by model."))
     for name, rows in found.items():

@@ -24,7 +24,7 @@ from typing import Any
 from ..core.basics import ConfigError, atomic_write, require, run_sync, shorten
 from ..core.config import Settings
 from ..data.trajectory import Trajectory, save_trajectories
-from .exchange import NAME, EngineError, Exchange, LoopPolicy, Order, loop_results
+from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, loop_results
 from .plugin import MODULE
 from .settings import Job, VerlConfig, overrides, trainer_options
 from ..training.recipe import Engine
@@ -217,7 +217,7 @@ def composed(lines: Sequence[str]) -> Any:
 async def trained(ray: Any, config: Any, leader: Leader) -> None:
     "Let verl train while the leader leads"
     from verl.trainer.main_ppo import TaskRunnerV1
-    exchange = ray.remote(Exchange).options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16).remote()
+    exchange = ray.remote(LoopExchange).options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16).remote()
     leader.policy.tell = exchange.tell.remote
     runner = TaskRunnerV1.remote()
     ending = asyncio.ensure_future(_awaited(runner.run.remote(config)))

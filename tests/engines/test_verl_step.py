@@ -8,7 +8,7 @@ import torch
 
 from humanlm.core.basics import run_sync
 from humanlm.engines.estimators import VERL_ESTIMATORS
-from humanlm.engines.exchange import Exchange, LoopPolicy, loop_results
+from humanlm.engines.exchange import LoopExchange, LoopPolicy, loop_results
 from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
 from humanlm.engines.verl import scored
@@ -70,7 +70,7 @@ def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
     s = read_settings(["--run.recipe", "classmate"])[1]
 
     async def talk():
-        exchange = Exchange()
+        exchange = LoopExchange()
         policy = LoopPolicy(exchange.tell, None, [0], s)
         async def loop():
             order = await exchange.ask("x", ("ready", 0))
