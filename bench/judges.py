@@ -26,7 +26,8 @@ from humanlm.models.cache import DiskCache
 from humanlm.data.records import Message
 from humanlm.rewards.judges import OracleJudge, RuleJudge
 from humanlm.models.client import Limits, vllm_client
-from humanlm.worlds.mini import STATE_LEVELS, make_world
+from humanlm.worlds.mini import make_world
+from humanlm.worlds.states import STATE_LEVELS
 from humanlm.rewards.scoring import JudgeRequest, LLMJudge, score_groups
 
 WORDS = "bus tram night council rent cap park school vote paper street light money year people good late never always maybe".split()

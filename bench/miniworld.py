@@ -2,7 +2,10 @@
 
 import time
 
-from humanlm.worlds.mini import STATE_LEVELS, SyntheticWorld, make_world, read, score_reply, score_state
+from humanlm.worlds.mini import SyntheticWorld, make_world
+from humanlm.worlds.oracle import score_reply, score_state
+from humanlm.worlds.reading import read
+from humanlm.worlds.states import STATE_LEVELS
 
 HOSTILE = {"10 MB of <": "<" * 10_000_000, "10 MB of one phrase": "no way to the night tram " * 400_000, "10 MB of apostrophes": "a'" * 5_000_000}
 

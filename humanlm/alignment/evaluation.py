@@ -35,7 +35,8 @@ from humanlm.rewards.scoring import (
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..training.methods import ChatPolicy, is_chat_model
 from ..training.rollout import ModelPolicy, Policy, Sampling, by_level, copy_index, single_turn
-from ..worlds.mini import SyntheticWorld, predictor_texts
+from ..worlds.mini import SyntheticWorld
+from ..worlds.oracle import predictor_texts
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #METRICS
 METRICS = ("state_alignment", "response_alignment", "reply_state_alignment")

@@ -22,7 +22,8 @@ from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, mark
 from ..rewards.rules import rule_state
 from ..training.rollout import sft_row
 from ..training.run import require_room, tokens_needed
-from ..worlds.mini import SyntheticWorld, describe_all, needed_phrases, perturb, realise, uniform_states
+from ..worlds.mini import SyntheticWorld, needed_phrases
+from ..worlds.states import describe_all, perturb, realise, uniform_states
 from ..worlds.sources import Data
 
 # %% ../../nbs/alignment/09_lessons.ipynb #vocabulary

@@ -23,9 +23,9 @@ from ..core.basics import ConfigError, DataError, shorten
 from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
 from .users import check_plays, note_answer
-from humanlm.worlds.mini import (
-    AXES, DOMAINS, OPPOSED, SPEAKERS, VALUES, Post, Profile, Stance, agreeable_states, describe, expressed, make_topics, make_users, read, realise,
-    rule_states)
+from ..worlds.mini import Post, Profile, make_topics, make_users, rule_states
+from ..worlds.reading import expressed, read
+from ..worlds.states import AXES, DOMAINS, OPPOSED, SPEAKERS, Stance, VALUES, agreeable_states, describe, realise
 
 # %% ../../nbs/gyms/05_people.ipynb #PersuadeTask
 STEPS = ("Strongly Agree", "Agree", "Partly Agree", "Neutral", "Partly Disagree", "Disagree", "Strongly Disagree")  # as published

@@ -33,7 +33,9 @@ from ..core.html import aligned
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.client import ChatClient, ChatRequest, Ledger, providers, scripts
 from ..models.settings import ChatConfig, Estimate, add_up, estimate
-from ..worlds.mini import SyntheticWorld, describe_all, score_reply, score_reply_states, score_state
+from ..worlds.mini import SyntheticWorld
+from ..worlds.oracle import score_reply, score_reply_states, score_state
+from ..worlds.states import describe_all
 from .rules import VALENCE, describes_manner, feelings, read_rules, rule_match, side, surface
 from humanlm.rewards.scoring import (
     ITEMS, VARIANTS, Judge, JudgeError, JudgeRequest, LLMJudge, judging_tokens, split_request, unsaid,

@@ -25,7 +25,7 @@ from ..core.basics import ConfigError, HumanLMError, check_name, fingerprint, re
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..models.client import CacheError, ChatClient, ChatRequest, Ledger, LLMError, chat, in_turn, side_by_side
-from ..worlds.mini import COPY_LIMIT, copied_share
+from ..worlds.oracle import COPY_LIMIT, copied_share
 from ..models.reader import read_answer
 from ..data.trajectory import Score
 

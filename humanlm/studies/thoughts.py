@@ -35,7 +35,9 @@ from ..rewards.judges import make_judge
 from ..rewards.scoring import Judge
 from ..training.experiment import Study, Trial
 from ..training.rollout import Policy, single_turn
-from ..worlds.mini import SyntheticWorld, describe_all, expressed, read, uniform_states
+from ..worlds.mini import SyntheticWorld
+from ..worlds.reading import expressed, read
+from ..worlds.states import describe_all, uniform_states
 from ..worlds.sources import load_data
 
 # %% ../../nbs/studies/04_thoughts.ipynb #dice_thoughts

@@ -13,7 +13,7 @@ from humanlm.gyms.people import (
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser, UserReviewer
 from humanlm.models.client import ScriptedClient, client
-from humanlm.worlds.mini import expressed, read
+from humanlm.worlds.reading import expressed, read
 
 TASK = PersuadeTask("cars", "Cities should close their centres to private cars.", "Cleaner air and safer streets outweigh the trouble.")
 GOOD = ("Granted, less traffic is pleasant. But according to a survey of 40 cities, closing centres to private cars drove customers to the outskirts "

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.hierarchy.levels import STATES
 from humanlm.rewards.rules import TERMS, feelings, goals, read_rules, rule_match, rule_state, side, tokens
-from humanlm.worlds.mini import STATE_LEVELS
+from humanlm.worlds.states import STATE_LEVELS
 
 
 @settings(max_examples=300, deadline=None)

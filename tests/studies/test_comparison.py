@@ -26,7 +26,8 @@ from humanlm.worlds.sources import load_data
 from humanlm.rewards.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
 from humanlm.models.client import scripts
 from humanlm.evaluation.measured import ALL, results, score_table
-from humanlm.worlds.mini import make_world, predictor_texts
+from humanlm.worlds.mini import make_world
+from humanlm.worlds.oracle import predictor_texts
 from humanlm.alignment.published import FolderResults, paper_tables
 from server import run_under_kills, serving
 

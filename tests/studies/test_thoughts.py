@@ -6,7 +6,8 @@ import pytest
 
 from humanlm.studies.thoughts import follows, told_rows, written
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
-from humanlm.worlds.mini import WorldConfig, describe_all, make_world, realise, uniform_states
+from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.worlds.states import describe_all, realise, uniform_states
 
 
 def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():

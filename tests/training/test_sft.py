@@ -15,7 +15,8 @@ from humanlm.core.basics import DataError, read_jsonl
 from humanlm.data.records import Message, sample_examples
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, parts_text, prompt, target
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.worlds.mini import WorldConfig, make_world, score_state
+from humanlm.worlds.mini import WorldConfig, make_world
+from humanlm.worlds.oracle import score_state
 from humanlm.models.weights import END, START, ModelConfig, add_adapter, load_model, make_model, save_model
 from humanlm.alignment.lessons import WorldLessons, reply_rows, thought_from
 from humanlm.training.rollout import sft_row

@@ -1,4 +1,4 @@
-"""The larger checks of the synthetic world; the cheap ones stand in nbs/worlds/01_mini.ipynb."""
+"""The larger checks of the synthetic world; the cheap ones stand on its pages, nbs/worlds/01 to 04."""
 
 import hashlib
 import random
@@ -12,11 +12,11 @@ import pytest
 
 from humanlm.data.records import check_leakage, from_dict, split_by_context, Example
 from humanlm.core.basics import read_jsonl, write_jsonl, ConfigError, DataError
-from humanlm.worlds.mini import (
-    BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, SLOTS, STANCES, STATE_LEVELS, VALUES, WorldConfig, baselines,
-    copied_share, describe, expressed, lexicon, make_world, needed_phrases, perturb, read, realise, rule_states,
-    score_reply, score_reply_states, score_state, uniform_states,
-)
+from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases, rule_states
+from humanlm.worlds.oracle import baselines, copied_share, score_reply, score_reply_states, score_state
+from humanlm.worlds.reading import SLOTS, expressed, lexicon, read
+from humanlm.worlds.states import (
+    BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, STANCES, STATE_LEVELS, VALUES, describe, perturb, realise, uniform_states)
 
 TABLES = {"belief": BELIEFS, "value": VALUES, "goal": GOALS}
 
@@ -76,9 +76,9 @@ def test_targets_are_recognised_inside_every_stance_phrase():
 
 
 def test_persona_and_post_phrases_are_unknown_to_the_oracle():
-    from humanlm.worlds import mini as miniworld
+    from humanlm.worlds import states as grammar
 
-    tables = [t for t in vars(miniworld).values() if isinstance(t, dict) and all(isinstance(r, miniworld.Phrases) for r in t.values())]
+    tables = [t for t in vars(grammar).values() if isinstance(t, dict) and all(isinstance(r, grammar.Phrases) for r in t.values())]
     shown = {p for t in tables for row in t.values() for p in row.persona + row.post}
     assert len(tables) == 10 and not shown & set(lexicon())
     assert all(not read(p).items for p in shown)
@@ -360,7 +360,7 @@ def test_import_is_light():
 
 
 def test_pictures_escape_hostile_text():
-    from humanlm.worlds.mini import highlight
+    from humanlm.worlds.reading import highlight
 
     bad = '<img src=x onerror=alert(1)> "\'& i love the night tram İİ'
     page = highlight(bad)
