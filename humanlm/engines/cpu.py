@@ -9,7 +9,7 @@ __all__ = ['SERVER', 'CPUPlatform', 'complete_torch', 'TransformersServer', 'Tra
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -146,11 +146,10 @@ class TransformersAdapter:
     async def resume(self, tags): pass
     async def release(self): pass
 
-    async def update_weights(self, weights: AsyncIterable | Iterable, wire_format: str = "named_tensors", global_steps: int | None = None, **_: Any) -> None:
+    async def update_weights(self, weights: Iterable, global_steps: int | None = None, **_: Any) -> None:
         "Send all weights, whole and in float32"
         import ray
-        found = {name: _whole(t) async for name, t in weights} if hasattr(weights, "__aiter__") else {name: _whole(t) for name, t in weights}
-        await ray.get_actor(SERVER).load_weights.remote(found, global_steps)
+        await ray.get_actor(SERVER).load_weights.remote({name: _whole(t) for name, t in weights}, global_steps)
 
 
 def _whole(tensor): return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().float().cpu().clone()

@@ -12,6 +12,7 @@ from typing import Any
 
 MODULE = "humanlm.engines.plugin"  # what the variable names
 _registered = False
+_adapters: dict[str, str] = {}  # name → where the class of verl, or ours, is
 
 # %% ../../nbs/engines/05_plugin.ipynb #joined
 def joined(
@@ -41,6 +42,19 @@ def register() -> None:
     loop = joined(RolloutLoop, AgentLoopBase)
     loop.record = _loop_output()
     as_loop("humanlm")(loop)
+    from verl.workers.rollout import base
+    for (name, mode), place in base._ROLLOUT_REGISTRY.items():
+        _adapters[f"{name}_adapter"] = place
+        base._ROLLOUT_REGISTRY[name, mode] = f"{MODULE}.{name}_adapter"
+
+
+def __getattr__(name: str) -> Any:
+    "Make the adapter of a rollout engine that hands on weights, when verl asks for it; its packages are imported then"
+    if name not in _adapters: raise AttributeError(name)
+    from importlib import import_module
+    from humanlm.engines.exchange import WeightSender
+    module, _, own = _adapters[name].rpartition(".")
+    return type(own, (WeightSender, getattr(import_module(module), own)), {"__module__": __name__})
 
 
 def _register_cpu():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLLOUTS', 'DEVICES', 'OFFLOADS', 'DEFAULTS', 'AVERAGES', 'SCHEDULES', 'SILENT', 'ELSEWHERE', 'VerlConfig',
-           'trainer_options', 'Job', 'overrides']
+           'trainer_options', 'Job', 'overrides', 'save_every']
 
 # %% ../../nbs/engines/01_settings.ipynb #exported-imports
 from collections.abc import Mapping
@@ -154,10 +154,15 @@ def _rollout(s, v):
             f"{own}.agent.num_workers": v.workers, f"{own}.agent.default_agent_loop": "humanlm"}
 
 
+def save_every(s: Settings, steps: int) -> int:
+    "Give the number of steps from one checkpoint to the next"
+    o = s.trainer
+    return steps if o.get("save_strategy") == "no" else max(1, o["save_steps"] // updates(s)) if "save_steps" in o else max(1, steps // 4)
+
+
 def _run(s, v, o, job):
-    often = job.steps if o.get("save_strategy") == "no" else max(1, o["save_steps"] // updates(s)) if "save_steps" in o else max(1, job.steps // 4)
     cluster = {"ray_kwargs.ray_init.num_cpus": 16, "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1} if v.device == "cpu" else {}
     return {"trainer.device": v.device, "trainer.nnodes": v.nodes, "trainer.n_gpus_per_node": v.gpus, "trainer.total_training_steps": job.steps, "trainer.total_epochs": 1,
-            "trainer.save_freq": often, "trainer.test_freq": -1, "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
+            "trainer.save_freq": save_every(s, job.steps), "trainer.test_freq": -1, "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
             "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"), "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
             "trainer.project_name": "humanlm", "trainer.experiment_name": job.name, "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}

@@ -11,7 +11,7 @@ from humanlm.engines.estimators import VERL_ESTIMATORS
 from humanlm.engines.exchange import LoopExchange, LoopPolicy, loop_results
 from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
-from humanlm.engines.verl import scored
+from humanlm.engines.verl import take_step
 from humanlm.training.advantages import estimators
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.run import fit, read_settings
@@ -26,7 +26,7 @@ def words(row, copy): return " ".join([row["row_id"]] * (copy + 1))
 @pytest.mark.parametrize("name", estimators)
 def test_advantages_through_verls_signature_are_those_of_the_trainer(name):
     method = Method(single_turn(), group_advantage([1.0], AdvantageConfig(name)), TextReward(lambda texts: [len(t) % 3 / 2 for t in texts]))
-    batch, found = run_sync(scored(method, ROWS, ScriptedPolicy(words)))
+    batch, found, _ = run_sync(take_step(method, ROWS, ScriptedPolicy(words)))
     results = loop_results(batch.trajectories, found)
     width = batch.mask.shape[1]
     pad = lambda key: torch.tensor([r[key] + [0] * (width - len(r[key])) for r in results], dtype=torch.float32)
@@ -55,15 +55,10 @@ def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_agai
 
 def test_advantages_of_tokens_stay_on_their_tokens():
     def by_token(batch: Batch): return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
-    batch, found = run_sync(scored(Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))), ROWS, ScriptedPolicy(words)))
+    batch, found, _ = run_sync(take_step(Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))), ROWS, ScriptedPolicy(words)))
     hidden = [replace(t, mask=[i != 1 for i in range(len(t.mask))]) for t in batch.trajectories]
     for i, result in enumerate(loop_results(hidden, found)):
         assert result["token_scores"] == [0.0 if t == 1 else float(found[i, t]) for t in range(len(result["response_ids"]))]
-
-
-def test_tensors_beside_advantages_are_refused():
-    method = Method(single_turn(), lambda batch: (batch.rewards[:, 0], {"more": batch.rewards}), TextReward(lambda texts: [1.0] * len(texts)))
-    with pytest.raises(EngineError, match="does not carry that yet"): run_sync(scored(method, ROWS, ScriptedPolicy(words)))
 
 
 def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
@@ -71,7 +66,8 @@ def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():
 
     async def talk():
         exchange = LoopExchange()
-        policy = LoopPolicy(exchange.tell, None, [0], s)
+        policy = LoopPolicy(None, None, [0], s)
+        policy.tell = exchange.tell
         async def loop():
             order = await exchange.ask("x", ("ready", 0))
             return await exchange.ask("x", ("failed", "out of memory")) if order.sampling else order
