@@ -293,7 +293,7 @@ def make_classmates(
     def client(name):
         if name not in SELVES and name not in others: return config.client(name, ledger)
         found = others.get(name) or LoadedModel({"initial": frozen_copy, "lagged": lambda _: lagged.copy, "live": lambda live: live}[name](model), tokenizer)
-        return HFClient(name, found, **config.options(ledger) | {"cache": None})
+        return HFClient(name, found, **{name: value for name, value in config.options(ledger).items() if name != "workers"} | {"cache": None})
 
     weights, asked = config.weights or [1.0] * len(config.models), {"temperature": config.temperature, "max_tokens": config.max_tokens}
     return [Classmate(client(name), config.samples, weight, MARKS[config.marks], seed, name, **asked) for name, weight in zip(config.models, weights)], lagged

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['COUNT', 'WHOLE', 'ABOVE_0', 'AT_LEAST_0', 'KINDS', 'MAY_COST', 'STOPS', 'prices', 'FREE', 'OUTAGES', 'untaken',
-           'scripts', 'clients', 'ChatRequest', 'chat', 'Usage', 'ChatReply', 'LLMError', 'setting', 'without_keys',
-           'redact', 'price', 'price_advice', 'PerLoop', 'Charges', 'OpenCall', 'Ledger', 'most_tokens', 'worst_cost',
-           'counted', 'ChatClient', 'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace', 'Breaker',
-           'settle_settings', 'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate',
+           'scripts', 'clients', 'askers', 'ChatRequest', 'chat', 'Usage', 'ChatReply', 'LLMError', 'setting',
+           'without_keys', 'redact', 'price', 'price_advice', 'PerLoop', 'Charges', 'OpenCall', 'Ledger', 'most_tokens',
+           'worst_cost', 'counted', 'ChatClient', 'CacheError', 'Cache', 'side_by_side', 'in_turn', 'Limits', 'Pace',
+           'Breaker', 'settle_settings', 'state_schema', 'read_reply', 'repair_request', 'Client', 'token_estimate',
            'ScriptedClient', 'chat_all', 'openai_arguments', 'read_body', 'malformed', 'openai_reply', 'retry_after',
            'provider_error', 'post', 'OpenAIClient', 'vllm_client', 'anthropic_arguments', 'anthropic_reply',
            'AnthropicClient', 'scripted_client', 'providers', 'client', 'ask']
@@ -30,6 +30,7 @@ from fastcore.basics import patch
 
 from ..core.basics import ConfigError, HumanLMError, check_name, near_miss, require, run_sync, shorten
 from ..core.html import Table, fold, tag
+from ..core.plugins import find_plugin
 from ..core.runs import Journal
 from .reader import decode_object, read_answer
 
@@ -1395,6 +1396,9 @@ def scripted_client(
 clients: dict[str, Callable[..., ChatClient]] = {
     "openai": OpenAIClient, "anthropic": AnthropicClient, "vllm": vllm_client, "scripted": scripted_client}
 
+# others who may send questions: kind → function from a model's name, their number and the options of a client to a client
+askers = {"ray": "humanlm.engines.workers:ray_client"}
+
 # %% ../../nbs/models/02_client.ipynb #_plugins
 @lru_cache
 def _plugins():
@@ -1409,9 +1413,13 @@ def providers() -> list[str]:
 
 def client(
     name: str, # provider/model, e.g. openai/gpt-5-mini or vllm/my-model
+    workers: str | None = None, # who sends the questions: ray/4; None: this process
     **options, # limits, ledger, cache, base_url
 ) -> ChatClient:
     "Make the client of a model; `LLMError` says what is missing"
+    if workers:
+        kind, _, count = workers.partition("/")
+        return find_plugin(kind, askers, "workers")(name, int(count), options)
     provider, _, model = name.partition("/")
     if "base_url" in options and name.startswith(FREE):
         raise ConfigError(f"{name} answers in this process and has no address, but base_url is {shorten(options['base_url'])!r}. "

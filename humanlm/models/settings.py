@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, near_miss, require, shorten
 from .cache import MODES, DiskCache
-from .client import ChatClient, Ledger, Limits, client, price, price_advice, providers
+from .client import ChatClient, Ledger, Limits, askers, client, price, price_advice, providers
 
 # %% ../../nbs/models/07_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,9 @@ class ClientConfig:
     base_url: str | None = None
     "Address of the server of a vllm/NAME model, ending in /v1."
     concurrency: int = 16
-    "Questions under way at once."
+    "Questions under way at once, by each worker."
+    workers: str | None = None
+    "Who sends questions: ray/N, that is N processes, on this machine or on the cluster of RAY_ADDRESS. null: this process."
     timeout: float = 120.0
     "Seconds per attempt."
     deadline: float | None = None
@@ -52,6 +54,8 @@ class ClientConfig:
     def checks(self) -> Iterator[tuple[bool, str]]:  # whether it holds, and what to say if not
         "Go through the conditions that settings must meet"
         yield self.cache_mode in MODES, f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}"
+        kind, _, count = (self.workers or "ray/1").partition("/")
+        yield kind in askers and count.isdecimal() and int(count) > 0, f"workers: expected ray/N, such as ray/4, got {shorten(self.workers)!r}"
         for name in self.above_0:
             number = getattr(self, name)
             yield number is None or number > 0, f"{name} must be above 0, got {number}"
@@ -67,7 +71,7 @@ class ClientConfig:
         "Give what a client is made with"
         limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
         cache = DiskCache(self.cache, self.cache_mode, keep_unusable=self.keep_unusable) if self.cache else None
-        address = {"base_url": self.base_url} if self.base_url else {}
+        address = {name: getattr(self, name) for name in ("base_url", "workers") if getattr(self, name)}
         return {"limits": limits, "ledger": Ledger(budget=self.budget) if ledger is None else ledger, "cache": cache, **address}
 
     def client(self, model: str, ledger: Ledger | None = None) -> ChatClient:

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from humanlm.core.basics import run_sync
-from humanlm.engines.estimators import VERL_ESTIMATORS
 from humanlm.engines.exchange import LoopExchange, LoopPolicy, loop_results
 from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
-from humanlm.engines.verl import take_step
+from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.training.advantages import estimators
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.run import fit, read_settings
