@@ -2703,6 +2703,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'humanlm.engines.exchange.loop_results': ( 'engines/exchange.html#loop_results',
                                                                                      'humanlm/engines/exchange.py'),
                                           'humanlm.engines.exchange.noted': ('engines/exchange.html#noted', 'humanlm/engines/exchange.py'),
+                                          'humanlm.engines.exchange.require_cluster': ( 'engines/exchange.html#require_cluster',
+                                                                                        'humanlm/engines/exchange.py'),
                                           'humanlm.engines.exchange.send': ('engines/exchange.html#send', 'humanlm/engines/exchange.py')},
             'humanlm.engines.plugin': { 'humanlm.engines.plugin.__getattr__': ( 'engines/plugin.html#__getattr__',
                                                                                 'humanlm/engines/plugin.py'),

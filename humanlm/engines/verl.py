@@ -23,7 +23,7 @@ from typing import Any
 from ..core.basics import ConfigError, atomic_write, require, run_sync, shorten
 from ..core.config import Settings
 from ..data.trajectory import save_trajectories
-from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, loop_results
+from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, loop_results, require_cluster
 from .plugin import MODULE
 from .settings import Job, VerlConfig, overrides, save_every, trainer_options
 from ..training.recipe import Engine
@@ -168,6 +168,7 @@ def surroundings(more: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     "Start Ray, or join a cluster; stop what was started"
+    require_cluster(v.address, "verl.address")
     with surroundings({"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **more}):
         import ray
         own = {"num_cpus": 16, "num_gpus": 1, "object_store_memory": 400 << 20} if v.device == "cpu" and not v.address else {}

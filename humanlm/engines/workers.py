@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.basics import ConfigError, HumanLMError, shorten
+from .exchange import EngineError, require_cluster
 from ..models.client import ChatReply, ChatRequest, Client, LLMError, Limits, client
 
 # %% ../../nbs/engines/07_workers.ipynb #AskingWorker
@@ -73,13 +74,13 @@ def join_cluster() -> None:
     except ImportError: raise ConfigError("workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out.") from None
     if ray.is_initialized(): return
     address = os.environ.get("RAY_ADDRESS")
+    require_cluster(address, "RAY_ADDRESS")
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     here = {} if address else {"num_cpus": 2, "object_store_memory": 100 << 20}
     paths = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
     try: ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": {"PYTHONPATH": paths}}, **here)
     except Exception as e:
-        where = f"at {address} cannot be joined" if address else "cannot be started"
-        raise ConfigError(f"Ray {where}: {shorten(e, 300)} Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
+        raise EngineError(f"Ray {f'at {address} cannot be joined' if address else 'cannot be started'}: {shorten(e, 300)} Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
 
 # %% ../../nbs/engines/07_workers.ipynb #ray_client
 def ray_client(
