@@ -64,7 +64,7 @@ OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "
 
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
 DEFAULTS = {"learning_rate": 6e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup", "beta": 0.0, "loss_type": "dapo", "num_iterations": 1, "epsilon": 0.2,
-            "max_grad_norm": 1.0, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999}
+            "max_grad_norm": 1.0, "use_bias_correction_kl": True, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999}
 AVERAGES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
 SILENT = ("logging_steps", "report_to", "disable_tqdm", "shuffle_dataset", "dataloader_pin_memory", "use_cpu")  # change nothing that is learned
@@ -80,7 +80,8 @@ def trainer_options(
     unknown = [name for name in given if name not in known]
     found = DEFAULTS | given
     require("trainer", (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
-            (given.get("optim", "adamw_torch") in ("adamw_torch", "adamw_torch_fused"), f"optim is {given.get('optim')}, and engine verl has AdamW only. Leave it out"))
+            (given.get("optim", "adamw_torch") in ("adamw_torch", "adamw_torch_fused"), f"optim is {given.get('optim')}, and engine verl has AdamW only. Leave it out"),
+            (not found["beta"] or not found["use_bias_correction_kl"], "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for either engine, or beta 0"))
     check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError)
     check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError)
     return found

@@ -73,4 +73,4 @@ def test_nobody_is_left_however_the_asking_process_ends(how, tmp_path):
     assert running.stdout.readline() == "asked\n" and any("raylet" in command for command in left(f"workers{how}"))
     running.send_signal(how)
     running.wait(60)
-    assert nobody_left(f"workers{how}", 60)
+    assert nobody_left(f"workers{how}")

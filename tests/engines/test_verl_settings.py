@@ -24,7 +24,7 @@ def told(s) -> dict[str, str]: return dict(line.split("=", 1) for line in overri
 @pytest.mark.parametrize("name, argv", {
     "classmate-cpu": ["--config", "configs/classmate-mini.yaml", *ON_CPU],
     "humanlm-8-gpus": ["--config", "configs/humanlm-mini.yaml", "--run.token_budget", "null", "--run.engine", "verl", "--verl.gpus", "8", "--verl.tensor_parallel", "2",
-                       "--verl.nodes", "1", "--verl.offload", '["optimizer","activations"]', "--model.dtype", "bfloat16", "--trainer.beta", "0.001", "--verl.overrides", '["trainer.nnodes=2"]'],
+                       "--verl.nodes", "1", "--verl.offload", '["optimizer","activations"]', "--model.dtype", "bfloat16", "--trainer.beta", "0.001", "--trainer.use_bias_correction_kl", "false", "--verl.overrides", '["trainer.nnodes=2"]'],
 }.items())
 def test_what_verl_is_told_is_as_committed(name, argv, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -49,7 +49,7 @@ def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides"
 
 @pytest.mark.parametrize("argv, words", [
     (["--run.token_budget", "500"], "token_budget is not kept by the engine verl"), (["--model.lora_rank", "8"], "lora_rank is not known"),
-    (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--run.validate", "2"], "validate is not known"),
+    (["--trainer.beta", "0.001"], "use_bias_correction_kl false"), (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--run.validate", "2"], "validate is not known"),
 ])
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
     done = subprocess.run([sys.executable, "-m", "humanlm.train", "--run.recipe", "classmate", *ON_CPU, "--dry-run", *argv], capture_output=True, text=True, cwd=ROOT)

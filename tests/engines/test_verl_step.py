@@ -52,6 +52,39 @@ def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_agai
     assert theirs.abs().max() > 0 and torch.allclose(found, theirs[:, None] * mask, rtol=1e-6, atol=0)
 
 
+class Compared(Exception): pass
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("argv", [
+    ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--sft.reader_steps", "10", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
+    ["--config", "configs/humanlm-mini.yaml", "--run.methods", "[humanlm]", "--world.users", "24", "--world.topics", "60", "--sft.lesson_steps", "60", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4"],
+    ["--config", "configs/gyms-mini.yaml", "--sft.lesson_steps", "8", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
+    ["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4"],
+], ids=["classmate", "humanlm", "gyms", "sdpo"])
+def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv, tmp_path, monkeypatch):
+    from humanlm.training.trainer import MethodTrainer
+    found, known = {}, MethodTrainer._generate_and_score_completions
+
+    def compared(self, inputs):
+        known(self, inputs)
+        theirs, values = self.trajectories, self.rewards
+
+        async def again(rows, policy): return [replace(t, id=t.id.partition("/")[2]) for t in theirs], values
+        found["theirs"], found["step"] = theirs, run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy))
+        raise Compared
+
+    monkeypatch.setattr(MethodTrainer, "_generate_and_score_completions", compared)
+    recipe, settings = read_settings([*argv, "--run.out", str(tmp_path), "--run.report", "false"])
+    with pytest.raises(Compared): fit(settings, recipe)
+    sizes = 0.0
+    for a, b in zip(found["theirs"], found["step"].batch.trajectories, strict=True):
+        ours, others = (torch.as_tensor(t.advantage).expand(len(t.mask))[torch.tensor(t.mask)] for t in (a, b))
+        assert torch.allclose(ours, others, rtol=1e-6, atol=0) and a.rewards == b.rewards and a.group == b.group
+        sizes += ours.abs().sum().item()
+    assert sizes > 0
+
+
 def test_advantages_of_tokens_stay_on_their_tokens():
     def by_token(batch: Batch): return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
     batch, found, _ = run_sync(take_step(Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))), ROWS, ScriptedPolicy(words)))

@@ -24,8 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf", "--run.report", "false"]
 SMALL = ["--rollout.num_prompts", "2", "--rollout.group_size", "4", "--trainer.save_steps", "1"]
 CLASSMATE = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--sft.lesson_steps", "40", "--sft.reader_steps", "40", "--tasks.test_n", "4"]
+FOLLOWING = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--sft.lesson_steps", "40", "--tasks.test_n", "4", "--classmate.models", "[live,lagged]", "--classmate.lag", "1", "--rollout.temperature", "0.8"]
+SDPO = ["--config", str(ROOT / "configs/sdpo-mini.yaml"), "--user.tastes", "[casual]", "--sdpo.teacher", "ema", "--sft.lesson_steps", "40", "--prompts.test_n", "4", "--rollout.num_prompts", "8", "--trainer.save_steps", "1"]
+GYMS = ["--config", str(ROOT / "configs/gyms-mini.yaml"), "--sft.lesson_steps", "60", "--gyms.test_n", "4"]
 HUMANLM = ["--config", str(ROOT / "configs/humanlm-mini.yaml"), "--run.methods", "[humanlm-composed]", "--run.token_budget", "null", "--data.max_test", "2", "--world.users", "24", "--world.topics", "60",
-           "--sft.lesson_steps", "20", "--sft.polite_steps", "4", "--sft.faithful_steps", "0", "--eval.bootstrap", "50"]
+           "--sft.lesson_steps", "150", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--eval.bootstrap", "50"]
 MARK = "HUMANLM_TEST_MARK"  # in the environment of all that a test starts
 
 
@@ -45,7 +48,7 @@ def left(mark: str) -> list[str]:
     return found
 
 
-def nobody_left(mark: str, seconds: float = 30) -> bool:
+def nobody_left(mark: str, seconds: float = 90) -> bool:  # behind a kill -9 two agents of Ray try for a minute to report it
     end = time.monotonic() + seconds
     while (some := left(mark)) and time.monotonic() < end: time.sleep(0.5)
     assert not some, some
@@ -68,18 +71,45 @@ def moved(run: Path, start: str, end: str) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
-@pytest.mark.parametrize("argv, stage, learns", [(CLASSMATE, "classmate", True), (HUMANLM, "humanlm-composed", False)],  # after so short a cold start nothing HumanLM writes can be read
-                         ids=["classmate", "humanlm"])
-def test_two_steps_train_and_leave_nobody_behind(argv, stage, learns, tmp_path):
-    trained(tmp_path, *argv, *SMALL, "--run.name", "two", "--trainer.max_steps", "2")
+@pytest.mark.parametrize("argv, stage, groups", [(CLASSMATE + SMALL, "classmate", [4, 4]), (FOLLOWING + SMALL, "classmate", [4, 4]), (HUMANLM + SMALL, "humanlm-composed", [4, 4]), (SDPO, "online", [1] * 8),
+                         (GYMS + SMALL, "gyms", [4, 4])], ids=["classmate", "following", "humanlm", "sdpo", "gyms"])
+def test_two_steps_train_and_leave_nobody_behind(argv, stage, groups, tmp_path):
+    trained(tmp_path, *argv, "--run.name", "two", "--trainer.max_steps", "2")
     run = tmp_path / "runs" / "two"
     found = lines(run, stage)
-    print(to_json(found))
+    print(to_json(found), moved(run, "cold-start", stage))
     assert [row["step"] for row in found] == [1, 2] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 for row in found)
-    assert (0 < moved(run, "cold-start", stage) < 0.1 or not learns) and (run / "results.json").exists()
+    assert 0 < moved(run, "cold-start", stage) < 0.1 and (run / "results.json").exists()
     for step in (0, 1):
-        groups = [t.group for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")]
-        assert groups == [0] * 4 + [1] * 4
+        done = [t.group for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")]
+        assert done == [number for number, size in enumerate(groups) for _ in range(size)]
+
+
+def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on(tmp_path):
+    argv, mark = [*CLASSMATE, *SMALL, "--run.name", "hurt", "--trainer.max_steps", "3"], uuid4().hex
+    running, run = started(tmp_path, mark, *argv), tmp_path / "runs" / "hurt"
+    first = run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
+    end = time.monotonic() + 600
+    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    victims = [int(place.name) for place in Path("/proc").glob("[0-9]*") if b"WorkerDict" in _command(place) and f"{MARK}={mark}".encode() in _environment(place)]
+    assert first.exists() and victims
+    for pid in victims: os.kill(pid, signal.SIGKILL)
+    assert running.wait(180) == 2 and nobody_left(mark)
+    said = (tmp_path / "out.txt").read_text()
+    print(said[-600:])
+    assert "verl ended with an error" in said and "Traceback" not in said
+    trained(tmp_path, *argv, "--resume")
+    assert [row["step"] for row in lines(run, "classmate")][-1] == 3
+
+
+def _command(place):
+    try: return (place / "cmdline").read_bytes()
+    except OSError: return b""
+
+
+def _environment(place):
+    try: return (place / "environ").read_bytes()
+    except OSError: return b""
 
 
 def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp_path):
@@ -120,8 +150,11 @@ def test_a_judge_that_fails_ends_the_run_with_one_sentence(tmp_path):
 
 
 def test_a_recipe_of_ones_own_learns(tmp_path):
+    "The toy of sixteen steps: a score of 1 for naming an animal"
+    (tmp_path / "toy.py").write_text("import my_recipe\nfrom my_recipe import Animals\ncounted = my_recipe.animals\n"
+                                     "def named(texts): return [min(1.0, n) for n in counted(texts)]\nmy_recipe.animals = named\nclass Toy(Animals): pass\n")
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    trained(tmp_path, "--run.recipe", "my_recipe:Animals", "--run.name", "zoo", "--trainer.max_steps", "16", "--trainer.save_strategy", "no")
+    trained(tmp_path, "--run.recipe", "toy:Toy", "--run.name", "zoo", "--trainer.max_steps", "16", "--trainer.save_strategy", "no")
     rewards = [row["reward"] for row in lines(tmp_path / "runs" / "zoo", "animals")]
     print(rewards)
-    assert rewards[0] < 0.7 and sum(rewards[-3:]) / 3 > 0.9
+    assert rewards[0] < 0.5 and sum(rewards[-3:]) / 3 > 0.9
