@@ -33,11 +33,24 @@ class PlanConfig:
     """whether several GPUs share one model (FSDP2, configs/engines/accelerate-8.yaml) or each holds all of it"""
     completion_tokens: int = 1024
     """longest completion, in tokens; for a dialogue all of its turns"""
+    mean_tokens: int | None = None
+    """tokens of a completion in the mean; null = half of the longest"""
+    requests: float = 1.0
+    """questions to other models for each completion: to a judge, a user, classmates; 0 where rules answer"""
+    at_once: int = 16
+    """questions under way at once, by all that ask"""
+    request_seconds: float = 2.0
+    """seconds until one is answered"""
+    request_dollars: float = 0.0
+    """price of one"""
+    dollars_per_hour: float = 0.0
+    """price of a GPU for an hour"""
 
     def __post_init__(self):
         require("plan", (self.gpus >= 0, f"gpus is {self.gpus}: give 0 (no plan) or more."),
             (self.gpu in GPUS, f"gpu is {self.gpu!r}.{near_miss(self.gpu, GPUS)}"),
-            (self.completion_tokens >= 1, f"completion_tokens is {self.completion_tokens}: it must be at least 1."))
+            *((getattr(self, name) is None or getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("completion_tokens", "mean_tokens", "at_once")),
+            *((getattr(self, name) >= 0, f"{name} is {getattr(self, name)}: it must not be negative.") for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")))
 
 # %% ../../nbs/models/08_memory.ipynb #Shape
 class Shape(NamedTuple):

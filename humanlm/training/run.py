@@ -33,6 +33,7 @@ from humanlm.core.runs import (
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
 from ..models.memory import PlanConfig, memory_lines
+from ..models.performance import step_lines
 from ..models.sharding import sharding_faults
 from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
@@ -552,12 +553,13 @@ def plan(recipe: Recipe, settings: Settings) -> str:
 
 
 def gpu_plan(settings: Settings) -> list[str]:
-    "Say what each GPU of `plan.gpus` would hold"
+    "Say what each GPU of `plan.gpus` would hold, and how long a step would take"
     s = settings
     if not s.plan.gpus:
         return []
     how = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus)
-    return memory_lines(s.plan, s.model, s.trainer, how.size, how.size * how.portions)
+    asked = s.plan, s.model, s.trainer, how.size, how.size * how.portions
+    return [*memory_lines(*asked), *step_lines(*asked, math.ceil(max_steps(s) / updates(s)), updates(s))]
 
 
 class UnreadError(ConfigError):
