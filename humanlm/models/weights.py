@@ -1138,7 +1138,7 @@ def add_adapter(
 # %% ../../nbs/models/04_weights.ipynb #_save_adapter
 def _save_adapter(model, tmp, folder, weights=None):
     "Write an adapter that will lie in `folder` to `tmp`"
-    model.save_pretrained(tmp, save_embedding_layers=False, state_dict=weights) # otherwise the Hub is asked about the base
+    model.save_pretrained(tmp, selected_adapters=["default"], save_embedding_layers=False, state_dict=weights) # otherwise the Hub is asked about the base
     model.get_base_model().config.save_pretrained(tmp)
     (tmp / "README.md").unlink(missing_ok=True)
     settings = json.loads((tmp / _ADAPTER).read_text())

@@ -660,6 +660,24 @@ def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
     assert abs(kl[0]) < 1e-6 < kl[1], "the reference stays where the model began"
 
 
+def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_copy(made, tmp_path):
+    base, options = save_model(*made, tmp_path / "base"), PLAIN_SGD | {"beta": 0.5, "save_strategy": "steps", "save_steps": 1}
+    first = save_model(add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base), made.tokenizer, tmp_path / "first")
+    t = trainer((load_model(first, device="cpu").model, made.tokenizer), Method(written(COMPLETIONS), by_group, Told(np.arange(8))), tmp_path / "run", steps=2, options=options, rows=ROWS[:2])
+    frozen = sum(p.numel() for n, p in t.model.named_parameters() if "lora" not in n)
+    t.train()
+    assert t.ref_model is None and frozen == sum(p.numel() for p in made.model.parameters())
+    asked = [t.policy.prompt_ids(row) for row in repeat_rows(ROWS[:2], 4)]
+    moved = load_model(first, device="cpu").model
+    moved.load_adapter(str(tmp_path / "run" / "checkpoint-1"), "default")
+    was, now = (token_logps(model, asked, COMPLETIONS).logps.detach() for model in (made.model, moved))
+    by_hand = ((was - now).exp() - (was - now) - 1)[WRITTEN].mean().item()
+    kl = [row["kl"] for row in t.state.log_history if "kl" in row]
+    assert kl == pytest.approx([0, by_hand], abs=1e-6) and by_hand > 1e-4
+    saved = save_model(t.model, made.tokenizer, tmp_path / "last")
+    assert sorted(path.name for path in saved.glob("**/*.safetensors")) == ["adapter_model.safetensors"] and not (saved / "ref").exists()
+
+
 def test_every_prompt_is_asked_for_one_completion(made, tmp_path):
     t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path)
     sampled, wanted = t._generate_single_turn, []
