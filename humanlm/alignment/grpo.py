@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -40,9 +41,12 @@ def schedule(
     prompts: int,  # rows per step, `N`
     seed: int = 0,
     reply_share: float | None = None,  # of the steps that ask for the reply; None: as often as any other level
+    mixed: bool = False,  # all levels in one step, as they come
 ) -> list[dict]:  # steps * prompts rows in training order
-    "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set"
+    "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set; or mixed"
     rng = random.Random(f"schedule{seed}")
+    if mixed:
+        return list(islice(endless(rows, rng), steps * prompts))
     levels = list(dict.fromkeys(row["level"] for row in rows))
     streams = {level: endless([row for row in rows if row["level"] == level], rng) for level in levels}
     fixed = reply_share is not None and "response" in levels and len(levels) > 1

@@ -54,6 +54,8 @@ class RolloutConfig:
     """Number of tokens to draw from. 0: all."""
     interleave_truth: bool = False
     """Put the real reply among the candidates of each group that asks for a reply."""
+    mixed_levels: bool = False
+    """Draw the prompts of a step from all levels, each row once in a pass, as the released code of HumanLM does. false: one level a step."""
     reply_share: float | None = None
     """Share of the steps that ask for the reply where a mode asks for several levels. null: as often as for any state."""
     eval_temperature: float = 0.4
@@ -81,6 +83,7 @@ def _rollout_checks(c):
         (c.temperature > 0, f"temperature must be above 0, since equal completions teach nothing, got {c.temperature}"),
         (c.eval_temperature >= 0, f"eval_temperature must not be negative, got {c.eval_temperature}"),
         (c.reply_share is None or 0 <= c.reply_share <= 1, f"reply_share must lie between 0 and 1, got {c.reply_share}"),
+        (c.reply_share is None or not c.mixed_levels, "reply_share counts steps that ask for replies alone, and with mixed_levels there are none: leave one of them out"),
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
         (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]

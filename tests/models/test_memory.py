@@ -83,9 +83,9 @@ def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 
 
-@pytest.mark.parametrize("file", sorted(set(PAPER.glob("*.yaml")) - {PAPER / "shared.yaml", PAPER / "lora.yaml"}), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(set(PAPER.glob("*.yaml")) - {PAPER / "shared.yaml"}), ids=lambda file: file.stem)
 def test_the_papers_runs_fit_eight_gpus_of_80_gb_and_with_an_adapter_also_without_splitting(file, monkeypatch):
-    whole, lora = ["--config", str(file)], ["--config", str(file), "--config", str(PAPER / "lora.yaml")]
+    whole, lora = ["--config", str(file)], ["--config", str(file), "--config", str(PAPER.parent / "engines" / "lora.yaml")]
     for words, split in ((whole, True), (lora, True), (lora, False)):
         _, s = read_settings([*words, "--plan.gpus=8", "--plan.gpu=h100", f"--plan.split={str(split).lower()}"])
         said = "\n".join(gpu_plan(s))

@@ -20,7 +20,7 @@ from halves import parts, stop_in_the_first
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
-from humanlm.alignment.grpo import batch_metrics
+from humanlm.alignment.grpo import batch_metrics, schedule
 from humanlm.training.methods import group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
@@ -684,6 +684,23 @@ def test_every_prompt_is_asked_for_one_completion(made, tmp_path):
     t._generate_single_turn = lambda prompts, images, fields, n: wanted.append(n) or sampled(prompts, images, fields, n)
     t.train()
     assert wanted == [1], "an engine that is asked for G takes every G-th prompt for all of its group"
+
+
+def test_steps_of_mixed_levels_keep_groups_whole_and_compare_within_them(made, tmp_path):
+    rows = make_rows(EXAMPLES, CONFIG)
+    order = schedule(rows, len(rows) // 4, 4, mixed=True)
+    args = trainer_args(PLAIN_SGD, tmp_path, 4, 4, 3, 9, seed=3)
+    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), group_advantage((1.0,), AdvantageConfig()), EvenTokens()), order, args, tmp_path / "said")
+    t.train()
+    said = load_trajectories(tmp_path / "said")
+    assert all({x.level for x in said if x.step == step} == {"stance", "response"} for step in range(3))
+    for step, group in {(x.step, x.group) for x in said}:
+        own = [x for x in said if (x.step, x.group) == (step, group)]
+        values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
+        assert len(own) == 4 and len({(x.row_id, x.level) for x in own}) == 1
+        assert [x.advantage for x in own] == pytest.approx(((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist() if np.ptp(values) > 1e-4 else [0] * 4, abs=1e-4)
+    assert max(len(x.completion_ids) for x in said if x.level == "stance") <= 6 < max(len(x.completion_ids) for x in said if x.level == "response")
+    assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), "a pass asks every row once"
 
 
 def test_prompts_of_a_group_may_differ(made, tmp_path):
