@@ -23,7 +23,7 @@ from ..rewards.scoring import Judge
 from ..rewards.reward import AlignmentReward, combine, requests_by_row
 from ..training.methods import group_advantage
 from ..data.trajectory import Trajectory
-from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, single_turn, together
+from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, scored_in_parts, single_turn, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def endless(
@@ -129,6 +129,8 @@ def alignment_method(
     rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)
     if config.rollout.compose:
         rollout = composed_turn(rollout, examples, config.hierarchy, states)
+    if config.rollout.parts > 1:
+        rollout = scored_in_parts(rollout, reward, config.rollout.parts, config.rollout.group_size)
     return Method(rollout, group_advantage(reward.weights, config.advantage), reward, memory,
                   metrics=partial(batch_metrics, weights=reward.weights))
 

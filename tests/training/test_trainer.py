@@ -31,7 +31,7 @@ from humanlm.models.weights import (
 from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
 from humanlm.training.rollout import (
-    AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, single_turn,
+    AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, scored_in_parts, single_turn,
 )
 from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import (
@@ -701,6 +701,41 @@ def test_steps_of_mixed_levels_keep_groups_whole_and_compare_within_them(made, t
         assert [x.advantage for x in own] == pytest.approx(((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist() if np.ptp(values) > 1e-4 else [0] * 4, abs=1e-4)
     assert max(len(x.completion_ids) for x in said if x.level == "stance") <= 6 < max(len(x.completion_ids) for x in said if x.level == "response")
     assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), "a pass asks every row once"
+
+
+def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(made, tmp_path):
+    noted, rows = [], [row | {"row_id": f"{row['row_id']}/{i}"} for i, row in enumerate(ROWS[:4] * 3)]
+    class Slow(EvenTokens):
+        async def __call__(self, trajectories):
+            noted.append(f"scores {len(trajectories)}")
+            await asyncio.sleep(0.01)
+            return await super().__call__(trajectories)
+    async def writes(rows, policy):
+        found = await single_turn()(rows, policy)
+        noted.append(f"wrote {len(rows)}")
+        return found
+    t = trainer(made, Method(scored_in_parts(writes, Slow(), 2, 4), by_group, Slow()), tmp_path, steps=3, rows=rows, prompts=4, records=tmp_path / "said")
+    t.train()
+    assert noted == ["wrote 8", "scores 8", "wrote 8", "scores 8"] * 3, "the first half is with the judge while the second is written"
+    said = load_trajectories(tmp_path / "said")
+    assert len({x.id for x in said}) == len(said) == 48 and sorted({x.group for x in said}) == [0, 1, 2, 3]
+    for step, group in {(x.step, x.group) for x in said}:
+        own = [x for x in said if (x.step, x.group) == (step, group)]
+        values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
+        assert len(own) == 4 and len({x.row_id for x in own}) == 1
+        assert [x.advantage for x in own] == pytest.approx(group_advantages(torch.tensor(values), torch.zeros(4)).tolist(), abs=1e-5)
+
+
+def test_a_judge_that_fails_in_a_part_stops_the_run_with_a_checkpoint_as_in_one(made, tmp_path):
+    calls = []
+    class Failing(EvenTokens):
+        async def __call__(self, trajectories):
+            calls.append(len(trajectories))
+            if len(calls) == 4: raise JudgeError("judge failed", "no answer")
+            return await super().__call__(trajectories)
+    t = trainer(made, Method(scored_in_parts(single_turn(), Failing(), 2, 4), by_group, Failing()), tmp_path, steps=4, prompts=2, options=PLAIN_SGD | {"save_strategy": "steps", "save_steps": 10})
+    with pytest.raises(JudgeError) as e: t.train()
+    assert calls == [4] * 4 and Path(latest_checkpoint(tmp_path)).name == "checkpoint-1" and "goes on from" in str(e.value.__notes__)
 
 
 def test_prompts_of_a_group_may_differ(made, tmp_path):
