@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..rewards.scoring import Judge
 from ..rewards.reward import AlignmentReward, combine, requests_by_row
 from ..training.methods import group_advantage
 from ..data.trajectory import Trajectory
-from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, single_turn, together
+from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, scored_in_parts, single_turn, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def endless(
@@ -40,9 +41,12 @@ def schedule(
     prompts: int,  # rows per step, `N`
     seed: int = 0,
     reply_share: float | None = None,  # of the steps that ask for the reply; None: as often as any other level
+    mixed: bool = False,  # all levels in one step, as they come
 ) -> list[dict]:  # steps * prompts rows in training order
-    "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set"
+    "Order rows so that each step asks for one level, and every level comes once per round, but for a share of replies that is set; or mixed"
     rng = random.Random(f"schedule{seed}")
+    if mixed:
+        return list(islice(endless(rows, rng), steps * prompts))
     levels = list(dict.fromkeys(row["level"] for row in rows))
     streams = {level: endless([row for row in rows if row["level"] == level], rng) for level in levels}
     fixed = reply_share is not None and "response" in levels and len(levels) > 1
@@ -125,6 +129,8 @@ def alignment_method(
     rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)
     if config.rollout.compose:
         rollout = composed_turn(rollout, examples, config.hierarchy, states)
+    if config.rollout.parts > 1:
+        rollout = scored_in_parts(rollout, reward, config.rollout.parts, config.rollout.group_size)
     return Method(rollout, group_advantage(reward.weights, config.advantage), reward, memory,
                   metrics=partial(batch_metrics, weights=reward.weights))
 

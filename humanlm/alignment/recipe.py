@@ -137,7 +137,7 @@ def plan_lines(
     steps = {name: -(-max_steps(s, n) // updates(s)) for name, n in rows.items()}
     replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
     return [f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split})",
-            f"levels              {', '.join(levels)}", f"prompts             {prompt_plan(s, names, train, test)}",
+            f"levels              {', '.join(levels)}; {'mixed in every step' if s.rollout.mixed_levels else 'one a step'}", f"prompts             {prompt_plan(s, names, train, test)}",
             f"cold start          {cold_start_plan(s)}",
             *(f"{name:<19} {step_plan(s, steps[name]) if name in steps else replies}{composed_plan(s, name)}" for name in s.run.methods),
             *judge_plan(s, names, train, test, steps)]
@@ -245,7 +245,7 @@ def train_by_reward(run: Run, stage: str, model: Any, tokenizer: Any) -> None:
     if s.rollout.compose and s.rollout.states_from:  # another model answers the states: only reading them is left to learn
         rows = [row for row in rows if row["level"] == "response"]
     audits = [AuditLog(w.judge, s.judge.audit_every, run.folder / "audits.jsonl", stage, w.second)] if is_main_process() else []
-    def order(rows, steps): return schedule(rows, steps, s.rollout.num_prompts, s.run.seed, s.rollout.reply_share)
+    def order(rows, steps): return schedule(rows, steps, s.rollout.num_prompts, s.run.seed, s.rollout.reply_share, s.rollout.mixed_levels)
     method = methods[stage](s, w.judge, rows, train, stage, w.reward, state_source(s))
     learn(run, stage, model, tokenizer, method, rows, order, callbacks=audits)
 

@@ -31,7 +31,7 @@ class RunConfig:
     "The run as a whole"
 
     name: str | None = None
-    """Folder of the run below `out`. null: the name of the config file."""
+    """Folder of the run below `out`. null: the name of the config file, or of several, joined."""
     out: str = "runs"
     """Folder in which runs are kept."""
     seed: int = 0
@@ -560,7 +560,7 @@ def _named(run, line, resume):
     if resume:
         folder = find_run(resume, run.out)
         return replace(run, name=folder.name, out=str(folder.parent))
-    return run if run.name else replace(run, name=Path(line.files[-1]).stem if line.files else "run")
+    return run if run.name else replace(run, name="-".join(Path(file).stem for file in line.files) or "run")
 
 # %% ../../nbs/core/02_config.ipynb #settings_yaml
 def settings_yaml(

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'save_config', 'differences', 'require_same',
            'require_conditions', 'alone', 'append_row', 'grown_rows', 'trim_rows', 'Journal', 'process_count',
-           'is_main_process', 'wait_for_all', 'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
+           'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all', 'ProcessError', 'Stages', 'versions',
+           'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/05_runs.ipynb #import-itertools-import-json
 import itertools
@@ -16,13 +17,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import humanlm
 from humanlm.core.basics import (
-    ConfigError, atomic_write, json_object, near_miss, shorten, to_dict, to_json, write_jsonl,
+    ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, to_dict, to_json, write_jsonl,
 )
 from .html import Table
 from .config import HARMLESS, Settings, dotted, read_yaml, settings_yaml
@@ -261,6 +264,82 @@ def wait_for_all() -> None:
         import torch
         from accelerate import PartialState
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
+
+# %% ../../nbs/core/05_runs.ipynb #one_leads
+_helpers = None  # the group of processes that wait to help this one, and a lock
+
+
+@contextmanager
+def one_leads() -> Iterator[bool]:  # whether this is the one
+    "Let the first process go on alone while the others do what it asks of them; alone, it is the one"
+    global _helpers
+    if process_count() == 1:
+        yield True
+        return
+    import torch.distributed as dist
+    wait_for_all()
+    group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    if not is_main_process():
+        while asked := _told(group):
+            _collected(group, _tried(int(os.environ["RANK"]), *asked))
+        yield False
+        return
+    _helpers = group, Lock()
+    try:
+        yield True
+    finally:
+        _helpers = None
+        _told(group)
+
+
+def is_helped() -> bool:
+    "Whether other processes wait to help this one"
+    return _helpers is not None
+
+
+def by_all(
+    own: Callable[[int, int], Any],  # (part, parts) → what this process does
+    work: Callable,  # of a module: (part, parts, *given) → what the others do
+    *given: Any,
+) -> list:  # one result for each part, in order
+    "Let all processes do their parts of something; where one fails, none counts"
+    group, lock = _helpers
+    with lock:
+        _told(group, (work, given))
+        mine = _tried(0, own)
+        found = _collected(group, (mine[0], mine[1] and str(mine[1])))
+    if mine[1] or any(error for _, error in found):
+        raise mine[1] or ProcessError(f"A process that helped failed: {next(error for _, error in found if error)}")
+    return [result for result, _ in found]
+
+
+# %% ../../nbs/core/05_runs.ipynb #collected
+class ProcessError(HumanLMError):
+    "Raised when a process that helps another one fails"
+
+
+def _tried(part, work, given=()):
+    try:
+        return work(part, process_count(), *given), None
+    except Exception as e:
+        return None, e if part == 0 else f"{type(e).__name__}: {e}"
+
+
+def _told(group, word=None):
+    "Let all processes know what the first one says"
+    import torch.distributed as dist
+    box = [word]
+    dist.broadcast_object_list(box, src=0, group=group, device="cpu")
+    return box[0]
+
+
+def _collected(group, own):
+    "Give the first process what all of them bring"
+    import torch.distributed as dist
+    found = [None] * process_count() if is_main_process() else None
+    dist.gather_object(own, found, dst=0, group=group)
+    return found
+
 
 # %% ../../nbs/core/05_runs.ipynb #Stages
 class Stages:

@@ -146,7 +146,7 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     P, b, n, adapter = shape.weights, load.number_bytes, load.gpus if load.split else 1, shape.adapter(load.lora_rank)
     trained, tokens = adapter or P, load.rows * (load.prompt + load.completion)
     copies = 2 if load.gpus > 1 and not load.split else 1  # buckets of data parallelism
-    reference = 4 * P // n if load.reference and not adapter else 0
+    reference = 4 * trained // n if load.reference else 0
     ends = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     gathered = b * (2 * shape.layer_weights + ends) if n > 1 else 0 if adapter or b == 4 else b * P
     once = b * P if n > 1 or not load.vllm and not adapter and b < 4 else 0
@@ -157,7 +157,7 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     return {
         "weights": both((b * P + 4 * adapter if adapter else 4 * P) // n), "gradients": both(4 * trained * copies // n),
         "optimiser": both(OPTIMISER_BYTES.get(load.optimiser, 8) * trained // n), "KL reference": both(reference),
-        "gathered": (gathered, once + (b * P if reference and n > 1 and not load.vllm else 0)),
+        "gathered": (gathered, once + (b * P if reference and n > 1 and not load.vllm and not adapter else 0)),
         "activations": (inputs + layer if load.checkpoints else layer * shape.layers, 0),
         "logits": (4 * b * load.rows * load.completion * shape.vocab, 0), "keys and values": (0, cache), "vLLM": both(load.vllm), "else": both(ELSE_BYTES),
     }

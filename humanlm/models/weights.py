@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from ..core.basics import HumanLMError, atomic_path, check_name, near_miss, require, shorten
 from ..core.html import Html, tag
+from ..core.runs import by_all, is_helped
 from ..data.trajectory import Completion
 
 # %% ../../nbs/models/04_weights.ipynb #if-type-checking-import
@@ -870,11 +871,12 @@ def _check_request(model, prompts, caps, stops):
                              f"{room} positions. Shorten it with fit_prompt (model.max_prompt_tokens).")
 
 # %% ../../nbs/models/04_weights.ipynb #_batches
-def _batches(prompts, caps, size):
-    "Put rows of like length side by side, equal prompts together; give lists of row numbers"
+def _batches(prompts, caps, size, part=0, parts=1):
+    "Put rows of like length side by side, equal prompts together; give lists of row numbers, or of one of several parts that are as long as each other"
     first = {p: i for i, p in reversed(list(enumerate(map(tuple, prompts))))}
     order = sorted(range(len(caps)), key=lambda i: (caps[i], len(prompts[i]), first[tuple(prompts[i])]))
-    return [order[i:i + size] for i in range(0, len(order), size)]
+    own = order[part::parts]
+    return [own[i:i + size] for i in range(0, len(own), size)]
 
 
 def _draws(caps, seed):
@@ -907,6 +909,30 @@ def _asking(model):
     finally:
         model.train(training)
 
+# %% ../../nbs/models/04_weights.ipynb #part
+def _part(part, parts, loaded, asked, prefixes=None):
+    "Write one of several parts of the rows: number of a row → ids and log-probabilities"
+    (model, tokenizer), done = loaded, {}
+    prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size = asked
+    with _asking(model):
+        for rows in _batches(prompt_ids, caps, batch_size, part, parts):
+            prompts, c, s, a = ([values[i] for i in rows] for values in (prompt_ids, caps, stops, after))
+            ban = _Ban(tokenizer, model, no_repeat_ngram, a) if no_repeat_ngram else None
+            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban, prefixes))
+    return done
+
+
+_lent = {} # in a process that helps: the model that was asked last
+
+
+def _lent_part(part, parts, place, asked):
+    "Write a part with the model of a place"
+    if place not in _lent:
+        _lent.clear()
+        _lent[place] = load_model(*place)
+    return _part(part, parts, _lent[place], asked)
+
+
 # %% ../../nbs/models/04_weights.ipynb #generate
 def generate(
     model: "PreTrainedModel",
@@ -924,16 +950,15 @@ def generate(
     prefixes: Prefixes | None = None, # what earlier calls have read; None = everything is read
 ) -> list[Completion]: # in the order of the prompts; logps at this temperature, before top-k, top-p and the ban
     "Write one completion per prompt"
-    n, ends, done = len(prompt_ids), end_ids(tokenizer, model), {}
+    n, ends, place = len(prompt_ids), end_ids(tokenizer, model), getattr(model, "place", None)
     caps, stops = _each(max_tokens, n, "max_tokens"), _each(stop, n, "stop")
     _check_request(model, prompt_ids, caps, stops)
     draws, options = _draws(caps, seed), (temperature, top_k, top_p)
     after = [visible_after] * n if isinstance(visible_after, str) else visible_after
-    with _asking(model):
-        for rows in _batches(prompt_ids, caps, batch_size):
-            prompts, c, s, a = ([values[i] for i in rows] for values in (prompt_ids, caps, stops, after))
-            ban = _Ban(tokenizer, model, no_repeat_ngram, a) if no_repeat_ngram else None
-            done |= zip(rows, _write(model, tokenizer, prompts, c, s, draws[rows], options, ban, prefixes))
+    asked = (prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size)
+    parts = by_all(lambda *part: _part(*part, (model, tokenizer), asked), _lent_part, place, asked) if is_helped() and place and n > 1 else [
+        _part(0, 1, (model, tokenizer), asked, prefixes)]
+    done = {i: written for part in parts for i, written in part.items()}
     cut = lambda i, ids, logps: cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)
     return [cut(i, *done[i]) for i in range(n)]
 
@@ -1088,6 +1113,7 @@ def load_model(
                    tokens=where)
     if base: loaded = loaded._replace(model=_with_adapter(loaded.model, where, base))
     _set_template(where, loaded.tokenizer, template)
+    loaded.model.place = (where, template, dtype) # from which others can load it too
     return loaded
 
 
@@ -1138,7 +1164,7 @@ def add_adapter(
 # %% ../../nbs/models/04_weights.ipynb #_save_adapter
 def _save_adapter(model, tmp, folder, weights=None):
     "Write an adapter that will lie in `folder` to `tmp`"
-    model.save_pretrained(tmp, save_embedding_layers=False, state_dict=weights) # otherwise the Hub is asked about the base
+    model.save_pretrained(tmp, selected_adapters=["default"], save_embedding_layers=False, state_dict=weights) # otherwise the Hub is asked about the base
     model.get_base_model().config.save_pretrained(tmp)
     (tmp / "README.md").unlink(missing_ok=True)
     settings = json.loads((tmp / _ADAPTER).read_text())

@@ -7,7 +7,7 @@ __all__ = ['ESTIMATORS', 'Sampling', 'RolloutConfig', 'Shares', 'shares', 'Polic
            'row_seeds', 'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows',
            'by_level', 'sft_row', 'Reward', 'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig',
            'generated_tokens', 'other_tokens', 'from_everywhere', 'together', 'numbered_together', 'at_step',
-           'ModelPolicy']
+           'scored_in_parts', 'ModelPolicy']
 
 # %% ../../nbs/training/02_rollout.ipynb #import-json-import-re
 import asyncio
@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -54,6 +55,10 @@ class RolloutConfig:
     """Number of tokens to draw from. 0: all."""
     interleave_truth: bool = False
     """Put the real reply among the candidates of each group that asks for a reply."""
+    parts: int = 1
+    """Parts in which the completions of a step are written: a judge scores one while the next is written. Other draws than in one, where transformers write."""
+    mixed_levels: bool = False
+    """Draw the prompts of a step from all levels, each row once in a pass, as the released code of HumanLM does. false: one level a step."""
     reply_share: float | None = None
     """Share of the steps that ask for the reply where a mode asks for several levels. null: as often as for any state."""
     eval_temperature: float = 0.4
@@ -78,9 +83,11 @@ def _rollout_checks(c):
     return [
         (c.num_prompts >= 1, f"num_prompts must be at least 1, got {c.num_prompts}"),
         (c.group_size >= 1, f"group_size must be at least 1, got {c.group_size}"),
+        (1 <= c.parts <= c.num_prompts, f"parts must be from 1 to num_prompts ({c.num_prompts}), got {c.parts}: a group is written at once"),
         (c.temperature > 0, f"temperature must be above 0, since equal completions teach nothing, got {c.temperature}"),
         (c.eval_temperature >= 0, f"eval_temperature must not be negative, got {c.eval_temperature}"),
         (c.reply_share is None or 0 <= c.reply_share <= 1, f"reply_share must lie between 0 and 1, got {c.reply_share}"),
+        (c.reply_share is None or not c.mixed_levels, "reply_share counts steps that ask for replies alone, and with mixed_levels there are none: leave one of them out"),
         (0 < c.top_p <= 1, f"top_p must be above 0 and at most 1, got {c.top_p}"),
         (c.top_k >= 0, f"top_k must not be negative, got {c.top_k}"),
     ]
@@ -485,6 +492,43 @@ def at_step(
 ) -> list[Trajectory]:
     "Note the training step, and make ids unique within the run"
     return [replace(t, step=step, id=f"{step}/{t.id}") for t in trajectories]
+
+# %% ../../nbs/training/02_rollout.ipynb #scored_in_parts
+def scored_in_parts(
+    rollout: Rollout,
+    reward: Reward,
+    parts: int, # that a step is written in
+    group: int, # completions of a prompt, `G`
+) -> Rollout:
+    "Make a rollout that has each part of a step scored while the next one is written"
+    async def scored(before, part):
+        earlier, found = await before if before else [], await reward(part)
+        return [*earlier, found if isinstance(found, tuple) else (found, part)]
+
+    async def rolled(rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], Any]:
+        groups, done, scoring = max(1, len(rows) // group), [], None
+        cuts = [groups * i // min(parts, groups) * group for i in range(min(parts, groups))] + [len(rows)]
+        try:
+            for start, end in pairwise(cuts):
+                done += _further(done, await rollout(rows[start:end], policy))
+                scoring = asyncio.create_task(scored(scoring, done[start:end]))
+        except BaseException:
+            if scoring: scoring.cancel()
+            raise
+        found = (await asyncio.gather(scoring, return_exceptions=True))[0]
+        if isinstance(found, Exception):
+            if process_count() == 1: raise found
+            return done, found # raised where all processes hear of it
+        return [t for _, part in found for t in part], [list(row) for values, _ in found for row in values]
+
+    return rolled
+
+
+def _further(done, own):
+    "Number the groups and copies of a part behind those before it"
+    names, before = {t.row_id: t.group for t in done}, Counter(t.row_id for t in done)
+    return [replace(t, group=names.setdefault(t.row_id, len(names)), id=_shifted(t.id, before[t.row_id])) for t in own]
+
 
 # %% ../../nbs/training/02_rollout.ipynb #ModelPolicy
 class ModelPolicy:

@@ -27,7 +27,7 @@ from ..core.basics import ConfigError, HumanLMError, check_name, require, shorte
 from ..core.html import aligned
 from ..core.config import RunConfig, Settings, SFTConfig, cut_line, is_plain_name, parse, read_yaml
 from humanlm.core.runs import (
-    CHARGES, Stages, alone, is_main_process, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
+    CHARGES, Stages, alone, is_main_process, one_leads, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
@@ -370,9 +370,10 @@ def run_stages(run: Run) -> Results | None:
             stage.train(run, stage.name, model, tokenizer)
             keep_model(run, stage.name, model, tokenizer)
         record(run, "started")
-    if is_main_process():
-        with run.stages("evaluation"):
-            return evaluate_all(run)
+    with one_leads() as leads:
+        if leads:
+            with run.stages("evaluation"):
+                return evaluate_all(run)
 
 # %% ../../nbs/training/07_run.ipynb #evaluate_all
 def evaluate_all(run: Run) -> Results:

@@ -362,10 +362,16 @@ def _calculate_rewards(self: MethodTrainer, inputs, prompts, completions, comple
     if reward is None:
         self.rewards = torch.zeros(len(self.trajectories), 0, device=device)
         return self.accelerator.gather(torch.full((len(self.trajectories), 1), math.nan, device=device))
-    found = _in_all(lambda: run_sync(reward(self.trajectories))) if self.scored is None else self.scored
+    found = _in_all(lambda: _unless_failed(self.scored) if self.scored is not None else run_sync(reward(self.trajectories)))
     values, self.trajectories = found if isinstance(found, tuple) else (found, self.trajectories)
     self.rewards = torch.as_tensor(values, dtype=torch.float32, device=device)
     return self.accelerator.gather(self.rewards)
+
+
+def _unless_failed(scored):
+    "Give what a rollout had scored, or raise what became of it"
+    if isinstance(scored, Exception): raise scored
+    return scored
 
 
 def _in_all(work):

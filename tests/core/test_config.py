@@ -113,7 +113,7 @@ def test_flags_win_wherever_the_file_stands(tmp_path):
     files = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
     for argv in ([*files, "--sft.noise", "0.3"], ["--sft.noise", "0.3", *files], [files[0], "--sft.noise=0.3", files[1]]):
         found = parse(GROUPS, argv)
-        assert (found.sft.noise, found.sft.warmup, found.run.name) == (0.3, 3, "b")
+        assert (found.sft.noise, found.sft.warmup, found.run.name) == (0.3, 3, "a-b")
         assert found.trainer == {"learning_rate": 6e-4, "lr": 1e-5, "on_cpu": True}
 
 

@@ -1,11 +1,13 @@
 """The arithmetic of memory: shapes count the weights that transformers makes, and parts are the stated products."""
 import json
+from pathlib import Path
 
 import pytest
 
 from humanlm.core.basics import ConfigError
 from humanlm.models.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
 from humanlm.models.weights import ModelConfig
+from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 
@@ -48,7 +50,7 @@ def test_full_qwen3_8b_needs_more_than_a_gpu_alone_and_fits_eight_that_share_it(
 
 
 @pytest.mark.parametrize("change, part, bytes", [
-    ({"reference": True}, "KL reference", (QWEN.weights // 2,) * 2), ({"reference": True, "lora_rank": 32}, "KL reference", (0, 0)),
+    ({"reference": True}, "KL reference", (QWEN.weights // 2,) * 2), ({"reference": True, "lora_rank": 32}, "KL reference", (QWEN.adapter(32) // 2,) * 2),
     ({"lora_rank": 32}, "gradients", (QWEN.adapter(32) // 2,) * 2), ({"lora_rank": 32}, "weights", ((2 * QWEN.weights + 4 * QWEN.adapter(32)) // 8,) * 2),
     ({"optimiser": "adamw_bnb_8bit"}, "optimiser", (QWEN.weights // 4,) * 2), ({"split": False}, "gradients", (8 * QWEN.weights,) * 2), ({"gpus": 1, "split": False}, "gradients", (4 * QWEN.weights,) * 2),
     ({"completion": 2048}, "logits", (4 * 2 * 2 * 2048 * 151936, 0)), ({"written": 32}, "keys and values", (0, 2 * 2 * 32 * 6144 * 36 * 8 * 128)),
@@ -76,3 +78,20 @@ def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
     with pytest.raises(ConfigError, match="Qwen/Qwen3-8B"): shape_of(ModelConfig(name="some/model"))
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
     with pytest.raises(ConfigError, match="does not describe a decoder"): shape_of(ModelConfig(name=str(tmp_path)))
+
+
+PAPER = Path(__file__).parents[2] / "configs" / "paper"
+
+
+@pytest.mark.parametrize("file", sorted(set(PAPER.glob("*.yaml")) - {PAPER / "shared.yaml"}), ids=lambda file: file.stem)
+def test_the_papers_runs_fit_eight_gpus_of_80_gb_and_with_an_adapter_also_without_splitting(file, monkeypatch):
+    whole, lora = ["--config", str(file)], ["--config", str(file), "--config", str(PAPER.parent / "engines" / "lora.yaml")]
+    for words, split in ((whole, True), (lora, True), (lora, False)):
+        _, s = read_settings([*words, "--plan.gpus=8", "--plan.gpu=h100", f"--plan.split={str(split).lower()}"])
+        said = "\n".join(gpu_plan(s))
+        assert "fits with" in said and f"2 rows of {s.model.max_prompt_tokens + 1024:,} tokens read at once, 16 written" in said
+        assert s.trainer["save_total_limit"] == 2 and s.trainer["beta"] == 0.001 and s.rollout.num_prompts * s.rollout.group_size == 128
+        assert s.run.name == file.stem + ("-lora" if words is lora else "") and bool(s.model.lora_rank) == (words is lora)
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        assert updates(s) == 8 and shares_of(s).size == 2, "the steps of the paper, whoever shares them"
+    assert "does not fit" in "\n".join(gpu_plan(read_settings([*whole, "--plan.gpus=8", "--plan.split=false"])[1]))

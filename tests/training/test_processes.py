@@ -1,6 +1,7 @@
 """A run is the same on one process and on two: rows, levels, completions, advantages, records and, to rounding, losses and weights."""
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,19 @@ CONFIG = {
     "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
     "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
 }
-EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
+EVEN = """
+import os
+from humanlm.models import weights
+
+def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]
+
+known = weights._lent_part
+def lent_part(part, parts, place, asked):
+    found = known(part, parts, place, asked)
+    with open("helped.txt", "a") as file: file.write(f"{os.environ['RANK']} {os.path.basename(place[0])} {len(found)} of {len(asked[0])}\\n")
+    return found
+lent_part.__module__, lent_part.__qualname__, weights._lent_part = weights.__name__, "_lent_part", lent_part
+"""
 METHODS = CONFIG["run"]["methods"]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
 
 
@@ -72,6 +85,20 @@ def test_two_processes_log_once_what_one_does_and_end_with_its_weights(both, sta
         assert [row.get(name) for row in one] == pytest.approx([row.get(name) for row in two], abs=2e-4, nan_ok=True), name
     weights = [load_file(run / "models" / stage / "model.safetensors") for run in both]
     for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name], atol=5e-4, rtol=1e-3)
+
+
+def test_what_two_processes_write_for_an_evaluation_is_what_one_would(both, tmp_path):
+    names, folder = ["base", "cold-start", *METHODS], both[1].parent
+    helped = [line.split() for line in (folder / "helped.txt").read_text().splitlines()]
+    assert {(rank, name) for rank, name, *_ in helped} == {("1", name) for name in names}, "the other process wrote for every model"
+    assert all(int(own) == int(every) // 2 for _, _, own, _, every in helped)
+    again = shutil.copytree(both[1], tmp_path / "two")
+    for path in ("measured", "evaluations"): shutil.rmtree(again / path)
+    (again / "results.json").unlink()
+    (again / "run.json").write_text(json.dumps(json.loads((again / "run.json").read_text()) | {"state": "started"}))
+    done = warm.run("-m", "humanlm.train", "--config", folder / "two.yaml", "--run.out", tmp_path, "--resume", cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    for path in ("results.json", *(f"evaluations/{name}.jsonl" for name in names)): assert (again / path).read_text() == (both[1] / path).read_text(), path
 
 
 def test_two_processes_leave_every_record_once(both):

@@ -10,12 +10,13 @@ import yaml
 from safetensors.torch import load_file
 
 import warm
+from pair import Pair
 from humanlm.core.basics import read_jsonl
 from humanlm.data.trajectory import load_trajectories
 from humanlm.models.sharding import sharding_faults, shards
 
 ROOT = Path(__file__).parents[2]
-ACCELERATE = ROOT / "configs" / "engines" / "accelerate-2.yaml"
+TWO = Pair()
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
     "run": {"methods": METHODS, "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
@@ -29,14 +30,13 @@ EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / l
 
 
 def started(folder: Path, name: str, sharded: bool, *flags: str, **groups):
-    "Start a run in one process, or in two that `accelerate launch` starts by the file for two GPUs"
+    "Do a run in one process, or in two that `accelerate launch` has started by the file for two GPUs"
     own = {group: CONFIG.get(group, {}) | groups.get(group, {}) for group in CONFIG.keys() | groups.keys()}
     own["run"] |= {"name": name, "out": str(folder)}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(own), "utf-8")
     (folder / "own.py").write_text(EVEN)
-    words = ["-m", "humanlm.train", "--config", str(folder / f"{name}.yaml"), *flags]
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(ACCELERATE), "--main_process_port", "0"] if sharded else []
-    return warm.run(*launch, *words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})  # gloo
+    words = ["--config", str(folder / f"{name}.yaml"), *flags]
+    return TWO.run(*words, cwd=folder) if sharded else warm.run("-m", "humanlm.train", *words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})
 
 
 def trained(folder: Path, name: str, sharded: bool, **groups) -> Path:
@@ -44,6 +44,11 @@ def trained(folder: Path, name: str, sharded: bool, **groups) -> Path:
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("response_alignment") == 1, "one process evaluates and shows the result"
     return folder / name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two():
+    with TWO: yield
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,7 @@ def unfinished(run: Path, folder: Path, *lost: str) -> Path:
 
 def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same_weights(both, tmp_path):
     again = unfinished(both[1], tmp_path, "models/prefix-chaining", "checkpoints/prefix-chaining/checkpoint-4/optimizer_0/.metadata")
+    TWO.close()  # what goes on is a new process
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "checkpoint-4 is not whole" in done.stdout and "goes on from checkpoint-2" in done.stdout

@@ -20,7 +20,7 @@ from halves import parts, stop_in_the_first
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
-from humanlm.alignment.grpo import batch_metrics
+from humanlm.alignment.grpo import batch_metrics, schedule
 from humanlm.training.methods import group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
@@ -31,7 +31,7 @@ from humanlm.models.weights import (
 from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
 from humanlm.training.rollout import (
-    AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, single_turn,
+    AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, scored_in_parts, single_turn,
 )
 from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import (
@@ -660,12 +660,82 @@ def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
     assert abs(kl[0]) < 1e-6 < kl[1], "the reference stays where the model began"
 
 
+def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_copy(made, tmp_path):
+    base, options = save_model(*made, tmp_path / "base"), PLAIN_SGD | {"beta": 0.5, "save_strategy": "steps", "save_steps": 1}
+    first = save_model(add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base), made.tokenizer, tmp_path / "first")
+    t = trainer((load_model(first, device="cpu").model, made.tokenizer), Method(written(COMPLETIONS), by_group, Told(np.arange(8))), tmp_path / "run", steps=2, options=options, rows=ROWS[:2])
+    frozen = sum(p.numel() for n, p in t.model.named_parameters() if "lora" not in n)
+    t.train()
+    assert t.ref_model is None and frozen == sum(p.numel() for p in made.model.parameters())
+    asked = [t.policy.prompt_ids(row) for row in repeat_rows(ROWS[:2], 4)]
+    moved = load_model(first, device="cpu").model
+    moved.load_adapter(str(tmp_path / "run" / "checkpoint-1"), "default")
+    was, now = (token_logps(model, asked, COMPLETIONS).logps.detach() for model in (made.model, moved))
+    by_hand = ((was - now).exp() - (was - now) - 1)[WRITTEN].mean().item()
+    kl = [row["kl"] for row in t.state.log_history if "kl" in row]
+    assert kl == pytest.approx([0, by_hand], abs=1e-6) and by_hand > 1e-4
+    saved = save_model(t.model, made.tokenizer, tmp_path / "last")
+    assert sorted(path.name for path in saved.glob("**/*.safetensors")) == ["adapter_model.safetensors"] and not (saved / "ref").exists()
+
+
 def test_every_prompt_is_asked_for_one_completion(made, tmp_path):
     t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path)
     sampled, wanted = t._generate_single_turn, []
     t._generate_single_turn = lambda prompts, images, fields, n: wanted.append(n) or sampled(prompts, images, fields, n)
     t.train()
     assert wanted == [1], "an engine that is asked for G takes every G-th prompt for all of its group"
+
+
+def test_steps_of_mixed_levels_keep_groups_whole_and_compare_within_them(made, tmp_path):
+    rows = make_rows(EXAMPLES, CONFIG)
+    order = schedule(rows, len(rows) // 4, 4, mixed=True)
+    args = trainer_args(PLAIN_SGD, tmp_path, 4, 4, 3, 9, seed=3)
+    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), group_advantage((1.0,), AdvantageConfig()), EvenTokens()), order, args, tmp_path / "said")
+    t.train()
+    said = load_trajectories(tmp_path / "said")
+    assert all({x.level for x in said if x.step == step} == {"stance", "response"} for step in range(3))
+    for step, group in {(x.step, x.group) for x in said}:
+        own = [x for x in said if (x.step, x.group) == (step, group)]
+        values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
+        assert len(own) == 4 and len({(x.row_id, x.level) for x in own}) == 1
+        assert [x.advantage for x in own] == pytest.approx(((values - values.mean()) / (values.std(ddof=1) + 1e-6)).tolist() if np.ptp(values) > 1e-4 else [0] * 4, abs=1e-4)
+    assert max(len(x.completion_ids) for x in said if x.level == "stance") <= 6 < max(len(x.completion_ids) for x in said if x.level == "response")
+    assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), "a pass asks every row once"
+
+
+def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(made, tmp_path):
+    noted, rows = [], [row | {"row_id": f"{row['row_id']}/{i}"} for i, row in enumerate(ROWS[:4] * 3)]
+    class Slow(EvenTokens):
+        async def __call__(self, trajectories):
+            noted.append(f"scores {len(trajectories)}")
+            await asyncio.sleep(0.01)
+            return await super().__call__(trajectories)
+    async def writes(rows, policy):
+        found = await single_turn()(rows, policy)
+        noted.append(f"wrote {len(rows)}")
+        return found
+    t = trainer(made, Method(scored_in_parts(writes, Slow(), 2, 4), by_group, Slow()), tmp_path, steps=3, rows=rows, prompts=4, records=tmp_path / "said")
+    t.train()
+    assert noted == ["wrote 8", "scores 8", "wrote 8", "scores 8"] * 3, "the first half is with the judge while the second is written"
+    said = load_trajectories(tmp_path / "said")
+    assert len({x.id for x in said}) == len(said) == 48 and sorted({x.group for x in said}) == [0, 1, 2, 3]
+    for step, group in {(x.step, x.group) for x in said}:
+        own = [x for x in said if (x.step, x.group) == (step, group)]
+        values = np.array([np.mean(np.array(x.completion_ids) % 2 == 0) for x in own])
+        assert len(own) == 4 and len({x.row_id for x in own}) == 1
+        assert [x.advantage for x in own] == pytest.approx(group_advantages(torch.tensor(values), torch.zeros(4)).tolist(), abs=1e-5)
+
+
+def test_a_judge_that_fails_in_a_part_stops_the_run_with_a_checkpoint_as_in_one(made, tmp_path):
+    calls = []
+    class Failing(EvenTokens):
+        async def __call__(self, trajectories):
+            calls.append(len(trajectories))
+            if len(calls) == 4: raise JudgeError("judge failed", "no answer")
+            return await super().__call__(trajectories)
+    t = trainer(made, Method(scored_in_parts(single_turn(), Failing(), 2, 4), by_group, Failing()), tmp_path, steps=4, prompts=2, options=PLAIN_SGD | {"save_strategy": "steps", "save_steps": 10})
+    with pytest.raises(JudgeError) as e: t.train()
+    assert calls == [4] * 4 and Path(latest_checkpoint(tmp_path)).name == "checkpoint-1" and "goes on from" in str(e.value.__notes__)
 
 
 def test_prompts_of_a_group_may_differ(made, tmp_path):
