@@ -99,3 +99,56 @@ def test_a_dry_run_says_what_a_gpu_holds_without_torch():
     done = subprocess.run([sys.executable, "-c", code, *flags], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "8 x h200 of 139, one model shared by all (FSDP2)" in done.stdout and "\n  optimiser " in done.stdout and done.stdout.endswith("False\n")
+
+
+def fakes(folder, **scripts):
+    "Programs of the tests' own, first on the path"
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def launched(env, *words, **options): return subprocess.run([sys.executable, "-m", "humanlm.launch", *words], cwd=ROOT, env=env, capture_output=True, text=True, **options)
+
+
+CLASSMATE = ("--config", "configs/classmate-mini.yaml")
+VERL = (*CLASSMATE, "--run.engine", "verl")
+
+
+def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_with_its_code(tmp_path):
+    job = slurm_job(LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "small", "verl")
+    env = fakes(tmp_path, scontrol="echo first; echo second", ray='echo "$SLURM_NODEID ray $@"', python='[ "$1" = -c ] && { echo "$SLURM_NODEID waits"; exit; }; echo "$SLURM_NODEID $@"; exit 3', sleep="exit 0",
+                srun='shift 2; SLURM_NODEID=1 "$@"; SLURM_NODEID=0 "$@"')
+    done = subprocess.run(["bash", "-c", job], env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}, capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines() == ["1 ray start --address first:6379 --num-gpus 4 --disable-usage-stats", "0 ray start --head --port 6379 --num-gpus 4 --disable-usage-stats", "0 waits",
+                                        "0 -m humanlm.train --run.engine verl --resume --verl.address first:6379 --verl.nodes 2 --verl.gpus 4", "0 ray stop"]
+
+
+def test_what_is_submitted_runs_as_the_command_itself(tmp_path):
+    env = fakes(tmp_path, python='echo "$@"; exit 7')
+    done = launched(env, *VERL, "--gpus", "2", "--submit", "true")
+    assert done.returncode == 7 and done.stdout.strip() == "-m humanlm.train --config configs/classmate-mini.yaml --run.engine verl --verl.gpus 2"
+
+
+def test_a_job_is_handed_to_sbatch(tmp_path):
+    done = launched(fakes(tmp_path, sbatch="cat; exit 4"), *VERL, "--slurm", "true", "--submit", "true")
+    assert done.returncode == 4 and done.stdout.startswith("#!/bin/bash") and "--verl.gpus 8" in done.stdout
+
+
+def test_what_cannot_be_started_is_said_in_a_sentence():
+    import socket
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        for words, said in {("--nodes", "2"): "2 machines cannot be started from one", ("--slurm", "true"): "no sbatch here", ("--gpus", "2", "--port", str(port)): f"Port {port} is in use"}.items():
+            done = launched(os.environ | {"PYTHONPATH": str(ROOT)}, *CLASSMATE, *words, "--submit", "true")
+            assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_container_of_verl_installs_what_is_pinned():
+    file, pins = (ROOT / "docker" / "verl.Dockerfile").read_text(), (ROOT / "constraints-verl.txt").read_text()
+    assert "-r constraints-verl.txt" in file and "pip install torch==2.13.0 && pip install torch==2.13.0 -r constraints-verl.txt" in pins.replace("#   ", "") and "torch==2.13.0" in file
+    assert {line.partition("==")[2] for line in pins.splitlines() if line.startswith("verl")} == {part.partition("==")[2].rstrip("'") for part in file.split() if part.startswith("'verl[vllm]==")}
