@@ -85,6 +85,36 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv,
     assert sizes > 0
 
 
+@pytest.mark.long
+def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_probabilities_are_equal(tmp_path, monkeypatch):
+    from humanlm.training.trainer import MethodTrainer
+    from humanlm.sdpo.method import SelfDistillation
+    found, known, signal = {}, MethodTrainer._compute_loss, SelfDistillation.signal
+
+    def compared(self, model, inputs):
+        known(self, model, inputs)
+        prompts, completions = ([ids[mask.bool()].tolist() for ids, mask in zip(inputs[f"{part}_ids"], inputs[f"{part}_mask"])] for part in ("prompt", "completion"))
+        place = {(tuple(prompt), tuple(written)): i for i, (prompt, written) in enumerate(zip(prompts, completions))}  # TRL shuffles the rows between rollout and pass
+        found["order"] = [place[tuple(t.prompt_ids), tuple(t.completion_ids)] for t in self.trajectories]
+        theirs = [replace(t, id=t.id.partition("/")[2], logps=found["logps"][i, :len(t.mask)].tolist()) for t, i in zip(self.trajectories, found["order"])]
+
+        async def again(rows, policy): return theirs, self.rewards
+        found["theirs"], found["step"] = inputs["advantages"][found["order"]], run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy))
+        raise Compared
+
+    def noted(self, logps, inputs):
+        if "prompt_ids" in inputs: found["logps"] = logps.clone()  # of the training pass, which has the prompts as tensors
+        return signal(self, logps, inputs)
+
+    monkeypatch.setattr(SelfDistillation, "signal", noted)
+    monkeypatch.setattr(MethodTrainer, "_compute_loss", compared)
+    recipe, settings = read_settings(["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4", "--trainer.gradient_accumulation_steps", "1",
+                                      "--trainer.shuffle_dataset", "false", "--run.out", str(tmp_path), "--run.report", "false"])
+    with pytest.raises(Compared): fit(settings, recipe)
+    assert sorted(found["order"]) == [0, 1, 2, 3] and found["theirs"].abs().max() > 0
+    assert torch.allclose(found["step"].advantages, found["theirs"], rtol=1e-6, atol=0)
+
+
 def test_advantages_of_tokens_stay_on_their_tokens():
     def by_token(batch: Batch): return torch.arange(batch.mask.numel(), dtype=torch.float32).reshape(batch.mask.shape)
     batch, found, _ = run_sync(take_step(Method(single_turn(), by_token, TextReward(lambda texts: [1.0] * len(texts))), ROWS, ScriptedPolicy(words)))
