@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPLIT', 'RAY_PORT', 'SHORT', 'ABOUT', 'LaunchConfig', 'accelerate_words', 'launch_commands', 'train_words',
-           'ray_start', 'ray_commands', 'slurm_job', 'own_words', 'check_processes', 'main', 'submit', 'require_free']
+           'ray_start', 'ray_commands', 'slurm_job', 'submit', 'require_free', 'own_words', 'check_processes', 'main']
 
 # %% ../nbs/91_launch.ipynb #imports
 import os
@@ -121,6 +121,25 @@ def slurm_job(launch: LaunchConfig, words: Sequence[str], name: str, engine: str
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
         f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(one if engine == 'verl' else own)}"])
 
+# %% ../nbs/91_launch.ipynb #submit
+def submit(launch: LaunchConfig, machines: Sequence[Sequence[str]], job: str) -> int:
+    "Hand a job to sbatch, or become the run of this machine: its exit code, and every signal, are the run's own"
+    if job:
+        if not shutil.which("sbatch"): raise ConfigError("There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job.")
+        return subprocess.run(["sbatch"], input=job, text=True).returncode
+    if launch.nodes > 1: raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on each, or take --slurm true.")
+    if launch.processes > 1 and machines[0][0].startswith("accelerate"): require_free(launch.port)
+    sys.stdout.flush()
+    os.execvp("bash", ["bash", "-c", f"exec {machines[0][0]}"])
+
+
+def require_free(port: int) -> None:
+    "Raise where a port is in use"
+    with socket.socket() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try: own.bind(("127.0.0.1", port))
+        except OSError as e: raise ConfigError(f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}.") from e
+
 # %% ../nbs/91_launch.ipynb #main
 SHORT = ("nodes", "gpus", "gpu", "split", "slurm", "submit", "partition", "hours", "address", "port")
 ABOUT = "Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. Without --submit nothing is started."
@@ -168,25 +187,6 @@ def main(
     lines = [line for rank, typed in enumerate(machines) for line in ([f"# on machine {rank}"] if launch.nodes > 1 else []) + typed]
     print(job or "\n".join([*(f"# {line}" for line in _planned(launch, settings)), *lines]))
     return 0
-
-
-def submit(launch: LaunchConfig, machines: Sequence[Sequence[str]], job: str) -> int:
-    "Hand a job to sbatch, or become the run of this machine: its exit code, and every signal, are the run's own"
-    if job:
-        if not shutil.which("sbatch"): raise ConfigError("There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job.")
-        return subprocess.run(["sbatch"], input=job, text=True).returncode
-    if launch.nodes > 1: raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on each, or take --slurm true.")
-    if launch.processes > 1 and machines[0][0].startswith("accelerate"): require_free(launch.port)
-    sys.stdout.flush()
-    os.execvp("bash", ["bash", "-c", f"exec {machines[0][0]}"])
-
-
-def require_free(port: int) -> None:
-    "Raise where a port is in use"
-    with socket.socket() as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try: own.bind(("127.0.0.1", port))
-        except OSError as e: raise ConfigError(f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}.") from e
 
 
 def _planned(launch, settings):
