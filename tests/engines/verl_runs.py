@@ -158,3 +158,35 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
     rewards = [row["reward"] for row in lines(tmp_path / "runs" / "zoo", "animals")]
     print(rewards)
     assert rewards[0] < 0.5 and sum(rewards[-3:]) / 3 > 0.9
+
+
+@pytest.fixture
+def cluster():
+    "Two nodes of Ray on this machine: one leads, the other has the logical GPU"
+    from ray.cluster_utils import Cluster
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": 0, "object_store_memory": 200 << 20})
+    found.add_node(num_cpus=16, num_gpus=1, object_store_memory=200 << 20)
+    yield found
+    found.shutdown()
+
+
+def test_a_run_joins_a_cluster_of_two_nodes_and_leaves_it_running(cluster, tmp_path):
+    trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", "two", "--trainer.max_steps", "2", "--verl.address", cluster.address)
+    found = lines(tmp_path / "runs" / "two", "classmate")
+    print(to_json(found))
+    assert [row["step"] for row in found] == [1, 2] and all(node.all_processes for node in cluster.list_all_nodes)
+
+
+def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path):
+    mark = uuid4().hex
+    running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "gone", "--trainer.max_steps", "50", "--verl.address", cluster.address)
+    first = tmp_path / "runs" / "gone" / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
+    end = time.monotonic() + 600
+    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    start = time.monotonic()
+    cluster.shutdown()
+    code = running.wait(300)
+    said = (tmp_path / "out.txt").read_text()
+    print(f"{time.monotonic() - start:.0f} s", said[-700:])
+    assert code == 2 and "Traceback" not in said and "error:" in said and nobody_left(mark)
