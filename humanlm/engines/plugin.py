@@ -48,13 +48,16 @@ def register() -> None:
         base._ROLLOUT_REGISTRY[name, mode] = f"{MODULE}.{name}_adapter"
 
 
-def __getattr__(name: str) -> Any:
+def _adapter(name: str) -> Any:
     "Make the adapter of a rollout engine that hands on weights, when verl asks for it; its packages are imported then"
     if name not in _adapters: raise AttributeError(name)
     from importlib import import_module
     from humanlm.engines.exchange import WeightSender
     module, _, own = _adapters[name].rpartition(".")
     return type(own, (WeightSender, getattr(import_module(module), own)), {"__module__": __name__})
+
+
+__getattr__ = _adapter  # Python asks it for names that a module has not
 
 
 def _register_cpu():
