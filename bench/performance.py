@@ -2,12 +2,13 @@
 
     python bench/performance.py        # two minutes
 
-Three numbers are read off: from the small model what starting a layer takes for a written token, from the wide one the speed of memory while it writes and the operations a second while it learns. The rest is predicted: seconds
+Three numbers are read off: from the wide model the operations a second while it learns, from the small and the wide one together what starting a layer takes for a written token and the speed of memory while it writes. The rest is predicted: seconds
 of writing (transformers) and of a pass forward and back with an update of AdamW. Of four repeats the fastest counts. Printed: measured, predicted, and their ratio; 1.00 by making where a number was read off.
 """
 import sys
 import time
 
+import numpy as np
 import torch
 
 from humanlm.models.memory import Load, PlanConfig, Shape
@@ -52,10 +53,12 @@ def measured(hidden, layers, prompt, completion):
 def main():
     torch.set_num_threads(1)
     found = {name: measured(*size) for name, size in SIZES.items()}
-    (small, floor, _), (wide, writes, learns) = found["small"], found["wide"]
-    layer = floor / 64 / small.layers
-    memory = (4 * wide.weights + 2 * 4 * ROWS * wide.layers * wide.kv_heads * wide.head_dim * 64) / (writes / 64 - wide.layers * layer)
+    (small, briefly, _), (wide, writes, learns) = found["small"], found["wide"]
     flops = (6 * wide.weights + 6 * wide.layers * wide.heads * wide.head_dim * 96) * ROWS * 96 / learns
+    moved = [[4 * shape.weights + 8 * ROWS * shape.layers * shape.kv_heads * shape.head_dim * 64, shape.layers] for shape in (small, wide)]  # bytes and layers for a written token
+    spent = [(seconds - 2 * shape.weights * ROWS * 32 / flops) / 64 for shape, seconds in ((small, briefly), (wide, writes))]
+    byte, layer = np.linalg.solve(moved, spent)
+    memory = 1 / byte
     print(f"read off: {layer * 1e6:.0f} microseconds a layer and token, {memory / 1e9:.1f} GB/s, {flops / 1e9:.0f} billion operations a second\n\n"
           f"{'':16}{'weights':>12}  {'writes, s':>10} {'predicted':>10} {'ratio':>6}  {'learns, s':>10} {'predicted':>10} {'ratio':>6}")
     for name, (shape, writes, learns) in found.items():

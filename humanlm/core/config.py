@@ -143,11 +143,12 @@ class Settings:
 
 # %% ../../nbs/core/02_config.ipynb #_OF_ASKING
 _OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
-              "cache_mode", "budget", "max_failed_share", "second", "audit_every")
+              "cache_mode", "budget", "max_failed_share", "second", "audit_every", "workers")
 HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency",
-            "plan.gpus", "plan.gpu", "plan.split", "plan.completion_tokens",
             "verl.log", "verl.address", "verl.workers",
-            *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona") for field in _OF_ASKING))
+            *(f"plan.{field}" for field in ("gpus", "gpu", "split", "completion_tokens", "mean_tokens", "requests", "at_once",
+                                            "request_seconds", "request_dollars", "dollars_per_hour")),
+            *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona", "user", "preference") for field in _OF_ASKING))
 
 # %% ../../nbs/core/02_config.ipynb #known_settings
 def known_settings(

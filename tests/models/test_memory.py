@@ -1,10 +1,12 @@
 """The arithmetic of memory: shapes count the weights that transformers makes, and parts are the stated products."""
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from humanlm.core.basics import ConfigError
+from humanlm.core.config import HARMLESS
 from humanlm.models.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
 from humanlm.models.weights import ModelConfig
 from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
@@ -70,6 +72,10 @@ def test_the_lines_say_what_does_not_fit_and_what_helps():
     said = "\n".join(memory_lines(PlanConfig(1, "a100-40"), ModelConfig(name="Qwen/Qwen3-8B"), {}, 4, 16))
     assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size 1" in said
     assert "fits with" in "\n".join(memory_lines(PlanConfig(1, "a100-40"), ModelConfig(name="Qwen/Qwen3-0.6B"), {}, 2, 16))
+
+
+def test_a_run_goes_on_whatever_machine_is_planned_for():
+    assert {f"plan.{f.name}" for f in fields(PlanConfig)} == {name for name in HARMLESS if name.startswith("plan.")}
 
 
 def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):

@@ -14,6 +14,7 @@ from humanlm.rewards.judges import (
     RUBRIC, EmbedJudge, JudgeConfig, RuleJudge, calibration, fit_logistic, is_judge, labelled_pairs, logistic,
     make_judge, play_judge, sign,
 )
+from humanlm.models.settings import ClientConfig
 from humanlm.models.local import Embedder, has_minilm, minilm_folder
 from humanlm.models.weights import ModelError
 from humanlm.rewards.scoring import (
@@ -111,6 +112,8 @@ def test_what_decides_the_meaning_of_a_score_is_what_a_resumed_run_must_keep():
     for group in ("judge", "test_judge"):
         harmless = {name.partition(".")[2] for name in HARMLESS if name.startswith(f"{group}.")}
         assert harmless == {f.name for f in fields(JudgeConfig)} - set(RUBRIC)
+    for group in ("user", "preference"):
+        assert {f.name for f in fields(ClientConfig)} <= {name.partition(".")[2] for name in HARMLESS if name.startswith(f"{group}.")}
 
 
 def test_settings_reach_the_client_and_the_question(tmp_path):
