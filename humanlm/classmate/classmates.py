@@ -230,7 +230,7 @@ class ClassmateConfig(AskedClassmates):
     placement: str = field(default="classmate_partial", kw_only=True)
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
-    "grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one row, as published), dr_grpo (or drgrpo), rloo or remax."
+    "grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one row, as published), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl)."
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
     main_mode: str = field(default="all_tokens", kw_only=True)
@@ -252,7 +252,7 @@ class ClassmateConfig(AskedClassmates):
         yield from super().checks()
         choices = {"reward_type": REWARD_TYPES, "use_classmate_condition": CONDITIONS, "placement": PLACEMENTS, "main_mode": MAIN_MODES, "unfinished": POLICIES, "empty": POLICIES, "marks": [*MARKS]}
         for name, known in choices.items(): yield getattr(self, name) in known, f"{name} is {shorten(repr(getattr(self, name)))}.{near_miss(getattr(self, name), known)}"
-        yield self.estimator != "gae", "estimator gae needs a critic, which the trainer of one machine does not have. Choose another"
+        yield self.estimator != "gae" or self.main_mode == "all_tokens", "main_mode says which advantages count, and with estimator gae the critic makes them: take all_tokens"
         yield self.estimator == "gae" or self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
         yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
         yield math.isfinite(self.reward_weight) and self.temperature >= 0, f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}"

@@ -19,7 +19,7 @@ import torch
 
 from .classmates import SELVES, AnswerRewardConfig, Classmate, ClassmateAnswers, ClassmateConfig, ShownReasoning, ShowPolicy, ask_classmates, classmate_counts, shuffled
 from .reasoning import MARKS, Keep, ReasoningReader, random_share, token_pieces
-from .rewards import answer_scores, classmate_advantages, conditioned, exploited, pooled_rewards
+from .rewards import answer_scores, classmate_advantages, conditioned, exploited, pooled_rewards, token_rewards
 from .verifiers import Case, RewardModel, Scorer, make_verifier
 from ..data.trajectory import Trajectory, Turn
 from ..models.local import HFClient
@@ -209,6 +209,7 @@ def classmate_advantage(
         mask, shown = batch.mask.cpu(), torch.zeros(batch.mask.shape, dtype=torch.bool)
         for own, t in zip(shown, batch.trajectories): own[:len(t.completion_ids)] = torch.tensor(t.signals["shown"]) > 0
         greedy = torch.tensor([[t.rewards[f"greedy {name}"] for name in REWARDS] for t in batch.trajectories]) if config.advantage == "remax" else None
+        if config.estimator == "gae": return token_rewards(rewards[:, 0], rewards[:, 1], shown, mask, config.placement)
         found = classmate_advantages(rewards[:, 0], rewards[:, 1], batch.groups.cpu(), shown, mask, config.advantage, config.placement, config.scale, greedy=greedy)
         if config.main_mode == "all_tokens": return found
         read = reader(batch.rows, [t.completion_ids for t in batch.trajectories])
@@ -243,7 +244,7 @@ def classmate_method(
         statuses = [t.parse_status for t in batch.trajectories]
         return rollout.counts | {f"reasoning/{name}": statuses.count(name) / max(1, len(statuses)) for name in ("whole", "empty", "unfinished")}
 
-    return Method(rollout, classmate_advantage(config, reader), NotedReward(), memory, metrics=metrics)
+    return Method(rollout, classmate_advantage(config, reader), NotedReward(), memory, metrics=metrics, critic=config.estimator == "gae")
 
 # %% ../../nbs/classmate/05_method.ipynb #LaggedCopy
 class LaggedCopy:

@@ -269,6 +269,7 @@ def check_settings(s: Settings) -> None:
     require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
     rated = RewardModel.name in (s.judge.verifier, s.judge.exploit)
     require("judge", (not rated or bool(s.judge.reward_model), f"{RewardModel.name} needs a model. Name it in judge.reward_model"))
+    require("classmate", (s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"), "estimator gae needs a critic, which TRL does not train. Choose another, or --run.engine verl"))
     require("rollout", (not s.classmate.shuffle or s.rollout.num_prompts > 1, "num_prompts must be at least 2 where classmate.shuffle looks for another question"))
     judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
     require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),

@@ -9,6 +9,7 @@ __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_r
            'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/05_runs.ipynb #import-itertools-import-json
+import atexit
 import itertools
 import json
 import os
@@ -279,6 +280,7 @@ def one_leads() -> Iterator[bool]:  # whether this is the one
     import torch.distributed as dist
     wait_for_all()
     group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+    atexit.register(_parted)
     if not is_main_process():
         while asked := _told(group):
             _collected(group, _tried(int(os.environ["RANK"]), *asked))
@@ -290,6 +292,12 @@ def one_leads() -> Iterator[bool]:  # whether this is the one
     finally:
         _helpers = None
         _told(group)
+
+
+def _parted():
+    "End the connections of processes while Python still runs: their threads would abort it otherwise"
+    import torch.distributed as dist
+    if dist.is_initialized(): dist.destroy_process_group()
 
 
 def is_helped() -> bool:

@@ -48,7 +48,7 @@ VERL_ESTIMATORS: dict[str, Callable] = {"humanlm": carried, **{f"humanlm_{name.r
 class MethodStep(NamedTuple):
     "What a method made of the rows of a step"
     batch: Batch                 # its trajectories have their advantages
-    advantages: torch.Tensor     # [B] or [B, T]
+    advantages: torch.Tensor     # [B] or [B, T]; with a critic rewards [B, T]
     numbers: dict[str, float]    # to log
 
 
@@ -68,7 +68,7 @@ async def take_step(
     found = method.advantage(batch)
     found, further = found if isinstance(found, tuple) else (found, {})
     found, numbers = _signal(method, batch, further) if method.signal else (found, {})
-    batch = batch._replace(trajectories=_written_down(done, found, {name: x for name, x in further.items() if x.shape == mask.shape and x.is_floating_point()}))
+    if not method.critic: batch = batch._replace(trajectories=_written_down(done, found, {name: x for name, x in further.items() if x.shape == mask.shape and x.is_floating_point()}))
     return MethodStep(batch, found.float(), {name: float(value) for name, value in numbers.items()})
 
 

@@ -200,7 +200,8 @@ def loop_results(
 
 
 def _result(t, advantage, known):
-    pushed = [a if own else 0.0 for a, own in zip(advantage, t.mask)]
+    mask = [own and not math.isnan(a) for a, own in zip(advantage, t.mask)]
+    pushed = [a if own else 0.0 for a, own in zip(advantage, mask)]
     logps = {"response_logprobs": list(t.logps)} if known else {}
-    return {"prompt_ids": list(t.prompt_ids), "response_ids": list(t.completion_ids), "response_mask": [int(own) for own in t.mask], "token_scores": pushed,
+    return {"prompt_ids": list(t.prompt_ids), "response_ids": list(t.completion_ids), "response_mask": [*map(int, mask)], "token_scores": pushed,
             "reward_score": 0.0, "num_turns": len(t.turns) + 1, "metrics": {}, **logps}

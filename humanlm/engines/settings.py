@@ -39,6 +39,8 @@ class VerlConfig:
     """What waits in the host's memory: parameters, optimizer, activations. null: nothing."""
     workers: int = 1
     """Processes that lead rollouts."""
+    lessons: str | None = None
+    """Who takes the steps of supervised stages: verl, or trl in the leading process. null: verl, but trl where sft.muon_lr asks for Muon."""
     address: str | None = None
     """Address of a running Ray cluster. null: one is started here, and ends with the run."""
     overrides: list[str] | None = None
@@ -56,6 +58,7 @@ class VerlConfig:
                 (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
                 (self.rollout != "hf" or self.nodes * self.gpus == 1, "rollout hf is one process. Take vllm for several GPUs"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
+                (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
                 (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
 
 
@@ -66,9 +69,9 @@ OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "
 DEFAULTS = {"learning_rate": 6e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup", "beta": 0.0, "loss_type": "dapo", "num_iterations": 1, "epsilon": 0.2,
             "max_grad_norm": 1.0, "use_bias_correction_kl": True, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999}
 AVERAGES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
-SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
+SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine", "warmup_stable_decay": "constant"}
 SILENT = ("logging_steps", "report_to", "disable_tqdm", "shuffle_dataset", "dataloader_pin_memory", "use_cpu")  # change nothing that is learned
-ELSEWHERE = ("max_steps", "num_train_epochs", "save_steps", "save_strategy", "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
+ELSEWHERE = ("max_steps", "lr_scheduler_kwargs", "num_train_epochs", "save_steps", "save_strategy", "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
              "per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps", "generation_batch_size", "num_generations")
 
 
@@ -83,6 +86,10 @@ def trainer_options(
             (given.get("optim", "adamw_torch") in ("adamw_torch", "adamw_torch_fused"), f"optim is {given.get('optim')}, and engine verl has AdamW only. Leave it out"),
             (not found["beta"] or not found["use_bias_correction_kl"], "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for either engine, or beta 0"))
     check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError)
+    falls = found.get("lr_scheduler_kwargs") or {}
+    require("trainer", (not falls or found["lr_scheduler_type"] == "warmup_stable_decay" and {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls,
+                        "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
+            (falls or found["lr_scheduler_type"] != "warmup_stable_decay", 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs {"num_decay_steps":N,"decay_type":"linear"}'))
     check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError)
     return found
 
@@ -95,6 +102,8 @@ class Job(NamedTuple):
     name: str        # of the stage
     completion: int  # longest completion, in tokens
     steps: int       # generations
+    lessons: bool = False  # whether completions stand written
+    critic: bool = False   # whether a critic makes advantages of rewards
 
 
 def _said(value: Any) -> str:
@@ -108,7 +117,7 @@ def overrides(
 ) -> list[str]:
     "Say settings in verl's words, one name=value each"
     v, o = s.groups.get("verl", VerlConfig()), trainer_options(s.trainer)
-    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o), _rollout(s, v), _run(s, v, o, job))
+    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {}, _rollout(s, v), _run(s, v, o, job))
     return [f"{name}={_said(value)}" for part in parts for name, value in part.items()] + list(v.overrides or ())
 
 
@@ -133,21 +142,33 @@ def _loss(s, o, job):
     actor, high = "actor_rollout_ref.actor", o.get("epsilon_high") or o["epsilon"]
     scale = {f"{actor}.loss_scale_factor": job.completion} if o["loss_type"] == "dr_grpo" else {}
     kl = {f"{actor}.use_kl_loss": o["beta"] > 0, **({f"{actor}.kl_loss_coef": o["beta"], f"{actor}.kl_loss_type": "low_var_kl"} if o["beta"] else {})}
-    return {"algorithm.adv_estimator": "humanlm", f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]], **scale, f"{actor}.clip_ratio": o["epsilon"], f"{actor}.clip_ratio_low": o["epsilon"],
+    likelihood = {f"{actor}.policy_loss.loss_mode": "gpg", "actor_rollout_ref.rollout.calculate_log_probs": False} if job.lessons else {}
+    return {"algorithm.adv_estimator": "gae" if job.critic else "humanlm", **likelihood, f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]], **scale, f"{actor}.clip_ratio": o["epsilon"], f"{actor}.clip_ratio_low": o["epsilon"],
             f"{actor}.clip_ratio_high": high, f"{actor}.clip_ratio_c": 1e9, **kl}
 
 
-def _updates(s, o):
+def _updates(s, o, job):
     actor, shared, roll = "actor_rollout_ref.actor", shares_of(s), s.rollout
     require("rollout", (roll.num_prompts % shared.updates == 0, f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step: engine verl splits a step by prompts"))
     warm = o["warmup_steps"] if o["lr_scheduler_type"] != "constant" else 0
-    return {f"{actor}.optim.lr": o["learning_rate"], f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]], f"{actor}.optim.lr_warmup_steps": warm,
+    falling = {f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons", f"{actor}.optim.optimizer": "DecayedAdamW",
+               f"{actor}.optim.override_optimizer_config": f"{{total:{job.steps * updates(s)},decay:{o['lr_scheduler_kwargs']['num_decay_steps']}}}"} if o["lr_scheduler_type"] == "warmup_stable_decay" else {}
+    return {f"{actor}.optim.lr": o["learning_rate"], **falling, f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]], f"{actor}.optim.lr_warmup_steps": warm,
             f"{actor}.optim.weight_decay": o["weight_decay"], f"{actor}.optim.betas": [o["adam_beta1"], o["adam_beta2"]], f"{actor}.grad_clip": o["max_grad_norm"],
             f"{actor}.ppo_epochs": o["num_iterations"], f"{actor}.ppo_mini_batch_size": roll.num_prompts // shared.updates,
             f"{actor}.ppo_micro_batch_size_per_gpu": shared.size, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": shared.size,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": shared.size}
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides-rest
+def _critic(s, v, job):
+    "The critic starts from the same weights, with a new head, and learns like the policy"
+    cpu, shared = v.device == "cpu", shares_of(s)
+    slow = {"critic.fsdp.use_torch_compile": False, "critic.model.use_remove_padding": False, "+critic.model.override_config.attn_implementation": "eager"} if cpu else {}
+    exact = {"critic.fsdp.dtype": "float32", **{f"+critic.fsdp.mixed_precision.{part}": "fp32" for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}} if cpu else {}
+    return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model, "critic.optim.lr": "${actor_rollout_ref.actor.optim.lr}", "critic.ppo_micro_batch_size_per_gpu": shared.size,
+            "critic.fsdp.model_dtype": "fp32", **exact, **slow}
+
+
 def _rollout(s, v):
     own, roll = "actor_rollout_ref.rollout", s.rollout
     return {f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout, f"{own}.n": roll.group_size, f"{own}.temperature": roll.temperature, f"{own}.top_p": roll.top_p,
@@ -166,4 +187,4 @@ def _run(s, v, o, job):
     return {"trainer.device": v.device, "trainer.nnodes": v.nodes, "trainer.n_gpus_per_node": v.gpus, "trainer.total_training_steps": job.steps, "trainer.total_epochs": 1,
             "trainer.save_freq": save_every(s, job.steps), "trainer.test_freq": -1, "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
             "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"), "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-            "trainer.project_name": "humanlm", "trainer.experiment_name": job.name, "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}
+            "trainer.project_name": "humanlm", "trainer.experiment_name": job.name.replace(", ", "-"), "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,7 @@ def check_method(method: Method, updates: int) -> None:
 def check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
     trainer_options(s.trainer)
+    require("verl", (not (_teacher(s) == "verl" and s.sft.muon_lr), "lessons is verl, and sft.muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0, or leave lessons out"))
     require("sdpo", (getattr(s.groups.get("sdpo"), "is_sampled", True), "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. Take --sdpo.form sampled"))
     require("run", (not s.run.validate, "validate is not known to the engine verl. Leave it out"))
     require("model", (not s.model.lora_rank, "lora_rank is not known to the engine verl. Leave it out"),
@@ -62,9 +64,9 @@ def check_verl(s: Settings) -> None:
 class Leader:
     "Leads the loops of a stage: waits for a step's rows, lets the method work, hands out results"
 
-    def __init__(self, run: Run, stage: str, method: Method, rows: Sequence[dict], policy: LoopPolicy, job: Job, callbacks: Sequence[Any], numbers: Path):
-        self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = run, stage, method, rows, policy, job, numbers
-        self.watching, self.group = [*run.watch(stage), *callbacks], run.settings.rollout.group_size
+    def __init__(self, run: Run, method: Method, rows: Sequence[dict], policy: LoopPolicy, job: Job, callbacks: Sequence[Any], numbers: Path):
+        self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = run, job.name, method, rows, policy, job, numbers
+        self.watching, self.group = [*run.watch(job.name), *callbacks], run.settings.rollout.group_size
         self.size, self.logged, self.budget = run.settings.rollout.num_prompts * self.group, None, run.settings.run.token_budget
 
     async def hear(self, exchange: Any) -> None:
@@ -89,7 +91,7 @@ class Leader:
         if self.policy.step and hasattr(self.method.memory, "follow"): self.method.memory.follow(self.policy.model)
         found = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
         done = found.batch.trajectories
-        save_trajectories(self.run.folder / "trajectories" / self.stage / f"step-{self.policy.step:06d}-0.parquet", done)
+        if not self.job.lessons: save_trajectories(self.run.folder / "trajectories" / self.stage / f"step-{self.policy.step:06d}-0.parquet", done)
         self.logged = step_numbers(self.method, found)
         if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0: remember(self.method, self.job, self.policy.step + 1)
         while not self.policy.idle.empty(): self.policy.idle.get_nowait()
@@ -261,39 +263,55 @@ class VerlEngine(Engine):
         return v.nodes * v.gpus
 
     def shown(self, s: Settings) -> str:
-        return "\n".join(["# verl would be told:", *(f"# {line}" for line in overrides(s, _job(s, "METHOD", Path("RUN"), 0, math.ceil(max_steps(s) / updates(s)))))])
+        return "\n".join(["# verl would be told:", *(f"# {line}" for line in overrides(s, _job("METHOD", Path("RUN"), 0, math.ceil(max_steps(s) / updates(s)))))])
 
     def plan(self, s: Settings) -> list[str]:
         v = s.groups.get("verl", VerlConfig())
-        return [f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; {len(overrides(s, _job(s, 'M', Path('R'), 0, 1)))} settings, shown by --print_config"]
+        return [f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {_teacher(s)}; {len(overrides(s, _job('M', Path('R'), 0, 1)))} settings, shown by --print_config"]
 
     def learn(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], tokens: int, callbacks: Sequence[Any]) -> None:
         "Train a model in place on rows in training order"
         s, out = run.settings, run.checkpoints(stage)
         check_method(method, updates(s))
-        steps = math.ceil(len(rows) // s.rollout.num_prompts / updates(s))
-        job = _job(s, stage, out.resolve(), tokens, steps)
-        if newest_step(out) >= steps or self.train(run, stage, model, tokenizer, method, rows, job, callbacks):
-            take_weights(model, out / f"global_step_{steps}" / "actor" / "huggingface")
+        self.take(run, model, tokenizer, method, rows, _job(stage, out.resolve(), tokens, math.ceil(len(rows) // s.rollout.num_prompts / updates(s)))._replace(critic=method.critic), callbacks)
 
-    def train(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> bool:
+    def lessons(self, run: Run, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path) -> bool:
+        "Train a model in place on supervised rows, unless settings leave them to TRL"
+        s = run.settings
+        if _teacher(s) == "trl": return False
+        from humanlm.engines.lessons import lesson_method, lesson_rows, lesson_settings
+        told = lesson_settings(s, len(rows))
+        made = lesson_rows(rows, tokenizer, s.sft.batch, s.model.max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))
+        job = _job(stage, out.resolve(), max(len(t.completion_ids) for t in made), len(made) // s.sft.batch)._replace(lessons=True)
+        self.take(replace(run, settings=told), model, tokenizer, lesson_method(), [{"lesson": t} for t in made], job, [])
+        return True
+
+    def take(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> None:
+        "Have verl train where it has not yet, and take over the weights"
+        if newest_step(job.out) >= job.steps or self.train(run, model, tokenizer, method, rows, job, callbacks):
+            take_weights(model, Path(job.out) / f"global_step_{job.steps}" / "actor" / "huggingface")
+
+    def train(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> bool:
         "Have verl train, from its newest checkpoint on; whether it came to its last step"
         from humanlm.models.weights import end_ids, save_model
         s, v = run.settings, run.settings.groups.get("verl", VerlConfig())
         _require_gpu(v)
-        numbers = (run.folder / "verl" / f"{stage}-{newest_step(job.out):06d}.jsonl").resolve()
+        numbers = (run.folder / "verl" / f"{job.name}-{newest_step(job.out):06d}.jsonl").resolve()
         numbers.parent.mkdir(parents=True, exist_ok=True)
         if not (Path(job.model) / "config.json").exists(): save_model(model, tokenizer, job.model)
         _write_rows(Path(job.rows), job.steps * s.rollout.num_prompts)
-        atomic_write(run.folder / "verl" / f"{stage}.overrides", "\n".join(overrides(s, job)) + "\n")
+        atomic_write(run.folder / "verl" / f"{job.name}.overrides", "\n".join(overrides(s, job)) + "\n")
         policy = LoopPolicy(model, tokenizer, end_ids(tokenizer, model), s, v.rollout == "hf")
-        leader = Leader(run, stage, method, rows, policy, job, callbacks, numbers)
+        leader = Leader(run, method, rows, policy, job, callbacks, numbers)
         recall(method, job, newest_step(job.out))
         with cluster(v, environment(s, numbers)) as ray:
             return run_sync(trained(ray, composed(overrides(s, job)), leader))
 
 
-def _job(s, stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
+def _teacher(s): return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr else "verl")
+
+
+def _job(stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
 
 
 def _write_rows(path, count):

@@ -147,6 +147,10 @@ class Engine:
         "Give what --print_config shows beside the settings"
         return ""
 
+    def lessons(self, run: Any, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path) -> bool:
+        "Train a model in place on supervised rows; False leaves them to TRL"
+        return False
+
     def learn(self, run: Any, stage: str, model: Any, tokenizer: Any, method: Any, rows: Sequence[dict], tokens: int, callbacks: Sequence[Any]) -> None:
         "Train a model in place on rows in training order"
         raise ConfigError(f"The engine {type(self).__name__} has no method learn. Write it; it trains the model in place.")

@@ -283,8 +283,8 @@ def lessons(
     from humanlm.training.sft import train_sft
     from humanlm.training.trainer import latest_checkpoint
     s, out = run.settings, out or run.checkpoints(stage)
-    save = {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
-    if rows:
+    engine, save = find_engine(s.run.engine), {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
+    if rows and not (engine and engine.lessons(run, stage, model, tokenizer, rows, out)):
         train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(stage), run.report_to, s.model.max_prompt_tokens,
                   save, latest_checkpoint(out), s.model.dtype)
 

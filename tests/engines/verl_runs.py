@@ -198,3 +198,17 @@ def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path)
     said = (tmp_path / "out.txt").read_text()
     print(f"{time.monotonic() - start:.0f} s", said[-700:])
     assert code == 2 and "Traceback" not in said and "error:" in said and nobody_left(mark)
+
+
+LESSONS = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--tasks.test_n", "4", "--run.methods", "[classmate]", *SMALL, "--sft.muon_lr", "0", "--sft.lesson_steps", "6", "--sft.reader_steps", "6", "--sft.batch", "10", "--trainer.max_steps", "1"]
+
+
+def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(tmp_path):
+    trained(tmp_path, *LESSONS, "--run.name", "verl", "--verl.lessons", "verl")
+    trained(tmp_path, *LESSONS, "--run.name", "trl", "--verl.lessons", "trl")
+    own, other = (load_model(tmp_path / "runs" / name / "models" / "cold-start").model.state_dict() for name in ("verl", "trl"))
+    apart, went = (max((a[name] - b[name]).abs().max().item() for name in a) for a, b in ((own, other), (own, load_model(tmp_path / "runs" / "trl" / "models" / "base").model.state_dict())))
+    losses = [[row["loss"] for row in lines(tmp_path / "runs" / name, "cold-start") if "loss" in row] for name in ("verl", "trl")]
+    print(apart, went, losses)
+    assert apart < 1e-4 < 1e-2 < went
+    assert all(abs(a - b) < 1e-4 * b for a, b in zip(*losses, strict=True))

@@ -236,7 +236,8 @@ def test_ctrl_c_leaves_whole_files_and_a_chat_that_goes_on(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130 and "what was learned is kept" in process.stderr
     rows = read_jsonl(folder / RECORD)
-    assert len(rows) >= 2 and json.loads((folder / SAVED / "live.json").read_text())["learned"] == [row["id"] for row in rows]
+    learned = json.loads((folder / SAVED / "live.json").read_text())["learned"]
+    assert len(rows) >= 2 and learned in ([row["id"] for row in rows], [row["id"] for row in rows[:-1]]), "the last one may have been under way: it is learned again from the record"
     assert not [p for p in folder.rglob(".*") if p.name.startswith((".record", ".pending", ".model", ".optimizer"))]
     load_model(folder / SAVED, "own")
     with chat_process(folder, "") as process: assert process.wait() == 0 and f"{len(rows)} lessons so far" in process.stdout
