@@ -63,6 +63,8 @@ __getattr__ = _adapter  # Python asks it for names that a module has not
 def _register_cpu():
     from humanlm.engines import cpu
     cpu.complete_torch()
+    import verl.utils.model
+    verl.utils.model.load_valuehead_model = cpu.critic_model
     from verl.plugin.platform.platform_base import PlatformBase
     from verl.plugin.platform.platform_manager import PlatformRegistry
     PlatformRegistry.register(platform="cpu")(joined(cpu.CPUPlatform, PlatformBase))

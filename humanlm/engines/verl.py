@@ -57,6 +57,7 @@ def check_verl(s: Settings) -> None:
     require("verl", (not (_teacher(s) == "verl" and s.sft.muon_lr), "lessons is verl, and sft.muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0, or leave lessons out"))
     require("sdpo", (getattr(s.groups.get("sdpo"), "is_sampled", True), "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. Take --sdpo.form sampled"))
     require("run", (not s.run.validate, "validate is not known to the engine verl. Leave it out"))
+    for name, group in s.groups.items(): require(name, (not str(getattr(group, "workers", None) or "").startswith("ray/"), "workers asks through a Ray of its own, and engine verl starts another. Leave it out: the leading process asks, all at once"))
     require("model", (not s.model.lora_rank, "lora_rank is not known to the engine verl. Leave it out"),
             (s.model.dtype in ("float32", "bfloat16"), f"dtype {s.model.dtype} is not known to the engine verl. Take bfloat16"))
 

@@ -109,12 +109,16 @@ def test_what_nobody_can_judge_is_said_before_a_run_begins(tmp_path, capsys, bad
     assert message in capsys.readouterr().err and not (tmp_path / "tiny").exists()
 
 
+def test_an_estimator_that_needs_a_critic_is_refused_where_nobody_trains_one(tmp_path, capsys):
+    assert train(tmp_path, "--dry-run", **{"classmate.estimator": "gae"}) == 2 and "--run.engine verl" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("bad", [{}, {"data_source": "gsm8k"}, row(3), row("x") | {"prompt": []}, [1], row("x") | {"reward_model": None}])
 def test_rows_that_are_no_tasks_are_named(tmp_path, bad):
     with pytest.raises(DataError, match="(line|row) 2"): read_tasks(written(tmp_path / "a.jsonl", [row("fine?"), bad]))
 
 
-@pytest.mark.parametrize("settings, message", [({"estimator": "gae"}, "critic"), ({"estimator": "grpoo"}, "grpo"), ({"models": []}, "each once"), ({"keep": "half"}, "keep"), ({"weights": [1.0, 2.0]}, "weights"),
+@pytest.mark.parametrize("settings, message", [({"estimator": "gae", "main_mode": "cot_only"}, "critic"), ({"estimator": "grpoo"}, "grpo"), ({"models": []}, "each once"), ({"keep": "half"}, "keep"), ({"weights": [1.0, 2.0]}, "weights"),
                                                ({"reward_type": "help_other_questions"}, "reward_type"), ({"shares": [0.9, 0.1]}, "shares"), ({"marks": "brackets"}, "marks"), ({"reward_weight": math.nan}, "reward_weight"), ({"temperature": -1.0}, "temperature"), ({"use_classmate_condition": "no_classmate", "shuffle": True}, "nothing would read")])
 def test_settings_that_cannot_work_say_what_to_write(settings, message):
     with pytest.raises(ConfigError, match=message): ClassmateConfig(**settings)

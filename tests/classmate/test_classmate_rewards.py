@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from humanlm.classmate.rewards import CONDITIONS, ESTIMATORS, PLACEMENTS, classmate_advantages, conditioned, exploited, pooled_rewards
+from humanlm.classmate.rewards import CONDITIONS, ESTIMATORS, PLACEMENTS, classmate_advantages, conditioned, exploited, pooled_rewards, token_rewards
 
 MAIN = torch.tensor([8, 4, 6, 6, 2, 2, 5, 3], dtype=torch.float64)
 CLASSMATE = torch.tensor([7, 3, 3, 7, 1, 4, 4, 3], dtype=torch.float64)
@@ -29,6 +29,14 @@ def advantages(estimator, main=MAIN, classmate=CLASSMATE, **more): return classm
     ("grpo_w_classmate", {"scale": False}, 0, [2, 4, 4, 2, 2, 2]), ("grpo_w_classmate", {"scale": False}, 2, [0, -2, -2, 0, 0, 0]), ("rloo", {}, 0, [2.6667, 5.3333, 5.3333, 2.6667, 2.6667, 2.6667])])
 def test_the_worked_numbers(estimator, more, row, expected):
     assert advantages(estimator, **more)[row].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_rewards_for_a_critic_stand_where_they_fall_due_and_are_the_worked_ones():
+    assert token_rewards(MAIN, CLASSMATE, SHOWN, MASK)[:3].tolist() == [[0, 0, 7, 0, 0, 8], [0, 0, 3, 0, 4, 0], [0, 0, 3, 6, 0, 0]]
+    assert token_rewards(MAIN, CLASSMATE, SHOWN, MASK, "all")[0].tolist() == [0, 0, 0, 0, 0, 15]
+    felt = token_rewards(MAIN, torch.full((8,), math.nan), SHOWN, MASK).flip(1).cumsum(1).flip(1)[MASK]  # gae with values of zero, gamma and lambda 1
+    white = (felt - felt.mean()) / felt.std()
+    assert white[0].item() == pytest.approx(1.6441, abs=1e-4) and white[6].item() == pytest.approx(-0.3240, abs=1e-4)
 
 
 def test_without_deviations_the_additive_ones_are_the_same():

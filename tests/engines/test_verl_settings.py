@@ -50,6 +50,7 @@ def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides"
 @pytest.mark.parametrize("argv, words", [
     (["--model.lora_rank", "8"], "lora_rank is not known"),
     (["--trainer.beta", "0.001"], "use_bias_correction_kl false"), (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--run.validate", "2"], "validate is not known"),
+    (["--verl.lessons", "verl"], "sft.muon_lr 0"), (["--trainer.lr_scheduler_type", "warmup_stable_decay"], "num_decay_steps"), (["--judge.workers", "ray/2"], "judge.workers"),
 ])
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
     done = subprocess.run([sys.executable, "-m", "humanlm.train", "--run.recipe", "classmate", *ON_CPU, "--dry-run", *argv], capture_output=True, text=True, cwd=ROOT)

@@ -146,3 +146,13 @@ def test_what_differs_without_our_settings(name, loss, values, extra, model, row
     theirs, other = by_verl(trainer, rows, changed(actor, **values))
     print(f"{name}: loss {ours:.4f} and {theirs:.4f}, gradients apart {apart(other, own):.2f} (with our settings {apart(same, ours):.0e})")
     assert apart(same, ours) < 1e-6 and apart(other, own) > 1e-3
+
+
+def test_verls_critic_makes_the_worked_advantages_of_rewards_where_they_fall_due():
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+    from humanlm.classmate.rewards import token_rewards
+    main, ends = torch.tensor([8, 4, 6, 6, 2, 2, 5, 3.0]), torch.tensor([6, 5, 4, 6, 3, 6, 6, 5])
+    mask = torch.arange(6) < ends[:, None]
+    rewards = token_rewards(main, torch.full((8,), torch.nan), mask, mask)
+    found, _ = compute_gae_advantage_return(rewards, torch.zeros(8, 6), mask.float(), 1.0, 1.0)
+    assert found[0].tolist() == pytest.approx([1.6441] * 6, abs=1e-4) and found[1, :5].tolist() == pytest.approx([-0.3240] * 5, abs=1e-4)

@@ -18,6 +18,7 @@ pytest.importorskip("verl")
 from humanlm.core.basics import read_jsonl, to_json
 from humanlm.data.trajectory import load_trajectories
 from humanlm.models.weights import load_model
+from server import serving
 
 pytestmark = pytest.mark.verl
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,6 +132,26 @@ def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp
     assert [row["step"] for row in lines(run, "classmate")][-1] == 3
 
 
+def test_after_a_kill_no_judged_reply_is_asked_again(tmp_path):
+    with serving() as server:
+        argv = [*HUMANLM, *SMALL, "--run.name", "paid", "--trainer.max_steps", "3", "--judge.model", "vllm/mine", "--judge.base_url", server.url, "--judge.concurrency", "4"]
+        mark, run = uuid4().hex, tmp_path / "runs" / "paid"
+        running = started(tmp_path, mark, *argv)
+        first, end = run / "checkpoints" / "humanlm-composed" / "latest_checkpointed_iteration.txt", time.monotonic() + 600
+        while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+        before = server.stats()["requests"]
+        while server.stats()["requests"] < before + 6 and time.monotonic() < end and running.poll() is None: time.sleep(0.01)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+        killed = server.stats()
+        assert first.exists() and nobody_left(mark)
+        trained(tmp_path, *argv, "--resume")
+        found = server.stats()
+    print(dict(killed), dict(found), lines(run, "humanlm-composed"))
+    assert before < killed["requests"] < found["requests"] and found["requests"] - found["distinct"] <= 4, "those under way when it was killed were never answered"
+    assert [row["step"] for row in lines(run, "humanlm-composed")][-1] == 3
+
+
 def test_a_ctrl_c_ends_everything(tmp_path):
     mark = uuid4().hex
     running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "stopped", "--trainer.max_steps", "3")
@@ -212,3 +233,12 @@ def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(tmp_pa
     print(apart, went, losses)
     assert apart < 1e-4 < 1e-2 < went
     assert all(abs(a - b) < 1e-4 * b for a, b in zip(*losses, strict=True))
+
+
+def test_a_critic_makes_advantages_of_rewards_where_they_fall_due(tmp_path):
+    trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", "gae", "--trainer.max_steps", "2", "--classmate.estimator", "gae")
+    run = tmp_path / "runs" / "gae"
+    measured = [row["data"] for file in sorted((run / "verl").glob("classmate-*.jsonl")) for row in read_jsonl(file)]
+    print([{name: value for name, value in row.items() if name.startswith("critic/") and "/mean" in name or name in ("critic/vf_loss", "critic/lr")} for row in measured])
+    assert [row["step"] for row in lines(run, "classmate")] == [1, 2] and 0 < moved(run, "cold-start", "classmate") < 0.1
+    assert all(abs(row["critic/advantages/mean"]) < 1e-3 and row["critic/vf_loss"] > 0 for row in measured)
