@@ -4128,7 +4128,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'humanlm/launch.py'),
                                 'humanlm.launch.LaunchConfig.processes': ('launch.html#launchconfig.processes', 'humanlm/launch.py'),
                                 'humanlm.launch._planned': ('launch.html#_planned', 'humanlm/launch.py'),
-                                'humanlm.launch._ray_task': ('launch.html#_ray_task', 'humanlm/launch.py'),
+                                'humanlm.launch._ray_functions': ('launch.html#_ray_functions', 'humanlm/launch.py'),
                                 'humanlm.launch.accelerate_words': ('launch.html#accelerate_words', 'humanlm/launch.py'),
                                 'humanlm.launch.check_processes': ('launch.html#check_processes', 'humanlm/launch.py'),
                                 'humanlm.launch.launch_commands': ('launch.html#launch_commands', 'humanlm/launch.py'),

@@ -102,23 +102,25 @@ def ray_commands(launch: LaunchConfig, words: Sequence[str]) -> list[list[str]]:
 _JOINED = "import ray, time; ray.init(address='auto', logging_level='ERROR')\nwhile ray.cluster_resources().get('GPU', 0) < {}: time.sleep(2)"  # until all GPUs of the cluster are there
 
 
-def _ray_task(launch, words):
-    "What each machine of a job does: the first one leads when all are there; the others end with it"
-    wait = shlex.quote(_JOINED.format(launch.processes))
-    leads = f"{ray_start(launch)} && RAY_AUTH_MODE=disabled python -c {wait} && {train_words(launch, words, '$MASTER_ADDR')}; code=$?; ray stop; exit $code"
-    return f'if [ "$SLURM_NODEID" = 0 ]; then {leads}; fi; until {ray_start(launch, "$MASTER_ADDR")}; do sleep 2; done; sleep infinity'
+def _ray_functions(launch, words):
+    "Say what each machine of a job does: the first one leads when all are there; the others end with it"
+    leads = [f"{ray_start(launch)} && RAY_AUTH_MODE=disabled python -c \"{_JOINED.format(launch.processes)}\" &&", f"    {train_words(launch, words, '$MASTER_ADDR')}", "code=$?; ray stop; exit $code"]
+    joins = [f"until {ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done", "sleep infinity"]
+    return "\n".join(["lead() {", *(f"    {line}" for line in leads), "}", "join() {", *(f"    {line}" for line in joins), "}", "export -f lead join", ""])
 
 
 def slurm_job(launch: LaunchConfig, words: Sequence[str], name: str, engine: str | None = None) -> str:
     "Write a job for sbatch"
     words = [*words, *([] if {"--resume", "--fresh"} & set(words) else ["--resume"])]
-    one = _ray_task(launch, words) if launch.nodes > 1 else train_words(launch, words)
+    several = engine == "verl" and launch.nodes > 1
+    one = 'if [ "$SLURM_NODEID" = 0 ]; then lead; else join; fi' if several else train_words(launch, words)
     own = " ".join([*accelerate_words(launch, '"$SLURM_NODEID"', '"$MASTER_ADDR"', '"$MASTER_PORT"' if launch.nodes > 1 else ""), f"-m humanlm.train {shlex.join(words)}"])
     options = {"job-name": name, "nodes": launch.nodes, "ntasks-per-node": 1, "gpus-per-node": launch.gpus, "time": f"{launch.hours}:00:00", "partition": launch.partition,
                "output": "%x-%j.log", "signal": "TERM@120"}
     return "\n".join([
         "#!/bin/bash", *(f"#SBATCH --{option}={value}" for option, value in options.items() if value is not None), "#SBATCH --exclusive", "#SBATCH --requeue", "set -euo pipefail",
         'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
+        *([_ray_functions(launch, words)] if several else []),
         f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(one if engine == 'verl' else own)}"])
 
 # %% ../nbs/91_launch.ipynb #submit

@@ -250,6 +250,26 @@ def take_weights(model: Any, folder: Path) -> None:
     lost = model.load_state_dict(found, strict=False)
     if lost.missing_keys or lost.unexpected_keys: raise EngineError(f"The checkpoint {folder} is of another model: {shorten([*lost.missing_keys, *lost.unexpected_keys], 200)}. Start anew with --fresh.")
 
+# %% ../../nbs/75_engines.ipynb #engine-parts
+def _teacher(s): return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr else "verl")
+
+
+def _job(stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
+
+
+def _write_rows(path, count):
+    "Write what verl reads: the number of each row, and words in the place of a prompt"
+    import pandas as pd
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame([{"data_source": "humanlm", "prompt": [{"role": "user", "content": f"row {i}"}], "reward_model": {"ground_truth": ""}, "extra_info": {"index": i},
+                   "agent_name": "humanlm"} for i in range(count)]).to_parquet(path)
+
+
+def _require_gpu(v):
+    import torch
+    if v.device == "cuda" and not v.address and not torch.cuda.is_available():
+        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, or name a cluster in verl.address.")
+
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class VerlEngine(Engine):
     "Steps taken by verl, on Ray"
@@ -307,26 +327,6 @@ class VerlEngine(Engine):
         recall(method, job, newest_step(job.out))
         with cluster(v, environment(s, numbers)) as ray:
             return run_sync(trained(ray, composed(overrides(s, job)), leader))
-
-
-def _teacher(s): return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr else "verl")
-
-
-def _job(stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
-
-
-def _write_rows(path, count):
-    "Write what verl reads: the number of each row, and words in the place of a prompt"
-    import pandas as pd
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([{"data_source": "humanlm", "prompt": [{"role": "user", "content": f"row {i}"}], "reward_model": {"ground_truth": ""}, "extra_info": {"index": i},
-                   "agent_name": "humanlm"} for i in range(count)]).to_parquet(path)
-
-
-def _require_gpu(v):
-    import torch
-    if v.device == "cuda" and not v.address and not torch.cuda.is_available():
-        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, or name a cluster in verl.address.")
 
 
 engine = VerlEngine()
