@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLLOUTS', 'DEVICES', 'OFFLOADS', 'DEFAULTS', 'AVERAGES', 'SCHEDULES', 'SILENT', 'ELSEWHERE', 'VerlConfig',
-           'trainer_options', 'Job', 'overrides', 'save_every']
+           'lessons_engine', 'trainer_options', 'Job', 'overrides', 'save_every']
 
 # %% ../../nbs/engines/01_settings.ipynb #exported-imports
 from collections.abc import Mapping
@@ -60,6 +60,11 @@ class VerlConfig:
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
                 (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
+
+
+def lessons_engine(s: Settings) -> str:
+    "Say who takes the steps of supervised stages, verl or trl"
+    return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr else "verl")
 
 
 OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "optimizer": "actor_rollout_ref.actor.fsdp_config.optimizer_offload",

@@ -26,7 +26,7 @@ from ..core.config import Settings
 from ..data.trajectory import save_trajectories
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, loop_results, require_cluster
 from .plugin import MODULE
-from .settings import Job, VerlConfig, overrides, save_every, trainer_options
+from .settings import Job, VerlConfig, lessons_engine, overrides, save_every, trainer_options
 from ..training.recipe import Engine
 from ..training.rollout import Method
 from ..training.run import Run, max_steps, updates
@@ -54,7 +54,7 @@ def check_method(method: Method, updates: int) -> None:
 def check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
     trainer_options(s.trainer)
-    require("verl", (not (_teacher(s) == "verl" and s.sft.muon_lr), "lessons is verl, and sft.muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0, or leave lessons out"))
+    require("verl", (not (lessons_engine(s) == "verl" and s.sft.muon_lr), "lessons is verl, and sft.muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0, or leave lessons out"))
     require("sdpo", (getattr(s.groups.get("sdpo"), "is_sampled", True), "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. Take --sdpo.form sampled"))
     require("run", (not s.run.validate, "validate is not known to the engine verl. Leave it out"))
     for name, group in s.groups.items(): require(name, (not str(getattr(group, "workers", None) or "").startswith("ray/"), "workers asks through a Ray of its own, and engine verl starts another. Leave it out: the leading process asks, all at once"))
@@ -251,9 +251,6 @@ def take_weights(model: Any, folder: Path) -> None:
     if lost.missing_keys or lost.unexpected_keys: raise EngineError(f"The checkpoint {folder} is of another model: {shorten([*lost.missing_keys, *lost.unexpected_keys], 200)}. Start anew with --fresh.")
 
 # %% ../../nbs/75_engines.ipynb #engine-parts
-def _teacher(s): return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr else "verl")
-
-
 def _job(stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
 
 
@@ -288,7 +285,7 @@ class VerlEngine(Engine):
 
     def plan(self, s: Settings) -> list[str]:
         v = s.groups.get("verl", VerlConfig())
-        return [f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {_teacher(s)}; {len(overrides(s, _job('M', Path('R'), 0, 1)))} settings, shown by --print_config"]
+        return [f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(overrides(s, _job('M', Path('R'), 0, 1)))} settings, shown by --print_config"]
 
     def learn(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], tokens: int, callbacks: Sequence[Any]) -> None:
         "Train a model in place on rows in training order"
@@ -299,7 +296,7 @@ class VerlEngine(Engine):
     def lessons(self, run: Run, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path) -> bool:
         "Train a model in place on supervised rows, unless settings leave them to TRL"
         s = run.settings
-        if _teacher(s) == "trl": return False
+        if lessons_engine(s) == "trl": return False
         from humanlm.engines.lessons import lesson_method, lesson_rows, lesson_settings
         told = lesson_settings(s, len(rows))
         made = lesson_rows(rows, tokenizer, s.sft.batch, s.model.max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))
