@@ -151,6 +151,12 @@ def test_help_answers_without_torch(command):
 
 # ---- notebooks
 
+@each_notebook
+def test_a_title_stands_alone_with_its_sentence(notebook):
+    title = next((source(c) for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "markdown" and source(c).startswith("# ")), "")
+    assert len(title.strip().split("\n\n")) <= 2, "nbdev's docs drop what else stands in the cell of a title: give it a cell of its own"
+
+
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory) -> Path:
     "A copy of the project, exported and cleaned anew"
