@@ -28,7 +28,8 @@ from humanlm.rewards.judges import OracleJudge, RuleJudge
 from humanlm.models.client import Limits, vllm_client
 from humanlm.worlds.mini import make_world
 from humanlm.worlds.states import STATE_LEVELS
-from humanlm.rewards.scoring import JudgeRequest, LLMJudge, score_groups
+from humanlm.rewards.scoring import JudgeRequest, score_groups
+from humanlm.rewards.verdicts import LLMJudge
 
 WORDS = "bus tram night council rent cap park school vote paper street light money year people good late never always maybe".split()
 CONCURRENCY = 64

@@ -15,7 +15,7 @@ from common import Clock, serving
 from judges import check, words
 
 from humanlm.data.records import Message
-from humanlm.rewards.judges import JudgeConfig, make_judge
+from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.rewards.scoring import JudgeRequest, score_groups
 
 LATENCY, EACH, TARGET = 0.05, 8, 1.8

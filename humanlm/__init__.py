@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .alignment.simulator import Simulator
     from .data.records import Example, Persona
     from .models.client import client
-    from .rewards.judges import make_judge
+    from .rewards.judge_settings import make_judge
     from .training.run import fit
 
 __getattr__, __dir__ = lazy_names(__name__, {
@@ -19,6 +19,6 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "alignment.simulator": ["Simulator"],
     "data.records": ["Example", "Persona"],
     "models.client": ["client"],
-    "rewards.judges": ["make_judge"],
+    "rewards.judge_settings": ["make_judge"],
     "training.run": ["fit"],
 })

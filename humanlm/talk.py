@@ -18,7 +18,7 @@ from .core.basics import ConfigError, require
 from .core.commands import command
 from .core.config import cut_line, parse
 from .data.records import Example, from_dict, load_examples
-from .rewards.judges import EvalJudgeConfig, JudgeConfig, make_judge
+from .rewards.judge_settings import EvalJudgeConfig, JudgeConfig, make_judge
 from .rewards.scoring import Judge
 from .serving.play import talk_gym
 from .serving.talk import Interview, before_lines, level_lines, score_lines, typed, Talk, title_of

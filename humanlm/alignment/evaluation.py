@@ -28,10 +28,9 @@ from ..evaluation.measured import Importance, Measured, Result, importance_rows,
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.prompts import HierarchyConfig, ParsePolicy, make_rows
 from ..models.client import Ledger, in_turn
-from ..rewards.judges import other_judge, same_judge_warning
-from humanlm.rewards.scoring import (
-    Judge, JudgeRequest, excusable, format_score, require_judged, score_aspects, score_group,
-)
+from ..rewards.judge_settings import other_judge, same_judge_warning
+from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, require_judged, score_group
+from ..rewards.verdicts import score_aspects
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..training.methods import ChatPolicy, is_chat_model
 from ..training.rollout import ModelPolicy, Policy, Sampling, by_level, copy_index, single_turn

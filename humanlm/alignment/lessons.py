@@ -19,7 +19,7 @@ from ..core.config import Settings, SFTConfig
 from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
 from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, markup, opening, plain, prompt, target, token_cap
-from ..rewards.rules import rule_state
+from ..rewards.matching import rule_state
 from ..training.rollout import sft_row
 from ..training.run import require_room, tokens_needed
 from ..worlds.mini import SyntheticWorld, needed_phrases

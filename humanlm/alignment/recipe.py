@@ -38,10 +38,9 @@ from ..hierarchy.composed import check_composed
 from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
-from humanlm.rewards.judges import (
-    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning,
-    second_config, second_judge,
-)
+from humanlm.rewards.judge_settings import (
+    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning, second_config,
+    second_judge)
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work

@@ -60,7 +60,7 @@ COMMANDS = {
     "classmate host": Command("humanlm.serving.classmates:host_command", "put classmates behind addresses, and say where in a file", "classmates are ended, the file is gone"),
     "classmate sandbox": Command("humanlm.sandbox.service:sandbox_command", "run programs against tests, contained, behind an address", "programs that ran are ended"),
     "judges": Command("humanlm.judges:main", "examine a judge before it is trusted"),
-    "judges audit": Command("humanlm.rewards.judges:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",
+    "judges audit": Command("humanlm.rewards.judge_settings:audit_command", "ask a judge fixed questions: judges audit --judge.model NAME",
                             "nothing is kept but answers in a cache (--judge.cache FOLDER)"),
     "levels": Command("humanlm.levels:main", "list the hierarchies of latent states"),
     "hub": Command("humanlm.hub:main", "merge an adapter, or publish a model with a card made from its run"),

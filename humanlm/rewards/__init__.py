@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .judges import JudgeConfig, make_judge
+    from .judge_settings import JudgeConfig, make_judge
     from .reward import AlignmentReward, RewardConfig, trl_reward
     from .scoring import Judge, JudgeRequest, score_group, score_groups
     from .texts import text_scores
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "judges": ["JudgeConfig", "make_judge"],
+    "judge_settings": ["JudgeConfig", "make_judge"],
     "reward": ["AlignmentReward", "RewardConfig", "trl_reward"],
     "scoring": ["Judge", "JudgeRequest", "score_group", "score_groups"],
     "texts": ["text_scores"],

@@ -20,9 +20,8 @@ from ..data.records import Example
 from ..hierarchy.composed import states_in
 from ..hierarchy.prompts import ParsePolicy, parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
-from humanlm.rewards.scoring import (
-    JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_aspects, score_group, score_groups, unsaid,
-)
+from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_group, score_groups, unsaid
+from .verdicts import score_aspects
 from ..models.client import in_turn
 from ..data.trajectory import Score, Trajectory
 

@@ -26,7 +26,7 @@ from ..data.records import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
 from ..models.client import Ledger
-from ..rewards.judges import Workload, judging_plan, make_judge, same_judge_warning
+from ..rewards.judge_settings import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
 from .systems import ASKED
 from .tasks import Comparison, Task, asked_otherwise, not_composed, prepare, read_keys

@@ -23,7 +23,7 @@ from ..core.config import RunConfig, Settings, find_run, parse
 from ..data.records import DataConfig, Example, load_examples
 from ..hierarchy.prompts import THINKING, HierarchyConfig
 from ..models.weights import ModelConfig
-from ..rewards.judges import EvalJudgeConfig, JudgeConfig
+from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig
 from ..training.methods import is_chat_model
 from ..training.rollout import RolloutConfig
 from ..worlds.mini import WorldConfig

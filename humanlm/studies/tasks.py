@@ -23,7 +23,7 @@ from ..core.config import Settings, cut_line
 from ..core.runs import read_record
 from ..data.records import Example, data_fingerprint, from_dict, load_examples
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..rewards.judges import RUBRIC
+from ..rewards.judge_settings import RUBRIC
 from humanlm.studies.systems import (
     DYNAMICS, HOMES, INPUTS, Rows, System, USE, checkpoints_of, held_out, named, read_replies, read_settings, run_of,
     systems_of,

@@ -31,7 +31,7 @@ from ..evaluation.outcome import Arms, Table, means, rounded
 from ..hierarchy.levels import word_count
 from ..hierarchy.composed import compose, states_in, written
 from ..hierarchy.prompts import TRACE, HierarchyConfig, ParsePolicy, make_rows
-from ..rewards.judges import make_judge
+from ..rewards.judge_settings import make_judge
 from ..rewards.scoring import Judge
 from ..training.experiment import Study, Trial
 from ..training.rollout import Policy, single_turn

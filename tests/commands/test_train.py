@@ -30,7 +30,7 @@ from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
 from humanlm.data.formats import map_row
 from humanlm.hierarchy.prompts import STATUSES, ParsePolicy, closing, make_rows, markup, opening
-from humanlm.rewards.judges import JudgeConfig, other_judge
+from humanlm.rewards.judge_settings import JudgeConfig, other_judge
 from humanlm.models.client import prices
 from humanlm.models.weights import END, START, load_model
 from humanlm.alignment.contract import load_policy

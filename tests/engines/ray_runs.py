@@ -20,7 +20,7 @@ from verl_runs import MARK, left, nobody_left  # noqa: E402
 from humanlm.core.basics import run_sync  # noqa: E402
 from humanlm.data.records import Message  # noqa: E402
 from humanlm.models.client import Ledger, LLMError, Limits, chat, chat_all, client  # noqa: E402
-from humanlm.rewards.judges import JudgeConfig, make_judge  # noqa: E402
+from humanlm.rewards.judge_settings import JudgeConfig, make_judge  # noqa: E402
 from humanlm.rewards.scoring import JudgeRequest, score_groups  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mangle import GROUP, SPELLING, group_answer, mangled
 
 from humanlm.models.reader import _surely, read_answer, read_json
-from humanlm.rewards.scoring import answer_schema
+from humanlm.rewards.rubric import answer_schema
 
 VERDICT = {"type": "object", "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "why": {"type": "string"}},
            "required": ["score", "why"], "additionalProperties": False}

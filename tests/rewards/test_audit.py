@@ -17,7 +17,8 @@ from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.judges import main
 from humanlm.rewards.judges import RuleJudge
 from humanlm.models.client import Ledger, LLMError, ScriptedClient
-from humanlm.rewards.scoring import LLMJudge, candidate_score
+from humanlm.rewards.scoring import candidate_score
+from humanlm.rewards.verdicts import LLMJudge
 from humanlm.data.trajectory import Score
 import warm
 

@@ -18,7 +18,8 @@ from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, Config, Model, serving, s
 from humanlm.models.cache import DiskCache
 from humanlm.core.basics import run_sync
 from humanlm.models.client import CacheError, Ledger, Limits, LLMError, ScriptedClient, chat, chat_all, in_turn, prices, vllm_client
-from humanlm.rewards.scoring import JUDGE_FAULTS, JudgeRequest, LLMJudge, score_aspects, score_group, score_groups
+from humanlm.rewards.scoring import JUDGE_FAULTS, JudgeRequest, score_group, score_groups
+from humanlm.rewards.verdicts import LLMJudge, score_aspects
 
 SHARE = 0.3
 LIMITS = Limits(concurrency=64, timeout=4.0, attempts=6, backoff=0.01, longest_wait=0.1)

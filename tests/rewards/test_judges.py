@@ -10,16 +10,14 @@ from humanlm.core.config import HARMLESS
 from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import HIERARCHY, STATES
-from humanlm.rewards.judges import (
-    RUBRIC, EmbedJudge, JudgeConfig, RuleJudge, calibration, fit_logistic, is_judge, labelled_pairs, logistic,
-    make_judge, play_judge, sign,
-)
+from humanlm.rewards.judge_settings import JudgeConfig, RUBRIC, is_judge, make_judge, play_judge
+from humanlm.rewards.judges import EmbedJudge, RuleJudge, calibration, fit_logistic, labelled_pairs, logistic, sign
 from humanlm.models.settings import ClientConfig
 from humanlm.models.local import Embedder, has_minilm, minilm_folder
 from humanlm.models.weights import ModelError
-from humanlm.rewards.scoring import (
-    STATUSES, VARIANTS, JudgeRequest, answer_scores, format_score, judge_chat, score_group,
-)
+from humanlm.rewards.rubric import VARIANTS, judge_chat
+from humanlm.rewards.scoring import JudgeRequest, STATUSES, format_score, score_group
+from humanlm.rewards.verdicts import answer_scores
 from humanlm.worlds.mini import make_world
 from humanlm.data.viz import score_grid
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.hierarchy.levels import STATES
-from humanlm.rewards.rules import TERMS, feelings, goals, read_rules, rule_match, rule_state, side, tokens
+from humanlm.rewards.matching import rule_match, rule_state
+from humanlm.rewards.rules import TERMS, feelings, goals, read_rules, side, tokens
 from humanlm.worlds.states import STATE_LEVELS
 
 

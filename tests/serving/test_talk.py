@@ -7,7 +7,7 @@ from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
 from humanlm.hierarchy.levels import LEVELS
-from humanlm.rewards.judges import JudgeConfig, make_judge
+from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, make_model, save_model
 from humanlm.alignment.contract import PolicySetup, contract

@@ -23,7 +23,8 @@ from humanlm.alignment.evaluation import (
 )
 from humanlm.hierarchy.prompts import make_rows, parts_text
 from humanlm.worlds.sources import load_data
-from humanlm.rewards.judges import JudgeConfig, OracleJudge, RuleJudge, make_judge
+from humanlm.rewards.judge_settings import JudgeConfig, make_judge
+from humanlm.rewards.judges import OracleJudge, RuleJudge
 from humanlm.models.client import scripts
 from humanlm.evaluation.measured import ALL, results, score_table
 from humanlm.worlds.mini import make_world
