@@ -50,7 +50,7 @@ def make_file(path, n, seed=0):
 
 
 def settings(path, out, sets):
-    from humanlm.core.config import parse
+    from humanlm.core.grammar import parse
     from humanlm.corpus.build import GROUPS
     return parse(GROUPS, [f"--build.path={path}", "--build.source=reddit", f"--build.out={out}", f"--build.sets={json.dumps(sets)}"])
 

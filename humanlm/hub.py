@@ -24,7 +24,7 @@ from .alignment.contract import ModelChoice, find_model, how_to_ask, run_folder,
 from .training.run import quiet_libraries
 from .core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, shorten
 from .core.commands import menu
-from .core.config import PROG, parse
+from .core.grammar import PROG, parse
 from .models.weights import adapter_base, merge_adapter
 from .serving.card import HubConfig, model_card, needs_merging
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from .core.basics import DataError, shorten
 from .core.html import aligned
 from .core.commands import menu
-from .core.config import Settings, parse
+from .core.config import Settings
+from .core.grammar import parse
 from .corpus.build import GROUPS, Built, build, input_state, select_from, source_of
 from .corpus.partition import TRAIN, VAL
 from .corpus.people import find_evidence, settle

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from .core.basics import ConfigError, require
 from .core.commands import command
-from .core.config import Settings, is_plain_name, parse
+from .core.config import Settings, is_plain_name
+from .core.grammar import parse
 from .models.memory import GPUS
 from .training.rollout import shares
 from .training.run import gpu_plan, read_settings

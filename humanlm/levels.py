@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from .core.commands import command
-from .core.config import parse
+from .core.grammar import parse
 from .hierarchy.levels import variants
 
 # %% ../nbs/89_levels.ipynb #main

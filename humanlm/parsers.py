@@ -13,7 +13,8 @@ from pathlib import Path
 
 from .core.basics import atomic_write, to_json
 from .core.commands import menu
-from .core.config import Settings, parse
+from .core.config import Settings
+from .core.grammar import parse
 from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
 from .social.recipe import data_plan, examine, known_stories, named_parser, recipe, report, report_table

@@ -16,7 +16,7 @@ from .alignment.contract import CONTRACT, AskingConfig, ModelChoice, how_to_ask
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
-from .core.config import parse
+from .core.grammar import parse
 from .core.web import address, listen, serve_app, service_key, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows

@@ -16,7 +16,7 @@ from .alignment.contract import AskingConfig, ModelChoice, how_to_ask, run_folde
 from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError, require
 from .core.commands import command
-from .core.config import cut_line, parse
+from .core.grammar import cut_line, parse
 from .data.records import Example, from_dict, load_examples
 from .rewards.judge_settings import EvalJudgeConfig, JudgeConfig, make_judge
 from .rewards.scoring import Judge

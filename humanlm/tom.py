@@ -23,7 +23,8 @@ from humanlm.benchmarks.reports import (
 from .core.basics import run_sync, shorten
 from .core.html import aligned
 from .core.commands import menu
-from .core.config import Settings, parse
+from .core.config import Settings
+from .core.grammar import parse
 from .models.client import price
 from .models.settings import require_model
 

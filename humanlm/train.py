@@ -14,7 +14,7 @@ from pathlib import Path
 from .core.basics import ConfigError, shorten, to_json
 from .core.html import aligned
 from .core.commands import command
-from .core.config import dotted
+from .core.grammar import dotted
 from .training.run import read_settings, train_or_plan
 
 # %% ../nbs/80_train.ipynb #print_trainer_options

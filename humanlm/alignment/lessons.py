@@ -15,7 +15,7 @@ from typing import Any
 
 from fastcore.basics import patch
 from .modes import MODES, asks_together, cold_start_hierarchy, hierarchy_of, settings_of, training_rows
-from ..core.config import Settings, SFTConfig
+from ..core.config import SFTConfig, Settings
 from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
 from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, markup, opening, plain, prompt, target, token_cap

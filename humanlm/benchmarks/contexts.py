@@ -25,7 +25,8 @@ from urllib.parse import quote, unquote
 
 
 from .sets import benchmarks
-from ..core.config import Settings, parse
+from ..core.config import Settings
+from ..core.grammar import parse
 from humanlm.social.contexts import (
     Context, Violation, count_violations, read_contexts, step_names, to_published, violations,
 )

@@ -29,7 +29,7 @@ from humanlm.benchmarks.respondent import (
 )
 from .sets import HITOM_100, benchmarks
 from ..core.basics import ConfigError, atomic_write, check_name, near_miss, require, shorten, to_json
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
 from ..core.runs import read_record
 from ..core.stats import number_text, p_text, range_text, ratio

@@ -32,7 +32,8 @@ from humanlm.core.basics import (
     to_json,
 )
 from ..core.html import table_cell
-from ..core.config import Passed, Settings
+from ..core.config import Settings
+from ..core.grammar import Passed
 from humanlm.core.runs import (
     CHARGES, Stages, alone, open_run, require_conditions, run_record, save_config, save_record,
 )

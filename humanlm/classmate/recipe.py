@@ -23,7 +23,7 @@ from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, as
 from .verifiers import BEHAVIOURS, Case, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks, true_steps
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
-from ..core.config import Settings, SFTConfig
+from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..evaluation.measured import Measured
 from ..evaluation.outcome import Arms, rounded, seed_changes

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from .verifiers import boxed, read_number, read_yes
 from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, check_name, read_jsonl, require, shorten, to_json, write_jsonl
-from ..core.config import parse
+from ..core.grammar import parse
 from ..data.files import Faults, read_rows
 
 # %% ../../nbs/50_classmate.ipynb #ReasoningTask

@@ -8,14 +8,16 @@ from .plugins import lazy_names
 if TYPE_CHECKING:
     from .basics import ConfigError, DataError, HumanLMError
     from .commands import command, menu
-    from .config import Settings, parse
+    from .config import Settings
+    from .grammar import parse
     from .runs import Stages, run_record
     from .stats import Bootstrap, Interval, mean_interval
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "basics": ["ConfigError", "DataError", "HumanLMError"],
     "commands": ["command", "menu"],
-    "config": ["Settings", "parse"],
+    "config": ["Settings"],
+    "grammar": ["parse"],
     "runs": ["Stages", "run_record"],
     "stats": ["Bootstrap", "Interval", "mean_interval"],
 })

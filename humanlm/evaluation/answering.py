@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 from humanlm.core.basics import (
     ConfigError, DataError, check_name, fingerprint, jsonl_rows, near_miss, read_jsonl, run_sync, shorten, write_jsonl,
 )
-from ..core.config import find_run, read_yaml
+from ..core.grammar import find_run, read_yaml
 from ..models.client import ChatClient, ChatRequest, Ledger, LLMError, chat_all, providers
 from ..models.settings import ClientConfig
 from ..models.weights import DTYPES, ModelError, locate

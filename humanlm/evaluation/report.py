@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, HumanLMError, atomic_write, check_name, shorten
-from ..core.config import read_yaml
+from ..core.grammar import read_yaml
 from ..core.stats import p_text
 from humanlm.core.html import (
     INK, Html, Table, figure_html, fold, markdown_html, page, styled, tag,

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..core.basics import DataError, atomic_write, fingerprint, near_miss, require, run_sync, shorten, to_json, write_jsonl
-from ..core.config import Settings, SFTConfig
+from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
 from ..evaluation.measured import Measured

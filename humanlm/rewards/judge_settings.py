@@ -20,7 +20,8 @@ from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, atomic_write, near_miss, run_sync, shorten, to_json
-from ..core.config import Settings, parse
+from ..core.config import Settings
+from ..core.grammar import parse
 from ..core.html import aligned
 from ..core.plugins import is_plugin, load_plugin
 from ..data.trajectory import Score

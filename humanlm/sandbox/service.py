@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .programs import NOT_CONTAINED, Sandbox, SandboxConfig, keeper_command, read_tests
 from ..core.basics import ConfigError, DataError, near_miss, shorten
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.web import LOCAL, WebError, address, answer_json, check_key, listen, read_json, serve_app, service_key, web_app, web_libraries
 
 # %% ../../nbs/sandbox/03_service.ipynb #read_program_request

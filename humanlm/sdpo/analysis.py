@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, check_name, jsonl_rows, require, shorten, to_json
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.html import Html, Table, page, styled, tag
 from ..core.stats import Interval, mean_interval, number_text, range_text
 from ..data.trajectory import Completion

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ..core.basics import HumanLMError, atomic_path, atomic_write, require, shorten, to_json
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.html import Html, tag
 from ..core.runs import alone, open_run, require_same, save_config
 from ..data.records import bubble, from_dict

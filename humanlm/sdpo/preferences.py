@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, atomic_path, atomic_write, check_name, fingerprint, near_miss, run_sync, shorten, to_json, write_jsonl
-from ..core.config import Settings, parse
+from ..core.config import Settings
+from ..core.grammar import parse
 from ..core.html import Table
 from ..core.runs import CHARGES, alone, git_commit, versions
 from ..core.stats import Interval, number_text, range_text

@@ -23,7 +23,7 @@ from humanlm.core.basics import (
     ConfigError, DataError, atomic_path, atomic_write, check_name, fingerprint, require, shorten, to_dict, to_json, write_jsonl,
 )
 from ..core.commands import command
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.html import Table
 from ..data.files import FILE_NOTES, Faults, FileRow, RowFault, on_hub, read_rows, row_files
 from humanlm.sdpo.hindsight import (

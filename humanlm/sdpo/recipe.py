@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
-from ..core.config import Settings, SFTConfig
+from ..core.config import SFTConfig, Settings
 from ..evaluation.contests import PreferenceJudge, kept_share
 from ..evaluation.measured import Measured
 from ..core.runs import is_main_process

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from ..alignment.simulator import RequestError, optional
 from ..classmate.classmates import READER, SELVES, read_mapping
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.web import LOCAL, answer_json, check_key, listen, read_json, serve_app, server_url, service_key, web_app, web_libraries
 from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError
 from ..models.weights import DTYPES, locate

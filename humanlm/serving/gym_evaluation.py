@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..core.basics import ConfigError, HumanLMError, atomic_write, fingerprint, require, run_sync, shorten
-from ..core.config import Settings, parse
+from ..core.config import Settings
+from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
 from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions, run_record, save_config, save_record, versions
 from ..core.stats import Interval, known_mean, mean_interval, number_text, range_text

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, require, run_sync, shorten, to_json, write_jsonl
-from ..core.config import parse
+from ..core.grammar import parse
 from ..core.html import Table
 from ..gyms.evaluation import episode_messages
 from ..gyms.protocol import COMPAT, Environment, Gym, GymConfig, GymTask, find_gym, gym_names, play_through, tool_schema

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from ..alignment.contract import run_settings
 from ..alignment.evaluation import EvalConfig, REFERENCES, settle_judges
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten
-from ..core.config import RunConfig, Settings, find_run, parse
+from ..core.config import RunConfig, Settings
+from ..core.grammar import find_run, parse
 from ..data.records import DataConfig, Example, load_examples
 from ..hierarchy.prompts import THINKING, HierarchyConfig
 from ..models.weights import ModelConfig

@@ -19,7 +19,8 @@ from ..alignment.contract import read_contract, run_settings
 from ..alignment.evaluation import REFERENCES
 from ..alignment.modes import settings_of
 from ..core.basics import ConfigError, fingerprint, write_jsonl
-from ..core.config import Settings, cut_line
+from ..core.config import Settings
+from ..core.grammar import cut_line
 from ..core.runs import read_record
 from ..data.records import Example, data_fingerprint, from_dict, load_examples
 from ..hierarchy.prompts import HierarchyConfig, make_rows

@@ -10,7 +10,7 @@ import pytest
 from humanlm.core.basics import ConfigError
 import yaml
 
-from humanlm.core.config import parse as parse_settings
+from humanlm.core.grammar import parse as parse_settings
 from humanlm.studies.systems import GROUPS
 import humanlm.train
 from humanlm.training.run import check_settings, max_steps, read_settings, updates

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raw_rows
-from humanlm.core.config import parse
+from humanlm.core.grammar import parse
 from humanlm.data.records import (
     DataConfig, check_leakage, load_examples, persona_text, prepare_examples, quoted_share,
 )

@@ -11,7 +11,7 @@ import pytest
 from halves import stop_in_the_first
 from humanlm.benchmarks import contexts as records
 from humanlm.core.basics import read_jsonl, run_sync
-from humanlm.core.config import parse
+from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
 from humanlm.parsers import main
 from humanlm.social.pairs import fresh_pairs, read_pairs

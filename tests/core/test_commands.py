@@ -11,7 +11,8 @@ import pytest
 from humanlm.core import commands
 from humanlm.core.basics import ConfigError
 from humanlm.core.commands import COMMANDS, Command, command, commands_below, main, menu
-from humanlm.core.config import PROG, RunConfig, parse
+from humanlm.core.config import RunConfig
+from humanlm.core.grammar import PROG, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 SPELLINGS = """
@@ -70,7 +71,7 @@ def test_a_room_registers_commands_and_answers_to_python_m(tmp_path):
     (tmp_path / "room").mkdir()
     (tmp_path / "room/__init__.py").write_text("from humanlm.core.commands import COMMANDS, Command\n"
                                                "COMMANDS |= {'room': Command('room:main', 'a room'), 'room prepare': Command('room.work:prepare', 'get ready')}\n")
-    (tmp_path / "room/work.py").write_text("from humanlm.core.config import RunConfig, parse\n"
+    (tmp_path / "room/work.py").write_text("from humanlm.core.config import RunConfig\nfrom humanlm.core.grammar import parse\n"
                                            "def prepare(argv): print('seed', parse({'run': RunConfig}, argv, 'Get ready.').run.seed)\n")
     (tmp_path / "room/__main__.py").write_text("from humanlm.core.commands import menu\nraise SystemExit(menu('room')())\n")
     run = lambda *line: subprocess.run([sys.executable, *line], capture_output=True, text=True, cwd=tmp_path)

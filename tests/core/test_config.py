@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.config import Passed, RunConfig, SFTConfig, known_settings, parse
+from humanlm.core.config import RunConfig, SFTConfig
+from humanlm.core.grammar import Passed, known_settings, parse
 from humanlm.core.runs import save_config
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import DataConfig
@@ -21,7 +22,8 @@ KNOWN = known_settings(GROUPS)
 SCRIPT = """
 import sys
 from humanlm.core.commands import command
-from humanlm.core.config import RunConfig, SFTConfig, parse
+from humanlm.core.config import RunConfig, SFTConfig
+from humanlm.core.grammar import parse
 from humanlm.data.records import DataConfig
 @command("demo")
 def main(argv):

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings as hypothesis_settings, strategie
 import late_evidence
 import raw_rows
 from humanlm.core.basics import DataError, write_jsonl
-from humanlm.core.config import parse
+from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
 from humanlm.data.records import DataConfig, check_leakage, load_examples

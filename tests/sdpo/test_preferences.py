@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
-from humanlm.core.config import parse
+from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, local_replies, read_prompts
 from humanlm.evaluation.contests import Pair, win_rate, Contest
 from humanlm.models.cache import DiskCache

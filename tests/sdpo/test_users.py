@@ -15,7 +15,7 @@ import pytest
 from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.core.config import parse
+from humanlm.core.grammar import parse
 from humanlm.models.cache import DiskCache
 from humanlm.models.client import KINDS, STOPS, AnthropicClient, Ledger, Limits, LLMError, ScriptedClient, price, token_estimate
 from humanlm.sdpo.styles import STYLES, TASTES

@@ -26,7 +26,7 @@ class Plain(Recipe):
 @pytest.fixture
 def finished(tmp_path):
     "Two finished runs of a plain recipe, one per seed, whose model gains 0.4 on every unit"
-    from humanlm.core.config import parse
+    from humanlm.core.grammar import parse
     from humanlm.training.run import COMMON
     groups = COMMON | {"experiment": experiments.ExperimentConfig, "variants": dict}
     settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"])
