@@ -11,7 +11,7 @@ import sys
 import time
 from timeit import repeat
 
-from humanlm.hierarchy.prompts import ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
 from humanlm.hierarchy.levels import LEVELS
 
 STRICT, THINK, FLEX = ParsePolicy(), ParsePolicy(thinking=True), ParsePolicy(strict=False)

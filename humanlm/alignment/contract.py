@@ -19,7 +19,7 @@ from ..core.config import RunConfig, Settings
 from ..core.grammar import find_run, read_yaml
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
-from ..hierarchy.prompts import SPEAKER, HierarchyConfig, make_rows
+from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows
 from ..models.weights import CONTRACT_FILES, ModelConfig
 from ..training.rollout import ModelPolicy, Policy, RolloutConfig, RolloutError, Sampling
 

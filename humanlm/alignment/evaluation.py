@@ -26,7 +26,8 @@ from ..data.trajectory import Score, Trajectory, score_from_dict
 from ..core.stats import known_mean
 from ..evaluation.measured import Importance, Measured, Result, importance_rows, means_table, results_table, score_table
 from ..hierarchy.composed import StateSource, check_composed, compose
-from ..hierarchy.prompts import HierarchyConfig, ParsePolicy, make_rows
+from ..hierarchy.parsing import ParsePolicy
+from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..models.client import Ledger, in_turn
 from ..rewards.judge_settings import other_judge, same_judge_warning
 from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, require_judged, score_group

@@ -17,7 +17,8 @@ import torch
 from ..data.records import Example
 from ..hierarchy.levels import TEXT_FAULTS
 from ..hierarchy.composed import StateSource, compose
-from ..hierarchy.prompts import HierarchyConfig, ParsePolicy
+from ..hierarchy.parsing import ParsePolicy
+from ..hierarchy.prompts import HierarchyConfig
 from .modes import MODES, memory_of, preparation
 from ..rewards.scoring import Judge
 from ..rewards.reward import AlignmentReward, combine, requests_by_row

@@ -18,7 +18,7 @@ from .modes import MODES, asks_together, cold_start_hierarchy, hierarchy_of, set
 from ..core.config import SFTConfig, Settings
 from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
-from ..hierarchy.prompts import TRACE, HierarchyConfig, closing, make_rows, markup, opening, plain, prompt, target, token_cap
+from ..hierarchy.prompts import HierarchyConfig, TRACE, closing, make_rows, markup, opening, plain, prompt, target, token_cap
 from ..rewards.matching import rule_state
 from ..training.rollout import sft_row
 from ..training.run import require_room, tokens_needed

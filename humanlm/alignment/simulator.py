@@ -22,7 +22,8 @@ from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..data.trajectory import Completion
 from ..hierarchy.composed import StateSource, check_composed, compose
-from ..hierarchy.prompts import SPEAKER, HierarchyConfig, ParsePolicy, clean_reply, make_rows, parse
+from ..hierarchy.parsing import ParsePolicy, clean_reply, parse
+from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows
 from ..models.client import ChatReply, ChatRequest, Client, Limits, LLMError, PerLoop, Usage, redact
 from ..models.local import LOCAL_LIMITS, Batches, seeds
 from ..training.rollout import RolloutError, Sampling

@@ -19,9 +19,7 @@ import numpy as np
 
 from ..data.records import Example, Persona, quoted_share
 from ..core.basics import shorten, to_json
-from humanlm.hierarchy.prompts import (
-    UNKNOWN, HierarchyConfig, about_person, first_and_last, name_speakers, parts_text, prompt, speaker, target,
-)
+from ..hierarchy.prompts import HierarchyConfig, UNKNOWN, about_person, first_and_last, name_speakers, parts_text, prompt, speaker, target
 from ..models.client import ChatClient, ChatRequest, LLMError, chat, chat_all
 from ..data.persona import format_persona
 from .store import LogEntry, clean_text

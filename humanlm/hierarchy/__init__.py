@@ -7,9 +7,11 @@ from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
     from .levels import HIERARCHY, Dimension, Hierarchy, load_hierarchy, load_variant, variants
-    from .prompts import HierarchyConfig, make_rows, parse
+    from .parsing import parse
+    from .prompts import HierarchyConfig, make_rows
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "levels": ["HIERARCHY", "Dimension", "Hierarchy", "load_hierarchy", "load_variant", "variants"],
-    "prompts": ["HierarchyConfig", "make_rows", "parse"],
+    "parsing": ["parse"],
+    "prompts": ["HierarchyConfig", "make_rows"],
 })

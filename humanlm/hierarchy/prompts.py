@@ -4,25 +4,21 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'SYSTEM_FRAME', 'TRACE',
-           'STATUSES', 'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill', 'name_speakers',
-           'speaker', 'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
-           'check_training', 'prompt', 'swap_system', 'target', 'make_rows', 'joint_row', 'row_index', 'ParsePolicy',
-           'Parsed', 'parse', 'clean_reply']
+           'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill', 'name_speakers', 'speaker',
+           'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
+           'check_training', 'prompt', 'swap_system', 'target', 'make_rows', 'joint_row', 'row_index']
 
-# %% ../../nbs/10_hierarchy.ipynb #import-re-from-collections
+# %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from string import Formatter
-from typing import NamedTuple
-
 
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
 from ..data.records import Example, Message, Persona
 from humanlm.hierarchy.levels import (
-    FIXTURES, HIERARCHY, VARIANTS, Dimension, Hierarchy, is_level_name, load_hierarchy, load_variant, read_template,
+    FIXTURES, HIERARCHY, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, read_template,
     text_limits,
 )
 from ..data.persona import PERSONA_BLOCKS, drop_persona, format_persona
@@ -443,176 +439,3 @@ def row_index(
 ) -> dict[tuple[str, str], int]: # (example id, level) → position
     "Map each example and level to its row"
     return {(row["example_id"], row["level"]): i for i, row in enumerate(rows)}
-
-# %% ../../nbs/10_hierarchy.ipynb #ParsePolicy
-@dataclass(frozen=True)
-class ParsePolicy:
-    "How completions are read"
-    strict: bool = True    # exact format or no field at all
-    thinking: bool = False # the completion starts inside a thought
-    blanks: str = " \r\n"  # what may stand around the tags when strict
-    form: str = "tag"      # one of `FORMS`: where the text stands
-
-
-STATUSES = ("ok", "empty", "missing", "unterminated", "duplicated", "wrong order", "leading text", "trailing text")
-
-
-class Parsed(NamedTuple):
-    "What was read from a completion"
-    fields: dict[str, str] # level → text; complete when status is ok or empty
-    status: str            # one of `STATUSES`
-
-    @property
-    def ok(self) -> bool:
-        "Tell whether each level has a text"
-        return self.status == "ok"
-
-# %% ../../nbs/10_hierarchy.ipynb #_THINK_END
-_THINK_END = re.compile("</think>", re.I | re.A)
-
-
-def _thought_end(text):
-    end = max(text.rfind("</think>"), 0) # only behind it can another spelling be the last
-    for last in _THINK_END.finditer(text, end): end = last.end()
-    return end
-
-# %% ../../nbs/10_hierarchy.ipynb #_Patterns
-class _Patterns(NamedTuple):
-    whole: re.Pattern # a well-formed completion without '<' in its texts
-    tags: re.Pattern  # any tag of the levels
-
-
-@lru_cache(maxsize=256)
-def _patterns(levels, blanks):
-    if not levels or len(set(levels)) < len(levels) or not all(map(is_level_name, levels)):
-        raise ConfigError(f"Cannot parse for {shorten(repr(levels))}. Give one or more different level names, as in 'stance'.")
-    gap = f"[{re.escape(blanks)}]*+" if blanks else ""
-    whole = gap + gap.join(f"<{n}>([^<]*+)</{n}>" for n in levels) + gap
-    return _Patterns(re.compile(whole, re.I | re.A), re.compile(f"</?(?:{'|'.join(levels)})>", re.I | re.A))
-
-# %% ../../nbs/10_hierarchy.ipynb #_strict
-def _strict(text, start, levels, patterns, policy):
-    count = Counter(m[0].lower() for m in patterns.tags.finditer(text, start))
-    faults = filter(None, (_count_fault(count[opening(n)], count[closing(n)]) for n in levels))
-    fault = next(faults, None)
-    return Parsed({}, fault) if fault else _strict_once(text, start, levels, patterns, policy)
-
-
-def _count_fault(opened, closed):
-    if not opened: return "missing"
-    if not closed: return "unterminated"
-    return "duplicated" if opened > 1 or closed > 1 else None
-
-# %% ../../nbs/10_hierarchy.ipynb #_strict_once
-def _strict_once(text, start, levels, patterns, policy):
-    tags = list(patterns.tags.finditer(text, start))
-    asked = [tag(n) for n in levels for tag in (opening, closing)]
-    if [t[0].lower() for t in tags] != asked: return Parsed({}, "wrong order")
-    outside = zip([start, *(t.end() for t in tags[1::2])], [*(t.start() for t in tags[::2]), len(text)])
-    stray = [bool(text[a:b].strip(policy.blanks)) for a, b in outside]
-    if any(stray): return Parsed({}, "leading text" if stray[0] else "trailing text")
-    return _result(levels, [text[a.end():b.start()] for a, b in zip(tags[::2], tags[1::2])], True)
-
-
-def _result(levels, texts, strict):
-    if not strict: texts = [t.strip() for t in texts]
-    return Parsed(dict(zip(levels, texts)), "ok" if all(map(str.strip, texts)) else "empty")
-
-# %% ../../nbs/10_hierarchy.ipynb #_closed_tags
-_OPEN, _CLOSE = (re.compile(f"<{slash}([a-z][a-z0-9_]*+)>", re.I | re.A) for slash in ("", "/"))
-
-
-def _closed_tags(text, start):
-    closers, found = _closers(text, start), {}
-    tag = _OPEN.search(text, start)
-    while tag and closers:
-        name, end = tag[1].lower(), tag.end()
-        close = _next_closer(closers.get(name), end)
-        if close is not None: found[name], end = text[end:close].strip(), close + len(closing(name))
-        tag = _OPEN.search(text, end)
-    return found
-
-
-def _closers(text, start):
-    by_name = {}
-    for m in _CLOSE.finditer(text, start): by_name.setdefault(m[1].lower(), []).append(m.start())
-    for found in by_name.values(): found.reverse()
-    return by_name
-
-
-def _next_closer(closers, after):
-    while closers and closers[-1] < after: closers.pop()
-    return closers[-1] if closers else None
-
-# %% ../../nbs/10_hierarchy.ipynb #_flexible
-def _flexible(text, start, levels, patterns, policy):
-    found = _closed_tags(text, start)
-    texts = {n: found[n] for n in levels if n in found}
-    if len(texts) == len(levels): return _result(levels, list(texts.values()), False)
-    lost = opening(next(n for n in levels if n not in texts))
-    opened = any(m[0].lower() == lost for m in patterns.tags.finditer(text, start))
-    return Parsed(texts, "unterminated" if opened else "missing")
-
-# %% ../../nbs/10_hierarchy.ipynb #_bare
-def _bare(text, levels, policy):
-    start = _thought_end(text) if policy.thinking else 0
-    if policy.thinking and not start and text.strip(): return Parsed({}, "unterminated")
-    return _result(levels, [text[start:].strip()], policy.strict)
-
-
-def _thought(text, levels, policy):
-    inner, *after = _THINK_END.split(text.removeprefix("<think>"))
-    if not after: return Parsed({}, "unterminated" if text.strip() else "missing")
-    if len(after) > 1 and policy.strict: return Parsed({}, "duplicated")
-    if after[-1].strip(policy.blanks) and policy.strict: return Parsed({}, "trailing text")
-    return _result(levels, [inner], policy.strict)
-
-
-_UNTAGGED = {"bare": _bare, "thought": _thought}
-
-# %% ../../nbs/10_hierarchy.ipynb #parse
-def parse(
-    text: str,                           # a completion
-    levels: str | Sequence[str],         # what was asked, in order
-    policy: ParsePolicy = ParsePolicy(), # strict, without a thought
-) -> Parsed:
-    "Read levels from a completion, in time linear in its length"
-    if type(levels) is not tuple: levels = (levels,) if isinstance(levels, str) else tuple(levels)
-    if policy.form != "tag": return _UNTAGGED[policy.form](text, levels, policy)
-    patterns = _patterns(levels, policy.blanks)
-    thought = text.rfind("</think>") if policy.thinking else -1
-    whole = patterns.whole.fullmatch(text, thought + len("</think>") if thought >= 0 else 0)
-    if whole: return _result(levels, whole.groups(), policy.strict)
-    return _parse_odd(text, levels, policy, patterns)
-
-
-def _parse_odd(text, levels, policy, patterns):
-    start = _thought_end(text) if policy.thinking else 0
-    parsed = (_strict if policy.strict else _flexible)(text, start, levels, patterns, policy)
-    open_thought = policy.thinking and not start and parsed.status == "missing" and text.strip()
-    return Parsed(parsed.fields, "unterminated") if open_thought else parsed
-
-# %% ../../nbs/10_hierarchy.ipynb #clean_reply
-def clean_reply(
-    text: str, # what a model wrote
-) -> str:
-    "Take the reply out of a text, however badly formed"
-    text = _without_thoughts(text)
-    opened = _RESPONSE.search(text)
-    if opened: text = text[opened.end():] if text[opened.end():].strip() else text[:opened.start()]
-    return _RESPONSE_END.split(text, maxsplit=1)[0].strip()
-
-
-_RESPONSE = re.compile("<response>", re.I | re.A)
-_RESPONSE_END = re.compile("</response>", re.I | re.A)
-_THOUGHT_TAGS = re.compile("<(/?)think>|<response>", re.I | re.A)
-
-
-def _without_thoughts(text):
-    kept, depth, last = [], 0, 0
-    for tag in _THOUGHT_TAGS.finditer(text):
-        if not depth: kept.append(text[last:tag.start()])
-        last = tag.start() if tag[1] is None else tag.end()
-        if tag[1] == "/" and not depth: kept.clear()
-        depth = 0 if tag[1] is None else max(depth - 1, 0) if tag[1] else depth + 1
-    return "".join(kept) + text[last:] * (not depth)

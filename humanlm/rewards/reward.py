@@ -18,7 +18,7 @@ from ..core.basics import DataError, near_miss, require, shorten
 from ..core.plugins import is_plugin, load_plugin
 from ..data.records import Example
 from ..hierarchy.composed import states_in
-from ..hierarchy.prompts import ParsePolicy, parse
+from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
 from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_group, score_groups, unsaid
 from .verdicts import score_aspects

@@ -30,7 +30,8 @@ from ..evaluation.measured import ALL, results, score_table
 from ..evaluation.outcome import Arms, Table, means, rounded
 from ..hierarchy.levels import word_count
 from ..hierarchy.composed import compose, states_in, written
-from ..hierarchy.prompts import TRACE, HierarchyConfig, ParsePolicy, make_rows
+from ..hierarchy.parsing import ParsePolicy
+from ..hierarchy.prompts import HierarchyConfig, TRACE, make_rows
 from ..rewards.judge_settings import make_judge
 from ..rewards.scoring import Judge
 from ..training.experiment import Study, Trial

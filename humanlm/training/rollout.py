@@ -26,7 +26,8 @@ from ..core.runs import process_count
 from ..core.basics import HumanLMError, check_name, near_miss, require, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.levels import text_faults
-from ..hierarchy.prompts import SPEAKER, ParsePolicy, parse, parts_text
+from ..hierarchy.parsing import ParsePolicy, parse
+from ..hierarchy.prompts import SPEAKER, parts_text
 from ..models.client import Usage
 
 # %% ../../nbs/training/02_rollout.ipynb #Sampling

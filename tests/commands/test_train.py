@@ -29,7 +29,8 @@ from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
 from humanlm.data.formats import map_row
-from humanlm.hierarchy.prompts import STATUSES, ParsePolicy, closing, make_rows, markup, opening
+from humanlm.hierarchy.parsing import ParsePolicy, STATUSES
+from humanlm.hierarchy.prompts import closing, make_rows, markup, opening
 from humanlm.rewards.judge_settings import JudgeConfig, other_judge
 from humanlm.models.client import prices
 from humanlm.models.weights import END, START, load_model

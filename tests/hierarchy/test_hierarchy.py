@@ -11,10 +11,10 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import Example, Message, Persona
+from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
 from humanlm.hierarchy.prompts import (
-    PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, HierarchyConfig, ParsePolicy,
-    check_training, clean_reply, make_rows, name_speakers, parse, parts_text, prompt, row_index, swap_system, target,
-)
+    HierarchyConfig, PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, check_training, make_rows, name_speakers, parts_text, prompt,
+    row_index, swap_system, target)
 from humanlm.hierarchy.levels import (
     FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, make_hierarchy,
     text_faults, text_limits, variants, word_count,

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from humanlm.core.basics import ConfigError
-from humanlm.hierarchy.prompts import STATUSES, ParsePolicy, clean_reply, parse, parts_text, target
+from humanlm.hierarchy.parsing import ParsePolicy, STATUSES, clean_reply, parse
+from humanlm.hierarchy.prompts import parts_text, target
 from humanlm.hierarchy.levels import LEVELS
 
 STRICT, THINK, FLEX, FLEX_THINK = (ParsePolicy(strict, thinking) for strict in (True, False) for thinking in (False, True))

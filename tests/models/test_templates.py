@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.hierarchy.prompts import (
-    HierarchyConfig, closing, make_rows, opening, parts_text, prompt, swap_system, target,
-)
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening, parts_text, prompt, swap_system, target
 from humanlm.hierarchy.levels import LEVELS, VARIANTS
 from humanlm.models.weights import (
     TEMPLATES, ModelConfig, ModelError, end_id, end_ids, generate, load_model, make_model, render, render_target,
@@ -160,7 +158,7 @@ def test_a_rendered_prompt_can_get_another_system_message(toks):
                                              ("labels-ssr", ["response"])])
 def test_supervised_rows_follow_the_form_of_their_level(toks, variant, levels):
     "What is taught is what the rollout's row asks for: same prompt, and a target that its reader understands"
-    from humanlm.hierarchy.prompts import ParsePolicy, parse
+    from humanlm.hierarchy.parsing import ParsePolicy, parse
     from humanlm.worlds.mini import WorldConfig, make_world
     from humanlm.alignment.lessons import WorldLessons
     world = make_world(WorldConfig(users=12, topics=60, posts_per_topic=1, replies_per_user=8))

@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.data.records import Example, Message, Persona
-from humanlm.hierarchy.prompts import make_rows, parse
+from humanlm.hierarchy.parsing import parse
+from humanlm.hierarchy.prompts import make_rows
 from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.rewards.scoring import JudgeError
 from humanlm.rewards.reward import (

@@ -5,7 +5,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError, atomic_write, write_jsonl
 from humanlm.data.records import Message, Persona
-from humanlm.hierarchy.prompts import TRACE, HierarchyConfig
+from humanlm.hierarchy.prompts import HierarchyConfig, TRACE
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.worlds.mini import WorldConfig, make_world
