@@ -7,6 +7,7 @@ __all__ = ['ROLLOUTS', 'DEVICES', 'OFFLOADS', 'DEFAULTS', 'AVERAGES', 'SCHEDULES
            'lessons_engine', 'trainer_options', 'Job', 'overrides', 'save_every']
 
 # %% ../../nbs/engines/01_settings.ipynb #exported-imports
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -56,7 +57,9 @@ class VerlConfig:
                 *((value >= 1, f"{name} must be at least 1, got {value}") for name, value in least.items()),
                 (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
                 (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
-                (self.rollout != "hf" or self.nodes * self.gpus == 1, "rollout hf is one process. Take vllm for several GPUs"),
+                (self.address or self.nodes == 1, "nodes: several machines need a running cluster of Ray. Name it in verl.address"),
+                (self.nodes * self.gpus % self.tensor_parallel == 0, f"tensor_parallel {self.tensor_parallel} must divide the {self.nodes * self.gpus} GPUs"),
+                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus. Take vllm for more"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
                 (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
@@ -73,10 +76,10 @@ OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
 DEFAULTS = {"learning_rate": 6e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup", "beta": 0.0, "loss_type": "dapo", "num_iterations": 1, "epsilon": 0.2,
             "max_grad_norm": 1.0, "use_bias_correction_kl": True, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999}
-AVERAGES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
+AVERAGES = {"dapo": "token-mean", "bnpo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine", "warmup_stable_decay": "constant"}
 SILENT = ("logging_steps", "report_to", "disable_tqdm", "shuffle_dataset", "dataloader_pin_memory", "use_cpu")  # change nothing that is learned
-ELSEWHERE = ("max_steps", "lr_scheduler_kwargs", "num_train_epochs", "save_steps", "save_strategy", "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
+ELSEWHERE = ("max_steps", "lr_scheduler_kwargs", "warmup_ratio", "delta", "use_vllm", "num_train_epochs", "save_steps", "save_strategy", "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
              "per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps", "generation_batch_size", "num_generations")
 
 
@@ -84,8 +87,9 @@ def trainer_options(
     given: Mapping[str, Any],  # the group `trainer`
 ) -> dict[str, Any]:  # with what is not given
     "Check that verl knows what is asked of the trainer"
+    given = {name: value for name, value in given.items() if value is not None}
     known = (*DEFAULTS, *ELSEWHERE, *SILENT)
-    unknown = [name for name in given if name not in known]
+    unknown = [name for name in given if name not in known and not name.startswith("vllm_")]  # of vLLM the group verl says what there is to say
     found = DEFAULTS | given
     require("trainer", (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
             (given.get("optim", "adamw_torch") in ("adamw_torch", "adamw_torch_fused"), f"optim is {given.get('optim')}, and engine verl has AdamW only. Leave it out"),
@@ -149,13 +153,14 @@ def _loss(s, o, job):
     kl = {f"{actor}.use_kl_loss": o["beta"] > 0, **({f"{actor}.kl_loss_coef": o["beta"], f"{actor}.kl_loss_type": "low_var_kl"} if o["beta"] else {})}
     likelihood = {f"{actor}.policy_loss.loss_mode": "gpg", "actor_rollout_ref.rollout.calculate_log_probs": False} if job.lessons else {}
     return {"algorithm.adv_estimator": "gae" if job.critic else "humanlm", **likelihood, f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]], **scale, f"{actor}.clip_ratio": o["epsilon"], f"{actor}.clip_ratio_low": o["epsilon"],
-            f"{actor}.clip_ratio_high": high, f"{actor}.clip_ratio_c": 1e9, **kl}
+            f"{actor}.clip_ratio_high": high, f"{actor}.clip_ratio_c": o.get("delta") or 1e9, **kl}
 
 
 def _updates(s, o, job):
     actor, shared, roll = "actor_rollout_ref.actor", shares_of(s), s.rollout
     require("rollout", (roll.num_prompts % shared.updates == 0, f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step: engine verl splits a step by prompts"))
-    warm = o["warmup_steps"] if o["lr_scheduler_type"] != "constant" else 0
+    warm = math.ceil(o["warmup_ratio"] * job.steps * updates(s)) if o.get("warmup_ratio") else o["warmup_steps"]
+    warm = warm if o["lr_scheduler_type"] != "constant" else 0
     falling = {f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons", f"{actor}.optim.optimizer": "DecayedAdamW",
                f"{actor}.optim.override_optimizer_config": f"{{total:{job.steps * updates(s)},decay:{o['lr_scheduler_kwargs']['num_decay_steps']}}}"} if o["lr_scheduler_type"] == "warmup_stable_decay" else {}
     return {f"{actor}.optim.lr": o["learning_rate"], **falling, f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]], f"{actor}.optim.lr_warmup_steps": warm,
@@ -170,7 +175,8 @@ def _critic(s, v, job):
     cpu, shared = v.device == "cpu", shares_of(s)
     slow = {"critic.fsdp.use_torch_compile": False, "critic.model.use_remove_padding": False, "+critic.model.override_config.attn_implementation": "eager"} if cpu else {}
     exact = {"critic.fsdp.dtype": "float32", **{f"+critic.fsdp.mixed_precision.{part}": "fp32" for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}} if cpu else {}
-    return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model, "critic.optim.lr": "${actor_rollout_ref.actor.optim.lr}", "critic.ppo_micro_batch_size_per_gpu": shared.size,
+    return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model, **{f"critic.optim.{name}": f"${{actor_rollout_ref.actor.optim.{name}}}" for name in ("lr", "lr_warmup_steps", "lr_scheduler_type", "weight_decay", "betas")},
+            "trainer.max_critic_ckpt_to_keep": s.trainer.get("save_total_limit"), "critic.fsdp.param_offload": "parameters" in (v.offload or ()), "critic.fsdp.optimizer_offload": "optimizer" in (v.offload or ()), "critic.ppo_micro_batch_size_per_gpu": shared.size,
             "critic.fsdp.model_dtype": "fp32", **exact, **slow}
 
 

@@ -12,7 +12,9 @@ import asyncio
 import json
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -182,12 +184,14 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     require_cluster(v.address, "verl.address")
     with surroundings({"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **more}):
         import ray
-        own = {"num_cpus": 16, "num_gpus": 1, "object_store_memory": 400 << 20} if v.device == "cpu" and not v.address else {}
+        own = {"num_cpus": 16, "num_gpus": v.gpus, "object_store_memory": 400 << 20} if v.device == "cpu" and not v.address else {}
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=v.address or "local", include_dashboard=False, log_to_driver=v.log, logging_level="ERROR", runtime_env={"env_vars": more}, **own)
         except Exception as e:
             where = f"at {v.address} cannot be joined" if v.address else "cannot be started"
             raise EngineError(f"Ray {where}: {shorten(e, 300)} Look at verl.address, or leave it out to start one here.") from e
+        if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGTERM, handler)  # Ray has put one of its own in its place, which aborts
         try:
             from humanlm.engines.plugin import register
             register()  # where somebody has imported the module before, verl's own import of it did nothing
@@ -274,7 +278,11 @@ class VerlEngine(Engine):
 
     def check(self, s: Settings) -> None:
         check_verl(s)
-        if not s.dry_run: check_versions()
+        if s.dry_run: return
+        check_versions()
+        v = s.groups.get("verl", VerlConfig())
+        _require_gpu(v)
+        require_cluster(v.address, "verl.address")
 
     def processes(self, s: Settings) -> int:
         v = s.groups.get("verl", VerlConfig())

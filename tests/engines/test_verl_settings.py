@@ -69,3 +69,12 @@ def test_a_command_shows_what_verl_is_told_without_verl_and_without_torch():
     code = "import sys; from humanlm.train import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\nprint([n for n in ('torch', 'verl', 'ray') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code, "--run.recipe", "classmate", *ON_CPU, "--print_config"], capture_output=True, text=True, cwd=ROOT)
     assert "# algorithm.adv_estimator=humanlm\n" in done.stdout and done.stdout.rstrip().endswith("[]")
+
+
+def test_published_settings_reach_verl_in_its_own_words(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    _, s = read_settings(["--config", "configs/paper/humanlm.yaml", "--data.path", ".", "--run.engine", "verl", "--verl.gpus", "8", "--trainer.beta", "0"])
+    found = told(s)
+    assert found["actor_rollout_ref.actor.clip_ratio_c"] == "3.0" and found["actor_rollout_ref.rollout.name"] == "vllm"
+    assert told(settings("--trainer.delta", "null"))["actor_rollout_ref.actor.clip_ratio_c"] == "1000000000.0"
+    assert told(settings("--trainer.lr_scheduler_type", "cosine", "--trainer.warmup_ratio", "0.25"))["actor_rollout_ref.actor.optim.lr_warmup_steps"] == "3"

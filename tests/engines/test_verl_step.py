@@ -70,13 +70,15 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv,
         known(self, inputs)
         theirs, values = self.trajectories, self.rewards
 
-        async def again(rows, policy): return [replace(t, id=t.id.partition("/")[2]) for t in theirs], values
+        async def again(rows, policy): return [replace(t, id=t.id.partition("/")[2]) for t in theirs]  # the reward is asked again
+        found["values"] = torch.as_tensor(values, dtype=torch.float32)
         found["theirs"], found["step"] = theirs, run_sync(take_step(self.method._replace(rollout=again), self.batch_rows, self.policy))
         raise Compared
 
     monkeypatch.setattr(MethodTrainer, "_generate_and_score_completions", compared)
     recipe, settings = read_settings([*argv, "--run.out", str(tmp_path), "--run.report", "false"])
     with pytest.raises(Compared): fit(settings, recipe)
+    assert torch.allclose(found["step"].batch.rewards, found["values"], rtol=1e-6, atol=0, equal_nan=True)
     sizes = 0.0
     for a, b in zip(found["theirs"], found["step"].batch.trajectories, strict=True):
         ours, others = (torch.as_tensor(t.advantage).expand(len(t.mask))[torch.tensor(t.mask)] for t in (a, b))

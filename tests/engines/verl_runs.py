@@ -162,6 +162,24 @@ def test_a_ctrl_c_ends_everything(tmp_path):
     assert running.wait(120) == 130 and nobody_left(mark)
 
 
+def test_two_processes_train_what_one_trains(tmp_path):
+    for processes in ("1", "2"): trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", processes, "--trainer.max_steps", "2", "--verl.gpus", processes, "--verl.tensor_parallel", processes)
+    texts = [[t.text for t in load_trajectories(tmp_path / "runs" / name / "trajectories" / "classmate" / "step-000000-0.parquet")] for name in ("1", "2")]
+    one, two = (load_model(tmp_path / "runs" / name / "models" / "classmate").model.state_dict() for name in ("1", "2"))
+    apart = max((one[name] - two[name]).abs().max().item() for name in one)
+    print(apart, moved(tmp_path / "runs" / "2", "cold-start", "classmate"))
+    assert texts[0] == texts[1] and apart < 1e-5 < 1e-4 < moved(tmp_path / "runs" / "2", "cold-start", "classmate")
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path):
+    mark = uuid4().hex
+    running, run = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "ended", "--trainer.max_steps", "30"), tmp_path / "runs" / "ended"
+    first, end = run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt", time.monotonic() + 600
+    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(120) == 130 and nobody_left(mark)
+
+
 def test_a_token_budget_ends_a_stage_with_the_weights_of_its_last_step(tmp_path):
     said = trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", "short", "--trainer.max_steps", "30", "--run.token_budget", "150")
     found = lines(tmp_path / "runs" / "short", "classmate")
