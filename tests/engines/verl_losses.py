@@ -108,6 +108,13 @@ def test_a_loss_and_its_gradient_are_equal(loss, high, beta, model, rows, tmp_pa
     assert apart(theirs, ours) < 1e-6 and apart(other, own) < 1e-6
 
 
+def test_the_bound_of_ratios_where_the_advantage_is_negative_is_the_same(model, rows, tmp_path):
+    options = {"loss_type": "dapo", "epsilon": 0.2}
+    free, bound = (trl_trainer(*model, options | more, tmp_path) for more in ({}, {"delta": 1.5}))
+    (ours, own), (theirs, other) = by_trl(bound, rows), by_verl(bound, rows, actor_settings(options | {"delta": 1.5}, tmp_path))
+    assert apart(theirs, ours) < 1e-6 and apart(other, own) < 1e-6 < 1e-2 < apart(own, by_trl(free, rows)[1])
+
+
 def test_the_kl_term_differs_where_trl_weighs_it(model, rows, tmp_path):
     options = {"loss_type": "dapo", "epsilon": 0.2, "beta": 0.1}
     trainer = trl_trainer(*model, options, tmp_path)
