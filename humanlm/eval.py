@@ -17,7 +17,7 @@ from .core.grammar import cut_line, find_run, parse, read_yaml
 from .core.html import aligned
 from .core.plugins import load_plugin
 from .core.runs import alone, open_run, run_record, save_config, save_record
-from .evaluation.measured import Measured, Results, load_measured, results, save_results, ALL, paired_table
+from .evaluation.measured import Measurement, Results, load_measured, results, save_results, ALL, paired_table
 from .training.recipe import Recipe, find_recipe
 from .training.run import recipe_name
 
@@ -50,7 +50,7 @@ def recipe_of(
 def measured_of(
     inputs: Sequence[str],
     out: str = "runs",  # where runs are kept
-) -> dict[str, list[Measured]]:  # name → units
+) -> dict[str, list[Measurement]]:  # name → units
     "Read what runs measured of their models; `DataError` names an input behind which nothing lies"
     files: list[tuple[str, Path]] = []
     for given in inputs:

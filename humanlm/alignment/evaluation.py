@@ -24,7 +24,7 @@ from ..core.config import Settings
 from ..data.records import Example
 from ..data.trajectory import Score, Trajectory, score_from_dict
 from ..core.stats import known_mean
-from ..evaluation.measured import Importance, Measured, Result, importance_rows, means_table, results_table, score_table
+from ..evaluation.measured import Importance, Measurement, Result, importance_rows, means_table, results_table, score_table
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig, make_rows
@@ -292,14 +292,14 @@ def answer_table(
 ) -> dict[str, dict[str, list[float]]]:  # metric → level → one value per answer, nan = no score
     "Arrange the scores of one model by metric and level"
     def values(e): return {metric: {level: score.value for level, score in by.items()} for metric, by in e.scores.items()}
-    return score_table([Measured(e.example_id, e.context_id, values(e)) for e in evaluations])
+    return score_table([Measurement(e.example_id, e.context_id, values(e)) for e in evaluations])
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #results-2
 def measured(
     evaluations: Sequence[Evaluation],  # of one model
     examples: Sequence[Example] = (),  # what was answered, for the measures
     measures: Sequence[str] = (),  # of likeness to the real reply
-) -> list[Measured]:  # one per example: the mean of its answers that have a score
+) -> list[Measurement]:  # one per example: the mean of its answers that have a score
     "Give what was measured of each example, in the form that every system shares"
     table, places = answer_table(evaluations), {}
     if measures and all("response" in e.texts for e in evaluations):
@@ -311,7 +311,7 @@ def measured(
     arrays = {metric: {level: np.array(scores) for level, scores in by.items()} for metric, by in table.items()}
 
     def values(at): return {metric: {level: float(known_mean(x[at])) for level, x in by.items()} for metric, by in arrays.items()}
-    return [Measured(id, evaluations[at[0]].context_id, values(at), dict(evaluations[at[0]].texts)) for id, at in places.items()]
+    return [Measurement(id, evaluations[at[0]].context_id, values(at), dict(evaluations[at[0]].texts)) for id, at in places.items()]
 
 
 def importance(

@@ -32,7 +32,7 @@ from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
 from ..core.stats import known_mean
 from ..data.records import DataConfig, Example, data_fingerprint, dataset_card, persona_text
-from ..evaluation.measured import Measured, Results, Result
+from ..evaluation.measured import Measurement, Results, Result
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.composed import check_composed
 from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
@@ -322,11 +322,11 @@ class HumanLM(Recipe):
         "The mean score of states and replies on validation rows, by the judge of training"
         return validation_score(run, name, model, tokenizer)
 
-    def evaluate(self, run: Run, name: str) -> list[Measured]:
+    def evaluate(self, run: Run, name: str) -> list[Measurement]:
         s = run.settings
         return measured(evaluations_of(run, name), run.work.data.split(s.eval.split), s.eval.texts)
 
-    def references(self, run: Run) -> dict[str, list[Measured]]:
+    def references(self, run: Run) -> dict[str, list[Measurement]]:
         "Chance, constant and ceiling of the synthetic world; none for real data"
         return {name: self.evaluate(run, name) for name in REFERENCES} if run.work.data.world else {}
 

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'simulations', 'EXAMPLES', 'DEBATE', 'SETTLE', 'KEEP', 'SEEN',
-           'SEEN_SCHEMA', 'ways', 'solvers', 'Given', 'AnswerConfig', 'answer_schema', 'Asker', 'trimmed', 'sentences',
-           'shown', 'vanilla', 'with_context', 'pure_context', 'memory_prompt', 'chain_of', 'simulate_chain',
-           'simulate_council', 'simulate_futures', 'simulation', 'simulated_examples', 'examples_for', 'few_shot',
-           'majority', 'vote', 'debate', 'whom', 'filter_first', 'cut_sentences', 'perceive_first', 'needs_context',
-           'Abstained', 'solve_symbolic', 'contradictions', 'solve_memory', 'solve', 'chance', 'commonest']
+           'SEEN_SCHEMA', 'ways', 'solvers', 'SolverAnswer', 'AnswerConfig', 'answer_schema', 'Asker', 'trimmed',
+           'sentences', 'shown', 'vanilla', 'with_context', 'pure_context', 'memory_prompt', 'chain_of',
+           'simulate_chain', 'simulate_council', 'simulate_futures', 'simulation', 'simulated_examples', 'examples_for',
+           'few_shot', 'majority', 'vote', 'debate', 'whom', 'filter_first', 'cut_sentences', 'perceive_first',
+           'needs_context', 'AbstentionError', 'solve_symbolic', 'contradictions', 'solve_memory', 'solve', 'chance',
+           'commonest']
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #import-asyncio-import-json
 import asyncio
@@ -34,8 +35,8 @@ from humanlm.social.symbolic import (
 )
 from ..social.symbolic import Answer, answer as symbolic_answer, memory_answer
 
-# %% ../../nbs/benchmarks/06_answers.ipynb #Given
-class Given(NamedTuple):
+# %% ../../nbs/benchmarks/06_answers.ipynb #SolverAnswer
+class SolverAnswer(NamedTuple):
     "What a way of answering came to"
     answer: str
     reasoning: str = ""
@@ -123,7 +124,7 @@ class Asker:
         prompt: str,
         system: str = "",
         **settings,      # fields of `ChatRequest`
-    ) -> Given:
+    ) -> SolverAnswer:
         "Ask, and take the answer out of the reply; `LLMError` if there is none"
         try:
             reply = await self.client(self.request(prompt, system, **settings))
@@ -133,7 +134,7 @@ class Asker:
             return self.cut(item, e.raw, ("no JSON: read as text",))
         if self.config.form == "text":
             return self.cut(item, reply.text)
-        return Given(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
+        return SolverAnswer(reply.parsed["answer"], reply.parsed.get("reasoning", ""))
 
     def request(
         self,
@@ -147,10 +148,10 @@ class Asker:
         usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
         return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
 
-    def cut(self, item: BenchmarkItem, text: str, notes: tuple[str, ...] = ()) -> Given:
+    def cut(self, item: BenchmarkItem, text: str, notes: tuple[str, ...] = ()) -> SolverAnswer:
         "Take the final answer out of free text"
         answer = self.benchmark.final(item, text)
-        return Given(answer, text if answer != text.strip() else "", notes)
+        return SolverAnswer(answer, text if answer != text.strip() else "", notes)
 
     def shown(self, context: Context) -> Extra:
         "Write a context, once for several questions"
@@ -198,26 +199,26 @@ def shown(context: Context, config: AnswerConfig) -> Extra:
     return Extra(sentences(context) if config.rendering == "text" else to_text(context, config.manual))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #Way
-Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[Given]]
+Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_noted
-def _noted(given: Given, note: str) -> Given:
+def _noted(given: SolverAnswer, note: str) -> SolverAnswer:
     return given._replace(notes=(*given.notes, note))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #vanilla
-async def vanilla(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def vanilla(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Ask with the text alone"
     return await asker(item, asker.benchmark.prompt(item))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #with_context
-async def with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> Given:
+async def with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask with the text and its social context; without one, with the text alone"
     if context is None:
         return _noted(await vanilla(asker, item), "no context: asked with the text alone")
     return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #pure_context
-async def pure_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> Given:
+async def pure_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask with the social context alone; `DataError` if there is none"
     if context is None:
         raise DataError("there is no context to answer from.")
@@ -267,7 +268,7 @@ async def simulate_chain(
     item: BenchmarkItem,
     context: Context,
     last: bool = False,  # ask the last of the chain, in the second person; else the first, and as it stands
-) -> Given:
+) -> SolverAnswer:
     "Ask somebody of the chain, who remembers what all of them perceived"
     chain = chain_of(item, context)
     if isinstance(chain, str):
@@ -300,7 +301,7 @@ async def simulate_council(
     item: BenchmarkItem,
     context: Context,
     reference: bool = True,   # whether people have the text at hand
-) -> Given:
+) -> SolverAnswer:
     "Ask everybody, then the model with all their views"
     if not context.agents:
         return _noted(await with_context(asker, item, context), "simulation fell back to context: it names nobody to ask")
@@ -312,7 +313,7 @@ async def simulate_council(
     return _noted(given, f"no view of {', '.join(missing)}") if missing else given
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulate_futures
-async def simulate_futures(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def simulate_futures(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Imagine how it may go on, then ask with these futures"
     found = await futures(asker.client, item.source, 2, asker.benchmark.task)
     known = [each.context for each in found if each.context]
@@ -321,12 +322,12 @@ async def simulate_futures(asker: Asker, item: BenchmarkItem, context: Context |
     return await asker(item, asker.benchmark.prompt(item, Extra(simulations_text(known), "What may happen next")))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulations
-simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[Given]]] = {
+simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[SolverAnswer]]] = {
     "memory": partial(simulate_chain, last=True), "chain": simulate_chain, "council": simulate_council,
     "witnesses": partial(simulate_council, reference=False), "futures": simulate_futures}
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #simulation
-async def simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> Given:
+async def simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask the people of the text, in the way that suits the benchmark"
     way = simulations.get(asker.benchmark.simulation)
     if context is None and way is not simulate_futures:
@@ -367,7 +368,7 @@ def examples_for(benchmark: Benchmark, config: AnswerConfig) -> str:
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #few_shot
-async def few_shot(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def few_shot(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Ask with worked examples and no context"
     extra = Extra(asker.examples, "Worked examples, about other people")
     return await asker(item, asker.benchmark.prompt(item, extra))
@@ -381,12 +382,12 @@ def majority(
     return readings.index(max(votes, key=lambda value: (votes[value], -readings.index(value)))) if votes else None
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_value
-def _value(asker: Asker, item: BenchmarkItem, given: Given) -> Any:
+def _value(asker: Asker, item: BenchmarkItem, given: SolverAnswer) -> Any:
     value = asker.benchmark.parse(item, given.answer).value
     return value.casefold() if isinstance(value, str) else value
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #vote
-async def vote(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def vote(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Sample answers and take the one that most mean"
     prompt = asker.benchmark.prompt(item)
     asked = [asker(item, prompt, temperature=0.7, repeat=n) for n in range(asker.config.samples)]
@@ -397,13 +398,13 @@ async def vote(asker: Asker, item: BenchmarkItem, context: Context | None = None
     return best._replace(facts={"votes": dict(Counter(map(str, values)))})
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_good
-def _good(found: Sequence[Given | BaseException]) -> list[Given]:
+def _good(found: Sequence[SolverAnswer | BaseException]) -> list[SolverAnswer]:
     "Leave failures out; raise the first if nothing is left, or if it concerns all that follows"
     failures = [e for e in found if isinstance(e, BaseException)]
     serious = [e for e in failures if not isinstance(e, LLMError) or e.stops]
     if serious or len(failures) == len(found):
         raise (serious or failures)[0]
-    return [given for given in found if isinstance(given, Given)]
+    return [given for given in found if isinstance(given, SolverAnswer)]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #DEBATE
 DEBATE = """{prompt}
@@ -425,15 +426,15 @@ This was discussed. The final positions are:
 Say which answer the better reasons support."""
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_position
-def _position(name: str, given: Given) -> str:
+def _position(name: str, given: SolverAnswer) -> str:
     return f"{name}: {given.answer or '(no answer)'}\nReasons: {given.reasoning or '(none)'}"
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_positions
-def _positions(answers: Sequence[Given], but: int = -1) -> str:
+def _positions(answers: Sequence[SolverAnswer], but: int = -1) -> str:
     return fenced("\n\n".join(_position(f"Person {i + 1}", given) for i, given in enumerate(answers) if i != but))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_or
-async def _or(answer: Awaitable[Given], otherwise: Given) -> Given:
+async def _or(answer: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> SolverAnswer:
     "Wait for an answer; another one if the model fails"
     try:
         return await answer
@@ -443,18 +444,18 @@ async def _or(answer: Awaitable[Given], otherwise: Given) -> Given:
         return _noted(otherwise, f"a call failed ({e.kind})")
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_round
-async def _round(asker: Asker, item: BenchmarkItem, prompt: str, before: list[Given], n: int) -> list[Given]:
+async def _round(asker: Asker, item: BenchmarkItem, prompt: str, before: list[SolverAnswer], n: int) -> list[SolverAnswer]:
     "Let everybody answer again, knowing what the others said"
     asked = [fill(DEBATE, prompt=prompt, others=_positions(before, i), own=fenced(_position("You", own))) for i, own in enumerate(before)]
     calls = [asker(item, text, temperature=0.5, repeat=100 * n + i) for i, text in enumerate(asked)]
     return list(await asyncio.gather(*map(_or, calls, before)))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #debate
-async def debate(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def debate(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Let copies of the model argue, then settle"
     prompt, config = asker.benchmark.prompt(item), asker.config
     first = [asker(item, prompt, temperature=0.7, repeat=i) for i in range(config.agents)]
-    rounds = [list(await asyncio.gather(*(_or(call, Given("")) for call in first)))]
+    rounds = [list(await asyncio.gather(*(_or(call, SolverAnswer("")) for call in first)))]
     for n in range(config.rounds):
         rounds.append(await _round(asker, item, prompt, rounds[-1], n + 1))
     last = rounds[-1]
@@ -484,7 +485,7 @@ async def _told(asker: Asker, prompt: str, **settings) -> ChatReply:
     return await asker.client(replace(request, **settings))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #filter_first
-async def filter_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def filter_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Keep what a person could notice, then answer from that"
     names = whom(item)
     if not names:
@@ -510,7 +511,7 @@ def cut_sentences(text: str) -> list[str]:
     return [part.strip() for part in re.split(r"\n+|(?<=[.!?])\s+(?=[A-Z\"“])", text) if part.strip()]
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #perceive_first
-async def perceive_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> Given:
+async def perceive_first(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Ask who notices each sentence, keep what the chain noticed, then answer from that"
     names = {plain(name) for name in whom(item)}
     if not names:
@@ -535,15 +536,15 @@ def needs_context(
     "Tell whether texts must be parsed for a way of answering"
     return mode in ("context", "pure_context") or (mode == "simulation" and benchmark.simulation != "futures")
 
-# %% ../../nbs/benchmarks/06_answers.ipynb #Abstained
-class Abstained(HumanLMError):
+# %% ../../nbs/benchmarks/06_answers.ipynb #AbstentionError
+class AbstentionError(HumanLMError):
     "A solver that cannot know"
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_question
 def _question(item: BenchmarkItem) -> PlaceQuestion:
     asked = read_question(item.question)
     if not isinstance(asked, PlaceQuestion):
-        raise Abstained(asked.reason)
+        raise AbstentionError(asked.reason)
     return asked
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_story
@@ -554,7 +555,7 @@ def _symbolic(item: BenchmarkItem, policy: str = "principled") -> Answer:
     "Answer by reading the story, perhaps with the faults of published labels"
     found = symbolic_answer(_story(item.source), item.question, policy)
     if found.text is None:
-        raise Abstained(found.reason)
+        raise AbstentionError(found.reason)
     return found
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #solve_symbolic
@@ -579,10 +580,10 @@ def solve_memory(item: BenchmarkItem, context: Context | None = None) -> str:
     "Answer from the context alone"
     asked = _question(item)
     if context is None:
-        raise Abstained("there is no context")
+        raise AbstentionError("there is no context")
     found = memory_answer(context, asked.chain, asked.object) if asked.chain else _stated(context, asked)
     if found is None:
-        raise Abstained("nothing in the common memories says" if asked.chain else "no state of the record says")
+        raise AbstentionError("nothing in the common memories says" if asked.chain else "no state of the record says")
     return found
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #_stated
@@ -597,7 +598,7 @@ def _place_solver(name: str) -> Callable[[BenchmarkItem, Context | None], str]:
     def solve(item: BenchmarkItem, context: Context | None = None) -> str:
         found = place_baselines[name](_story(item.source).world, _question(item))
         if found is None:
-            raise Abstained("the story does not say")
+            raise AbstentionError("the story does not say")
         return found
     return solve
 
@@ -611,11 +612,11 @@ def solve(
     item: BenchmarkItem,
     context: Context | None = None,
     policy: str = "principled",  # or as_shipped, or a fault by its code; for symbolic
-) -> Given:
-    "Answer by a rule; `Abstained` if it cannot know"
+) -> SolverAnswer:
+    "Answer by a rule; `AbstentionError` if it cannot know"
     found = _symbolic(item, policy) if name == "symbolic" else Answer(solvers[name](item, context))
     key = next((key for key, option in item.options.items() if plain(option) == plain(found.text)), found.text)
-    return Given(key, notes=_contradicting(found.notes))
+    return SolverAnswer(key, notes=_contradicting(found.notes))
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #chance
 def chance(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> list[ScoredAnswer]:

@@ -40,7 +40,7 @@ from .protocol import Benchmark, natural
 from ..models.client import Ledger, in_turn, setting
 from ..models.settings import ClientConfig, model_check, require_model
 from .questions import BenchmarkItem, QuestionSet, read_text
-from ..social.parsing import Parse, Parser, Unasked, parser as make_parser, parsers, parsing_cost
+from ..social.parsing import Parse, Parser, UnaskedModel, parser as make_parser, parsers, parsing_cost
 from ..social.stories import Tale, balanced, generate, hitom_rows, write_tomi
 from ..social.symbolic import to_context
 from ..social.timeline import pale, timeline_page, viewer_data
@@ -88,8 +88,8 @@ def parser_of(
 # %% ../../nbs/benchmarks/07_contexts.ipynb #_clients_of
 def _clients_of(config: ParsingConfig, ledger: Ledger | None, ask: bool) -> dict[str, Any]:
     "Give what a parser asks: clients, or names that stand for them"
-    options = config.options(ledger) if ask else {"client": Unasked(config.name)}
-    critic = config.client(config.critic, options["ledger"]) if ask and config.critic else Unasked(config.critic)
+    options = config.options(ledger) if ask else {"client": UnaskedModel(config.name)}
+    critic = config.client(config.critic, options["ledger"]) if ask and config.critic else UnaskedModel(config.critic)
     return options | ({"critic": critic} if config.critic else {})
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #parsing_plan

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from .answers import Abstained, Asker, Given, contradictions, needs_context, solve, ways
+from .answers import AbstentionError, Asker, SolverAnswer, contradictions, needs_context, solve, ways
 from .protocol import Benchmark
 from .questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
@@ -80,7 +80,7 @@ class Respondent:
         self.known[text] = found, self.parser.key(text, self.benchmark.task) if found.context else "none"
         return self.known[text]
 
-    async def given(self, item: BenchmarkItem, context: Context | None) -> Given:
+    async def given(self, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
         "Get the answer to a question"
         if self.solver:
             return solve(self.solver, item, context, self.policy)
@@ -95,7 +95,7 @@ class Respondent:
     async def _safely(self, item: BenchmarkItem) -> ScoredAnswer:
         try:
             return await self._answer(item)
-        except Abstained as e:
+        except AbstentionError as e:
             nothing = AnswerReading(None, "abstained")
             return outcome(item, "", nothing, self.benchmark.score(item, nothing), notes=(str(e),))
         except Exception as e:  # a plug-in's mistake concerns its question, not the run

@@ -33,7 +33,7 @@ from humanlm.core.basics import (
 )
 from ..core.html import table_cell
 from ..core.config import Settings
-from ..core.grammar import Passed
+from ..core.grammar import OptionDefaults
 from humanlm.core.runs import (
     CHARGES, Stages, alone, open_run, require_conditions, run_record, save_config, save_record,
 )
@@ -114,7 +114,7 @@ def row_options() -> str:
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #GROUPS
 GROUPS: dict[str, Any] = {"tom": TomConfig, "answer": AnswerConfig, "model": SolverConfig, "parser": ParsingConfig,
-                          "rows": Passed(row_options())}
+                          "rows": OptionDefaults(row_options())}
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #make_job
 def make_respondent(

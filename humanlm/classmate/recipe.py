@@ -25,7 +25,7 @@ from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks, true_steps
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
-from ..evaluation.measured import Measured
+from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, model_said, standard_sections
 from ..hierarchy.prompts import parts_text
@@ -191,7 +191,7 @@ def measured_tasks(
     name: str,  # of a model
     part: str = "test",
     loaded: tuple[Any, Any] | None = None,  # model and tokenizer; None: those of the run
-) -> list[Measured]:
+) -> list[Measurement]:
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader, make_classmates
     s, (model, tokenizer) = run.settings, loaded or run.load(name)
@@ -213,7 +213,7 @@ def measured_tasks(
         values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "gain": found.pooled[i] - alone[i],
                   "whole reasoning": float(found.read.shown[i].status == "whole"), "true steps": true_steps(task, found.read.shown[i].reasoning or ""), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in (controls | more).items()}
         shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts)}
-        return Measured(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
+        return Measurement(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
 
     return [one(i, task) for i, task in enumerate(tasks)]
 
@@ -312,7 +312,7 @@ class ClassmateRecipe(Recipe):
         found = measured_tasks(run, name, "valid", (model, tokenizer))
         return known_mean([value for row in found for metric in ("answer", "classmate") for value in row.values[metric].values()])
 
-    def evaluate(self, run: Any, name: str) -> list[Measured]: return measured_tasks(run, name)
+    def evaluate(self, run: Any, name: str) -> list[Measurement]: return measured_tasks(run, name)
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SWITCHES', 'SCALARS', 'ALONE', 'PROG', 'GRAMMAR', 'known_settings', 'guess_setting', 'read_yaml', 'CommandLine',
-           'cut_line', 'find_run', 'parse', 'Passed', 'dotted', 'settings_yaml']
+           'cut_line', 'find_run', 'parse', 'OptionDefaults', 'dotted', 'settings_yaml']
 
 # %% ../../nbs/core/03_grammar.ipynb #exported-imports
 import copy
@@ -266,8 +266,8 @@ def _without_run(line, runs):
     given = "" if runs else line.has("--resume", "--fresh")
     return [f"{given}: {PROG.get() or 'this command'} keeps no run, so there is nothing to resume or to start anew."] if given else []
 
-# %% ../../nbs/core/03_grammar.ipynb #Passed
-class Passed(dict):
+# %% ../../nbs/core/03_grammar.ipynb #OptionDefaults
+class OptionDefaults(dict):
     "Defaults of settings that are passed on, and what they are"
 
     def __init__(self, about: str, **defaults: Any):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LISTS', 'SCHEMA', 'WRITERS', 'INSTRUCTIONS', 'SECOND_TRY', 'PERSONA_TOKENS', 'FRAME', 'check_persona',
            'persona_items', 'Said', 'readable_time', 'evidence_block', 'PersonaConfig', 'persona_request', 'Failure',
-           'Written', 'ask_personas', 'rule_corpus', 'rule_persona']
+           'PersonaSet', 'ask_personas', 'rule_corpus', 'rule_persona']
 
 # %% ../../nbs/corpus/04_personas.ipynb #from-collections-abc-import
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -189,8 +189,8 @@ class Failure(NamedTuple):
     kind: str     # of `LLMError`
     message: str
 
-# %% ../../nbs/corpus/04_personas.ipynb #Written
-class Written(NamedTuple):
+# %% ../../nbs/corpus/04_personas.ipynb #PersonaSet
+class PersonaSet(NamedTuple):
     "Personas, and the people for whom there is none"
     personas: dict[str, dict]  # user → the five parts
     failures: list[Failure]
@@ -204,7 +204,7 @@ async def ask_personas(
     source: str,                            # what the place is called
     people: Mapping[str, Sequence[Said]],   # user → evidence, oldest first
     config: PersonaConfig | None = None,    # None: the defaults
-) -> Written:
+) -> PersonaSet:
     "Ask a model for the personas of people; raises `LLMError` only if no one more can be asked"
     c = config or PersonaConfig()
     asked = {user: persona_request(source, said, c) for user, said in people.items()}
@@ -215,7 +215,7 @@ async def ask_personas(
         more, still = await _round(client, again)
         written |= more
         failures = [f for f in failures if f.user_id not in again] + still
-    return Written({user: written[user] for user in people if user in written}, sorted(failures))
+    return PersonaSet({user: written[user] for user in people if user in written}, sorted(failures))
 
 # %% ../../nbs/corpus/04_personas.ipynb #_round
 async def _round(client, asked):

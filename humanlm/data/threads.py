@@ -7,7 +7,7 @@ __all__ = ['FIELDS', 'LINES', 'MERGE_GAP', 'LINK', 'STOPWORDS', 'HABITS', 'LENGT
            'ColumnMap', 'column_map', 'sample_threads', 'Line', 'read_line', 'import_threads', 'in_time_order',
            'moments', 'ThreadTurn', 'reply_turns', 'strip_names', 'without_names', 'automatic_accounts', 'Features',
            'line_features', 'Corpus', 'topics', 'marked_habits', 'write_persona', 'PersonaWriter', 'rename_speakers',
-           'ThreadReport', 'Imported', 'context_path', 'thread_examples', 'load_threads']
+           'ThreadReport', 'ThreadImport', 'context_path', 'thread_examples', 'load_threads']
 
 # %% ../../nbs/data/07_threads.ipynb #import-re-from-collections
 import re
@@ -546,8 +546,8 @@ class ThreadReport:
         table = Table((self.source, "count"), [(what, f"{n:,}") for what, n in rows]).markdown()
         return f"{table}\n\n{self.faults._repr_markdown_()}" if self.faults.counts else table
 
-# %% ../../nbs/data/07_threads.ipynb #Imported
-class Imported(NamedTuple):
+# %% ../../nbs/data/07_threads.ipynb #ThreadImport
+class ThreadImport(NamedTuple):
     "Examples, not split yet, and the account of how they came about"
     examples: list[Example]
     report: ThreadReport
@@ -603,7 +603,7 @@ def thread_examples(
     min_history: int = 5,  # fewest earlier lines of a person
     max_context: int = 8,  # most turns of context
     writer: PersonaWriter | None = None,  # reads lines and gives personas; None: a new one
-) -> Imported:
+) -> ThreadImport:
     "Turn threads into examples with personas, and account for every line"
     names, robots = {m.name for t in threads for m in t.messages} - {""}, automatic_accounts(threads)
     writer, examples, fates, found = writer or PersonaWriter(min_history), [], Counter(), Counter()
@@ -621,12 +621,12 @@ def thread_examples(
             found["cut"] += turn.depth > max_context
         if turn.fate in ("root", "own", "lost", "newcomer") and m.name and m.content: writer.read(m, places[m.id])
         if m.parents: fates[turn.fate if starts else "continued"] += 1
-    return Imported(examples, _report(threads, examples, names, robots, fates, found))
+    return ThreadImport(examples, _report(threads, examples, names, robots, fates, found))
 
 # %% ../../nbs/data/07_threads.ipynb #load_threads
 def load_threads(
     config: DataConfig,  # with path, columns, min_history and max_context
-) -> Imported:
+) -> ThreadImport:
     "Read the examples a configuration describes; `DataError` if there are none"
     faults = Faults()
     threads = import_threads(config.path, config.columns, faults=faults)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .measured import Measured, Results, load_results, save_results
+    from .measured import Measurement, Results, load_results, save_results
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "measured": ["Measured", "Results", "load_results", "save_results"],
+    "measured": ["Measurement", "Results", "load_results", "save_results"],
 })

@@ -20,7 +20,7 @@ import numpy as np
 from ..core.html import INK, styled
 from ..core.stats import Interval, crossed_means, known_mean, mean_interval
 from .report import Names, load_log
-from .measured import ALL, Paired, Result, level_intervals
+from .measured import ALL, PairedDifference, Result, level_intervals
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #crossed_intervals
 def crossed_intervals(
@@ -70,14 +70,14 @@ def differences(
     found: Arms,
     pairs: Sequence[tuple[str, str]],  # arm, and the arm it is compared with
     resamples: int = 2000,
-) -> list[Paired]:
+) -> list[PairedDifference]:
     "Compare arms on the same units and seeds"
     rows = []
     for a, b in pairs:
         for metric in (m for m in found.metrics(a) if m in found.metrics(b)):
             (levels, x), (others, y) = found.values(a, metric), found.values(b, metric)
             if levels == others and x.shape == y.shape:
-                rows += [Paired(metric, level, a, b, i.n, i.value, i.low, i.high)
+                rows += [PairedDifference(metric, level, a, b, i.n, i.value, i.low, i.high)
                          for level, i in crossed_intervals(levels, x - y, found.clusters, resamples).items()]
     return rows
 
@@ -204,7 +204,7 @@ class Outcome(NamedTuple):
     "The outcome of an experiment, read back"
     facts: dict  # everything but the rows
     rows: list[Result]
-    differences: list[Paired]
+    differences: list[PairedDifference]
     beside: dict[str, list[Result]] = {}  # name → the same, measured in another way
 
     def head(self) -> str:
@@ -223,7 +223,7 @@ def load_outcome(
     def rows(kind, name):
         return [kind(**{k: math.nan if v is None else v for k, v in row.items()}) for row in facts.pop(name)]
 
-    return Outcome(facts, rows(Result, "measurements"), rows(Paired, "differences"), {name: rows(Result, name) for name in beside})
+    return Outcome(facts, rows(Result, "measurements"), rows(PairedDifference, "differences"), {name: rows(Result, name) for name in beside})
 
 
 def _are_rows(found: Any) -> bool:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PALETTE', 'STEP', 'PANELS', 'RADAR_WARNING', 'TEXTS_SAY', 'PALE', 'UNSAID', 'Section', 'CSS', 'TOY', 'RunFolder',
-           'load_log', 'Names', 'axes_of', 'label', 'legend', 'Shown', 'shown_of', 'results_bars', 'radar',
+           'load_log', 'Names', 'axes_of', 'label', 'legend', 'MetricView', 'shown_of', 'results_bars', 'radar',
            'dynamics_curves', 'average', 'smooth', 'Curve', 'curve', 'thin', 'draw_curve', 'stages_of',
            'training_curves', 'number', 'results_html', 'paired_html', 'headline', 'first_screen', 'missing',
            'metric_part', 'results_section', 'texts_html', 'differences_section', 'training_section', 'samples_section',
@@ -29,7 +29,7 @@ from humanlm.core.html import (
 from ..core.runs import grown_rows
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import TrajectoryViewer, score_style, spread
-from .measured import Results, load_results, ALL, Paired, Result
+from .measured import Results, load_results, ALL, PairedDifference, Result
 from ..models.client import Ledger
 from ..rewards.texts import is_text_metric
 
@@ -148,8 +148,8 @@ def legend(figure: Any, axes: Sequence[Any], place: str = "outside lower center"
     columns = len(names) if len(names) < 5 else min(4, -(-len(names) // 2))
     figure.legend([found[name] for name in names], names, loc=place, ncols=max(1, columns))
 
-# %% ../../nbs/evaluation/03_report.ipynb #Shown
-class Shown(NamedTuple):
+# %% ../../nbs/evaluation/03_report.ipynb #MetricView
+class MetricView(NamedTuple):
     "What there is of one metric"
     models: list[str]
     references: list[str]
@@ -166,13 +166,13 @@ class Shown(NamedTuple):
         return max(r.n for r in self.means.values())
 
 
-def shown_of(rows: Sequence[Result], metric: str, names: Names = Names()) -> Shown:
+def shown_of(rows: Sequence[Result], metric: str, names: Names = Names()) -> MetricView:
     "Sort the rows of one metric"
     check_name(metric, dict.fromkeys(r.metric for r in rows), "metric")
     means = {(r.model, r.level): r for r in rows if r.metric == metric}
     found, parts = (list(dict.fromkeys(key[i] for key in means)) for i in (0, 1))
     models = [name for name in found if name not in names.references]
-    return Shown(models, [name for name in found if name in names.references], parts, means)
+    return MetricView(models, [name for name in found if name in names.references], parts, means)
 
 # %% ../../nbs/evaluation/03_report.ipynb #results_bars
 @styled
@@ -418,7 +418,7 @@ def _mean_cell(r: Result | None, n: int) -> Html:
 
 # %% ../../nbs/evaluation/03_report.ipynb #paired_html
 def paired_html(
-    pairs: Sequence[Paired],
+    pairs: Sequence[PairedDifference],
     names: Names = Names(),
 ) -> Html:
     "Show paired differences by metric, each with a drawing of its interval on the scale of its metric"
@@ -434,7 +434,7 @@ def paired_html(
     return Table(heads, lines, "l").html("pairs")
 
 
-def _pair_line(p: Paired, most: float, parted: bool) -> list[object]:
+def _pair_line(p: PairedDifference, most: float, parted: bool) -> list[object]:
     "Give the cells of one difference"
     known = not math.isnan(p.low)
     side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
@@ -444,7 +444,7 @@ def _pair_line(p: Paired, most: float, parted: bool) -> list[object]:
             _whisker(p, most) if known else "", side, *tested]
 
 
-def _whisker(p: Paired, most: float) -> Html:
+def _whisker(p: PairedDifference, most: float) -> Html:
     "Draw an interval and its mean around zero"
     low, mid, high = (f"{70 + 66 * v / most:.1f}" for v in (p.low, p.diff, p.high))
     zero = tag("path", d="M70 0V14", stroke="currentColor", opacity=".4")
@@ -469,7 +469,7 @@ def headline(
     return number(row.mean), said + ([", ".join(beside)] if beside else [])
 
 
-def _gain(p: Paired, best: str, start: str) -> str:
+def _gain(p: PairedDifference, best: str, start: str) -> str:
     "Say a paired difference the way round that the headline needs it"
     sign = 1 if p.a == best else -1
     low, high = sorted((sign * p.low, sign * p.high))

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..core.runs import append_row, grown_rows, trim_rows
 from ..core.stats import known_mean
-from ..evaluation.measured import Measured, Results, results
+from ..evaluation.measured import Measurement, Results, results
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle
 from .users import UserMistake, episode_mistakes, player_name, split_scores
 from ..models.client import ChatClient, ChatRequest, LLMError, in_turn
@@ -203,11 +203,11 @@ _POLICY = ("format", "no_call", "bad_call")
 def measured_tasks(
     episodes: Sequence[PlayedEpisode],
     ks: Sequence[int] = (),  # of pass@k and best@k
-) -> list[Measured]:  # one a task; parts are gyms
+) -> list[Measurement]:  # one a task; parts are gyms
     "Measure a player, task by task"
     by_task: Mapping[tuple, list] = defaultdict(list)
     for e in episodes: by_task[e.gym, e.task].append(e)
-    return [Measured(f"{gym}/{task}", f"{gym}/{task}", {name: {gym: value} for name, value in _task_values(found, ks).items()}) for (gym, task), found in by_task.items()]
+    return [Measurement(f"{gym}/{task}", f"{gym}/{task}", {name: {gym: value} for name, value in _task_values(found, ks).items()}) for (gym, task), found in by_task.items()]
 
 
 def _task_values(found, ks):

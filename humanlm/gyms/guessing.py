@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..core.basics import DataError, read_jsonl, shorten
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .puzzles import TriesConfig, TriesEnvironment, published_row
 from .users import UserFacts
 from ..models.client import setting
@@ -58,11 +58,11 @@ def read_choice(
     name: str,                # the field that is read
     choices: Sequence[str] = ("Yes", "No", "Maybe"),
 ) -> str:
-    "Read one of a few words, however it is spelt; `UserFailed` for anything else"
+    "Read one of a few words, however it is spelt; `UserError` for anything else"
     said = answer.get(name)
     plain = {True: "yes", False: "no"}[said] if isinstance(said, bool) else said.strip(" .!'\"").casefold() if isinstance(said, str) else None
     found = next((choice for choice in choices if choice.casefold() == plain), None)
-    if found is None: raise UserFailed(f"{name} is {shorten(repr(said))}, not one of {', '.join(choices)}.")
+    if found is None: raise UserError(f"{name} is {shorten(repr(said))}, not one of {', '.join(choices)}.")
     return found
 
 
@@ -280,10 +280,10 @@ def read_marks(
     answer: Mapping,  # of a judge: scores, as numbers or objects with one
     count: int,       # how many there must be
 ) -> list[float]:
-    "Bring marks to 0, a half or 1; `UserFailed` where they are too few, too many or no numbers"
+    "Bring marks to 0, a half or 1; `UserError` where they are too few, too many or no numbers"
     scores = [score.get("score") if isinstance(score, Mapping) else score for score in found] if isinstance(found := answer.get("scores"), list) else []
     if len(scores) != count or not all(isinstance(score, (int, float)) and math.isfinite(score) for score in scores):
-        raise UserFailed(f"The marks are {shorten(repr(found))}, not {count} numbers.")
+        raise UserError(f"The marks are {shorten(repr(found))}, not {count} numbers.")
     return [min((0.0, 0.5, 1.0), key=lambda mark: abs(mark - score)) for score in scores]
 
 # %% ../../nbs/gyms/04_guessing.ipynb #TurtleEnvironment
@@ -556,15 +556,15 @@ class IntentionEnvironment(Environment):
                    for index, detail in enumerate(self.task.details) if index in self.left]
         covered = self.covered(await self.ask("coverage", **said, details=details))
         reply = (await self.ask("requester", **said, wishes=[self.task.wish(index, self.seed) for index in covered])).get("response")
-        if not isinstance(reply, str) or not reply.strip(): raise UserFailed("The user said nothing.")
+        if not isinstance(reply, str) or not reply.strip(): raise UserError("The user said nothing.")
         self.left = [index for index in self.left if index not in covered]
         paid = covered_pay([self.task.details[index].importance for index in covered])
         return Feedback(reply.strip()[:1000], paid, not self.left, {"details": paid})
 
     def covered(self, answer: Mapping) -> list[int]:
-        "Read which details are uncovered, each once; `UserFailed` where there is no list"
+        "Read which details are uncovered, each once; `UserError` where there is no list"
         found = answer.get("covered")
-        if not isinstance(found, list): raise UserFailed(f"covered is {shorten(repr(found))}, not a list of numbers.")
+        if not isinstance(found, list): raise UserError(f"covered is {shorten(repr(found))}, not a list of numbers.")
         numbers = [int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value for value in found[:50]]
         return [index for index in dict.fromkeys(number for number in numbers if type(number) is int) if index in self.left]
 

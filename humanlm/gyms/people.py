@@ -21,7 +21,7 @@ from zlib import crc32
 
 from ..core.basics import ConfigError, DataError, shorten
 from ..data.records import Message
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .users import check_plays, note_answer
 from ..worlds.mini import Post, Profile, make_topics, make_users, rule_states
 from ..worlds.reading import expressed, read
@@ -95,10 +95,10 @@ MAX_REPLY = 2000  # characters of what a person says
 def checked_reply(
     found: Mapping,  # from whoever plays the person
 ) -> str:
-    "Take the reply out of an answer; `UserFailed` if there is none"
+    "Take the reply out of an answer; `UserError` if there is none"
     reply = found.get("reply") if isinstance(found, Mapping) else None
     if isinstance(reply, str) and reply.strip() and len(reply) <= MAX_REPLY: return reply.strip()
-    raise UserFailed(f"The person said {shorten(repr(reply), 80)}, which is not a text of 1 to {MAX_REPLY} characters. Ask another model to play.")
+    raise UserError(f"The person said {shorten(repr(reply), 80)}, which is not a text of 1 to {MAX_REPLY} characters. Ask another model to play.")
 
 
 class PersuadeEnvironment(Environment):
@@ -120,7 +120,7 @@ class PersuadeEnvironment(Environment):
         found = await self.ask("listener", claim=self.task.claim, argument=self.task.argument, stance=STEPS[self.at],
                                dialogue=list(self.dialogue), said=content)
         reply, stance = checked_reply(found), found.get("stance")
-        if stance not in STEPS: raise UserFailed(f"The person stands at {shorten(repr(stance), 40)}. It must be one of: {', '.join(STEPS)}.")
+        if stance not in STEPS: raise UserError(f"The person stands at {shorten(repr(stance), 40)}. It must be one of: {', '.join(STEPS)}.")
         before, self.at = self.at, STEPS.index(stance)
         self.dialogue += [{"role": "assistant", "content": content}, {"role": "user", "content": reply}]
         gain = self.improved(self.at / 6)

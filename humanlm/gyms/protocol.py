@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'STOP_REASONS', 'BROKEN', 'GYMS', 'Player', 'ToolCall', 'read_call',
-           'tool_schema', 'GymConfig', 'GymTask', 'Feedback', 'GymTurn', 'UserFailed', 'UserRole', 'Environment',
+           'tool_schema', 'GymConfig', 'GymTask', 'Feedback', 'GymTurn', 'UserError', 'UserRole', 'Environment',
            'call_help', 'Gym', 'register_gym', 'gym_names', 'find_gym', 'play_through', 'idle', 'chance',
            'gym_problems']
 
@@ -145,7 +145,7 @@ class GymTurn(NamedTuple):
     more: int = 0  # further calls of the same message, which were not executed
 
 
-class UserFailed(HumanLMError):
+class UserError(HumanLMError):
     "A user or judge that gave no usable answer: the episode ends without a score"
 
 # %% ../../nbs/gyms/01_protocol.ipynb #UserRole
@@ -235,7 +235,7 @@ class Environment:
 def _broken(e):
     "Say why an episode ends without a score; what would end every other one too is raised again"
     if isinstance(e, ConfigError) or isinstance(e, LLMError) and e.stops: raise e
-    if isinstance(e, (UserFailed, LLMError)): return "user_error", Feedback(break_markers(f"The user does not answer: {shorten(e, 300)}"), math.nan, fault="user")
+    if isinstance(e, (UserError, LLMError)): return "user_error", Feedback(break_markers(f"The user does not answer: {shorten(e, 300)}"), math.nan, fault="user")
     return "env_error", Feedback(f"The gym failed: {type(e).__name__}: {shorten(e, 300)}", math.nan, fault="gym")
 
 

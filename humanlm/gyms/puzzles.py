@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, read_jsonl, shorten
 from ..core.plugins import find_plugin
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from ..models.client import PerLoop, setting
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #TemplateTask
@@ -58,7 +58,7 @@ class TemplateEnvironment(Environment):
     async def on_action(self, content):
         if not content.strip(): return Feedback("You said nothing.", fault="format")
         reply = (await self.ask("echo", said=content)).get("reply")
-        if not isinstance(reply, str) or not reply.strip(): raise UserFailed("The user said nothing.")
+        if not isinstance(reply, str) or not reply.strip(): raise UserError("The user said nothing.")
         return Feedback(reply[:500])
 
     async def on_answer(self, content):
@@ -381,8 +381,8 @@ class SerperSearch:
         try:
             reply = await self._http.get().post(self.url, json={"q": query, "num": 15})
             found = reply.json() if reply.status_code == 200 else None
-        except (HTTPError, ValueError) as e: raise UserFailed(f"The search failed: {type(e).__name__}.") from None
-        if not isinstance(found, dict): raise UserFailed(f"The search failed with status {reply.status_code}.")
+        except (HTTPError, ValueError) as e: raise UserError(f"The search failed: {type(e).__name__}.") from None
+        if not isinstance(found, dict): raise UserError(f"The search failed with status {reply.status_code}.")
         box, organic = found.get("answerBox"), found.get("organic")
         listed = [*([box] if box else []), *(organic if isinstance(organic, list) else [])]
         listed = [row for row in listed if isinstance(row, dict)]
@@ -462,17 +462,17 @@ class SearchEnvironment(TriesEnvironment):
     async def _found(self, query):
         if not self.config.searcher: return find_pages(self.task.pages, query, self.config.max_results)
         try: pages = await find_searcher(self.config.searcher)(query)
-        except OSError as e: raise UserFailed(f"The search failed: {shorten(e)}") from e
+        except OSError as e: raise UserError(f"The search failed: {shorten(e)}") from e
         listed = isinstance(pages, (list, tuple)) and all(isinstance(page, (list, tuple)) and len(page) == 2 for page in pages)
         if listed: return pages[:self.config.max_results]
-        raise UserFailed(f"The searcher gave {shorten(repr(pages))}. It must give a list of pages (title, text).")
+        raise UserError(f"The searcher gave {shorten(repr(pages))}. It must give a list of pages (title, text).")
 
     async def on_answer(self, content):
         said = content.strip()
         if not said or len(said) > 200: return Feedback("Write the answer alone, in a few words.", fault="format")
         if any(_answer_words(said) == _answer_words(right) for right in (self.task.answer, *self.task.aliases)): return self.judged(True)
         verdict = (await self.ask("grader", question=self.task.question, gold=self.task.answer, said=said)).get("verdict")
-        if verdict not in ("yes", "no"): raise UserFailed(f"The judge says {shorten(repr(verdict))}, neither yes nor no.")
+        if verdict not in ("yes", "no"): raise UserError(f"The judge says {shorten(repr(verdict))}, neither yes nor no.")
         return self.judged(verdict == "yes")
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #search_tasks

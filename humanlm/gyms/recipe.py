@@ -24,7 +24,7 @@ from ..core.basics import DataError, atomic_write, fingerprint, near_miss, requi
 from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
-from ..evaluation.measured import Measured
+from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, model_said, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
@@ -389,12 +389,12 @@ class GymRecipe(Recipe):
         policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
         return known_mean([e.score / e.best for e in model_episodes(run.work, run.settings, policy, "valid")])
 
-    def evaluate(self, run: Any, name: str) -> list[Measured]:
+    def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model on held-out tasks"
         def make(): return model_episodes(run.work, run.settings, ModelPolicy(*run.load(name), run.settings.model.max_prompt_tokens))
         return measured_tasks(run.kept(f"episodes/{name}.jsonl", make, write_jsonl, load_episodes))
 
-    def references(self, run: Any) -> dict[str, list[Measured]]:
+    def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure experts, chance, and who does not listen on the same tasks"
         players = ["expert", *(["open-loop"] if any(gym.open_loop for gym in run.work.gyms.values()) else []), "chance"]
         return {player: measured_tasks(reference_episodes(run.work, run.settings, player)) for player in players}

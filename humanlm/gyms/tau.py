@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, read_jsonl, shorten
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .puzzles import published_row
 from ..models.client import setting
 from ..models.reader import read_json
@@ -563,9 +563,9 @@ class TauEnvironment(DeskCustomer):
         if not (said := content.replace(STOP, " ").strip()): return Feedback("You said nothing.", fault="format")
         answer = await self.ask("customer", instruction=self.task.instruction, history=self.history() if self.user is not None else (), said=said)
         reply = answer.get("reply") if isinstance(answer, Mapping) else None
-        if not isinstance(reply, str) or not isinstance(answer.get("done", False), bool): raise UserFailed("The customer gave no reply.")
+        if not isinstance(reply, str) or not isinstance(answer.get("done", False), bool): raise UserError("The customer gave no reply.")
         wants, reply = answer.get("done", False) or STOP in reply, reply.replace(STOP, " ").strip()[:2000]
-        if not reply and not wants: raise UserFailed("The customer said nothing.")
+        if not reply and not wants: raise UserError("The customer said nothing.")
         if self.settled is None and not self.left() and announces(said, self.task.vain): self.settled = len(self.heard()) + 1
         if wants and (announces(said) or announces(said, refusal=True)): return Feedback(reply or "Goodbye.", self.paid(said), True)
         return Feedback(reply or "(The customer waits.)")

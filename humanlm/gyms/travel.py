@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..core.basics import DataError, shorten
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .users import UserFacts
 from ..models.reader import read_json
 
@@ -513,10 +513,10 @@ class Traveller(Environment):
         return reply
 
     async def say(self, role: str, **payload) -> str:
-        "Let the user speak; `UserFailed` where no text comes"
+        "Let the user speak; `UserError` where no text comes"
         reply = (await self.ask(role, **payload)).get("reply")
         if isinstance(reply, str) and 0 < len(reply.strip()) <= MAX_TOLD: return reply.strip()
-        raise UserFailed(f"The traveller says {shorten(repr(reply), 80)}, which is not a text of 1 to {MAX_TOLD} characters.")
+        raise UserError(f"The traveller says {shorten(repr(reply), 80)}, which is not a text of 1 to {MAX_TOLD} characters.")
 
 # %% ../../nbs/gyms/06_travel.ipynb #option_table
 @lru_cache(maxsize=1024)
@@ -546,7 +546,7 @@ class TravelEnvironment(Traveller):
         if config.search_failure_interval and self.searches % config.search_failure_interval == 0: return Feedback(_NOTHING)
         plans = "\n".join(f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details)}" for aspect in self.task.aspects)
         found = await self.ask("search_judge", query=content, plans=plans)
-        if found.get("aspect") not in (*TRAVEL_KINDS, "none") or not isinstance(found.get("fits"), bool): raise UserFailed(f"The judge of searches says {shorten(found)}.")
+        if found.get("aspect") not in (*TRAVEL_KINDS, "none") or not isinstance(found.get("fits"), bool): raise UserError(f"The judge of searches says {shorten(found)}.")
         aspect = next((aspect for aspect in self.task.aspects if aspect.kind == found["aspect"]), None)
         if aspect is None: return Feedback(f"Search for one part of this trip: {', '.join(aspect.kind for aspect in self.task.aspects)}.", fault="search")
         if not found["fits"]: return Feedback(f"A search for {aspect.kind} must say, as the user did: {', '.join(dict(aspect.details))}. Something is missing or differs.", fault="search")
@@ -559,7 +559,7 @@ class TravelEnvironment(Traveller):
         listed = "\n".join(f"{name}: {aspect.kind}, {wish}" for name, (aspect, wish) in self.task.wishes.items())
         heard = await self.ask("listener", said=content, wishes=listed, history=self.history)
         kind, name, left = str(heard.get("kind")), str(heard.get("wish")), self.open_wishes
-        if kind not in LISTENED or kind == "wish" and name not in self.task.wishes: raise UserFailed(f"The judge of messages says {shorten(heard)}.")
+        if kind not in LISTENED or kind == "wish" and name not in self.task.wishes: raise UserError(f"The judge of messages says {shorten(heard)}.")
         if kind == "wish" and name in left: return Feedback(await self.hint(content, name), self.config.wish_reward, parts={"wish": self.config.wish_reward})
         if left and self.off_topic >= self.config.elicitation_interval - (not self.config.compat):
             if not self.config.compat: return Feedback(await self.hint(content, self.rng.choice(left)))

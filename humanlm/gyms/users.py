@@ -27,7 +27,7 @@ from ..core.plugins import find_plugin, is_plugin
 from ..models.client import ChatClient, ChatReply, ChatRequest, Ledger, LLMError, Usage, chat, client, setting
 from ..models.reader import break_markers, fill, quoted, without_middle
 from ..models.settings import ChatConfig, model_check
-from .protocol import Environment, UserFailed, UserRole
+from .protocol import Environment, UserError, UserRole
 
 # %% ../../nbs/gyms/02_users.ipynb #role_question
 USER_FRAME = """You are the user in a conversation with an assistant: a person with a matter of their own. What you know and what you do now stands in the next message.
@@ -136,7 +136,7 @@ def _unmarked(value):
 
 # %% ../../nbs/gyms/02_users.ipynb #ModelUser
 class ModelUser:
-    "A chat model or a simulator that plays the roles of a gym; `UserFailed` where it gives no usable answer"
+    "A chat model or a simulator that plays the roles of a gym; `UserError` where it gives no usable answer"
 
     def __init__(
         self,
@@ -162,10 +162,10 @@ class ModelUser:
 
     def read(self, reply: ChatReply, role: UserRole) -> dict:
         "Take the answer out of a reply"
-        if reply.finish in ("length", "refusal"): raise UserFailed(f"{reply.model or self.name} {'was cut off' if reply.finish == 'length' else 'refused to answer'}. Give it more tokens, or ask another model.")
+        if reply.finish in ("length", "refusal"): raise UserError(f"{reply.model or self.name} {'was cut off' if reply.finish == 'length' else 'refused to answer'}. Give it more tokens, or ask another model.")
         answer = reply.parsed if role.schema and not self.simulates else {text_field(role): reply.text.rpartition("</think>")[2].strip()}
         try: check_said(answer)
-        except ValueError as e: raise UserFailed(f"{reply.model or self.name}: {e}.") from None
+        except ValueError as e: raise UserError(f"{reply.model or self.name}: {e}.") from None
         return _unmarked(answer)
 
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
@@ -173,7 +173,7 @@ class ModelUser:
         try: reply = await self.client(self.request(env, name, payload), None if self.simulates else check_said)
         except LLMError as e:
             if e.stops: raise
-            raise UserFailed(shorten(e, 300)) from e
+            raise UserError(shorten(e, 300)) from e
         answer = self.read(reply, env.roles[name])
         note_answer(env, name, payload, answer)
         return answer

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRUTH_COPY', 'LEVEL_SUMS', 'components', 'format_reward', 'length_reward', 'repetition_reward', 'RewardConfig',
            'combine', 'requests_by_row', 'question_id', 'judge_trajectories', 'excuse_siblings', 'lift_truth',
-           'reading', 'Rewarded', 'alignment', 'AlignmentReward', 'trl_reward']
+           'reading', 'RewardResult', 'alignment', 'AlignmentReward', 'trl_reward']
 
 # %% ../../nbs/20_rewards.ipynb #import-math-zlib-from
 import math, zlib
@@ -248,8 +248,8 @@ async def _followed(judge, states, replies):
     values = {id: [s.value for scores in by_level.values() for s in scores if s.id == id and s.value == s.value] for id in replies}
     return {id: sum(known) / len(known) if known else math.nan for id, known in values.items()}
 
-# %% ../../nbs/20_rewards.ipynb #Rewarded
-class Rewarded(NamedTuple):
+# %% ../../nbs/20_rewards.ipynb #RewardResult
+class RewardResult(NamedTuple):
     "What a reward returns"
     values: np.ndarray              # [B, R]; nan = no score
     trajectories: list[Trajectory]  # the same batch, with scores and rewards filled in
@@ -300,7 +300,7 @@ class AlignmentReward:
     async def __call__(
         self,
         trajectories: Sequence[Trajectory],  # B of them, in any order
-    ) -> Rewarded:
+    ) -> RewardResult:
         "Score a batch"
         if "alignment" in self.names:
             trajectories = await judge_trajectories(trajectories, self.judge, self.requests, **self.judging)
@@ -310,7 +310,7 @@ class AlignmentReward:
         rows = [[own[n][i] if n in own else self.component(n, t, q) for n in self.names] for i, (t, q) in enumerate(zip(trajectories, asked))]
         parts = [t.rewards | dict(zip(self.names, row)) for t, row in zip(trajectories, rows)]
         filled = [replace(t, rewards=part) for t, part in zip(trajectories, parts)]
-        return Rewarded(np.array(rows, float).reshape(-1, len(self.names)), filled)
+        return RewardResult(np.array(rows, float).reshape(-1, len(self.names)), filled)
 
     async def own(self, trajectories: Sequence[Trajectory]) -> Sequence[float]:
         "Ask the extra reward about all trajectories at once"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WORD_LISTS', 'TERMS', 'VALENCE', 'OPPOSITE', 'STRONG', 'MILD', 'FILLERS', 'NEGATORS', 'stem', 'tokens', 'rule_trie',
-           'Found', 'RuleReading', 'read_rules', 'sentiment', 'side', 'strength', 'feelings', 'goals', 'tone',
+           'TermMention', 'RuleReading', 'read_rules', 'sentiment', 'side', 'strength', 'feelings', 'goals', 'tone',
            'structure', 'surface', 'describes_manner', 'manner']
 
 # %% ../../nbs/rewards/01_rules.ipynb #exported-imports
@@ -83,8 +83,8 @@ def rule_trie(
 @lru_cache(maxsize=1)
 def _terms(): return rule_trie(TERMS | {level: TERMS[level] | {"": idle} for level, idle in WORD_LISTS["idle"].items()})
 
-# %% ../../nbs/rewards/01_rules.ipynb #Found
-class Found(NamedTuple):
+# %% ../../nbs/rewards/01_rules.ipynb #TermMention
+class TermMention(NamedTuple):
     "A term of the lists in a text"
     level: str     # a key of `TERMS`
     key: str       # a key of the list of that level
@@ -93,7 +93,7 @@ class Found(NamedTuple):
     end: int       # index after its last token
 
 
-def _find(words, stems) -> Iterator[Found]:
+def _find(words, stems) -> Iterator[TermMention]:
     "Go through the terms of a text, the longest at each place; a negation reaches the next few words of its clause"
     busy, reach = {}, -1
     for at, word in enumerate(words):
@@ -101,7 +101,7 @@ def _find(words, stems) -> Iterator[Found]:
         for level, (key, contrary, end) in _terms_at(stems, at).items():
             if busy.get(level, 0) > at: continue
             busy[level] = end
-            if key: yield Found(level, key, contrary != (at <= reach), at, end)
+            if key: yield TermMention(level, key, contrary != (at <= reach), at, end)
         if _negates(word) and busy.get("stance", 0) <= at + 1:
             reach = at + _reach(word, stems[at + 1:at + 2])
 
@@ -129,7 +129,7 @@ def _terms_at(stems, at):
 class RuleReading(NamedTuple):
     "What the lists find in a text"
     text: str                 # what was read
-    found: tuple[Found, ...]  # terms in order of appearance
+    found: tuple[TermMention, ...]  # terms in order of appearance
     content: tuple[str, ...]  # words that name something: no fillers, no terms of stance or emotion
     words: int                # how many words it has
     strong: int               # words that raise the strength

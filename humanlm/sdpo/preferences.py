@@ -6,7 +6,7 @@
 __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'IN_MEMORY', 'ABOUT', 'INPUTS', 'trait', 'trait_name', 'TraitJudge',
            'wish', 'letter', 'PairJudge', 'pair_scores', 'with_style', 'ComparisonConfig', 'PairJudgeConfig', 'wanted',
            'opened', 'held_out', 'named_prompts', 'drawing', 'Field', 'field_of', 'stages_of', 'base_of',
-           'same_weights', 'sweep_of', 'Comparing', 'prepare', 'plan', 'judging_cost', 'run_comparison', 'gains',
+           'same_weights', 'sweep_of', 'ComparisonPlan', 'prepare', 'plan', 'judging_cost', 'run_comparison', 'gains',
            'save_contests', 'compare_command']
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #exported-imports
@@ -379,8 +379,8 @@ def sweep_of(
     if not found: raise ConfigError(f"{run} has nothing that a stage has trained. Let it run, with --trainer.save_steps N for checkpoints on the way.")
     return found, starts
 
-# %% ../../nbs/sdpo/05_preferences.ipynb #Comparing
-class Comparing(NamedTuple):
+# %% ../../nbs/sdpo/05_preferences.ipynb #ComparisonPlan
+class ComparisonPlan(NamedTuple):
     "A comparison, ready to be made"
     settings: Settings
     styles: list[str]
@@ -401,7 +401,7 @@ class Comparing(NamedTuple):
 
 def prepare(
     settings: Settings,
-) -> Comparing:
+) -> ComparisonPlan:
     "Settle what is compared; `ConfigError` says what is missing"
     c, inputs = settings.compare, settings.inputs
     if not 1 <= len(inputs) <= 2: raise ConfigError(f"Give one model of a run, or two models: sdpo compare A B. Got {len(inputs)}.")
@@ -417,11 +417,11 @@ def prepare(
     folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
     settings.judge.require_price(settings.judge.model)
     field, asked = field_of(inputs, c, styles), named_prompts(c, run) if c.prompts else (held_out(run, c.limit, c.seed), Counter())
-    return Comparing(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
+    return ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #plan
 def plan(
-    work: Comparing,
+    work: ComparisonPlan,
 ) -> str:
     "Say what a comparison asks, and its price"
     c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
@@ -437,7 +437,7 @@ def plan(
     return "\n".join([*lines, f"results     {work.folder}"])
 
 
-def judging_cost(work: Comparing) -> str:
+def judging_cost(work: ComparisonPlan) -> str:
     "Estimate what a judge is asked, with replies as long as they may be"
     judge, said = work.settings.judge, "x" * (4 * work.settings.compare.max_tokens)
     if judge.is_rule(judge.model): return "no chat model is asked"
@@ -454,7 +454,7 @@ IN_MEMORY = "hf/", "vllm-offline/" # judges that need the memory in which models
 
 
 def run_comparison(
-    work: Comparing,
+    work: ComparisonPlan,
 ) -> list[Contest]:
     "Let the models answer and the judges decide, and keep the result"
     c, ledgers = work.settings.compare, [Ledger(budget=part.budget) for part in (work.settings.compare, work.settings.judge)]
@@ -482,7 +482,7 @@ def gains(
 
 
 def save_contests(
-    work: Comparing,
+    work: ComparisonPlan,
     contests: Sequence[Contest],
     spent: Ledger,
 ) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
 from ..core.config import SFTConfig, Settings
 from ..evaluation.contests import PreferenceJudge, kept_share
-from ..evaluation.measured import Measured
+from ..evaluation.measured import Measurement
 from ..core.runs import is_main_process
 from ..core.html import Html, figure_html, styled
 from ..core.stats import known_mean
@@ -284,7 +284,7 @@ def measured_replies(
     texts: Sequence[str],
     first: Sequence[str],  # those before training
     tastes: Sequence[str] | None = None,  # None: all that are measured
-) -> list[Measured]:
+) -> list[Measurement]:
     "Measure replies: the share of each taste that they meet, whether they are preferred to the first ones, their length, what is left of the content"
     s, tests = run.settings, run.work.test
     tastes = tastes_of(s) if tastes is None else tastes
@@ -295,7 +295,7 @@ def measured_replies(
         values = {"preference": {taste: score(text) for taste, score in rule.items()}} if rule else {}
         values |= {"win rate": {taste: found[i] for taste, found in wins.items()}} if wins else {}
         values |= {"words": {"reply": measures(text)["words"]}, "kept content": {"of the start": kept_share(text, before)}}
-        return Measured(f"prompt-{i}", f"prompt-{i}", values, {"prompt": messages[-1]["content"], "reply": text})
+        return Measurement(f"prompt-{i}", f"prompt-{i}", values, {"prompt": messages[-1]["content"], "reply": text})
 
     return [one(i, *each) for i, each in enumerate(zip(tests, texts, first))]
 
@@ -307,7 +307,7 @@ def told_prompt(s: Settings, messages: Sequence[Mapping], taste: str, number: in
     return hindsight_messages(messages, said[number % len(said)], s.hindsight.template)
 
 
-def together(rows: Sequence[Measured]) -> Measured:
+def together(rows: Sequence[Measurement]) -> Measurement:
     "Join what was measured of one prompt, asked once for each taste; lengths and contents as means"
     names = dict.fromkeys(name for row in rows for name in row.values)
     parts = {name: [row.values[name] for row in rows if name in row.values] for name in names}
@@ -315,7 +315,7 @@ def together(rows: Sequence[Measured]) -> Measured:
     return rows[0]._replace(values=joined)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #oracle
-def oracle(run: Any) -> list[Measured]:
+def oracle(run: Any) -> list[Measurement]:
     "Measure the start where it is told in advance what is wanted; nothing where no taste is measured"
     tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
     told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
@@ -476,11 +476,11 @@ class SDPORecipe(Recipe):
         said = run_sync(policy.generate(rows, run.settings.rollout.eval_sampling(run.settings.run.seed)))
         return known_mean([taste.score(completion.text) for completion in said])
 
-    def evaluate(self, run: Any, name: str) -> list[Measured]:
+    def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model's replies to held-out prompts"
         return measured_replies(run, replies_of(run, name), replies_of(run, start_of(run.settings)))
 
-    def references(self, run: Any) -> dict[str, list[Measured]]:
+    def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
         found = oracle(run)
         return {"in-context": found} if found else {}

@@ -24,7 +24,7 @@ from ..core.grammar import cut_line, find_run, parse, read_yaml
 from ..data.files import Faults, FileRow, read_rows
 from ..evaluation.answering import find_contestant, is_chat_name
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
-from ..gyms.protocol import FINISH, KINDS, MAX_CONTENT, STOP_REASONS, Environment, Gym, GymConfig, GymTask, ToolCall, UserFailed, UserRole, call_help, find_gym, read_call
+from ..gyms.protocol import FINISH, KINDS, MAX_CONTENT, STOP_REASONS, Environment, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole, call_help, find_gym, read_call
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
 from ..models.client import Ledger, providers
 from ..models.reader import fill
@@ -210,7 +210,7 @@ class PersonUser:
                 check_said(text)
                 return read_field(text, form)
             except ValueError as e: self.say(lines_of("", shorten(e, 200)))
-        raise UserFailed("the person left")
+        raise UserError("the person left")
 
     async def __call__(self, env: Environment, name: str, payload: Mapping[str, Any]) -> dict:
         "Play a role once"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KINDS', 'Agent', 'ACT', 'FORESEE', 'DIMENSIONS', 'APPRAISE', 'APPRAISAL', 'OFFER', 'agents', 'Action', 'Role',
            'Scenario', 'Observation', 'observations', 'View', 'perceived', 'Event', 'Mark', 'Episode', 'run_episode',
-           'agent_name', 'Scripted', 'act_prompt', 'action_schema', 'read_action', 'ChatAgent', 'private_record',
+           'agent_name', 'ScriptedAgent', 'act_prompt', 'action_schema', 'read_action', 'ChatAgent', 'private_record',
            'foreseen_text', 'Foresight', 'world_model', 'transcript', 'appraisal_prompt', 'JudgeEvaluator',
            'to_trajectory', 'from_trajectory', 'bargain', 'seller', 'Buyer', 'literal_world', 'bargain_marks',
            'EpisodePlan', 'make_agent', 'run_episodes', 'to_sotopia', 'read_sotopia_action', 'from_sotopia']
@@ -258,8 +258,8 @@ def _ending(episode: Episode, max_turns: int, max_stale: int) -> str:
         return "stale"
     return "turns" if len(episode.events) >= max_turns else ""
 
-# %% ../../nbs/social/51_episodes.ipynb #Scripted
-class Scripted:
+# %% ../../nbs/social/51_episodes.ipynb #ScriptedAgent
+class ScriptedAgent:
     "An agent that says what it was given, and then nothing"
     name = "scripted"
 
@@ -618,7 +618,7 @@ class EpisodePlan:
 # agents that need no model, by name
 agents: dict[str, Callable[[], Agent]] = {
     "seller": lambda: seller, "buyer": Buyer, "buyer+foresight": lambda: Foresight(Buyer(), literal_world),
-    "silent": Scripted}
+    "silent": ScriptedAgent}
 
 # %% ../../nbs/social/51_episodes.ipynb #make_agent
 def make_agent(

@@ -7,7 +7,7 @@ __all__ = ['HINTS', 'TASKS', 'VERSION', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXA
            'SETTINGS', 'PREDICT', 'STEP_SCHEMA', 'FUTURE', 'JUDGE', 'JUDGED', 'METHODS', 'Parse', 'Parser', 'hint',
            'SymbolicParser', 'DialogueParser', 'form', 'worked_example', 'parse_prompt', 'Strangers', 'strangers',
            'read_record', 'LLMParser', 'read_verdict', 'ContextStore', 'StoredParser', 'parser', 'trained_settings',
-           'Unasked', 'parsing_cost', 'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures',
+           'UnaskedModel', 'parsing_cost', 'with_actions', 'with_step', 'predict_step', 'future_prompt', 'futures',
            'Simulation', 'simulation', 'Accuracy', 'downstream', 'exact_accuracy', 'judge_prompt', 'judged_accuracy',
            'RecordPair', 'read_pairs', 'Quality', 'QualityMeans', 'QualityReport', 'grade', 'evaluate',
            'evaluate_folders', 'to_csv', 'quality_figure', 'omniscient', 'forgetful']
@@ -522,8 +522,8 @@ def trained_settings(
         raise DataError(f"{path} is not a JSON object ({shorten(e)}). Restore it or remove it.") from e
     return {check_name(key, SETTINGS, f"setting in {path.name}"): value for key, value in wanted.items()}
 
-# %% ../../nbs/60_social_world.ipynb #Unasked
-class Unasked(NamedTuple):
+# %% ../../nbs/60_social_world.ipynb #UnaskedModel
+class UnaskedModel(NamedTuple):
     "Stands for a chat model that will not be asked"
     name: str  # provider/model
 

@@ -26,7 +26,7 @@ from ..core.config import Settings
 from ..core.html import Table
 from ..core.runs import run_record
 from ..core.stats import number_text
-from ..evaluation.measured import Measured, Results, load_measured, score_table, Result, result_rows
+from ..evaluation.measured import Measurement, Results, load_measured, score_table, Result, result_rows
 from ..hierarchy.prompts import markup, plain
 from ..models.reader import read_answer
 from .contexts import context_schema, observation_scores, structural_score
@@ -81,7 +81,7 @@ def grade(
 def examine(
     asked: Parser,
     pairs: Sequence[ContextPair],  # held out, with stories in the grammar
-) -> list[Measured]:
+) -> list[Measurement]:
     "Ask a parser for every story, all side by side, and grade what it writes"
     async def records() -> list[Parse]: return await asyncio.gather(*(asked(pair.text, pair.task) for pair in pairs))
 
@@ -91,15 +91,15 @@ def examine(
     return [_measured(each, pair, seconds) for each, pair in zip(found, pairs)]
 
 
-def _measured(found: Parse, pair: ContextPair, seconds: float) -> Measured:
+def _measured(found: Parse, pair: ContextPair, seconds: float) -> Measurement:
     tokens = found.usage.tokens_out if found.raw else math.nan
     values = grade(found, pair.text)._asdict() | {"tokens": tokens, "seconds": seconds}
     shown = {"story": pair.text, "record": found.raw, "failure": shorten(found.reason, 120) if found.context is None else ""}
-    return Measured(pair.name, story_key(pair.text), {name: {"story": value} for name, value in values.items()}, shown)
+    return Measurement(pair.name, story_key(pair.text), {name: {"story": value} for name, value in values.items()}, shown)
 
 # %% ../../nbs/social/53_recipe.ipynb #HEADINGS
 def report(
-    found: Sequence[Measured],  # from `examine`
+    found: Sequence[Measurement],  # from `examine`
 ) -> dict:
     "Average what was measured of a parser, with 95 % intervals over stories"
     stories = [m.cluster for m in found]
@@ -307,11 +307,11 @@ class ParserRecipe(Recipe):
                  "max_tokens": len(render_target(tokenizer, cut)) * 5 // 4}
         return {"parser.json": to_json(asked, indent=1)}
 
-    def evaluate(self, run: Any, name: str) -> list[Measured]:
+    def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Ask a model for held-out stories"
         return examine(parser(f"hf/{run.model_folder(name)}"), run.work.tested)
 
-    def references(self, run: Any) -> dict[str, list[Measured]]:
+    def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the two ends of the scale"
         return {each.name: examine(each, run.work.tested) for each in (AllSeeing(), parser("symbolic"))}
 

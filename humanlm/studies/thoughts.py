@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOLD', 'dice_thoughts', 'true_thoughts', 'told_rows', 'answer_told', 'thought_states', 'follows', 'reply_measures',
-           'thought_measures', 'measures', 'thinkers', 'told_file', 'tell', 'composers', 'Further', 'candidates',
+           'thought_measures', 'measures', 'thinkers', 'told_file', 'tell', 'composers', 'FollowUpStudy', 'candidates',
            'validation_split', 'further', 'ask_further', 'choice', 'seed_by_seed', 'ArmTexts', 'arm_texts',
            'AlignmentStudy', 'reference_evaluations']
 
@@ -194,7 +194,7 @@ def composers(
     return own | {f"cold-start (states of {name})": ("cold-start", name) for name in aligned} if think else {}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #further-2
-class Further(NamedTuple):
+class FollowUpStudy(NamedTuple):
     "What a finished run is asked besides"
     path: Path  # where the answers are kept
     model: str
@@ -217,21 +217,21 @@ def validation_split(settings: Settings) -> str:  # empty: there is none
 
 def further(
     trial: Trial,  # a finished run
-) -> Iterator[Further]:
+) -> Iterator[FollowUpStudy]:
     "List what the models of a run are asked besides: for a thought, for composed replies, and on validation rows"
     s, folder = trial.settings, trial.folder
     if not thinkers(s):
         return
     aloud, split = s.changed(hierarchy={"thinking": "hetero"}), s.eval.split
-    yield Further(told_file(folder, "cold-start-think", "own"), "cold-start", aloud.changed(hierarchy={"levels": ["response"]}), split)
+    yield FollowUpStudy(told_file(folder, "cold-start-think", "own"), "cold-start", aloud.changed(hierarchy={"levels": ["response"]}), split)
     for arm, (model, states) in composers(s).items():
         asking = aloud.changed(rollout={"compose": True, "states_from": states})
-        yield Further(told_file(folder, arm, "composed"), model, asking, split)
+        yield FollowUpStudy(told_file(folder, arm, "composed"), model, asking, split)
         if arm in candidates(s) and validation_split(s):
-            yield Further(told_file(folder, arm, "validation"), model, asking, validation_split(s))
+            yield FollowUpStudy(told_file(folder, arm, "validation"), model, asking, validation_split(s))
     for name in s.run.methods:
         if MODES[name].composed and validation_split(s):
-            yield Further(told_file(folder, name, "validation"), name, settings_of(s, name), validation_split(s))
+            yield FollowUpStudy(told_file(folder, name, "validation"), name, settings_of(s, name), validation_split(s))
 
 
 def ask_further(trial: Trial) -> None:

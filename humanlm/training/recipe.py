@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
-from ..evaluation.measured import Measured, Results, Result, results_table
+from ..evaluation.measured import Measurement, Results, Result, results_table
 from ..models.client import Ledger
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage
@@ -70,11 +70,11 @@ class Recipe:
         "Measure a model on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
         raise _missing(self, "validate", "a number")
 
-    def evaluate(self, run: Any, name: str) -> list[Measured]:
+    def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure one model of the run on held-out units"
-        raise _missing(self, "evaluate", "a list of Measured")
+        raise _missing(self, "evaluate", "a list of Measurement")
 
-    def references(self, run: Any) -> dict[str, list[Measured]]:
+    def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure what needs no model, such as chance, on the same units"
         return {}
 

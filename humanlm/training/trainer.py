@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COUNTS', 'TrainerError', 'default_options', 'check_cycle', 'check_option', 'trainer_args', 'MethodTrainer',
-           'reference_by_copy', 'Following', 'named', 'joint_draws', 'TrainerPolicy', 'random_state',
+           'reference_by_copy', 'MemoryCallback', 'named', 'joint_draws', 'TrainerPolicy', 'random_state',
            'set_random_state', 'progress_kept', 'positions_from', 'logged_tokens', 'TokenBudget', 'is_spent',
            'keep_audit', 'AuditLog', 'is_whole', 'latest_checkpoint']
 
@@ -156,7 +156,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
         if hasattr(method.memory, "follow"):
-            self.add_callback(Following(method.memory))
+            self.add_callback(MemoryCallback(method.memory))
 
     @contextmanager
     def limits(
@@ -204,7 +204,7 @@ def reference_by_copy(model) -> Iterator[None]:
         module.create_model_from_path = known
 
 
-class Following(TrainerCallback):
+class MemoryCallback(TrainerCallback):
     "Lets a method's memory follow the weights after every step of the optimiser, as the teacher of SDPO does"
 
     def __init__(self, memory: Memory):

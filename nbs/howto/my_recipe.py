@@ -1,5 +1,5 @@
 """A recipe of one's own: a tiny model learns to name animals. `humanlm train --run.recipe my_recipe:Animals`"""
-from humanlm.evaluation.measured import Measured
+from humanlm.evaluation.measured import Measurement
 from humanlm.training.methods import TextReward, answers, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.rollout import Method, single_turn
@@ -18,5 +18,5 @@ class Animals(Recipe):
         learn(run, stage, model, tokenizer, Method(single_turn(), group_advantage([1.0]), TextReward(animals, "animals")), ROWS)
     def evaluate(self, run, name):
         said = [text for _, text, *_ in answers(run, name, ROWS)]
-        return [Measured(row["row_id"], row["row_id"], {"animals": {"all": value}}, {"answer": text}) for row, text, value in zip(ROWS, said, animals(said))]
+        return [Measurement(row["row_id"], row["row_id"], {"animals": {"all": value}}, {"answer": text}) for row, text, value in zip(ROWS, said, animals(said))]
     def plan(self, s): return [f"questions           {len(ROWS)}, judged by counting animals"]

@@ -14,7 +14,7 @@ from humanlm.data.trajectory import Score, Trajectory, save_trajectories
 from humanlm.evaluation.report import (
     curve, paired_html, radar, results_bars, results_html, thin, training_curves, write_report,
 )
-from humanlm.evaluation.measured import ALL, Importance, Paired, Result
+from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 
 PIECES = ("config.yaml", "run.json", "metrics.jsonl", "results.json", "evaluations", "examples.jsonl", "trajectories", "data.md")
 LEVELS = ("stance", "emotion", "goal")
@@ -63,8 +63,8 @@ def record(text: str) -> dict:
             "ledger": [calls]}
 
 
-def pairs() -> list[Paired]:
-    return [Paired("state_alignment", level, "humanlm", "cold-start", 20, 0.4, 0.3, 0.5) for level in (ALL, "stance")]
+def pairs() -> list[PairedDifference]:
+    return [PairedDifference("state_alignment", level, "humanlm", "cold-start", 20, 0.4, 0.3, 0.5) for level in (ALL, "stance")]
 
 
 def examples(text: str) -> list[Example]:
@@ -166,7 +166,7 @@ def test_hostile_names_stay_text():
     rows = [Result(HOSTILE, HOSTILE, HOSTILE, 2, 0.5, 0.4, 0.6)]
     answer = {HOSTILE: Evaluation("1", "1", {HOSTILE: HOSTILE}, {})}
     pages = (results_html(rows, {(HOSTILE, HOSTILE): HOSTILE}), completions_html(answer, {HOSTILE: HOSTILE}),
-             paired_html([Paired(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2, 0.1, 0.0, 0.2)]), markdown_html(HOSTILE),
+             paired_html([PairedDifference(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2, 0.1, 0.0, 0.2)]), markdown_html(HOSTILE),
              figure_svg(results_bars(rows, HOSTILE), HOSTILE))
     found = read("".join(pages), figures=True)
     assert not found.tags & {"script", "img", "stance"} and not found.attributes & {"onerror", "src"}

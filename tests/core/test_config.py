@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.config import RunConfig, SFTConfig
-from humanlm.core.grammar import Passed, known_settings, parse
+from humanlm.core.grammar import OptionDefaults, known_settings, parse
 from humanlm.core.runs import save_config
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import DataConfig
@@ -154,7 +154,7 @@ def test_commands_without_a_run_have_no_switches_for_one(command, capsys):
 
 
 def test_help_says_what_may_be_passed_on(capsys):
-    groups = {"rows": Passed("what a reader is told: --rows.split all or published", split="all")}
+    groups = {"rows": OptionDefaults("what a reader is told: --rows.split all or published", split="all")}
     with pytest.raises(SystemExit): parse(groups, ["--help"])
     assert "--rows.split all or published" in " ".join(capsys.readouterr().out.split())
     assert parse(groups, []).rows == {"split": "all"} and parse(groups, ["--rows.split=published"]).rows == {"split": "published"}

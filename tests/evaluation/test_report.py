@@ -6,7 +6,7 @@ from pages import read
 
 from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
-from humanlm.evaluation.measured import Results, load_results, ALL, Paired, Result
+from humanlm.evaluation.measured import Results, load_results, ALL, PairedDifference, Result
 from humanlm.evaluation.report import (
     Names, headline, load_log, paired_html, results_bars, results_html, standard_sections, texts_html, training_curves,
     write_report,
@@ -45,7 +45,7 @@ def test_measures_of_texts_have_a_table_of_their_own():
 
 
 def test_differences_show_test_and_effect():
-    shown = paired_html([Paired("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), Paired("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
+    shown = paired_html([PairedDifference("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), PairedDifference("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
     assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_result_row_is_named(tmp_path):
 
 def test_the_headline_turns_a_pair_round():
     rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
-    said = headline(Results(rows, [Paired("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m", Names(start="cold-start"))
+    said = headline(Results(rows, [PairedDifference("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m", Names(start="cold-start"))
     assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
 
 

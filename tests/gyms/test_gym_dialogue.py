@@ -6,7 +6,7 @@ import torch
 
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion, load_trajectories, save_trajectories
-from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymConfig, GymTask, UserFailed, UserRole, find_gym
+from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymConfig, GymTask, UserError, UserRole, find_gym
 from humanlm.models.weights import ModelConfig, end_id, make_model
 from humanlm.training.methods import Heard, multi_turn, turn_advantage
 from humanlm.training.rollout import Batch, ModelPolicy
@@ -68,7 +68,7 @@ class AskOracle(GymTask):
 
 def test_a_user_who_fails_leaves_no_reward_and_no_push(made):
     async def failing(env, role, payload):
-        if len(env.turns) == 1: raise UserFailed("no usable answer")
+        if len(env.turns) == 1: raise UserError("no usable answer")
         return {"text": "well"}
     envs = {name: Oracle(AskOracle(name), GymConfig(max_turns=3), user) for name, user in (("a", None), ("b", failing), ("c", None))}
     found = played(made, envs, lambda env: "[action] hello" if env.task.id != "c" else "nothing")

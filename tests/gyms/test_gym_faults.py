@@ -13,7 +13,7 @@ import pytest
 
 from humanlm.core.basics import run_sync
 from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, episode_values, gym_results, play_tasks, weighted_average
-from humanlm.gyms.protocol import COMPAT, ToolCall, UserFailed, find_gym, gym_names, play_through, read_call
+from humanlm.gyms.protocol import COMPAT, ToolCall, UserError, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.recipe import GymUsers, gym_messages, load_gyms
 from humanlm.gyms.users import ModelUser
 from humanlm.models.client import Limits, ScriptedClient
@@ -67,7 +67,7 @@ def test_a_call_whose_user_fails_is_executed_once():
 
     async def user(env, role, payload):
         asked.append(role)
-        raise UserFailed("no answer within 10 s")
+        raise UserError("no answer within 10 s")
     gym = find_gym("telepathy")
     env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], user=user), lambda env: ToolCall("action", "Is it large?")))
     assert asked == ["answerer"] and len(env.turns) == 1 and env.stop == "user_error"

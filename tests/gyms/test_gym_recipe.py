@@ -16,7 +16,7 @@ import warm
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.evaluation import episode_values, load_episodes, play_tasks
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserFailed, find_gym, gym_names, gym_problems
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, find_gym, gym_names, gym_problems
 from humanlm.gyms.recipe import PARTS, Curriculum, GymMonitor, GymUsers, load_gyms, train_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
@@ -285,7 +285,7 @@ def test_a_plan_refuses_what_a_run_could_not_play(flags, said):
 def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
     gym, path = find_gym("telepathy"), tmp_path / "episodes.jsonl"
 
-    async def nobody(env, role, payload): raise UserFailed("nobody is there")
+    async def nobody(env, role, payload): raise UserError("nobody is there")
     ask = lambda env: ToolCall("action", "Is it large?")
     failed = run_sync(play_tasks(gym, gym.tasks(2, 0), ask, user=nobody, path=path))
     assert [e.stop for e in failed] == ["user_error"] * 2 and all(math.isnan(e.score) for e in failed)

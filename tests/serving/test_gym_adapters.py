@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.serving.adapters import gym_from_gymnasium, gym_from_verifiers, gymnasium_env, register_gymnasium, trl_environment, trl_rows
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserFailed, gym_names, gym_problems, play_through
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, gym_names, gym_problems, play_through
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WordEnvironment(Environment):
     formats = {"action": "anything", "answer": "the word"}
 
     async def on_action(self, content):
-        if content == "fail": raise UserFailed("nobody there")
+        if content == "fail": raise UserError("nobody there")
         return Feedback(f"You said: {content}" * (1 + 5_000 * (content == "much")), parts={"heard": 1.0})
 
     async def on_answer(self, content):

@@ -9,7 +9,7 @@ import pytest
 from humanlm.social.contexts import make_context
 from humanlm.core.basics import DataError
 from humanlm.social.episodes import (
-    DIMENSIONS, KINDS, Action, Buyer, ChatAgent, EpisodePlan, Event, Foresight, JudgeEvaluator, Role, Scenario, Scripted,
+    DIMENSIONS, KINDS, Action, Buyer, ChatAgent, EpisodePlan, Event, Foresight, JudgeEvaluator, Role, Scenario, ScriptedAgent,
     View, bargain, bargain_marks, from_sotopia, from_trajectory, literal_world, make_agent, observations, private_record,
     run_episode, run_episodes, seller, to_sotopia, to_trajectory, transcript, world_model,
 )
@@ -53,8 +53,8 @@ def test_nothing_private_of_others_reaches_any_prompt():
 
 
 def test_a_view_gives_no_way_to_the_episode():
-    seen = Scripted("Hello.")
-    run(run_episode(party(), {"Ada": Scripted("Hi.", "You?"), "Bo": seen}, max_turns=4))
+    seen = ScriptedAgent("Hello.")
+    run(run_episode(party(), {"Ada": ScriptedAgent("Hi.", "You?"), "Bo": seen}, max_turns=4))
     view = seen.views[0]
     assert set(vars(view)) == {"role", "setting", "others", "memory", "turn", "turns", "seed", "available"}
     assert view.others == {"Ada": "about Ada"} and [item.last_turn for item in view.memory] == ['Ada said: "Hi."']
@@ -63,8 +63,8 @@ def test_a_view_gives_no_way_to_the_episode():
 
 
 def test_who_has_left_perceives_nothing_more_and_is_not_asked():
-    gone = Scripted(Action("leave"))
-    episode = run(run_episode(party(3), {"Ada": gone, "Bo": Scripted("One."), "Cy": Scripted("Two.")}))
+    gone = ScriptedAgent(Action("leave"))
+    episode = run(run_episode(party(3), {"Ada": gone, "Bo": ScriptedAgent("One."), "Cy": ScriptedAgent("Two.")}))
     assert [item.last_turn for item in episode.memory("Ada")] == ["Ada left the conversation"]
     assert len(gone.views) == 1 and episode.end == "stale"
 
@@ -73,7 +73,7 @@ def test_who_has_left_perceives_nothing_more_and_is_not_asked():
 
 def test_refinement_is_used_and_sees_the_prediction():
     actor, world = ScriptedClient([say("draft"), say("refined")]), ScriptedClient([GUESS])
-    cast = {"Ada": Foresight(ChatAgent(actor), world_model(world)), "Bo": Scripted()}
+    cast = {"Ada": Foresight(ChatAgent(actor), world_model(world)), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert str(episode.events[0].action) == 'said: "refined"' and "I am moved" in json.dumps(actor.requests[1].messages)
     assert "draft" in json.dumps(world.requests[0].messages)
@@ -83,35 +83,35 @@ def test_refinement_is_used_and_sees_the_prediction():
     world_model(ScriptedClient(lambda request: "nothing")), world_model(ScriptedClient(lambda request: LLMError("auth", "down"))),
     lambda record: record.steps[99], lambda record: None])
 def test_the_draft_stands_when_prediction_fails(predict):
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft")])), predict), "Bo": Scripted()}
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft")])), predict), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.argument == "draft" and "draft kept" in episode.events[0].action.note
 
 
 def test_the_draft_stands_when_refinement_fails():
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), world_model(ScriptedClient([GUESS]))), "Bo": Scripted()}
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), world_model(ScriptedClient([GUESS]))), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.argument == "draft" and "refinement failed" in episode.events[0].action.note
 
 
 def test_a_draft_of_nothing_is_not_foreseen():
     world = ScriptedClient([GUESS])
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), world_model(world)), "Bo": Scripted("x")}
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), world_model(world)), "Bo": ScriptedAgent("x")}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.kind == "none" and world.requests == []
 
 
 def test_a_private_record_survives_names_that_begin_alike():
     scenario = Scenario("twins", "A hall.", (Role("Ann", "x"), Role("Anna", "y")))
-    seen = Scripted("Me.")
-    run(run_episode(scenario, {"Ann": Scripted("Hi."), "Anna": seen}, max_turns=2))
+    seen = ScriptedAgent("Me.")
+    run(run_episode(scenario, {"Ann": ScriptedAgent("Hi."), "Anna": seen}, max_turns=2))
     record = private_record(seen.views[0], Action("speak", "Me."))
     assert [step.actions for step in record.steps] == [{"Anna": "none", "Ann": 'said: "Hi."'}, {"Anna": 'said: "Me."', "Ann": "none"}]
 
 
 def test_what_agents_and_judges_read_counts_turns_from_1_and_records_count_from_0():
     model = ScriptedClient(lambda request: say("Yes."))
-    episode = run(run_episode(party(), {"Ada": Scripted("Hi.", "You?"), "Bo": ChatAgent(model)}, max_turns=4))
+    episode = run(run_episode(party(), {"Ada": ScriptedAgent("Hi.", "You?"), "Bo": ChatAgent(model)}, max_turns=4))
     first, last = (request.messages[-1]["content"] for request in model.requests)
     assert "turn 2 of at most 4" in first and "turn 4 of at most 4" in last and "turn 0" not in first
     assert 'Turn 1: Ada said: "Hi."' in first and 'Turn 3: Ada said: "You?"' in last and "Turn 0" not in last
@@ -124,14 +124,14 @@ def test_what_agents_and_judges_read_counts_turns_from_1_and_records_count_from_
 @pytest.mark.parametrize("actions, end, turns", [
     (["a"] * 9, "turns", 6), ([], "stale", 2), ([Action("leave")], "left", 1), (["a", Action(), Action()], "stale", 4)])
 def test_endings(actions, end, turns):
-    partner = Scripted(*["b"] * 9) if end == "turns" else Scripted("b") if turns == 4 else Scripted()
-    episode = run(run_episode(party(), {"Ada": Scripted(*actions), "Bo": partner}, max_turns=6))
+    partner = ScriptedAgent(*["b"] * 9) if end == "turns" else ScriptedAgent("b") if turns == 4 else ScriptedAgent()
+    episode = run(run_episode(party(), {"Ada": ScriptedAgent(*actions), "Bo": partner}, max_turns=6))
     assert (episode.end, len(episode.events)) == (end, turns)
 
 
 @pytest.mark.parametrize("answer", ["", "I say hello", say("x", kind="dance"), say(" "), say("x", to=["Zoe"]), '{"type": "speak"}', say("x", to=["Ada"])])
 def test_an_unusable_answer_loses_the_turn_and_nothing_else(answer):
-    cast = {"Ada": ChatAgent(ScriptedClient(lambda request: answer)), "Bo": Scripted("still here", "and here")}
+    cast = {"Ada": ChatAgent(ScriptedClient(lambda request: answer)), "Bo": ScriptedAgent("still here", "and here")}
     episode = run(run_episode(party(), cast, max_turns=4))
     assert [event.action.kind for event in episode.events] == ["none", "speak"] * 2 and len(episode.errors) == 2
 
@@ -148,7 +148,7 @@ def test_a_judge_keeps_to_the_ranges_or_gives_nothing():
     def marks(value): return json.dumps({name: {"reasoning": "r", "score": max(low, min(high, value))} for name, (low, high, _) in DIMENSIONS.items()})
     broken = json.dumps(json.loads(marks(1)) | {"goal": {"reasoning": "r", "score": 11}})
     judge = ScriptedClient([marks(5), broken, broken])
-    episode = run(run_episode(party(), {"Ada": Scripted("x"), "Bo": Scripted()}, JudgeEvaluator(judge)))
+    episode = run(run_episode(party(), {"Ada": ScriptedAgent("x"), "Bo": ScriptedAgent()}, JudgeEvaluator(judge)))
     assert episode.goal("Ada") == 5 and math.isnan(episode.goal("Bo")) and "judge, Bo" in episode.errors[0]
     assert [mark.value for mark in episode.marks["Ada"].values()] == [5, 5, 5, 0, 0, 5, 5]
 
@@ -165,7 +165,7 @@ def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
 
 def test_trajectories_keep_everything(tmp_path):
     odd = Action("speak", 'He said: "no"\nand left; 100 %', "I | you", to=("Bo",))
-    episode = run(run_episode(party(3), {"Ada": Scripted(odd, Action("leave")), "Bo": Scripted(Action("action", "[pours] tea")), "Cy": Scripted()},
+    episode = run(run_episode(party(3), {"Ada": ScriptedAgent(odd, Action("leave")), "Bo": ScriptedAgent(Action("action", "[pours] tea")), "Cy": ScriptedAgent()},
                               lambda e: bargain_marks(e) if e.scenario.id == "x" else {}))
     path = save_trajectories(tmp_path / "e.parquet", [to_trajectory(episode)])
     assert from_trajectory(load_trajectories(path)[0]) == episode
@@ -205,7 +205,7 @@ def test_an_unjudged_episode_is_not_kept(tmp_path):
 
 
 def test_sotopia_logs_round_trip_and_have_its_fields():
-    episode = run(run_episode(party(), {"Ada": Scripted('Say "x": y', Action("action", "sits")), "Bo": Scripted(Action("leave"))}, lambda e: {}))
+    episode = run(run_episode(party(), {"Ada": ScriptedAgent('Say "x": y', Action("action", "sits")), "Bo": ScriptedAgent(Action("leave"))}, lambda e: {}))
     log = json.loads(json.dumps(to_sotopia(episode, "trial")))
     back = from_sotopia(log)
     assert [(e.agent, str(e.action)) for e in back.events] == [(e.agent, str(e.action)) for e in episode.events]
@@ -221,7 +221,7 @@ def test_actions_need_an_argument(kind):
 
 def test_every_role_needs_an_agent():
     with pytest.raises(DataError, match="No agent for Bo"):
-        run(run_episode(party(), {"Ada": Scripted()}))
+        run(run_episode(party(), {"Ada": ScriptedAgent()}))
 
 
 # ---- by their published names

@@ -16,7 +16,7 @@ from humanlm.core.basics import DataError
 from humanlm.models.client import Limits, LLMError, ScriptedClient
 from humanlm.social.parsing import (
     EXAMPLES, HINTS, JUDGE, RULES, STYLES, TASKS, Accuracy, LLMParser, Parse, Quality, QualityReport,
-    RecordPair, StoredParser, Strangers, SymbolicParser, Unasked, evaluate, evaluate_folders, exact_accuracy, forgetful,
+    RecordPair, StoredParser, Strangers, SymbolicParser, UnaskedModel, evaluate, evaluate_folders, exact_accuracy, forgetful,
     futures, omniscient, parse_prompt, parser, parsing_cost, predict_step, quality_figure, read_record, read_verdict,
     simulation, strangers, to_csv, with_step, worked_example,
 )
@@ -201,7 +201,7 @@ def test_any_text_and_any_name_can_be_compared(text, name):
 
 def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    asked = parser("openai/gpt-5-mini", tmp_path, client=Unasked("openai/gpt-5-mini"))
+    asked = parser("openai/gpt-5-mini", tmp_path, client=UnaskedModel("openai/gpt-5-mini"))
     one, two = parsing_cost(asked, [STORY, STORY])[1], parsing_cost(asked, [STORY, STORY + "\n"])[1]
     assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
     assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
@@ -210,8 +210,8 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
 
 
 def test_a_price_that_nobody_knows_is_none_also_beside_a_known_one():
-    assert parsing_cost(LLMParser(Unasked("hf/x"), critic=Unasked("vllm/own")), [STORY])[1].dollars is None
-    assert parsing_cost(LLMParser(Unasked("hf/x")), [STORY])[1].dollars == 0
+    assert parsing_cost(LLMParser(UnaskedModel("hf/x"), critic=UnaskedModel("vllm/own")), [STORY])[1].dollars is None
+    assert parsing_cost(LLMParser(UnaskedModel("hf/x")), [STORY])[1].dollars == 0
 
 
 # ---- keeping contexts

@@ -13,7 +13,7 @@ from humanlm.social.contexts import (
 )
 from humanlm.core.basics import DataError
 from humanlm.social.symbolic import (
-    Event, PlaceQuestion, Story, Unknown, World, answer, baselines, known_faults, memory_answer, memory_answers,
+    Event, PlaceQuestion, Story, UnknownPhrase, World, answer, baselines, known_faults, memory_answer, memory_answers,
     parse_sentence, plain, read_question, read_story, shipped_faults, to_context, witness_table,
 )
 
@@ -258,13 +258,13 @@ def test_questions_of_unknown_type_have_a_reason(text):
     ("Ivo entered the shed with Nora", "expected 'Names entered"), ("", "expected one or more names"), ("42", "expected one or more names")])
 def test_sentences_outside_the_language_say_why(sentence, reason):
     found = parse_sentence(sentence)
-    assert isinstance(found, Unknown) and reason in found.reason
+    assert isinstance(found, UnknownPhrase) and reason in found.reason
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_gives_a_result(text):
-    assert isinstance(parse_sentence(text), (Event, Unknown))
+    assert isinstance(parse_sentence(text), (Event, UnknownPhrase))
     story = read_story(text)
     assert 0 <= story.coverage <= 1 and len(story.events) == len(story.sentences)
     assert answer(story, text).text is None

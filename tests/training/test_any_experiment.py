@@ -11,7 +11,7 @@ import pytest
 from humanlm.core.basics import ConfigError, write_jsonl
 from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
-from humanlm.evaluation.measured import Measured, save_measured
+from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.training import experiment as experiments
 from humanlm.training.experiment import Study, gather, outcome, trials_of
@@ -34,7 +34,7 @@ def finished(tmp_path):
     for trial in trials:
         for model, gain in (("base", 0.0), ("ours", 0.4), ("chance", 0.1)):
             scores = [{"score": {"a": 0.1 * i + gain + 0.01 * trial.seed, "b": math.nan if i else gain}} for i in range(4)]
-            found = [Measured(f"u{i}", f"c{i // 2}", values) for i, values in enumerate(scores)]
+            found = [Measurement(f"u{i}", f"c{i // 2}", values) for i, values in enumerate(scores)]
             save_measured(trial.folder / "measured" / f"{model}.jsonl", found)
         write_jsonl(trial.folder / "metrics.jsonl", [{"stage": "ours", "step": n, "tokens/generated": 50, "reward/a": n / 4} for n in (1, 2)])
         save_record(trial.folder, {"state": "finished", "seconds": {"ours": 2.0}, "commit": "abc"})
@@ -65,7 +65,7 @@ def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder
 
 def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
     settings, trials = finished
-    save_measured(trials[1].folder / "measured" / "base.jsonl", [Measured("other", "c", {"score": {"a": 1.0}})])
+    save_measured(trials[1].folder / "measured" / "base.jsonl", [Measurement("other", "c", {"score": {"a": 1.0}})])
     with pytest.raises(ConfigError, match="evaluated on other rows"):
         gather(trials, Study(Plain()))
 
@@ -74,7 +74,7 @@ def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
     class Own(Study): own_units = True
     settings, (first, *_) = finished
     other = first._replace(variant="other", settings=SimpleNamespace(run=SimpleNamespace(name="other", out=first.folder.parent, methods=first.settings.run.methods)))
-    for name in ("base", "ours", "chance"): save_measured(other.folder / "measured" / f"{name}.jsonl", [Measured("z", "c", {"score": {"z": 0.5 if name == "ours" else 0.2}})])
+    for name in ("base", "ours", "chance"): save_measured(other.folder / "measured" / f"{name}.jsonl", [Measurement("z", "c", {"score": {"z": 0.5 if name == "ours" else 0.2}})])
     found = gather([first, other], Own(Plain()))
     parts, values = found.values("other: ours", "score")
     assert parts == ["z"] and len(found.clusters) == 5 and list(values[0, :, 0][-1:]) == [0.5] and np.isnan(values[0, :-1, 0]).all()

@@ -12,7 +12,7 @@ import warm
 from halves import stop_in_the_first
 
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
-from humanlm.evaluation.measured import Measured, load_measured, load_results
+from humanlm.evaluation.measured import Measurement, load_measured, load_results
 from humanlm.models.client import Ledger, Usage
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
@@ -120,7 +120,7 @@ class Spender(Recipe):
     def pay(self, run, stage, model, tokenizer):
         self.ledger.record("tests", "model", Usage(calls=1, cost=0.25))
         if self.stop: raise DataError("stopped here")
-    def evaluate(self, run, name): return [Measured("u", "c", {"m": {"all": 1.0}})]
+    def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": 1.0}})]
 
 
 def test_what_a_stopped_run_has_spent_counts_after_a_resume(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ class Judged(Recipe):
         rows = [ask_row(f"question {i}", str(i), 4) for i in range(4)]
         learn(run, stage, model, tokenizer, Method(single_turn(), group_advantage([1.0]), TextReward(lambda texts: [len(t) for t in texts])), rows)
     def validate(self, run, name, model, tokenizer): return next(self.values)
-    def evaluate(self, run, name): return [Measured("u", "c", {"m": {"all": 1.0}})]
+    def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": 1.0}})]
 
 
 def test_the_best_checkpoint_by_the_recipes_measure_becomes_the_model(tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ class Faulty(Recipe):
     work, listed = Work("faulty"), ()
     def load(self, s, **given): return self.work
     def stages(self, run): return self.listed
-    def evaluate(self, run, name): return [Measured("u", "c", {"m": {"all": 1.0}})]
+    def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": 1.0}})]
 
 
 @pytest.mark.parametrize("own, said", [
