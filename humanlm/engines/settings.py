@@ -57,8 +57,6 @@ class VerlConfig:
                 *((value >= 1, f"{name} must be at least 1, got {value}") for name, value in least.items()),
                 (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
                 (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
-                (self.address or self.nodes == 1, "nodes: several machines need a running cluster of Ray. Name it in verl.address"),
-                (self.nodes * self.gpus % self.tensor_parallel == 0, f"tensor_parallel {self.tensor_parallel} must divide the {self.nodes * self.gpus} GPUs"),
                 (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus. Take vllm for more"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),

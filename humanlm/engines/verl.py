@@ -56,7 +56,10 @@ def check_method(method: Method, updates: int) -> None:
 def check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
     trainer_options(s.trainer)
-    require("verl", (not (lessons_engine(s) == "verl" and s.sft.muon_lr), "lessons is verl, and sft.muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0, or leave lessons out"))
+    v = s.groups.get("verl", VerlConfig())
+    require("verl", (v.address or v.nodes == 1, "nodes: several machines need a running cluster of Ray. Name it in verl.address"),
+            (v.nodes * v.gpus % v.tensor_parallel == 0, f"tensor_parallel {v.tensor_parallel} must divide the {v.nodes * v.gpus} GPUs"),
+            (not (lessons_engine(s) == "verl" and s.sft.muon_lr), "lessons is verl, and sft.muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0, or leave lessons out"))
     require("sdpo", (getattr(s.groups.get("sdpo"), "is_sampled", True), "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. Take --sdpo.form sampled"))
     require("run", (not s.run.validate, "validate is not known to the engine verl. Leave it out"))
     for name, group in s.groups.items(): require(name, (not str(getattr(group, "workers", None) or "").startswith("ray/"), "workers asks through a Ray of its own, and engine verl starts another. Leave it out: the leading process asks, all at once"))
