@@ -237,10 +237,11 @@ def test_ctrl_c_leaves_whole_files_and_a_chat_that_goes_on(tmp_path):
         assert process.wait() == 130 and "what was learned is kept" in process.stderr
     rows = read_jsonl(folder / RECORD)
     learned = json.loads((folder / SAVED / "live.json").read_text())["learned"]
-    assert len(rows) >= 2 and learned in ([row["id"] for row in rows], [row["id"] for row in rows[:-1]]), "the last one may have been under way: it is learned again from the record"
+    taught = [row["id"] for row in rows if not row.get("filters")]  # of some answers nothing can be learned
+    assert len(taught) >= 2 and learned in (taught, taught[:-1]), "the last one may have been under way: it is learned again from the record"
     assert not [p for p in folder.rglob(".*") if p.name.startswith((".record", ".pending", ".model", ".optimizer"))]
     load_model(folder / SAVED, "own")
-    with chat_process(folder, "") as process: assert process.wait() == 0 and f"{len(rows)} lessons so far" in process.stdout
+    with chat_process(folder, "") as process: assert process.wait() == 0 and f"{len(taught)} lessons so far" in process.stdout
 
 
 def test_other_settings_are_refused(tmp_path, capsys):
