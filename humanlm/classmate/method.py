@@ -244,7 +244,7 @@ def classmate_method(
         statuses = [t.parse_status for t in batch.trajectories]
         return rollout.counts | {f"reasoning/{name}": statuses.count(name) / max(1, len(statuses)) for name in ("whole", "empty", "unfinished")}
 
-    return Method(rollout, classmate_advantage(config, reader), NotedReward(), memory, metrics=metrics, critic=config.estimator == "gae")
+    return Method(rollout, classmate_advantage(config, reader), NotedReward(), memory, metrics=metrics, critic=config.estimator == "gae", reads=memory is not None)
 
 # %% ../../nbs/classmate/05_method.ipynb #LaggedCopy
 class LaggedCopy:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WANTED', 'MEASURED', 'engine', 'check_versions', 'check_method', 'check_verl', 'Leader', 'verl_numbers',
            'spent_tokens', 'remember', 'recall', 'environment', 'surroundings', 'cluster', 'composed', 'trained',
-           'newest_step', 'take_weights', 'VerlEngine']
+           'newest_step', 'set_aside', 'take_weights', 'VerlEngine']
 
 # %% ../../nbs/75_engines.ipynb #exported-imports
 import asyncio
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -73,7 +73,12 @@ class Leader:
     def __init__(self, run: Run, method: Method, rows: Sequence[dict], policy: LoopPolicy, job: Job, callbacks: Sequence[Any], numbers: Path):
         self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = run, job.name, method, rows, policy, job, numbers
         self.watching, self.group = [*run.watch(job.name), *callbacks], run.settings.rollout.group_size
-        self.size, self.logged, self.budget = run.settings.rollout.num_prompts * self.group, None, run.settings.run.token_budget
+        self.size, self.logged = run.settings.rollout.num_prompts * self.group, None
+
+    def is_spent(self, steps: int, more: Mapping[str, float] = {}) -> bool:
+        "Whether the token budget is spent after so many steps, and one whose numbers are not yet written down"
+        budget = self.run.settings.run.token_budget
+        return bool(budget) and spent_tokens(self.run.folder / "metrics.jsonl", self.stage, steps) + _tokens(more) >= budget
 
     async def hear(self, exchange: Any) -> None:
         "Take in what loops say, for ever"
@@ -93,12 +98,13 @@ class Leader:
             raise EngineError(f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {self.size // self.group} prompts x {self.group}. Leave data.* and rollout.n out of verl.overrides.")
         self.log()
         await self.policy.catch_up()
-        if self.budget and spent_tokens(self.run.folder / "metrics.jsonl", self.stage, self.policy.step) >= self.budget: return False
+        if self.is_spent(self.policy.step): return False
         if self.policy.step and hasattr(self.method.memory, "follow"): self.method.memory.follow(self.policy.model)
         found = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
         done = found.batch.trajectories
         if not self.job.lessons: save_trajectories(self.run.folder / "trajectories" / self.stage / f"step-{self.policy.step:06d}-0.parquet", done)
         self.logged = step_numbers(self.method, found)
+        if self.is_spent(self.policy.step, self.logged): await self.policy.want(True)  # the next weights are the last
         if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0: remember(self.method, self.job, self.policy.step + 1)
         while not self.policy.idle.empty(): self.policy.idle.get_nowait()
         await self.policy.tell({loop: Order(result=result) for loop, result in zip(loops, loop_results(done, found.advantages))})
@@ -141,7 +147,10 @@ def verl_numbers(
 def spent_tokens(path: Path, stage: str, steps: int) -> float:
     "Add up the tokens of the first steps of a stage, as they were logged; of a step that was taken twice, the last time counts"
     lines = {row["step"]: row for row in read_jsonl(path) if row.get("stage") == stage} if path.exists() else {}
-    return sum(row.get(name, 0) for step, row in lines.items() if step <= steps for name in ("tokens/generated", "tokens/others"))
+    return sum(_tokens(row) for step, row in lines.items() if step <= steps)
+
+
+def _tokens(row): return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
 
 # %% ../../nbs/75_engines.ipynb #memory
 def _memory(method, job, step): return Path(job.out) / "memory" / f"{step:06d}-{method.memory.file}"
@@ -221,7 +230,8 @@ async def trained(ray: Any, config: Any, leader: Leader) -> bool:
     from ray.exceptions import RayError
     from verl.trainer.main_ppo import TaskRunnerV1
     exchange = ray.remote(LoopExchange).options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16).remote()
-    leader.policy.tell, leader.policy.newest = exchange.tell.remote, exchange.newest.remote
+    leader.policy.tell, leader.policy.newest, leader.policy.want = exchange.tell.remote, exchange.newest.remote, exchange.want.remote
+    await exchange.want.remote(leader.policy.reads or leader.is_spent(newest_step(leader.job.out)))
     runner = TaskRunnerV1.remote()
     ending = asyncio.ensure_future(_awaited(runner.run.remote(config)))
     leading = asyncio.ensure_future(leader.lead())
@@ -248,6 +258,14 @@ def newest_step(out: str | Path) -> int:
     "Give the last step of which verl has a whole checkpoint; 0: none"
     file = Path(out) / "latest_checkpointed_iteration.txt"
     return int(file.read_text()) if file.exists() else 0
+
+
+def set_aside(model: Any, s: Settings, reads: bool) -> Any:
+    "Move a model out of the way of verl's processes: to the host's memory, or, where it is read, into the format of computing"
+    import torch
+    model = model.to(getattr(torch, s.model.dtype)) if reads else model.to("cpu")
+    torch.cuda.empty_cache()
+    return model
 
 
 def take_weights(model: Any, folder: Path) -> None:
@@ -317,8 +335,9 @@ class VerlEngine(Engine):
 
     def take(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> None:
         "Have verl train where it has not yet, and take over the weights"
+        dtype = model.dtype
         if newest_step(job.out) >= job.steps or self.train(run, model, tokenizer, method, rows, job, callbacks):
-            take_weights(model, Path(job.out) / f"global_step_{job.steps}" / "actor" / "huggingface")
+            take_weights(model.to(dtype), Path(job.out) / f"global_step_{job.steps}" / "actor" / "huggingface")
 
     def train(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> bool:
         "Have verl train, from its newest checkpoint on; whether it came to its last step"
@@ -330,7 +349,7 @@ class VerlEngine(Engine):
         if not (Path(job.model) / "config.json").exists(): save_model(model, tokenizer, job.model)
         _write_rows(Path(job.rows), job.steps * s.rollout.num_prompts)
         atomic_write(run.folder / "verl" / f"{job.name}.overrides", "\n".join(overrides(s, job)) + "\n")
-        policy = LoopPolicy(model, tokenizer, end_ids(tokenizer, model), s, v.rollout == "hf")
+        policy = LoopPolicy(set_aside(model, s, method.reads), tokenizer, end_ids(tokenizer, model), s, v.rollout == "hf", method.reads)
         leader = Leader(run, method, rows, policy, job, callbacks, numbers)
         recall(method, job, newest_step(job.out))
         with cluster(v, environment(s, numbers)) as ray:

@@ -312,7 +312,7 @@ def train_gyms(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     s = run.settings
     users, monitor = GymUsers(run.work, s), GymMonitor()
     rows = [gym_row(run.work.gyms[name], task, s) for name, tasks in run.work.tasks["train"].items() for task in tasks]
-    method = Method(multi_turn(users, s.gyms.max_turns), turn_advantage(s.credit, information_gains(users.gold)), TurnReward(s.credit.score), memory=monitor)
+    method = Method(multi_turn(users, s.gyms.max_turns), turn_advantage(s.credit, information_gains(users.gold)), TurnReward(s.credit.score), memory=monitor, reads=s.credit.credit == "information-gain")
     def by_success(rows, steps): return Curriculum(rows, steps, s, monitor)
     learn(run, stage, model, tokenizer, method, rows, weighted_order(s) if s.gyms.curriculum == "none" else by_success)
 

@@ -298,6 +298,6 @@ def sdpo_method(
     "Make a method that learns from follow-ups"
     teacher = Teacher(model, config.teacher, config.rate)
     reader = HindsightReader(config, hindsight, tokenizer, teacher, limit)
-    made, shared = SelfDistillation(config, reader, model), {"memory": teacher, "metrics": partial(skip_metrics, reader=reader)}
+    made, shared = SelfDistillation(config, reader, model), {"memory": teacher, "metrics": partial(skip_metrics, reader=reader), "reads": True}
     if config.is_sampled: return Method(rollout, made.advantage, signal=made.signal, **shared)
     return Method(rollout, made.advantage, loss=made.loss, alone=True, **shared)

@@ -408,6 +408,7 @@ class Method(NamedTuple):
     signal: Callable[[Any, dict], Any] | None = None # (log-probabilities of the training pass [B, T], tensors by name) → advantages [B, T] in place
                                                      # of those before it; or that and numbers to log
     critic: bool = False # whether `advantage` gives rewards [B, T], of which an engine's critic makes advantages; rows of nan do not count
+    reads: bool = False # whether it reads the policy's weights: log-probabilities that it asks for, or a memory that follows them
     alone: bool = False # whether `loss` is all there is: the pass over the tokens that advantages need is left out
 
 # %% ../../nbs/training/02_rollout.ipynb #ESTIMATORS
