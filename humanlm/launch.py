@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPLIT', 'RAY_PORT', 'SHORT', 'ABOUT', 'LaunchConfig', 'accelerate_words', 'launch_commands', 'train_words',
-           'ray_start', 'ray_commands', 'slurm_job', 'submit', 'require_free', 'own_words', 'check_processes', 'main']
+           'ray_start', 'ray_commands', 'slurm_job', 'submit', 'require_free', 'own_words', 'on_machines', 'main']
 
 # %% ../nbs/91_launch.ipynb #imports
 import os
@@ -22,7 +22,7 @@ from .core.config import Settings, is_plain_name
 from .core.grammar import parse
 from .models.memory import GPUS
 from .training.rollout import shares
-from .training.run import gpu_plan, read_settings
+from .training.run import check_settings, gpu_plan, read_settings
 
 # %% ../nbs/91_launch.ipynb #LaunchConfig
 @dataclass(frozen=True)
@@ -165,11 +165,18 @@ def own_words(
     return own, rest
 
 
-def check_processes(launch: LaunchConfig, settings: Settings) -> None:
-    "Raise where the work of a step cannot be shared out over so many GPUs"
-    shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, launch.processes)
-    batch = settings.sft.batch
-    require("sft", (batch % launch.processes == 0, f"batch ({batch}) must be a multiple of the {launch.processes} processes"))
+def on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
+    "Read settings as the run on these machines will, and raise what it would"
+    recipe, s = read_settings([*words, "--dry-run"])
+    if s.run.engine == "verl":
+        given = [word for word in words if word.partition("=")[0] in ("--verl.gpus", "--verl.nodes", "--verl.address")]
+        require("launch", (not given, f"machines are named by --gpus, --nodes and --address. Leave {', '.join(given)} out"))
+        s = s.changed(verl={"gpus": launch.gpus, "nodes": launch.nodes, "address": f"{launch.address}:{RAY_PORT}" if launch.nodes > 1 else None})
+    else:
+        shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, launch.processes)
+        require("sft", (s.sft.batch % launch.processes == 0, f"batch ({s.sft.batch}) must be a multiple of the {launch.processes} processes"))
+    check_settings(recipe, s)
+    return s
 
 
 @command("launch")
@@ -181,9 +188,8 @@ def main(
         parse({"launch": LaunchConfig}, ["--help"], ABOUT, runs=False)
     own, words = own_words([word for word in argv if word != "--dry-run"])
     launch = parse({"launch": LaunchConfig}, own, ABOUT, runs=False).launch
-    _, settings = read_settings(words)
+    settings = on_machines(launch, words)
     verl = settings.run.engine == "verl"
-    if not verl: check_processes(launch, settings)
     job = slurm_job(launch, words, settings.run.name, settings.run.engine) if launch.slurm else ""
     machines = ray_commands(launch, words) if verl else [[line] for line in launch_commands(launch, words)]
     if launch.submit: return submit(launch, machines, job)

@@ -16,6 +16,7 @@ import torch
 
 from ..core.config import Settings
 from ..data.trajectory import Trajectory
+from .settings import remaining
 from ..training.rollout import Batch, Method
 from ..training.sft import sft_dataset
 
@@ -50,6 +51,7 @@ def lesson_settings(
 ) -> Settings:
     "Say a supervised stage in the settings of a method"
     steps, kept = math.ceil(rows / s.sft.batch), {name: s.trainer[name] for name in ("save_strategy", "save_steps", "save_total_limit", "gradient_checkpointing") if name in s.trainer}
+    if s.sft.batch % (size := s.trainer.get("per_device_train_batch_size") or 1) == 0: kept["per_device_train_batch_size"] = size
     rate = {"learning_rate": s.sft.adam_lr, "lr_scheduler_type": "warmup_stable_decay", "warmup_steps": min(s.sft.warmup, steps // 2), "lr_scheduler_kwargs": {"num_decay_steps": steps // 2, "decay_type": "linear"}}
     rollout = replace(s.rollout, num_prompts=s.sft.batch, group_size=1, temperature=1.0, parts=1)
     return replace(s, groups=s.groups | {"rollout": rollout, "trainer": rate | kept | {"loss_type": "dapo"}, "run": replace(s.run, token_budget=None)})
@@ -65,7 +67,7 @@ class DecayedAdamW(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         "Take a step"
         taken = int(next(iter(self.state.values()), {}).get("step", 0))
-        with _lowered(self.param_groups, min(1.0, (self.total - taken) / max(1, self.decay))): return super().step(closure)
+        with _lowered(self.param_groups, remaining(taken, self.total, self.decay)): return super().step(closure)
 
 
 @contextmanager

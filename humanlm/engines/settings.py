@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROLLOUTS', 'DEVICES', 'OFFLOADS', 'DEFAULTS', 'AVERAGES', 'SCHEDULES', 'SILENT', 'ELSEWHERE', 'VerlConfig',
-           'lessons_engine', 'trainer_options', 'Job', 'overrides', 'save_every']
+           'lessons_engine', 'remaining', 'trainer_options', 'Job', 'overrides', 'save_every']
 
 # %% ../../nbs/engines/01_settings.ipynb #exported-imports
 import math
@@ -41,7 +41,7 @@ class VerlConfig:
     workers: int = 1
     """Processes that lead rollouts."""
     lessons: str | None = None
-    """Who takes the steps of supervised stages: verl, or trl in the leading process. null: verl, but trl where sft.muon_lr asks for Muon."""
+    """Who takes the steps of supervised stages: verl, or trl in the leading process. null: verl, but trl for a tiny model where sft.muon_lr asks for Muon."""
     address: str | None = None
     """Address of a running Ray cluster. null: one is started here, and ends with the run."""
     overrides: list[str] | None = None
@@ -65,7 +65,12 @@ class VerlConfig:
 
 def lessons_engine(s: Settings) -> str:
     "Say who takes the steps of supervised stages, verl or trl"
-    return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr else "verl")
+    return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr and s.model.name == "tiny" else "verl")
+
+
+def remaining(taken: int, total: int, decay: int) -> float:
+    "Give the share of the rate that is left after so many steps, where it falls to 0 over the last `decay` of `total`"
+    return min(1.0, (total - taken) / max(1, decay))
 
 
 OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "optimizer": "actor_rollout_ref.actor.fsdp_config.optimizer_offload",

@@ -35,10 +35,10 @@ class PlanConfig:
     """longest completion, in tokens; for a dialogue all of its turns"""
     mean_tokens: int | None = None
     """tokens of a completion in the mean; null = half of the longest"""
-    requests: float = 1.0
-    """questions to other models for each completion: to a judge, a user, classmates; 0 where rules answer"""
-    at_once: int = 16
-    """questions under way at once, by all that ask"""
+    requests: float | None = None
+    """questions to other models for each completion; null = one to each judge and user that is a chat model"""
+    at_once: int | None = None
+    """questions under way at once, by all that ask; null = what judges and users say, or 16"""
     request_seconds: float = 2.0
     """seconds until one is answered"""
     request_dollars: float = 0.0
@@ -50,7 +50,7 @@ class PlanConfig:
         require("plan", (self.gpus >= 0, f"gpus is {self.gpus}: give 0 (no plan) or more."),
             (self.gpu in GPUS, f"gpu is {self.gpu!r}.{near_miss(self.gpu, GPUS)}"),
             *((getattr(self, name) is None or getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("completion_tokens", "mean_tokens", "at_once")),
-            *((getattr(self, name) >= 0, f"{name} is {getattr(self, name)}: it must not be negative.") for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")))
+            *((getattr(self, name) is None or getattr(self, name) >= 0, f"{name} is {getattr(self, name)}: it must not be negative.") for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")))
 
 # %% ../../nbs/models/08_memory.ipynb #Shape
 class Shape(NamedTuple):
@@ -139,6 +139,11 @@ class Load(NamedTuple):
     optimiser: str = "adamw_torch"
     checkpoints: bool = True # gradient checkpointing
     vllm: int = 0            # bytes that vLLM takes; 0: transformers writes
+    asleep: bool = False     # whether vLLM gives its bytes back while the model learns
+    critic: bool = False     # whether a second model of this size learns beside it
+    offload: tuple[str, ...] = ()  # what waits in the host's memory: parameters, optimizer, activations
+    engine: str = "trl"      # who takes the steps, trl or verl
+    parts: int = 1           # portions of a step that are judged while the next one is written
 
 
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
@@ -154,12 +159,15 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     inputs = b * tokens * shape.layers * shape.hidden
     cache = 0 if load.vllm else 2 * b * load.written * (load.prompt + load.completion) * shape.layers * shape.kv_heads * shape.head_dim
     both = lambda bytes: (bytes, bytes)
+    kept = lambda what, bytes: (bytes, 0 if what in load.offload else bytes)
+    weights, optimiser = (b * P + 4 * adapter if adapter else 4 * P) // n, OPTIMISER_BYTES.get(load.optimiser, 8) * trained // n
+    critic = [(0, 0)] if not load.critic else [kept("parameters", weights), both(4 * trained // n), kept("optimizer", optimiser)]
     return {
-        "weights": both((b * P + 4 * adapter if adapter else 4 * P) // n), "gradients": both(4 * trained * copies // n),
-        "optimiser": both(OPTIMISER_BYTES.get(load.optimiser, 8) * trained // n), "KL reference": both(reference),
+        "weights": kept("parameters", weights), "gradients": both(4 * trained * copies // n), "optimiser": kept("optimizer", optimiser),
+        "critic": (sum(learns for learns, _ in critic), sum(writes for _, writes in critic)), "KL reference": both(reference),
         "gathered": (gathered, once + (b * P if reference and n > 1 and not load.vllm and not adapter else 0)),
-        "activations": (inputs + layer if load.checkpoints else layer * shape.layers, 0),
-        "logits": (4 * b * load.rows * load.completion * shape.vocab, 0), "keys and values": (0, cache), "vLLM": both(load.vllm), "else": both(ELSE_BYTES),
+        "activations": ((0 if "activations" in load.offload else inputs) + layer if load.checkpoints else layer * shape.layers, 0),
+        "logits": (4 * b * load.rows * load.completion * shape.vocab, 0), "keys and values": (0, cache), "vLLM": (0 if load.asleep else load.vllm, load.vllm), "else": both(ELSE_BYTES),
     }
 
 # %% ../../nbs/models/08_memory.ipynb #memory_lines
@@ -171,11 +179,9 @@ def load_of(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], ro
                 options.get("beta", 0.0) > 0, options.get("optim", "adamw_torch"), options.get("gradient_checkpointing", True), round(share * GPUS[plan.gpu] * GiB))
 
 
-def memory_lines(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], rows: int, written: int) -> list[str]:
-    "Say what each GPU of a plan holds, and whether it fits; none where no GPUs are named"
-    if not plan.gpus:
-        return []
-    load, room = load_of(plan, model, options, rows, written), GPUS[plan.gpu]
+def memory_lines(plan: PlanConfig, model: ModelConfig, load: Load) -> list[str]:
+    "Say what each GPU of a plan holds, and whether it fits"
+    room = GPUS[plan.gpu]
     parts = memory(shape_of(model), load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
     most = max(learns, writes)
@@ -188,7 +194,9 @@ def memory_lines(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any
 
 def _advice(parts, load, most, room):
     if most <= 0.9 * room: return []
+    verl = load.engine == "verl"
     ways = [(load.gpus == 1 or not load.split, "share the model over more GPUs (--plan.gpus, --plan.split true)"), (load.rows > 1, "read fewer rows at once (--trainer.per_device_train_batch_size 1)"),
-            (not load.checkpoints, "set --trainer.gradient_checkpointing true"), (not load.lora_rank, "train an adapter (--model.lora_rank 32)"),
-            (load.optimiser.startswith("adamw_torch") and not load.split, "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)")]
+            (not load.checkpoints, "set --trainer.gradient_checkpointing true"), (not load.lora_rank and not verl, "train an adapter (--model.lora_rank 32)"),
+            (load.optimiser.startswith("adamw_torch") and not load.split, "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)"),
+            (verl and bool(load.vllm), "leave vLLM less (--verl.memory)"), (verl and len(load.offload) < 2, "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])")]
     return [f"  what helps        {'; '.join(way for open, way in ways if open)}"]

@@ -7,10 +7,9 @@ __all__ = ['SPEEDS', 'NAMES', 'HELP', 'Speed', 'Efficiency', 'StepEstimate', 'st
 
 # %% ../../nbs/models/09_performance.ipynb #exported-imports
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .memory import Load, PlanConfig, Shape, load_of, shape_of
+from .memory import Load, PlanConfig, Shape, shape_of
 from .weights import ModelConfig
 
 # %% ../../nbs/models/09_performance.ipynb #Speed
@@ -40,7 +39,7 @@ class StepEstimate(NamedTuple):
     "Seconds of a step, part by part, and what it costs"
     seconds: dict[str, float]
     tokens: float     # written in a step, by all
-    flops: float      # of learning, by all
+    flops: float      # of learning, by all, without what is computed twice
     dollars: float    # for questions to other models
 
     @property
@@ -64,14 +63,17 @@ def step_estimate(
     each, length = 2 * b * shape.layers * shape.kv_heads * shape.head_dim, load.prompt + mean
     moved, computed = (b * P + rows * each * (load.prompt + mean / 2)) / (speed.memory * reached.memory), 2 * P * rows / (speed.flops * reached.reading)
     writing = max(moved, computed) + shape.layers * reached.layer
-    attention = 6 * shape.layers * shape.heads * shape.head_dim * length
-    learned = rows * length * ((6 * P + attention) * (4 / 3 if load.checkpoints else 1) + (2 * P if load.reference else 0))
-    trained, link = shape.adapter(load.lora_rank) or P, speed.link * reached.link * n / max(1, n - 1)
+    attention, adapter = 6 * shape.layers * shape.heads * shape.head_dim * length, shape.adapter(load.lora_rank)
+    needed = ((4 if adapter else 6) * P + attention) * (2 if load.critic else 1) + (2 * P if load.reference else 0)
+    again = (2 * P + attention / 3) * (2 if load.critic else 1) if load.checkpoints else 0
+    learned, trained, link = rows * length * (needed + again), adapter or P, speed.link * reached.link * n / max(1, n - 1)
     talk = 0.0 if n == 1 else portions * (2 * b * P + 4 * trained) / link if load.split else updates * 8 * trained / link
-    asked = n * rows * plan.requests
-    parts = {"reads": 2 * P * rows * load.prompt / (speed.flops * reached.reading), "writes": load.completion * writing, "learns": learned / (speed.flops * reached.learning), "talks": talk,
-             "updates": updates * 28 * trained / (n if load.split else 1) / (speed.memory * reached.memory), "others": math.ceil(asked / plan.at_once) * plan.request_seconds}
-    return StepEstimate(parts, n * rows * mean, n * learned, asked * plan.request_dollars)
+    asked = n * rows * (plan.requests or 0)
+    others, writes = math.ceil(asked / (plan.at_once or 16)) * plan.request_seconds, load.completion * writing
+    others -= min(others, writes) * (load.parts - 1) / load.parts  # answered while the next portion is written
+    parts = {"reads": 2 * P * rows * load.prompt / (speed.flops * reached.reading), "writes": writes, "learns": learned / (speed.flops * reached.learning), "talks": talk,
+             "updates": updates * 28 * trained / (n if load.split else 1) / (speed.memory * reached.memory), "others": others}
+    return StepEstimate(parts, n * rows * mean, n * rows * length * needed, asked * plan.request_dollars)
 
 # %% ../../nbs/models/09_performance.ipynb #step_lines
 NAMES = {"reads": "reads prompts", "writes": "writes", "learns": "learns", "talks": "GPUs talk", "updates": "updates", "others": "others answer"}
@@ -83,15 +85,14 @@ def _time(seconds):
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-def step_lines(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], rows: int, written: int, steps: int, updates: int = 1) -> list[str]:
-    "Say how long a step takes, what dominates, and what a run costs; none where no GPUs are named"
-    if not plan.gpus: return []
-    load, speed = load_of(plan, model, options, rows, written), SPEEDS[plan.gpu]
-    step = step_estimate(shape_of(model), load, plan, speed, max(1, written // rows), updates)
+def step_lines(plan: PlanConfig, model: ModelConfig, load: Load, steps: int, updates: int = 1) -> list[str]:
+    "Say how long a step takes, what dominates, and what a run costs"
+    speed = SPEEDS[plan.gpu]
+    step = step_estimate(shape_of(model), load, plan, speed, max(1, load.written // load.rows), updates)
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
     hours = steps * step.total / 3600 * plan.gpus
     money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${steps * step.dollars:,.2f}"] * (step.dollars > 0)
     return [f"step, estimated     {_time(step.total)}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
-            f"  what dominates    {NAMES[parts[0][1]]}; what helps: {HELP[parts[0][1]]}",
-            f"  rates             {step.tokens / step.total:,.0f} tokens written a second, MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % by assumption)",
+            f"  what dominates    {NAMES[parts[0][1]]}; what helps: {HELP[parts[0][1]] if parts[0][1] != 'writes' or not load.vllm else 'shorten --plan.completion_tokens, or take more GPUs'}",
+            f"  rates             {step.tokens / step.total:,.0f} tokens written a second, MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)",
             f"  run               {steps} steps, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]

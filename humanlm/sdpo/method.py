@@ -65,7 +65,7 @@ class Teacher:
         kind: str = "frozen",
         rate: float = 0.05,
     ):
-        self.kind, self.rate = kind, rate
+        self.kind, self.rate, self.follows = kind, rate, kind == "ema"
         self.copy = None if kind == "live" else frozen_copy(model)
 
     def parts(self, live: Any) -> list[tuple[Any, float]]:

@@ -16,6 +16,7 @@ from ..core.config import Settings
 from ..core.plugins import find_plugin
 from ..evaluation.measured import Measurement, Results, Result, results_table
 from ..models.client import Ledger
+from ..models.memory import Load
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage
 class Stage(NamedTuple):
@@ -142,6 +143,10 @@ class Engine:
     def plan(self, s: Settings) -> Sequence[str]:
         "Say in lines what it would do"
         return []
+
+    def load(self, s: Settings, load: Load) -> Load:
+        "Say what each GPU is given to do, by what TRL would give it"
+        return load
 
     def shown(self, s: Settings) -> str:
         "Give what --print_config shows beside the settings"

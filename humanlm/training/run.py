@@ -8,7 +8,7 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'quiet_libraries', 'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least',
            'require_room', 'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings',
            'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'gpu_plan',
-           'UnreadError', 'planned_stages', 'step_plan', 'train_or_plan']
+           'asking_groups', 'UnreadError', 'planned_stages', 'step_plan', 'train_or_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ from humanlm.core.runs import (
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..models.client import Ledger
-from ..models.memory import PlanConfig, memory_lines
+from ..models.memory import PlanConfig, load_of, memory_lines
 from ..models.performance import step_lines
+from ..models.settings import ChatConfig
 from ..models.sharding import sharding_faults
 from ..models.weights import ModelConfig, locate
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
@@ -559,9 +560,18 @@ def gpu_plan(settings: Settings) -> list[str]:
     s = settings
     if not s.plan.gpus:
         return []
-    how = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus)
-    asked = s.plan, s.model, s.trainer, how.size, how.size * how.portions
-    return [*memory_lines(*asked), *step_lines(*asked, math.ceil(max_steps(s) / updates(s)), updates(s))]
+    how, engine = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus), find_engine(s.run.engine)
+    load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(parts=s.rollout.parts)
+    load, asking = engine.load(s, load) if engine else load, asking_groups(s)
+    requests = len(asking) if s.plan.requests is None else s.plan.requests
+    plan = replace(s.plan, requests=requests, at_once=s.plan.at_once or max((group.concurrency for group in asking), default=16))
+    return [*memory_lines(plan, s.model, load), *step_lines(plan, s.model, load, math.ceil(max_steps(s) / updates(s)), updates(s))]
+
+
+def asking_groups(settings: Settings) -> list[ChatConfig]:
+    "Find the groups whose chat models answer while a method trains"
+    groups = [group for name, group in settings.groups.items() if isinstance(group, ChatConfig) and not name.startswith("test_")]
+    return [group for group in groups if group.model and not group.is_rule(group.model)]
 
 
 class UnreadError(ConfigError):

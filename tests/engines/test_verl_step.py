@@ -14,7 +14,7 @@ from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.training.advantages import estimators
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.run import fit, read_settings
-from humanlm.training.rollout import AdvantageConfig, Batch, Method, ScriptedPolicy, repeat_rows, single_turn
+from humanlm.training.rollout import AdvantageConfig, Batch, Method, RolloutError, ScriptedPolicy, repeat_rows, single_turn
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
 
@@ -123,6 +123,30 @@ def test_advantages_of_tokens_stay_on_their_tokens():
     hidden = [replace(t, mask=[i != 1 for i in range(len(t.mask))]) for t in batch.trajectories]
     for i, result in enumerate(loop_results(hidden, found)):
         assert result["token_scores"] == [0.0 if t == 1 else float(found[i, t]) for t in range(len(result["response_ids"]))]
+
+
+def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_count():
+    from humanlm.classmate.rewards import token_rewards
+
+    def due(batch: Batch):
+        shown = batch.mask & (torch.arange(batch.mask.shape[1]) < batch.mask.sum(1, keepdim=True) - 1)
+        found["due"] = token_rewards(batch.rewards[:, 0], torch.where(torch.arange(8) == 5, torch.nan, 0.5), shown, batch.mask)
+        found["due"][3] = torch.nan
+        return found["due"]
+
+    found = {}
+    batch, rewards, _ = run_sync(take_step(Method(single_turn(), due, TextReward(lambda texts: [1.0] * len(texts)), critic=True), ROWS, ScriptedPolicy(words)))
+    results = loop_results(batch.trajectories, rewards)
+    for i, result in enumerate(results):
+        length = len(result["response_ids"])
+        assert result["response_mask"] == ([0] * length if i == 3 else [1] * length)
+        assert result["token_scores"] == ([0.0] * length if i == 3 else found["due"][i, :length].tolist())
+    assert sum(results[0]["token_scores"]) == 1.5 and results[0]["token_scores"][-1] == 1.0 and sum(results[5]["token_scores"]) == 1.0
+
+
+def test_a_method_that_does_not_say_that_it_reads_is_told_so():
+    policy = LoopPolicy(None, None, [0], read_settings(["--run.recipe", "classmate"])[1])
+    with pytest.raises(RolloutError, match="reads=True"): policy.token_logps([[1]], [[2]])
 
 
 def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():

@@ -1,5 +1,6 @@
 """The arithmetic of memory: shapes count the weights that transformers makes, and parts are the stated products."""
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.models.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
 from humanlm.models.weights import ModelConfig
+from humanlm.models.performance import SPEEDS, step_estimate
 from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
@@ -69,9 +71,48 @@ def test_settings_become_a_load():
 
 
 def test_the_lines_say_what_does_not_fit_and_what_helps():
-    said = "\n".join(memory_lines(PlanConfig(1, "a100-40"), ModelConfig(name="Qwen/Qwen3-8B"), {}, 4, 16))
+    def lines(name, rows): return "\n".join(memory_lines(plan, ModelConfig(name=name), load_of(plan, ModelConfig(name=name), {}, rows, 16)))
+    plan = PlanConfig(1, "a100-40")
+    said = lines("Qwen/Qwen3-8B", 4)
     assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size 1" in said
-    assert "fits with" in "\n".join(memory_lines(PlanConfig(1, "a100-40"), ModelConfig(name="Qwen/Qwen3-0.6B"), {}, 2, 16))
+    assert "fits with" in lines("Qwen/Qwen3-0.6B", 2)
+
+
+VERL = ["--config", "configs/classmate-mini.yaml", "--model.name", "Qwen/Qwen3-8B", "--model.dtype", "bfloat16", "--sft.muon_lr", "0", "--rollout.num_prompts", "16", "--sft.batch", "16", "--run.engine", "verl", "--verl.gpus", "8", "--plan.gpus", "8", "--plan.gpu", "h200"]
+
+
+def planned(*flags):
+    "Lines of a plan for verl, part → (learns, writes)"
+    said = "\n".join(gpu_plan(read_settings([*VERL, *flags])[1]))
+    return said, {part.strip(): (float(learns), float(writes)) for part, learns, writes in re.findall(r"^  (.{17}) +([\d.]+) +([\d.]+)", said, re.M)}
+
+
+def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
+    said, parts = planned("--verl.memory", "0.4")
+    assert parts["vLLM"] == (0.0, round(0.4 * 139, 1)) and "critic" not in parts and "judge" not in said
+    _, gae = planned("--classmate.estimator", "gae")
+    assert gae["critic"][0] == pytest.approx(sum(parts[name][0] for name in ("weights", "gradients", "optimiser")), abs=0.2)
+    _, away = planned("--verl.offload", "[parameters,optimizer,activations]")
+    assert away["weights"] == (parts["weights"][0], 0.0) and away["optimiser"] == (parts["optimiser"][0], 0.0) and away["activations"][0] < parts["activations"][0]
+    with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4"): planned("--verl.gpus", "4")
+    said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
+    assert "does not fit" in said and "--verl.offload" in said and "lora_rank" not in said
+
+
+def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_no_use(monkeypatch):
+    load = Load(8, True, 2, 16, 1024, 1024)
+    step = lambda **change: step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"])
+    once, twice, lora = step(checkpoints=False), step(), step(lora_rank=32, checkpoints=False)
+    assert once.flops == twice.flops and twice.seconds["learns"] == pytest.approx(4 / 3 * once.seconds["learns"])
+    assert 0.66 < lora.flops / once.flops < 0.75
+    rows = 16 * (1024 + 512)
+    assert step(critic=True).flops == pytest.approx(2 * once.flops) and once.flops == pytest.approx(8 * rows * (6 * QWEN.weights + 6 * 36 * 32 * 128 * 1536))
+
+
+def test_questions_are_counted_where_a_chat_model_answers():
+    from humanlm.training.run import asking_groups
+    asking = lambda *flags: asking_groups(read_settings(["--config", "configs/humanlm-mini.yaml", *flags])[1])
+    assert asking() == [] and [g.concurrency for g in asking("--judge.model", "openai/gpt-5-mini", "--judge.concurrency", "9")] == [9]
 
 
 def test_a_run_goes_on_whatever_machine_is_planned_for():
