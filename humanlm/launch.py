@@ -100,7 +100,7 @@ def ray_commands(launch: LaunchConfig, words: Sequence[str]) -> list[list[str]]:
     return [[ray_start(launch), train_words(launch, words, address), "ray stop"], *([[ray_start(launch, address), "ray stop"]] * (launch.nodes - 1))]
 
 # %% ../nbs/91_launch.ipynb #slurm_job
-_JOINED = "import ray, time; ray.init(address='auto', logging_level='ERROR')\nwhile ray.cluster_resources().get('GPU', 0) < {}: time.sleep(2)"  # until all GPUs of the cluster are there
+_JOINED = "import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\nwhile ray.cluster_resources().get('GPU', 0) < {}: assert time.time() < end, 'after ten minutes not all machines have joined'; time.sleep(2)"  # until all GPUs are there
 
 
 def _ray_functions(launch, words):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WANTED', 'MEASURED', 'engine', 'check_versions', 'follows', 'check_method', 'check_verl', 'Leader', 'verl_numbers',
-           'spent_tokens', 'remember', 'recall', 'environment', 'surroundings', 'cluster', 'composed', 'trained',
-           'newest_step', 'set_aside', 'take_weights', 'VerlEngine']
+           'measured', 'spent_tokens', 'is_spent', 'remember', 'recall', 'environment', 'surroundings', 'cluster',
+           'composed', 'trained', 'newest_step', 'set_aside', 'take_weights', 'VerlEngine']
 
 # %% ../../nbs/75_engines.ipynb #exported-imports
 import asyncio
@@ -85,11 +85,6 @@ class Leader:
         self.watching, self.group = [*run.watch(job.name), *callbacks], run.settings.rollout.group_size
         self.size, self.logged = run.settings.rollout.num_prompts * self.group, None
 
-    def is_spent(self, steps: int, more: Mapping[str, float] = {}) -> bool:
-        "Whether the token budget is spent after so many steps, and one whose numbers are not yet written down"
-        budget = self.run.settings.run.token_budget
-        return bool(budget) and spent_tokens(self.run.folder / "metrics.jsonl", self.stage, steps) + _tokens(more) >= budget
-
     async def hear(self, exchange: Any) -> None:
         "Take in what loops say, for ever"
         while True:
@@ -108,13 +103,13 @@ class Leader:
             raise EngineError(f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {self.size // self.group} prompts x {self.group}. Leave data.* and rollout.n out of verl.overrides.")
         self.log()
         await self.policy.catch_up()
-        if self.is_spent(self.policy.step): return False
+        if is_spent(self.run, self.stage, self.policy.step): return False
         if self.policy.step and follows(self.method): self.method.memory.follow(self.policy.model)
         found = await take_step(self.method, [self.rows[n] for n in numbers], self.policy)
         done = found.batch.trajectories
         if not self.job.lessons: save_trajectories(self.run.folder / "trajectories" / self.stage / f"step-{self.policy.step:06d}-0.parquet", done)
         self.logged = {} if self.job.lessons else step_numbers(self.method, found)
-        if self.is_spent(self.policy.step, self.logged): await self.policy.want(True)  # the next weights are the last
+        if is_spent(self.run, self.stage, self.policy.step, self.logged): await self.policy.want(True)  # the next weights are the last
         if (self.policy.step + 1) % save_every(self.run.settings, self.job.steps) == 0: remember(self.method, self.job, self.policy.step + 1)
         while not self.policy.idle.empty(): self.policy.idle.get_nowait()
         await self.policy.tell({loop: Order(result=result) for loop, result in zip(loops, loop_results(done, found.advantages))})
@@ -129,16 +124,9 @@ class Leader:
         "Log the step before, now that verl has written what it measured"
         if self.logged is None: return self.tell("on_train_begin")
         state, self.policy.step = self.policy.step, self.policy.step - 1
-        self.tell("on_log", logs=self.logged | self.measured(self.policy.step + 1))
+        self.tell("on_log", logs=self.logged | measured(self.run.settings, self.job, self.numbers, self.policy.step + 1))
         self.tell("on_step_end")
         self.policy.step, self.logged = state, None
-
-    def measured(self, step: int) -> dict[str, float]:
-        "Give what verl measured of a step, the rate as its optimiser lowered it"
-        found, falls = verl_numbers(self.numbers, step), self.run.settings.trainer.get("lr_scheduler_kwargs") or {}
-        each = updates(self.run.settings)
-        if "learning_rate" in found and falls: found["learning_rate"] *= remaining(step * each - 1, self.job.steps * each, falls["num_decay_steps"])
-        return found
 
     def end(self) -> None:
         "Log the last step"
@@ -161,10 +149,23 @@ def verl_numbers(
     return {own: float(found[name]) for name, own in MEASURED.items() if name in found}
 
 
+def measured(s: Settings, job: Job, path: Path, step: int) -> dict[str, float]:
+    "Give what verl measured of a step, with the rate as its optimiser lowered it"
+    found, falls, each = verl_numbers(path, step), s.trainer.get("lr_scheduler_kwargs") or {}, updates(s)
+    if "learning_rate" in found and falls: found["learning_rate"] *= remaining(step * each - 1, job.steps * each, falls["num_decay_steps"])
+    return found
+
+
 def spent_tokens(path: Path, stage: str, steps: int) -> float:
     "Add up the tokens of the first steps of a stage, as they were logged; of a step that was taken twice, the last time counts"
     lines = {row["step"]: row for row in read_jsonl(path) if row.get("stage") == stage} if path.exists() else {}
     return sum(_tokens(row) for step, row in lines.items() if step <= steps)
+
+
+def is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) -> bool:
+    "Whether the token budget is spent after so many steps of a stage, and one whose numbers are not yet written down"
+    budget = run.settings.run.token_budget
+    return bool(budget) and spent_tokens(run.folder / "metrics.jsonl", stage, steps) + _tokens(more) >= budget
 
 
 def _tokens(row): return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
@@ -248,7 +249,7 @@ async def trained(ray: Any, config: Any, leader: Leader) -> bool:
     from verl.trainer.main_ppo import TaskRunnerV1
     exchange = ray.remote(LoopExchange).options(name=NAME, num_cpus=0, max_concurrency=leader.size * 2 + 16).remote()
     leader.policy.tell, leader.policy.newest, leader.policy.want = exchange.tell.remote, exchange.newest.remote, exchange.want.remote
-    await exchange.want.remote(leader.policy.reads or leader.is_spent(newest_step(leader.job.out)))
+    await exchange.want.remote(leader.policy.reads or is_spent(leader.run, leader.stage, newest_step(leader.job.out)))
     runner = TaskRunnerV1.remote()
     ending = asyncio.ensure_future(_awaited(runner.run.remote(config)))
     leading = asyncio.ensure_future(leader.lead())
@@ -309,20 +310,42 @@ def _require_gpu(v):
     if v.device == "cuda" and not v.address and not torch.cuda.is_available():
         raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, or name a cluster in verl.address.")
 
+# %% ../../nbs/75_engines.ipynb #engine-plans
+def _check_all(s):
+    "Check settings; where a run is to start, also versions, machines, and what verl itself says of its settings"
+    v = s.groups.get("verl", VerlConfig())
+    check_verl(s)
+    told = overrides(s, _job("METHOD", Path("RUN"), 0, 1))
+    if s.dry_run: return
+    check_versions()
+    _require_gpu(v)
+    require_cluster(v.address, "verl.address")
+    composed(told)
+
+
+def _verl_load(s, load):
+    "Say what each GPU is given to do"
+    v = s.groups.get("verl", VerlConfig())
+    require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give --verl.nodes and --verl.gpus as many"))
+    critic = any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
+    vllm = 0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB)
+    return load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, critic=critic, offload=tuple(v.offload or ()), engine="verl", optimiser="adamw_torch")
+
+
+def _plan_lines(s):
+    "Say what the engine would do, and what its leading process holds"
+    v, size = s.groups.get("verl", VerlConfig()), shape_of(s.model).weights / GiB if s.plan.gpus else 0
+    read = (2 if s.model.dtype == "bfloat16" else 4) * size
+    held = f"leading process     {4 * size:.1f} GiB of the host's memory; where a method reads log-probabilities, {read:.1f} GiB of its first GPU instead, and a teacher of SDPO {4 * size:.1f} more"
+    told = overrides(s, _job("M", Path("R"), 0, 1))
+    return [*([held] if size else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config"]
+
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class VerlEngine(Engine):
     "Steps taken by verl, on Ray"
     groups = {"verl": VerlConfig}
 
-    def check(self, s: Settings) -> None:
-        check_verl(s)
-        told = overrides(s, _job("METHOD", Path("RUN"), 0, 1))
-        if s.dry_run: return
-        check_versions()
-        v = s.groups.get("verl", VerlConfig())
-        _require_gpu(v)
-        require_cluster(v.address, "verl.address")
-        composed(told)
+    def check(self, s: Settings) -> None: _check_all(s)
 
     def processes(self, s: Settings) -> int:
         v = s.groups.get("verl", VerlConfig())
@@ -331,16 +354,9 @@ class VerlEngine(Engine):
     def shown(self, s: Settings) -> str:
         return "\n".join(["# verl would be told:", *(f"# {line}" for line in overrides(s, _job("METHOD", Path("RUN"), 0, math.ceil(max_steps(s) / updates(s)))))])
 
-    def load(self, s: Settings, load: Load) -> Load:
-        v = s.groups.get("verl", VerlConfig())
-        require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give --verl.nodes and --verl.gpus as many"))
-        critic = any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
-        return load._replace(split=load.gpus > 1, vllm=0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB), asleep=True, critic=critic, offload=tuple(v.offload or ()), engine="verl", optimiser="adamw_torch")
+    def load(self, s: Settings, load: Load) -> Load: return _verl_load(s, load)
 
-    def plan(self, s: Settings) -> list[str]:
-        v, size = s.groups.get("verl", VerlConfig()), shape_of(s.model).weights / GiB if s.plan.gpus else 0
-        held = [f"leading process     {4 * size:.1f} GiB of the host's memory; where a method reads log-probabilities, {(2 if s.model.dtype == 'bfloat16' else 4) * size:.1f} GiB of its first GPU instead, and a teacher of SDPO {4 * size:.1f} more"] if size else []
-        return [*held, f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(overrides(s, _job('M', Path('R'), 0, 1)))} settings, shown by --print_config"]
+    def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
 
     def learn(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], tokens: int, callbacks: Sequence[Any]) -> None:
         "Train a model in place on rows in training order"

@@ -7,8 +7,8 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
            'read_settings', 'with_methods', 'Run', 'updates', 'shares_of', 'max_steps', 'method_args', 'prepare_torch',
            'quiet_libraries', 'keep_memory', 'make_base', 'keep_model', 'with_adapter', 'tokens_needed', 'least',
            'require_room', 'lessons', 'learn', 'wandb_run', 'record', 'run_stages', 'evaluate_all', 'check_settings',
-           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'gpu_plan',
-           'asking_groups', 'UnreadError', 'planned_stages', 'step_plan', 'train_or_plan']
+           'check_processes', 'make_run', 'check_stages', 'start', 'show', 'fit', 'name_of', 'plan', 'UnreadError',
+           'planned_stages', 'step_plan', 'train_or_plan', 'gpu_plan', 'asking_groups']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,8 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if settings.model.name != "tiny":
         locate(settings.model.name)
     recipe.check(settings)
+    asked = [name for name, group in settings.groups.items() if str(getattr(group, "workers", None) or "").startswith("ray/")]
+    for name in asked: require(name, (find_spec("ray") is not None, "workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out"))
     if engine := find_engine(settings.run.engine):
         engine.check(settings)
     check_processes(settings)
@@ -555,25 +558,6 @@ def plan(recipe: Recipe, settings: Settings) -> str:
     return "\n".join([*lines, *steps, *own, *gpu_plan(s), *(engine.plan(s) if engine else ())])
 
 
-def gpu_plan(settings: Settings) -> list[str]:
-    "Say what each GPU of `plan.gpus` would hold, and how long a step would take"
-    s = settings
-    if not s.plan.gpus:
-        return []
-    how, engine = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus), find_engine(s.run.engine)
-    load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(parts=s.rollout.parts)
-    load, asking = engine.load(s, load) if engine else load, asking_groups(s)
-    requests = len(asking) if s.plan.requests is None else s.plan.requests
-    plan = replace(s.plan, requests=requests, at_once=s.plan.at_once or max((group.concurrency for group in asking), default=16))
-    return [*memory_lines(plan, s.model, load), *step_lines(plan, s.model, load, math.ceil(max_steps(s) / updates(s)), updates(s))]
-
-
-def asking_groups(settings: Settings) -> list[ChatConfig]:
-    "Find the groups whose chat models answer while a method trains"
-    groups = [group for name, group in settings.groups.items() if isinstance(group, ChatConfig) and not name.startswith("test_")]
-    return [group for group in groups if group.model and not group.is_rule(group.model)]
-
-
 class UnreadError(ConfigError):
     "What a plan asked for follows from data that it does not read"
 
@@ -611,3 +595,22 @@ def train_or_plan(
     quiet_libraries()
     keep_memory()
     start(recipe, settings)
+
+# %% ../../nbs/training/07_run.ipynb #gpu_plan
+def gpu_plan(settings: Settings) -> list[str]:
+    "Say what each GPU of `plan.gpus` would hold, and how long a step would take"
+    s = settings
+    if not s.plan.gpus:
+        return []
+    how, engine = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus), find_engine(s.run.engine)
+    load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(parts=s.rollout.parts)
+    load, asking = engine.load(s, load) if engine else load, asking_groups(s)
+    requests = len(asking) if s.plan.requests is None else s.plan.requests
+    plan = replace(s.plan, requests=requests, at_once=s.plan.at_once or max((group.concurrency for group in asking), default=16))
+    return [*memory_lines(plan, s.model, load), *step_lines(plan, s.model, load, math.ceil(max_steps(s) / updates(s)), updates(s))]
+
+
+def asking_groups(settings: Settings) -> list[ChatConfig]:
+    "Find the groups whose chat models answer while a method trains"
+    groups = [group for name, group in settings.groups.items() if isinstance(group, ChatConfig) and not name.startswith("test_")]
+    return [group for group in groups if group.model and not group.is_rule(group.model)]
