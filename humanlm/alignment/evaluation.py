@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'REFERENCES', 'EvalConfig', 'ask', 'Question', 'questions', 'Evaluation', 'bundles', 'bundle_request',
-           'excuse_unsaid', 'judge_texts', 'thought_of', 'evaluate', 'save_evaluations', 'load_evaluations',
-           'answer_table', 'measured', 'importance', 'evaluate_model', 'policy_of', 'judged', 'reference_texts',
-           'tables', 'settle_judges', 'judges_record']
+           'judge_texts', 'evaluate', 'save_evaluations', 'load_evaluations', 'measured', 'importance',
+           'evaluate_model', 'policy_of', 'judged', 'reference_texts', 'tables', 'settle_judges', 'judges_record']
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #import-math-from-functools
 from collections.abc import Mapping, Sequence
@@ -188,7 +187,7 @@ async def _ask_judge(
     return [found[q[:3]] for q in asked]
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #excuse_unsaid
-async def excuse_unsaid(
+async def _excuse_unsaid(
     asked: Sequence[Question],
     scores: Sequence[Score],  # one per question
     judge: Judge,
@@ -223,7 +222,7 @@ async def judge_texts(
              for question in questions(row, example, said, reply_states, states)]
     answers = await _ask_judge(judge, asked, examples, concurrency)
     found = [fault(q) or score for q, score in zip(asked, answers)]
-    found = await excuse_unsaid(asked, found, judge, examples, concurrency)
+    found = await _excuse_unsaid(asked, found, judge, examples, concurrency)
     scores: list[dict[str, dict[str, Score]]] = [{} for _ in examples]
     for question, score in zip(asked, found):
         scores[question.row].setdefault(question.metric, {})[question.level] = score
@@ -231,7 +230,7 @@ async def judge_texts(
     return [Evaluation(e.id, e.context_id, dict(t), s, n) for e, t, s, n in zip(examples, texts, scores, numbers)]
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #thought_of
-def thought_of(
+def _thought_of(
     trajectory: Trajectory,  # of a reply
 ) -> str:  # empty: there was none, or it never ended
     "Give the thought before a reply: composed for it, or its own"
@@ -258,7 +257,7 @@ async def evaluate(
     texts = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
     statuses = [{level: t.parse_status for level, t in row.items()} for row in answers]
     judged = await judge_texts(examples, texts, judge, statuses, config.reply_states, concurrency)
-    thoughts = [thought_of(row["response"]) if "response" in row else "" for row in answers]
+    thoughts = [_thought_of(row["response"]) if "response" in row else "" for row in answers]
     return [replace(e, thought=thought) for e, thought in zip(judged, thoughts)]
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #save_evaluations
@@ -287,7 +286,7 @@ def _evaluation(row, where):
         raise DataError(f"{where}: not an evaluation ({problem}). Evaluate the model again.") from e
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Table
-def answer_table(
+def _answer_table(
     evaluations: Sequence[Evaluation],
 ) -> dict[str, dict[str, list[float]]]:  # metric → level → one value per answer, nan = no score
     "Arrange the scores of one model by metric and level"
@@ -301,7 +300,7 @@ def measured(
     measures: Sequence[str] = (),  # of likeness to the real reply
 ) -> list[Measurement]:  # one per example: the mean of its answers that have a score
     "Give what was measured of each example, in the form that every system shares"
-    table, places = answer_table(evaluations), {}
+    table, places = _answer_table(evaluations), {}
     if measures and all("response" in e.texts for e in evaluations):
         replies = {e.id: e.reply for e in examples}
         said, real = [e.texts["response"] for e in evaluations], [replies[e.example_id] for e in evaluations]
@@ -321,7 +320,7 @@ def importance(
     "Correlate the score of each reply with the scores of its states"
     rows = []
     for name, evaluations in models.items():
-        table, contexts = answer_table(evaluations), [e.context_id for e in evaluations]
+        table, contexts = _answer_table(evaluations), [e.context_id for e in evaluations]
         replies = table.get("response_alignment", {}).get("response")
         for metric in ("reply_state_alignment", "state_alignment"):
             if replies and metric in table:

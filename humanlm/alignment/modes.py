@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEEP', 'MODES', 'Entry', 'PrefixConfig', 'PrefixMap', 'Choice', 'choose', 'Mode', 'check_mode', 'hierarchy_of',
-           'settings_of', 'cold_start_hierarchy', 'asks_together', 'training_rows', 'row_count', 'next_row', 'Chain',
+           'settings_of', 'cold_start_hierarchy', 'asks_together', 'training_rows', 'row_count', 'Chain',
            'interleave_truth', 'check_truth', 'memory_of', 'preparation']
 
 # %% ../../nbs/alignment/02_modes.ipynb #from-collections-abc-import
@@ -252,7 +252,7 @@ def training_rows(
     if asks == "up to":
         return [joint_row(e, config, level) for level in levels for e in examples]
     if asks == "next":
-        return [next_row(e, config, level) for level in levels for e in examples]
+        return [_next_row(e, config, level) for level in levels for e in examples]
     return make_rows(examples, replace(config, asks="together") if asks == "all" else config)
 
 # %% ../../nbs/alignment/02_modes.ipynb #row_count
@@ -265,7 +265,7 @@ def row_count(
     return examples if check_mode(name).asks in ("reply", "all") else examples * len(config.load())
 
 # %% ../../nbs/alignment/02_modes.ipynb #next_row
-def next_row(
+def _next_row(
     example: Example,
     config: HierarchyConfig,
     level: str,
@@ -284,7 +284,7 @@ class Chain:
 
     def __init__(
         self,
-        rows: Sequence[dict],  # all training rows, from `next_row`
+        rows: Sequence[dict],  # all training rows, from `_next_row`
         states: PrefixMap,
     ):
         self.rows = {(row["level"], row["example_id"]): row for row in rows}

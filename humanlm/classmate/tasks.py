@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOYS', 'TASK_KINDS', 'ReasoningTask', 'toy_tasks', 'true_steps', 'read_tasks', 'RowUnusable', 'TaskKind',
-           'PrepareTasks', 'prepared_tasks', 'prepare_command']
+           'PrepareTasks', 'prepare_command']
 
 # %% ../../nbs/50_classmate.ipynb #imports
 import hashlib
@@ -205,7 +205,7 @@ class PrepareTasks:
         require("prepare", (0 < self.test_share < 1, f"test_share must lie between 0 and 1, got {self.test_share}"), (self.limit is None or self.limit > 1, f"limit must be at least 2, got {self.limit}"))
 
 # %% ../../nbs/50_classmate.ipynb #prepare_tasks
-def prepared_tasks(kind: TaskKind, c: PrepareTasks) -> tuple[dict[str, list[dict]], Counter]:  # part → rows; reason → rows that were left out
+def _prepared_tasks(kind: TaskKind, c: PrepareTasks) -> tuple[dict[str, list[dict]], Counter]:  # part → rows; reason → rows that were left out
     "Read rows and make tasks"
     left, found, faults = Counter(), {}, Faults()
     for row in read_rows(c.source or kind.hub, faults, splits=c.splits, config=None if c.source else kind.config):
@@ -230,7 +230,7 @@ def prepare_command(argv: Sequence[str]) -> int:  # exit code
     if not c.source and not kind.hub: raise ConfigError(f"{name} has no published set. Name a file with --prepare.source.")
     if s.dry_run: return print(f"read {c.source or kind.hub}, write {out}; 0 calls, ~$0.00") or 0
     if out.exists(): raise ConfigError(f"{out} exists. Name another folder with --prepare.out, or move it away.")
-    parts, left = prepared_tasks(kind, c)
+    parts, left = _prepared_tasks(kind, c)
     if not all(parts.values()): raise DataError(f"{c.source or kind.hub} leaves {len(parts['train'])} tasks for training and {len(parts['test'])} held out; left out: {dict(left) or 'none'}. Give more rows.")
     with atomic_path(out) as new:
         new.mkdir()

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'read_formula', 'FormulaProcess',
-           'verify_math', 'read_letter', 'read_yes', 'read_rating', 'Behaviour', 'Case', 'judge_reply',
-           'read_judgement', 'ask_rating', 'JudgeVerifier', 'RewardModel', 'verify_number', 'verify_letter',
-           'verify_yes', 'count_bold', 'count_words', 'find_verifier', 'RuleVerifier', 'make_verifier']
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'FormulaProcess', 'verify_math',
+           'read_yes', 'Behaviour', 'Case', 'judge_reply', 'read_judgement', 'ask_rating', 'JudgeVerifier',
+           'RewardModel', 'find_verifier', 'RuleVerifier', 'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -102,7 +101,7 @@ MATH_SECONDS, MATH_CHARACTERS, MATH_BYTES = 5, 800, 2 << 30  # of one comparison
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]{1,1000})(?<!\\)\$")
 
 
-def read_formula(
+def _read_formula(
     text: str,
 ) -> str:  # LaTeX; empty where there is none
     "Read the formula with which an answer ends: the last box, else what it tells, else the last between dollars, else the last line"
@@ -180,7 +179,7 @@ def _compare_lines():
 def verify_math(answer: str, gold: str) -> AnswerVerdict:
     "1 where an answer ends with a formula that means what the gold one does, else 0"
     def spelt(formula): return re.sub(r"\\(?:left|right)(?![a-z])|\\[,!; ]|\s", "", formula).replace("dfrac", "frac").replace("tfrac", "frac")
-    wanted, found = read_formula(gold), read_formula(answer)
+    wanted, found = _read_formula(gold), _read_formula(answer)
     said = "no gold" if not wanted else "same" if spelt(wanted) == spelt(found) else _formulas(wanted, found) if found else "different"
     if said == "no gold": return _nothing(f"the gold answer {shorten(repr(gold), 60)} holds no formula")
     if not said: return _nothing(f"the answer {shorten(repr(found), 60)} took too much time or memory to compare")
@@ -193,7 +192,7 @@ _LETTER = (re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M), re.com
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
-def read_letter(
+def _read_letter(
     text: str,
 ) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
     "Read which option an answer chooses"
@@ -215,7 +214,7 @@ _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9
 _RATING = re.compile(rf"^[^\w\n]*{_MARK}(?![\w.]*\d)(?!\s*(?:to|or|-|–|/)\s*\d)(?=\W|$)|{_MARK}\W*\Z", re.I | re.M)  # a line that begins with it, or the end of the text
 
 
-def read_rating(
+def _read_rating(
     text: str,
     least: float = 1.0,
     most: float = 10.0,
@@ -277,7 +276,7 @@ async def judge_reply(client: ChatClient, request: ChatRequest) -> tuple[str, st
 def read_judgement(text: str, behaviour: Behaviour) -> AnswerVerdict:
     "Read rating and explanation"
     explained = re.split(r"\bexplanation\W{0,3}:", text, flags=re.I)[-1]
-    return read_rating(text, behaviour.low, behaviour.high)._replace(said=shorten(_RATING.sub("", explained), 600))
+    return _read_rating(text, behaviour.low, behaviour.high)._replace(said=shorten(_RATING.sub("", explained), 600))
 
 
 async def ask_rating(client: ChatClient, request: ChatRequest, behaviour: Behaviour) -> AnswerVerdict:
@@ -361,39 +360,39 @@ class RewardModel:
 Verifier = Callable[[str, str], AnswerVerdict]  # (answer, gold) → verdict
 
 
-def verify_number(answer: str, gold: str) -> AnswerVerdict:
+def _verify_number(answer: str, gold: str) -> AnswerVerdict:
     "1 where an answer ends with the gold number, else 0"
     wanted, found = read_number(gold), read_number(answer)
     if wanted is None: return _nothing(f"the gold answer {shorten(repr(gold), 60)} holds no number")
     return AnswerVerdict(float(found == wanted), "" if found is None else str(found), "", bool(found is not None))
 
 
-def verify_letter(answer: str, gold: str) -> AnswerVerdict:
+def _verify_letter(answer: str, gold: str) -> AnswerVerdict:
     "1 where an answer chooses the gold letter, else 0"
-    letter, form = read_letter(answer)
+    letter, form = _read_letter(answer)
     if not re.fullmatch("[A-J]", gold): return _nothing(f"the gold answer {shorten(repr(gold), 60)} is no letter from A to J")
     return AnswerVerdict(float(letter == gold), letter, "", form)
 
 
-def verify_yes(answer: str, gold: str) -> AnswerVerdict:
+def _verify_yes(answer: str, gold: str) -> AnswerVerdict:
     "1 where an answer says yes or no as the gold one does, else 0"
     wanted, found = read_yes(gold), read_yes(answer)
     return _nothing(f"the gold answer {shorten(repr(gold), 60)} is neither yes nor no") if wanted is None else AnswerVerdict(float(found == wanted), {True: "yes", False: "no", None: ""}[found], "", found is not None)
 
 
-def count_bold(answer: str, gold: str = "") -> AnswerVerdict:
+def _count_bold(answer: str, gold: str = "") -> AnswerVerdict:
     "Count the spans in bold print, each on one line"
     return AnswerVerdict(float(len(found := re.findall(r"\*\*(?!\s)(?:(?!\*\*)[^\n])+\*\*", answer[:MAX_ANSWER]))), str(len(found)))
 
 
-def count_words(answer: str, gold: str = "") -> AnswerVerdict:
+def _count_words(answer: str, gold: str = "") -> AnswerVerdict:
     "Count words: how long an answer is, without a judge"
     return AnswerVerdict(float(words := len(answer.split())), str(words))
 
 
 VERIFIERS: dict[str, Verifier] = {
-    "gsm8k": verify_number, "openai/gsm8k": verify_number, "math": verify_math, "EleutherAI/hendrycks_math": verify_math, "mmlu": verify_letter, "mmlu_sycophancy": verify_letter,
-    "yes_no": verify_yes, "bold_formatting": count_bold, "word_count": count_words}
+    "gsm8k": _verify_number, "openai/gsm8k": _verify_number, "math": verify_math, "EleutherAI/hendrycks_math": verify_math, "mmlu": _verify_letter, "mmlu_sycophancy": _verify_letter,
+    "yes_no": _verify_yes, "bold_formatting": _count_bold, "word_count": _count_words}
 
 
 def find_verifier(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAFE', 'LOCAL', 'web_libraries', 'listen', 'address', 'server_url', 'WebError', 'answer', 'answer_json', 'read_json',
-           'service_key', 'check_key', 'web_app', 'web_server', 'serve_app', 'serving_app']
+           'service_key', 'check_key', 'web_app', 'serve_app', 'serving_app']
 
 # %% ../../nbs/core/07_web.ipynb #imports
 import contextlib
@@ -160,7 +160,7 @@ def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> 
     return guarded
 
 # %% ../../nbs/core/07_web.ipynb #serve_app
-def web_server(
+def _web_server(
     app: Any,
     grace: int = 30,  # seconds for requests under way when it is told to stop
 ) -> Any:  # uvicorn's server
@@ -176,13 +176,13 @@ def serve_app(
 ) -> None:
     "Serve until told to stop"
     with line:
-        web_server(app).run(sockets=[line])
+        _web_server(app).run(sockets=[line])
 
 
 @contextlib.contextmanager
 def serving_app(app: Any) -> Iterator[str]:  # its address, without a path
     "Serve on a free port of this machine for as long as the block runs"
-    server, line = web_server(app), listen()
+    server, line = _web_server(app), listen()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [line]}, daemon=True)
     thread.start()
     try:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NAME', 'MOST_QUOTED', 'THOUGHT', 'THOUGHT_TOKENS', 'GIVEN_AWAY', 'Voice', 'make_voice', 'quoted', 'PromptMessage',
            'Made', 'make_row', 'messages', 'is_described', 'example_columns', 'rl_columns', 'extra_info', 'sft_columns',
-           'thought_request', 'rule_thought', 'check_thought', 'ask_thoughts']
+           'rule_thought', 'ask_thoughts']
 
 # %% ../../nbs/corpus/07_rows.ipynb #import-json-from-collections
 import json
@@ -225,7 +225,7 @@ THOUGHT_TOKENS = 256  # longest thought
 GIVEN_AWAY = 0.5  # share of the reply's word triples from which on a thought gives it away
 
 
-def thought_request(
+def _thought_request(
     example: Example,
     about: str,  # the persona as text
 ) -> ChatRequest:
@@ -248,7 +248,7 @@ def rule_thought(
     return f"{last.name or 'Somebody'} wrote: {shorten(last.content, 80)} {asks}{own} I answer as I always do."
 
 # %% ../../nbs/corpus/07_rows.ipynb #check_thought
-def check_thought(text: str, reply: str) -> str:
+def _check_thought(text: str, reply: str) -> str:
     "Give a thought without tags; ValueError says why it cannot be used"
     thought = clean_text(text).replace("<think>", "").replace("</think>", "").strip()
     if not thought: raise ValueError("the thought is empty")
@@ -262,11 +262,11 @@ async def ask_thoughts(
     about: Sequence[str],  # their personas as text
 ) -> list[str | LLMError]:
     "Ask a model for the thoughts before replies; failures stand in their place"
-    asked = [thought_request(e, text) for e, text in zip(examples, about)]
+    asked = [_thought_request(e, text) for e, text in zip(examples, about)]
     answers = await chat_all(client, asked)
     return [a if isinstance(a, LLMError) else _thought(a, e.reply) for a, e in zip(answers, examples)]
 
 
 def _thought(answer, reply):
-    try: return check_thought(answer.text, reply)
+    try: return _check_thought(answer.text, reply)
     except ValueError as e: return LLMError("bad answer", str(e), raw=answer.text)

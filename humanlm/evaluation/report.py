@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['PALETTE', 'STEP', 'PANELS', 'RADAR_WARNING', 'TEXTS_SAY', 'PALE', 'UNSAID', 'Section', 'CSS', 'TOY', 'RunFolder',
-           'load_log', 'Names', 'axes_of', 'label', 'legend', 'MetricView', 'shown_of', 'results_bars', 'radar',
-           'dynamics_curves', 'average', 'smooth', 'Curve', 'curve', 'thin', 'draw_curve', 'stages_of',
-           'training_curves', 'number', 'results_html', 'paired_html', 'headline', 'first_screen', 'missing',
-           'metric_part', 'results_section', 'texts_html', 'differences_section', 'training_section', 'samples_section',
-           'times_html', 'facts_html', 'run_section', 'model_said', 'standard_sections', 'report_html', 'write_report']
+           'load_log', 'Names', 'axes_of', 'label', 'legend', 'MetricView', 'results_bars', 'radar', 'dynamics_curves',
+           'average', 'Curve', 'curve', 'thin', 'draw_curve', 'stages_of', 'number', 'paired_html', 'first_screen',
+           'missing', 'results_section', 'training_section', 'samples_section', 'model_said', 'standard_sections',
+           'report_html', 'write_report']
 
 # %% ../../nbs/evaluation/03_report.ipynb #import-json-import-math
 import json
@@ -166,7 +165,7 @@ class MetricView(NamedTuple):
         return max(r.n for r in self.means.values())
 
 
-def shown_of(rows: Sequence[Result], metric: str, names: Names = Names()) -> MetricView:
+def _shown_of(rows: Sequence[Result], metric: str, names: Names = Names()) -> MetricView:
     "Sort the rows of one metric"
     check_name(metric, dict.fromkeys(r.metric for r in rows), "metric")
     means = {(r.model, r.level): r for r in rows if r.metric == metric}
@@ -184,7 +183,7 @@ def results_bars(
     names: Names = Names(),
 ) -> Any:  # a matplotlib figure
     "Draw the means of a metric by part, with 95 % intervals and reference lines"
-    shown = shown_of(rows, metric, names)
+    shown = _shown_of(rows, metric, names)
     models, (figure, ax) = list(models or shown.models), axes_of(6.9, 3.2)
     places, width = [x + 0.25 * (x > 0) for x in range(len(shown.parts))], 0.8 / max(1, len(models))
     for i, name in enumerate(models):
@@ -222,7 +221,7 @@ def radar(
     names: Names = Names(),
 ) -> Any:  # a matplotlib figure
     "Draw the means of a metric over its parts as a radar, references in ink"
-    shown = shown_of([r for r in rows if r.level != ALL or r.metric != metric], metric, names)
+    shown = _shown_of([r for r in rows if r.level != ALL or r.metric != metric], metric, names)
     models, corners = list(models or shown.models), len(shown.parts)
     if corners < 3:
         raise DataError(f"A radar of {metric} needs three {names.part}s or more, found {corners}. Use results_bars.")
@@ -303,7 +302,7 @@ def average(
     return math.fsum(known) / len(known) if known else math.nan
 
 
-def smooth(
+def _smooth(
     values: Sequence[float],  # nan = missing
     reach: int,  # neighbours on each side
 ) -> list[float]:
@@ -345,7 +344,7 @@ def draw_curve(ax: Any, found: Curve, colour: str, name: str, rough: bool = True
     dots = dict(marker=".", ms=3) if len(steps) < 30 else {}
     if rough:
         ax.plot(steps, values, color=colour, alpha=0.3, lw=0.8, **dots)
-        values = smooth(values, max(1, len(values) // 20))
+        values = _smooth(values, max(1, len(values) // 20))
     ax.plot(steps, values, color=colour, lw=1.7, label=label(name), **dots)
 
 
@@ -361,7 +360,7 @@ PANELS = {"loss": "loss, learning from text", "reward": "mean reward", "spent": 
 
 
 @styled
-def training_curves(
+def _training_curves(
     log: Sequence[Mapping],  # lines of metrics.jsonl
     panels: Mapping[str, str] = PANELS,  # a key that ends in /ok is a share, drawn up to 1
     names: Names = Names(),
@@ -394,7 +393,7 @@ def number(x: float, form: str = ".2f") -> str:
     return "none" if math.isnan(x) else f"{x:{form}}".replace("-", "−")
 
 
-def results_html(
+def _results_html(
     rows: Sequence[Result],
     columns: Mapping[tuple[str, str], str],  # (metric, part) → heading
     names: Names = Names(),
@@ -453,13 +452,13 @@ def _whisker(p: PairedDifference, most: float) -> Html:
     return tag("svg", zero, line, dot, width="140", height="14", viewBox="0 0 140 14")
 
 # %% ../../nbs/evaluation/03_report.ipynb #headline
-def headline(
+def _headline(
     results: Results,
     metric: str,
     names: Names = Names(),
 ) -> tuple[str, list[str]]:  # the mean, and what goes with it
     "Say how the last model of a run does in one metric"
-    shown = shown_of(results.rows, metric, names)
+    shown = _shown_of(results.rows, metric, names)
     best = [name for name in shown.models if (name, ALL) in shown.means][-1]
     row, wanted = shown.means[best, ALL], (metric, ALL, {best, names.start})
     said = [f"{best}, {row.n} {names.units}", f"95\u00a0% interval {number(row.low)} to {number(row.high)}"]
@@ -487,7 +486,7 @@ def first_screen(
     said = [*said, *([f"This run is not finished (state: {state})."] if state not in (None, "finished") else [])]
     trained = (r for r in run.results.rows if r.level == ALL and r.model not in names.references)
     metrics = dict.fromkeys(r.metric for r in trained if not is_text_metric(r.metric))
-    cards = [_card(names.title(metric), *headline(run.results, metric, names)) for metric in metrics]
+    cards = [_card(names.title(metric), *_headline(run.results, metric, names)) for metric in metrics]
     gone = tag("p", "Missing from this run:") + tag("ul", *(tag("li", line) for line in run.missing)) if run.missing else ""
     plain = tag("div", *(tag("p", line) for line in said), class_="plain") if said else ""
     return Html().join([plain, tag("div", *cards, class_="headlines") if cards else "", gone])
@@ -505,14 +504,14 @@ def missing(what: str) -> Html:
 RADAR_WARNING = "Shape only: areas exaggerate differences. Read sizes from the bars."
 
 
-def metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) -> Html:
+def _metric_part(rows: Sequence[Result], metric: str, names: Names = Names()) -> Html:
     "Show the parts of one metric; nothing if it has none"
-    parts, (title, question) = shown_of(rows, metric, names).parts, names.metrics.get(metric, (metric, ""))
+    parts, (title, question) = _shown_of(rows, metric, names).parts, names.metrics.get(metric, (metric, ""))
     if len(parts) < 3:
         return Html()
     bars = figure_html(results_bars(rows, metric, names=names), f"{title} by {names.part}, as bars")
     shape = figure_html(radar(rows, metric, names=names), f"{title} as a radar", RADAR_WARNING) if len(parts) > 3 else ""
-    table = results_html(rows, {(metric, part): part for part in parts}, names)
+    table = _results_html(rows, {(metric, part): part for part in parts}, names)
     return tag("h3", title) + tag("p", question) + bars + (fold("The same as a radar", shape) if shape else "") + table
 
 # %% ../../nbs/evaluation/03_report.ipynb #results_section
@@ -531,19 +530,19 @@ def results_section(run: RunFolder, names: Names = Names()) -> Html:
     overview = {(metric, ALL): names.title(metric) for metric in metrics if not is_text_metric(metric)}
     steps = any(STEP.match(name) for name in models)
     dynamics = figure_html(dynamics_curves(rows, names), "Metrics over the steps of training") if steps else ""
-    parts = [metric_part(rows, metric, names) for metric in metrics]
-    return Html().join([dynamics, results_html(rows, overview, names), said, *parts, texts_html(rows, names)])
+    parts = [_metric_part(rows, metric, names) for metric in metrics]
+    return Html().join([dynamics, _results_html(rows, overview, names), said, *parts, _texts_html(rows, names)])
 
 
-def texts_html(rows: Sequence[Result], names: Names = Names()) -> Html:  # empty if nothing was measured
+def _texts_html(rows: Sequence[Result], names: Names = Names()) -> Html:  # empty if nothing was measured
     "Show how like the real texts are by letters, words or vectors"
     measures = dict.fromkeys(r.metric for r in rows if is_text_metric(r.metric))
     columns = {(name, ALL): name.replace("_", " ") for name in measures}
     head = tag("h3", "Likeness to the real reply") + tag("p", TEXTS_SAY)
-    return head + results_html(rows, columns, names) if measures else Html()
+    return head + _results_html(rows, columns, names) if measures else Html()
 
 # %% ../../nbs/evaluation/03_report.ipynb #differences_section
-def differences_section(run: RunFolder, names: Names = Names()) -> Html:
+def _differences_section(run: RunFolder, names: Names = Names()) -> Html:
     "Show paired differences: of the means, and folded of every part"
     pairs = run.results.paired
     if not pairs:
@@ -562,7 +561,7 @@ def training_section(run: RunFolder, panels: Mapping[str, str] = PANELS, names: 
     if not run.log:
         return missing("No training log.")
     said = [title.partition(",")[0] for title in panels.values()]
-    return figure_html(training_curves(run.log, panels, names), ", ".join(said).capitalize(), PALE)
+    return figure_html(_training_curves(run.log, panels, names), ", ".join(said).capitalize(), PALE)
 
 
 def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
@@ -575,7 +574,7 @@ def samples_section(run: RunFolder, order: Sequence[str] = ()) -> Html:
     return Html().join(fold(method, TrajectoryViewer(t).html()) for method, t in ordered.items())
 
 # %% ../../nbs/evaluation/03_report.ipynb #times_html
-def times_html(
+def _times_html(
     seconds: Mapping[str, float],  # stage → wall time
 ) -> Html:
     "Show wall time per stage as bars"
@@ -588,7 +587,7 @@ def times_html(
     return Table(("stage", "wall time", ""), lines, "lrl").html()
 
 
-def facts_html(
+def _facts_html(
     record: Mapping[str, Any],  # run.json
 ) -> Html:
     "Show seed, fingerprints, commit, machine and versions"
@@ -602,14 +601,14 @@ def facts_html(
 UNSAID = ("name", "schema_version")  # of the record: the first is the title of the page
 
 # %% ../../nbs/evaluation/03_report.ipynb #run_section
-def run_section(run: RunFolder) -> Html:
+def _run_section(run: RunFolder) -> Html:
     "Show wall time, cost, versions, settings and data card"
     ledger, yaml = run.record.get("ledger"), run.folder / "config.yaml"
     cost = tag("h3", "Calls to models") + markdown_html(Ledger.from_dict(ledger)._repr_markdown_()) if ledger else ""
     settings = tag("pre", yaml.read_text("utf-8", "replace")) if yaml.exists() else missing("No settings.")
     card = markdown_html(run.card) or missing("No data card.")
-    return Html().join([tag("h3", "Wall time"), times_html(run.record.get("seconds") or {}), cost, tag("h3", "Record"),
-                        facts_html(run.record), fold("Settings, resolved", settings), fold("Data card", card)])
+    return Html().join([tag("h3", "Wall time"), _times_html(run.record.get("seconds") or {}), cost, tag("h3", "Record"),
+                        _facts_html(run.record), fold("Settings, resolved", settings), fold("Data card", card)])
 
 # %% ../../nbs/evaluation/03_report.ipynb #write_report
 Section = tuple[str, str, Callable[[RunFolder], Html]]  # title, the line below it, what draws it
@@ -647,11 +646,11 @@ def standard_sections(
     about = f"Means over {names.units} with 95 % bootstrap intervals over {names.clusters}."
     return {"first": ("", "", lambda run: first_screen(run, said(run.config), names)),
             "results": ("Results", about, partial(results_section, names=names)),
-            "differences": ("Differences", "Paired: both models answered the same rows.", partial(differences_section, names=names)),
+            "differences": ("Differences", "Paired: both models answered the same rows.", partial(_differences_section, names=names)),
             "training": ("Training", "What was logged while training.", partial(training_section, names=names)),
             "samples": ("Training samples", f"One group per {names.part} at an early, a middle and a late step, best sample first.",
                         samples_section),
-            "run": ("This run", "What it takes to run it again.", run_section)}
+            "run": ("This run", "What it takes to run it again.", _run_section)}
 
 
 def report_html(

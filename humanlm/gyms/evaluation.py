@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'PlayedEpisode', 'kept_episode', 'play_tasks',
-           'load_episodes', 'play_gyms', 'pass_at_k', 'episode_values', 'measured_tasks', 'gym_results', 'user_split',
-           'weighted_average']
+           'load_episodes', 'play_gyms', 'measured_tasks', 'gym_results', 'user_split', 'weighted_average']
 
 # %% ../../nbs/70_gyms.ipynb #imports
 import math
@@ -179,7 +178,7 @@ async def play_gyms(
     return [e for gym in gyms for e in await play_tasks(gym, gym.tasks(count, seed), player_of(player, gym), copies, seed=seed)]
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
-def pass_at_k(
+def _pass_at_k(
     n: int,  # episodes of a task
     c: int,  # of them successful
     k: int,
@@ -188,7 +187,7 @@ def pass_at_k(
     return math.nan if k > n else 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def episode_values(e: PlayedEpisode) -> dict[str, float]:
+def _episode_values(e: PlayedEpisode) -> dict[str, float]:
     "Give the numbers of one episode; nan where it says nothing about the policy"
     broken, paid = e.stop in BROKEN, [i for i, reward in enumerate(e.rewards, 1) if reward > 0]
     values = {"score": e.score, "share": e.score / e.best, "success": float(e.score >= e.best - 1e-6), "turns": len(e.turns), "effective turns": max(paid, default=0),
@@ -211,10 +210,10 @@ def measured_tasks(
 
 
 def _task_values(found, ks):
-    each = [episode_values(e) for e in found]
+    each = [_episode_values(e) for e in found]
     known = [values for values in each if not math.isnan(values["score"])]
     right = sum(values["success"] == 1 for values in known)
-    more = {f"pass@{k}": pass_at_k(len(known), right, k) for k in ks} | {f"best@{k}": max((v["score"] for v in known[:k]), default=math.nan) if len(known) >= k else math.nan for k in ks}
+    more = {f"pass@{k}": _pass_at_k(len(known), right, k) for k in ks} | {f"best@{k}": max((v["score"] for v in known[:k]), default=math.nan) if len(known) >= k else math.nan for k in ks}
     return {name: known_mean([values[name] for values in each]) for name in each[0]} | more
 
 # %% ../../nbs/70_gyms.ipynb #gym_results

@@ -4,11 +4,9 @@
 
 # %% auto #0
 __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'MAX_REPLY', 'PLACES', 'MEASURES', 'REASONS', 'persuade', 'VIEWS', 'GUIDE',
-           'advice', 'appeal', 'PersuadeTask', 'PersuadeConfig', 'weigh_argument', 'checked_reply',
-           'PersuadeEnvironment', 'persuade_tasks', 'read_persuade', 'split_by_claim', 'persuade_expert',
-           'PersonConfig', 'world_people', 'world_post', 'true_stance', 'view_score', 'PersonEnvironment',
-           'PolitePerson', 'values_heard', 'next_value', 'AdviceTask', 'AdviceEnvironment', 'advice_tasks',
-           'advice_expert', 'reasons_in', 'AppealTask', 'AppealEnvironment', 'appeal_tasks', 'appeal_expert']
+           'advice', 'appeal', 'PersuadeTask', 'PersuadeConfig', 'PersuadeEnvironment', 'split_by_claim',
+           'PersonConfig', 'PersonEnvironment', 'PolitePerson', 'AdviceTask', 'AdviceEnvironment', 'AppealTask',
+           'AppealEnvironment']
 
 # %% ../../nbs/gyms/05_people.ipynb #imports
 import random
@@ -73,7 +71,7 @@ def _topic(text): return frozenset(word for word in _words(text) if len(word) > 
 def _likeness(a, b): return len(a & b) / max(1, len(a | b))
 
 
-def weigh_argument(
+def _weigh_argument(
     said: str,
     claim: str,  # that it is to shake
     argument: str,  # for the claim
@@ -92,7 +90,7 @@ def weigh_argument(
 MAX_REPLY = 2000  # characters of what a person says
 
 
-def checked_reply(
+def _checked_reply(
     found: Mapping,  # from whoever plays the person
 ) -> str:
     "Take the reply out of an answer; `UserError` if there is none"
@@ -119,7 +117,7 @@ class PersuadeEnvironment(Environment):
         if not content: return Feedback("You said nothing.", fault="format")
         found = await self.ask("listener", claim=self.task.claim, argument=self.task.argument, stance=STEPS[self.at],
                                dialogue=list(self.dialogue), said=content)
-        reply, stance = checked_reply(found), found.get("stance")
+        reply, stance = _checked_reply(found), found.get("stance")
         if stance not in STEPS: raise UserError(f"The person stands at {shorten(repr(stance), 40)}. It must be one of: {', '.join(STEPS)}.")
         before, self.at = self.at, STEPS.index(stance)
         self.dialogue += [{"role": "assistant", "content": content}, {"role": "user", "content": reply}]
@@ -128,7 +126,7 @@ class PersuadeEnvironment(Environment):
         return Feedback(f"{reply}\nThey now {stance.lower()}.", gain, self.at == 6, {"steps": self.at - before})
 
     def rule_listener(self, claim, argument, stance, dialogue, said):
-        found = weigh_argument(said, claim, argument, [turn["content"] for turn in dialogue if turn["role"] == "assistant"])
+        found = _weigh_argument(said, claim, argument, [turn["content"] for turn in dialogue if turn["role"] == "assistant"])
         strength = sum(WEIGHTS[name] * share for name, share in found.items())
         move = (strength > self.resistance) + (strength > self.resistance + 0.35)
         weakest = min(found, key=lambda name: (found[name], name))
@@ -157,7 +155,7 @@ def _chosen(total, count, seed, name):
     return random.Random(f"{name}{seed}").sample(range(total), count)
 
 
-def persuade_tasks(count: int, seed: int) -> list[PersuadeTask]:
+def _persuade_tasks(count: int, seed: int) -> list[PersuadeTask]:
     "Make up claims; those of even and of odd seeds have no measure in common"
     measures, pairs = (MEASURES[_KNOWN:] if seed % 2 else MEASURES[:_KNOWN]), list(combinations(REASONS, 2))
     tasks = []
@@ -168,7 +166,7 @@ def persuade_tasks(count: int, seed: int) -> list[PersuadeTask]:
     return tasks
 
 
-def read_persuade(
+def _read_persuade(
     row: Mapping,  # of the published set, or its `reward_model`
 ) -> PersuadeTask:
     "Read a published row; `DataError` names the field that is missing"
@@ -200,7 +198,7 @@ _POINTS = (
     "Although early praise was loud, a later study of 64 councils saw trust fall wherever decisions came from above; asking citizens beforehand would have worked better")
 
 
-def persuade_expert(env: Environment) -> ToolCall:
+def _persuade_expert(env: Environment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
     task, point = env.task, _POINTS[len(env.turns) % len(_POINTS)]
     about = sorted(_topic(task.claim))[:6] + sorted(_topic(task.argument) - _topic(task.claim))[:max(2, len(_topic(task.argument)) // 8)]
@@ -216,7 +214,7 @@ def _persuade_open_loop(env):
 def _say_little(env, rng): return ToolCall("answer", " ".join(rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)))
 
 
-persuade = Gym("persuade", PersuadeEnvironment, persuade_tasks, persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=PersuadeConfig, read=read_persuade,
+persuade = Gym("persuade", PersuadeEnvironment, _persuade_tasks, _persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=PersuadeConfig, read=_read_persuade,
                about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and they tell you where they stand after it.",
                hint="See their side, give evidence, stay with the subject, and bring something new each time.",
                source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic")
@@ -232,7 +230,7 @@ class PersonConfig(GymConfig):
     def checks(self): return [(self.questions >= 0, f"questions must be 0 or more, got {self.questions}")]
 
 
-def world_people(
+def _world_people(
     count: int,
     seed: int,  # an odd one: held-out people
 ) -> list[Profile]:
@@ -246,7 +244,7 @@ def world_people(
     return list(found.values())
 
 
-def world_post(
+def _world_post(
     domain: str,
     target: str,  # what it is about
     pole: str,  # a key of `VALUES`, for which it speaks
@@ -258,7 +256,7 @@ def world_post(
     return Post("asked", domain, target, pole, False, (Message("asked", name=author, content=text),))
 
 
-def true_stance(
+def _true_stance(
     person: Profile,
     post: Post,
 ) -> Stance:
@@ -269,7 +267,7 @@ def true_stance(
 VIEWS = {"strong": 1.0, "mild": 0.5}
 
 
-def view_score(
+def _view_score(
     stance: Stance,
     side: str = "for",  # what is wanted: for or against
 ) -> float:
@@ -293,7 +291,7 @@ class PersonEnvironment(Environment):
         "Let the person answer a post"
         if len(self.heard) >= self.config.questions: return Feedback("They have no more time for questions.", fault="limit")
         [message] = post.messages
-        reply = checked_reply(await self.ask("person", persona=" ".join(self.task.person.phrases), post=message.content, author=message.name,
+        reply = _checked_reply(await self.ask("person", persona=" ".join(self.task.person.phrases), post=message.content, author=message.name,
                                              source=post.domain, target=post.target, pole=post.pole))
         self.heard.append((post.pole, reply))
         return Feedback(reply)
@@ -314,8 +312,8 @@ class PersonEnvironment(Environment):
         side: str = "for",
     ) -> Feedback:
         "End with what the person truly makes of it, whoever plays them"
-        stance = true_stance(self.task.person, post)
-        return Feedback(f"In truth this person {describe('stance', stance)}.", view := view_score(stance, side), True, {"view": view})
+        stance = _true_stance(self.task.person, post)
+        return Feedback(f"In truth this person {describe('stance', stance)}.", view := _view_score(stance, side), True, {"view": view})
 
 # %% ../../nbs/gyms/05_people.ipynb #PolitePerson
 class PolitePerson:
@@ -329,7 +327,7 @@ class PolitePerson:
         return answer
 
 # %% ../../nbs/gyms/05_people.ipynb #values_heard
-def values_heard(
+def _values_heard(
     heard: Sequence[tuple[str, str]],  # (value that the question spoke for, reply)
 ) -> dict[tuple[str, str], tuple[str, str]]:  # pair of values → which one they hold, and whether strongly or mildly
     "Read from replies what a person values, with the world's own reader"
@@ -342,12 +340,12 @@ def values_heard(
     return found
 
 
-def next_value(
+def _next_value(
     heard: Sequence[tuple[str, str]],
     questions: int,  # that may be asked in all
 ) -> tuple[str, bool]:  # a value, and whether to ask about it (else: they hold it)
     "Ask about one value of each pair until a reply is firm; then, or with no question left, name the value that counts most"
-    found, asked = values_heard(heard), {pole for pole, _ in heard}
+    found, asked = _values_heard(heard), {pole for pole, _ in heard}
     sure = [own for own, strength in found.values() if strength == "strong"]
     unasked = [pair[0] for pair in AXES if asked.isdisjoint(pair)]
     if not sure and unasked and len(heard) < questions: return unasked[0], True
@@ -384,7 +382,7 @@ class AdviceEnvironment(PersonEnvironment):
         numbers = [int(n) for n in re.findall(r"(?<!\d)\d(?!\d)", content)]
         if len(numbers) != 1 or not 1 <= numbers[0] <= len(self.task.options): return None
         target, pole, reason = self.task.options[numbers[0] - 1]
-        return world_post(self.task.domain, target, pole, reason, self.task.author)
+        return _world_post(self.task.domain, target, pole, reason, self.task.author)
 
     async def on_action(self, content): return await self.put(post) if (post := self.option(content)) else self.unread()
 
@@ -398,10 +396,10 @@ def _topics(seed):
     return {domain: sorted(t.target for t in topics if t.domain == domain and t.held_out == bool(seed % 2)) for domain in DOMAINS}
 
 
-def advice_tasks(count: int, seed: int) -> list[AdviceTask]:
+def _advice_tasks(count: int, seed: int) -> list[AdviceTask]:
     "Make up people and options; even and odd seeds have neither people nor topics in common"
     rng, topics, tasks = random.Random(f"advice{seed}"), _topics(seed), []
-    for i, person in enumerate(world_people(count, seed)):
+    for i, person in enumerate(_world_people(count, seed)):
         domain, poles = rng.choice(list(DOMAINS)), rng.sample(list(VALUES), len(VALUES))
         targets = rng.sample(topics[domain], len(poles))
         options = tuple((target, pole, rng.choice(VALUES[pole].post)) for target, pole in zip(targets, poles))
@@ -409,20 +407,20 @@ def advice_tasks(count: int, seed: int) -> list[AdviceTask]:
     return tasks
 
 
-def advice_expert(env: Environment) -> ToolCall:
+def _advice_expert(env: Environment) -> ToolCall:
     "Ask about one option of each pair until a reply is firm, then recommend what speaks for that value"
-    value, asks = next_value(env.heard, env.config.questions)
+    value, asks = _next_value(env.heard, env.config.questions)
     number = 1 + [pole for _, pole, _ in env.task.options].index(value)
     return ToolCall("action" if asks else "answer", str(number))
 
 
 def _advice_gold(task):
-    posts = [world_post(task.domain, *option, task.author) for option in task.options]
-    views = [view_score(true_stance(task.person, post), "for") for post in posts]
+    posts = [_world_post(task.domain, *option, task.author) for option in task.options]
+    views = [_view_score(_true_stance(task.person, post), "for") for post in posts]
     return ToolCall("answer", str(1 + views.index(max(views))))
 
 
-advice = Gym("advice", AdviceEnvironment, advice_tasks, advice_expert, config=PersonConfig, gold=_advice_gold,
+advice = Gym("advice", AdviceEnvironment, _advice_tasks, _advice_expert, config=PersonConfig, gold=_advice_gold,
              about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
                    "You may ask them about a few options, then you recommend the one they would back most firmly.",
              hint="Ask about options of different pairs until a reply is firm.",
@@ -433,7 +431,7 @@ _REASONS = {reason: pole for pole, phrases in VALUES.items() for reason in phras
 _REASON = re.compile(rf"\b(?:{'|'.join(map(re.escape, _REASONS))})\b")
 
 
-def reasons_in(
+def _reasons_in(
     text: str,
 ) -> list[tuple[str, str]]:  # (value, the reason's words), in their order
     "Find reasons that people of the synthetic world understand"
@@ -465,35 +463,35 @@ class AppealEnvironment(PersonEnvironment):
                "answer": "something that the topic itself does; this ends it"}
 
     async def on_action(self, content):
-        return await self.put(self.post(self.task.aside, *found[0])) if (found := reasons_in(content)) else self.unread()
+        return await self.put(self.post(self.task.aside, *found[0])) if (found := _reasons_in(content)) else self.unread()
 
     async def on_answer(self, content):
-        ends = [self.paid(self.post(self.task.target, *reason), self.task.side) for reason in reasons_in(content)]
+        ends = [self.paid(self.post(self.task.target, *reason), self.task.side) for reason in _reasons_in(content)]
         return min(ends, key=lambda end: end.reward, default=self.unread())
 
-    def post(self, target, pole, reason): return world_post(self.task.domain, target, pole, reason, self.task.author)
+    def post(self, target, pole, reason): return _world_post(self.task.domain, target, pole, reason, self.task.author)
 
     def unread(self): return Feedback("They do not understand. Use words that were told, such as: it cuts costs.", fault="format")
 
 # %% ../../nbs/gyms/05_people.ipynb #appeal
-def appeal_tasks(count: int, seed: int) -> list[AppealTask]:
+def _appeal_tasks(count: int, seed: int) -> list[AppealTask]:
     "Make up people and causes; even and odd seeds have neither people nor topics in common"
     rng, topics, tasks = random.Random(f"appeal{seed}"), _topics(seed), []
-    for i, person in enumerate(world_people(count, seed)):
+    for i, person in enumerate(_world_people(count, seed)):
         domain = rng.choice(list(DOMAINS))
         side, (target, aside) = rng.choice(("for", "against")), rng.sample(topics[domain], 2)
         tasks.append(AppealTask(f"appeal-{seed}-{i}", person, side, target, aside, domain, rng.choice(SPEAKERS)))
     return tasks
 
 
-def appeal_expert(env: Environment) -> ToolCall:
+def _appeal_expert(env: Environment) -> ToolCall:
     "Talk about one value of each pair until a reply is firm; then argue with that value, or with its opposite against something"
-    value, asks = next_value(env.heard, env.config.questions)
+    value, asks = _next_value(env.heard, env.config.questions)
     if not asks and env.task.side == "against": value = OPPOSED[value]
     return ToolCall("action" if asks else "answer", VALUES[value].post[0])
 
 
-appeal = Gym("appeal", AppealEnvironment, appeal_tasks, appeal_expert, config=PersonConfig,
+appeal = Gym("appeal", AppealEnvironment, _appeal_tasks, _appeal_expert, config=PersonConfig,
              about=f"You win one person of a small made-up world for something, or turn them against it. {GUIDE} Say things in the words given in brackets. "
                    "You may talk about another topic a few times to get to know the person, then you say one thing about the topic itself.",
              hint="Try different pairs until a reply is firm. To turn somebody against something, say that it does the opposite of what they value.",

@@ -4,12 +4,9 @@
 
 # %% auto #0
 __all__ = ['template', 'function', 'Searcher', 'SEARCHERS', 'search', 'household', 'TemplateTask', 'TemplateEnvironment',
-           'template_tasks', 'compile_rule', 'apply_rule', 'FunctionTask', 'TriesConfig', 'TriesEnvironment',
-           'FunctionEnvironment', 'published_row', 'function_tasks', 'read_function', 'WebPage', 'find_pages',
-           'same_answer', 'SerperSearch', 'find_searcher', 'SearchTask', 'SearchConfig', 'SearchEnvironment',
-           'search_tasks', 'read_search', 'read_command', 'write_command', 'HouseholdTask', 'ToyHousehold',
-           'AlfworldGame', 'AlfworldTask', 'alfworld_tasks', 'HouseholdConfig', 'HouseholdEnvironment',
-           'household_tasks', 'read_household']
+           'FunctionTask', 'TriesConfig', 'TriesEnvironment', 'FunctionEnvironment', 'published_row', 'WebPage',
+           'SerperSearch', 'SearchTask', 'SearchConfig', 'SearchEnvironment', 'HouseholdTask', 'ToyHousehold',
+           'AlfworldGame', 'AlfworldTask', 'alfworld_tasks', 'HouseholdConfig', 'HouseholdEnvironment']
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #imports
 import ast
@@ -81,13 +78,13 @@ def _name(
     return name
 
 
-def template_tasks(count: int, seed: int) -> list[TemplateTask]:
+def _template_tasks(count: int, seed: int) -> list[TemplateTask]:
     "Make words, all different"
     rng, taken = random.Random(f"template/{seed}"), set()
     return [TemplateTask(f"template-{seed}-{n}", _name(rng, taken)) for n in range(count)]
 
 
-template = Gym("template", TemplateEnvironment, template_tasks, lambda env: ToolCall("answer", env.task.truth), gold=lambda task: ToolCall("answer", task.truth),
+template = Gym("template", TemplateEnvironment, _template_tasks, lambda env: ToolCall("answer", env.task.truth), gold=lambda task: ToolCall("answer", task.truth),
                about="Somebody wants a word to be written backwards.")
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #compile_rule
@@ -109,7 +106,7 @@ class _BoundPowers(ast.NodeTransformer):
 
 
 @lru_cache(maxsize=4096)
-def compile_rule(
+def _compile_rule(
     rule: str,  # arithmetic over a, b, c and d
 ) -> Callable[..., float]:
     "Make a function of a rule; `DataError` for anything that is no arithmetic"
@@ -124,9 +121,9 @@ def compile_rule(
     return eval(f"lambda a, b, c, d: {ast.unparse(_BoundPowers().visit(tree))}", {"__builtins__": {}, "power": _power})
 
 
-def apply_rule(rule: str, values: Sequence[float]) -> float | None:
+def _apply_rule(rule: str, values: Sequence[float]) -> float | None:
     "Compute a rule to 4 places; None where the result is no number, or too large"
-    try: value = compile_rule(rule)(*values)
+    try: value = _compile_rule(rule)(*values)
     except ArithmeticError: return None
     if isinstance(value, complex) or not abs(value) <= _LARGEST: return None
     return int(value) if (value := round(value, 4)) == int(value) else value
@@ -191,7 +188,7 @@ class FunctionEnvironment(TriesEnvironment):
         values = [*map(float if self.config.compat else int, found)]
         if tuple(values) == self.task.test:  # whole numbers are equal or at least 1 apart, so that nothing can be probed beside the test
             return Feedback("These are the test numbers, for which you must find the result yourself.", fault="test")
-        value = apply_rule(self.task.rule, values)
+        value = _apply_rule(self.task.rule, values)
         return Feedback(f"{_named(values)}: {'there is no result' if value is None else f'the result is {value}'}.")
 
     async def on_search(self, content):
@@ -238,17 +235,17 @@ def _new_rule(rng):
     return parts[0]
 
 
-def function_tasks(count: int, seed: int) -> list[FunctionTask]:
+def _function_tasks(count: int, seed: int) -> list[FunctionTask]:
     "Make rules, all different, whose test result is a whole number"
     rng, made = random.Random(f"function/{seed}"), {}
     while len(made) < count:
         rule, test = _new_rule(rng), tuple(rng.randint(1, 10) for _ in "abcd")
-        value = apply_rule(rule, test)
+        value = _apply_rule(rule, test)
         if isinstance(value, int) and abs(value) <= 5000: made.setdefault(rule, (test, float(value)))
     return [FunctionTask(f"function-{seed}-{n}", rule, *rest) for n, (rule, rest) in enumerate(made.items())]
 
 
-def read_function(row: Mapping[str, Any]) -> FunctionTask:
+def _read_function(row: Mapping[str, Any]) -> FunctionTask:
     "Read a published row"
     row = published_row(row, "userrl/gym_function.jsonl")
     test = tuple(_field(row, "test_case", (list, tuple)))
@@ -256,7 +253,7 @@ def read_function(row: Mapping[str, Any]) -> FunctionTask:
     if len(test) != 4 or not all(type(value) is int for value in test):
         raise DataError(f"Row {shorten(row.get('id'))}: test_case is {shorten(test)}. It must hold four whole numbers.")
     task = FunctionTask(str(_field(row, "id", (str, int))), _field(row, "rule", str), test, expected)
-    value = apply_rule(task.rule, test)
+    value = _apply_rule(task.rule, test)
     if value is None or not abs(value - expected) <= 1e-4:
         raise DataError(f"Row {task.id}: {shorten(task.rule)} of {test} is {value}, and the row says {expected}. Mend the row.")
     return task
@@ -276,7 +273,7 @@ def _function_guess(env, rng):
 
 
 function = Gym(
-    "function", FunctionEnvironment, function_tasks, _function_expert, config=TriesConfig, read=read_function, guess=_function_guess, gold=_function_gold,
+    "function", FunctionEnvironment, _function_tasks, _function_expert, config=TriesConfig, read=_read_function, guess=_function_guess, gold=_function_gold,
     about="The user has a secret function of four numbers a, b, c and d. It uses each of them once, with sums, differences, products, "
           "quotients and powers.", hint="Begin with small numbers, and change one at a time.", source="UserRL, FunctionGym", licence="Apache-2.0")
 
@@ -308,7 +305,7 @@ def _weights(pages):
     return found
 
 
-def find_pages(
+def _find_pages(
     pages: tuple[WebPage, ...],
     query: str,
     count: int = 5,  # at most
@@ -342,7 +339,7 @@ def _answer_words(text):
     return [word for word in words if word not in ("a", "an", "the")]
 
 
-def same_answer(
+def _same_answer(
     said: str,                  # short, as a policy wrote it
     gold: str,
     aliases: Sequence[str] = (),  # other right answers
@@ -393,7 +390,7 @@ SEARCHERS = {"serper": "humanlm.gyms.puzzles:SerperSearch"}
 
 
 @lru_cache(maxsize=16)
-def find_searcher(
+def _find_searcher(
     named: str | Searcher,  # one of `SEARCHERS`, module:name, or a searcher
 ) -> Searcher:
     "Find a searcher, once"
@@ -444,10 +441,10 @@ class SearchEnvironment(TriesEnvironment):
     def start(self):
         super().start()
         self.searches = 0
-        if self.config.searcher: find_searcher(self.config.searcher)  # what is wrong with it is said before the first turn
+        if self.config.searcher: _find_searcher(self.config.searcher)  # what is wrong with it is said before the first turn
 
     def rule_grader(self, question: str, gold: str, said: str) -> dict:
-        return {"reasoning": "", "verdict": "yes" if same_answer(said, gold, self.task.aliases) else "no"}
+        return {"reasoning": "", "verdict": "yes" if _same_answer(said, gold, self.task.aliases) else "no"}
 
     async def on_search(self, content):
         if self.searches >= self.config.max_searches: return Feedback("No searches are left. Answer now.", fault="budget")
@@ -460,8 +457,8 @@ class SearchEnvironment(TriesEnvironment):
         return Feedback("\n".join([*listed, left]))
 
     async def _found(self, query):
-        if not self.config.searcher: return find_pages(self.task.pages, query, self.config.max_results)
-        try: pages = await find_searcher(self.config.searcher)(query)
+        if not self.config.searcher: return _find_pages(self.task.pages, query, self.config.max_results)
+        try: pages = await _find_searcher(self.config.searcher)(query)
         except OSError as e: raise UserError(f"The search failed: {shorten(e)}") from e
         listed = isinstance(pages, (list, tuple)) and all(isinstance(page, (list, tuple)) and len(page) == 2 for page in pages)
         if listed: return pages[:self.config.max_results]
@@ -517,7 +514,7 @@ def _question(kind, person, work):
     return {"question": asked, "answer": answer, "queries": queries, "aliases": (answer.split()[-1],) if kind == 2 else ()}
 
 
-def search_tasks(count: int, seed: int) -> list[SearchTask]:
+def _search_tasks(count: int, seed: int) -> list[SearchTask]:
     "Make questions that take two steps, sixteen about each made-up country"
     made = []
     while len(made) < count:
@@ -529,7 +526,7 @@ def search_tasks(count: int, seed: int) -> list[SearchTask]:
     return made[:count]
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #search
-def read_search(row: Mapping[str, Any]) -> SearchTask:
+def _read_search(row: Mapping[str, Any]) -> SearchTask:
     "Read a published row; those of a parquet file hold the question in their prompt"
     flat = published_row(row)
     if "question" not in flat:
@@ -544,7 +541,7 @@ def _search_expert(env):
     return ToolCall("search", queries[done]) if done < len(queries) else ToolCall("answer", env.task.answer)
 
 
-search = Gym("search", SearchEnvironment, search_tasks, _search_expert, config=SearchConfig, read=read_search, held_out=True, gold=lambda task: ToolCall("answer", task.answer),
+search = Gym("search", SearchEnvironment, _search_tasks, _search_expert, config=SearchConfig, read=_read_search, held_out=True, gold=lambda task: ToolCall("answer", task.answer),
              about="The user asks a question whose answer takes more than one step. You can search for pages, a few times.",
              hint="Plan what you need to know first, search for it, and go on from what you find.", source="Bamboogle, through UserRL", licence="MIT")
 
@@ -555,7 +552,7 @@ _COMMAND = re.compile(rf"(look|inventory|help)|(go to|open|close|examine|use) {_
 _LINKS = {"take": "from", "move": "to", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
 
 
-def read_command(
+def _read_command(
     text: str,  # as a policy wrote it
 ) -> tuple[str, ...]:  # verb and names, empty if it is no command
     "Read a household command, whose names end in numbers"
@@ -564,7 +561,7 @@ def read_command(
     return tuple(part for part in found.groups() if part) if found else ()
 
 
-def write_command(parts: Sequence[str]) -> str:
+def _write_command(parts: Sequence[str]) -> str:
     "Write a command as both worlds spell it"
     return f"{parts[0]} {parts[1]} {_LINKS[parts[0]]} {parts[2]}" if len(parts) == 3 else " ".join(parts)
 
@@ -653,7 +650,7 @@ class ToyHousehold:
 
     def do(self, command: str) -> str:
         "Execute an admissible command and tell what happens"
-        match read_command(command):
+        match _read_command(command):
             case ("look",) | ("examine", self.here): return self.seen(self.here) if self.here else self.task.opening
             case ("inventory",): return f"You hold {self.held or 'nothing'}."
             case ("go to", place): self.here = place
@@ -765,7 +762,7 @@ class HouseholdEnvironment(Environment):
     def start(self): self.world = self.task.world()
 
     async def on_action(self, content):
-        command = write_command(read_command(content))
+        command = _write_command(_read_command(content))
         if not command: return Feedback(f"That is no command. {self.options()}", fault="format")
         if command == "help": return Feedback(self.options())
         if command not in self.world.admissible(): return Feedback(f"Nothing happens. {self.options()}", fault="inadmissible")
@@ -805,7 +802,7 @@ def _new_room(rng, name):
     return HouseholdTask(name, room, (goal, kind, target), tuple(places), tuple(rng.sample(things, len(things))))
 
 
-def household_tasks(count: int, seed: int) -> list[HouseholdTask]:
+def _household_tasks(count: int, seed: int) -> list[HouseholdTask]:
     "Make rooms and goals"
     rng, made = random.Random(f"household/{seed}"), {}
     while len(made) < count:
@@ -814,14 +811,14 @@ def household_tasks(count: int, seed: int) -> list[HouseholdTask]:
     return [*made.values()]
 
 
-def read_household(row: Mapping[str, Any]) -> AlfworldTask:
+def _read_household(row: Mapping[str, Any]) -> AlfworldTask:
     "Read a row that names a game of ALFWorld in `game`"
     game = _field(row, "game", str)
     return AlfworldTask(str(row.get("id") or Path(game).parent.name), game)
 
 
 household = Gym(
-    "household", HouseholdEnvironment, household_tasks, lambda env: ToolCall("action", env.world.plan()), config=HouseholdConfig,
-    read=read_household, guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
+    "household", HouseholdEnvironment, _household_tasks, lambda env: ToolCall("action", env.world.plan()), config=HouseholdConfig,
+    read=_read_household, guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
     about="You are in a room and put things in order, one command a turn. You can hold one thing. Some places must be opened first.",
     hint="Look first where such a thing may well be.", source="made up, after ALFWorld", licence="ALFWorld: MIT")

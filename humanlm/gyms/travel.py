@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['TRAVEL_KINDS', 'TRAVEL_SHAPES', 'TRAVEL_PAY', 'LISTENED', 'TRAVEL_ROLES', 'MAX_TOLD', 'travel', 'TravelWish',
-           'TravelKind', 'TravelOption', 'TravelAspect', 'TravelTask', 'split_by_component', 'wish_sets',
-           'travel_options', 'travel_tasks', 'TravelConfig', 'read_query', 'same_detail', 'rule_heard', 'Traveller',
-           'option_table', 'TravelEnvironment', 'read_travel', 'travel_score']
+           'TravelKind', 'TravelOption', 'TravelAspect', 'TravelTask', 'split_by_component', 'TravelConfig',
+           'Traveller', 'TravelEnvironment']
 
 # %% ../../nbs/gyms/06_travel.ipynb #imports
 import json
@@ -299,7 +298,7 @@ _MONTHS = "January February March April May June July August September October N
 
 
 @cache
-def wish_sets(kind: str, size: int) -> list[tuple[TravelWish, ...]]:
+def _wish_sets(kind: str, size: int) -> list[tuple[TravelWish, ...]]:
     "List all combinations of wishes on different attributes"
     return [found for found in combinations(TRAVEL_KINDS[kind].wishes, size) if len({wish.topic for wish in found}) == size]
 
@@ -310,7 +309,7 @@ def _missed(rng, wishes, sort, n):
     return rng.sample(wishes, rng.randint(sort == "wrong", len(wishes)))
 
 
-def travel_options(
+def _travel_options(
     rng: random.Random,
     name: str,  # of `TRAVEL_KINDS`
     wishes: Sequence[TravelWish],
@@ -346,7 +345,7 @@ def _trip(rng):
     return {"flight": (origin, place, start), "hotel": (place, start, end), "apartment": (place, start, end), "rental_car": (place, start, end), "restaurant": (place, day)}
 
 
-def travel_tasks(
+def _travel_tasks(
     count: int,
     seed: int,  # of different remainders by 3: no shared component
     shapes: Sequence[str] = TRAVEL_SHAPES,  # one after the other
@@ -361,8 +360,8 @@ def _new_task(rng, name, shape, rest):
     trip, aspects, told = _trip(rng), [], []
     for kind, size in zip((kinds[at] for at in chosen), sizes):
         details = dict(zip(TRAVEL_KINDS[kind].details, trip[kind]))
-        wishes = rng.choice(wish_sets(kind, size)[rest::3])
-        aspects.append(TravelAspect(kind, trip["hotel"][0], tuple(details.items()), wishes, travel_options(rng, kind, wishes, trip["hotel"][0])))
+        wishes = rng.choice(_wish_sets(kind, size)[rest::3])
+        aspects.append(TravelAspect(kind, trip["hotel"][0], tuple(details.items()), wishes, _travel_options(rng, kind, wishes, trip["hotel"][0])))
         told.append(TRAVEL_KINDS[kind].sentence.format(**details))
     return TravelTask(name, " ".join([*told, "Where my wishes are met, I take the cheapest."]), tuple(aspects))
 
@@ -404,7 +403,7 @@ class TravelConfig(GymConfig):
         return super().pay(base, turn) if not self.compat else base if base != base else max(0.0, base * self.reward_scale - self.step_penalty)
 
 # %% ../../nbs/gyms/06_travel.ipynb #read_query
-def read_query(text: str) -> dict[str, str]:
+def _read_query(text: str) -> dict[str, str]:
     "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
     found = next(iter(read_json(text)), {}) if "{" in text else dict(pair.partition("=")[::2] for pair in re.split(r"[;,\n]", text) if "=" in pair)
     pairs = {name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower() for name, value in list(found.items())[:20]}
@@ -414,7 +413,7 @@ def read_query(text: str) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def same_detail(one: str, other: str) -> bool:
+def _same_detail(one: str, other: str) -> bool:
     "Tell whether two texts name the same place or day: 3rd of May is May 3"
     return _plain(one) == _plain(other)
 
@@ -427,7 +426,7 @@ _ASKS = frozenset(map(_stem, "which what do does are is would could can how shou
 _BLANKET = frozenset(map(_stem, "preference prefer anything else requirement wish need want important matter".split()))
 
 
-def rule_heard(task: TravelTask, said: str, told: Sequence[str]) -> tuple[str, str]:
+def _rule_heard(task: TravelTask, said: str, told: Sequence[str]) -> tuple[str, str]:
     "Say by rule what a message asks (one of `LISTENED`), and which wish it is about"
     stems = [*map(_stem, _WORD.findall(said[:2000].lower()))]
     if "?" not in said and "tell" not in stems and not _ASKS & {*stems[:1]}: return "other", ""
@@ -484,12 +483,12 @@ class Traveller(Environment):
         return [turn for one in self.turns if one.kind == "action" and not one.fault for turn in ({"role": "assistant", "content": one.content}, {"role": "user", "content": one.feedback})]
 
     def rule_search_judge(self, query: str, plans: str) -> dict:
-        said = read_query(query)
+        said = _read_query(query)
         aspect = next((aspect for aspect in self.task.aspects if aspect.kind == said["aspect"]), None)
-        return {"aspect": aspect.kind if aspect else "none", "fits": aspect is not None and all(same_detail(said.get(name, ""), value) for name, value in aspect.details)}
+        return {"aspect": aspect.kind if aspect else "none", "fits": aspect is not None and all(_same_detail(said.get(name, ""), value) for name, value in aspect.details)}
 
     def rule_listener(self, said: str, wishes: str, history: list) -> dict:
-        return dict(zip(("kind", "wish"), rule_heard(self.task, said, self.told)))
+        return dict(zip(("kind", "wish"), _rule_heard(self.task, said, self.told)))
 
     def rule_hinter(self, said: str, wish: str, hint: str, history: list) -> dict: return {"reply": hint}
 
@@ -520,7 +519,7 @@ class Traveller(Environment):
 
 # %% ../../nbs/gyms/06_travel.ipynb #option_table
 @lru_cache(maxsize=1024)
-def option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
+def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
     "Write what a search shows: what the fields may hold, then a line of JSON for each option"
     kept = [option for sort, most in (("best", 1), ("correct", 99), ("wrong", wrong), ("noise", noise)) for option in [one for one in aspect.options if one.sort == sort][:most]]
     rows = [{"id": option.id, "cost": option.cost} | dict(option.facts) for option in sorted(kept, key=lambda option: int(option.id[1:]))]
@@ -552,7 +551,7 @@ class TravelEnvironment(Traveller):
         if not found["fits"]: return Feedback(f"A search for {aspect.kind} must say, as the user did: {', '.join(dict(aspect.details))}. Something is missing or differs.", fault="search")
         if aspect.letter in self.found: return Feedback(f"You have the options for {aspect.kind}. Look back.", fault="again")
         self.found.append(aspect.letter)
-        return Feedback(option_table(aspect, *((99, 99) if config.compat else (config.max_wrong, config.max_noise))), config.search_reward, parts={"search": config.search_reward})
+        return Feedback(_option_table(aspect, *((99, 99) if config.compat else (config.max_wrong, config.max_noise))), config.search_reward, parts={"search": config.search_reward})
 
     async def on_action(self, content):
         if not content.strip(): return Feedback("You said nothing.", fault="format")
@@ -597,7 +596,7 @@ def _stated(opening):
     return {"origin": origin, "destination": goal, "city": goal, "date": day}
 
 
-def read_travel(row: Mapping[str, Any]) -> TravelTask:
+def _read_travel(row: Mapping[str, Any]) -> TravelTask:
     "Read a published row; wishes and option tables are generated"
     kept = row["reward_model"] if isinstance(row.get("reward_model"), Mapping) else row
     name, prompt = str(kept.get("id")), row.get("prompt")
@@ -616,10 +615,10 @@ def read_travel(row: Mapping[str, Any]) -> TravelTask:
 
 def _read_aspect(row, part, best, stated):
     kind, size, number = part[1], int(part[2]), int(part[3])
-    sets, place = wish_sets(kind, size), stated["city"] or "there"
+    sets, place = _wish_sets(kind, size), stated["city"] or "there"
     wishes = sets[number * 7919 % len(sets)]  # neighbours in the list differ in one wish only
     names = [name for name in TRAVEL_KINDS[kind].details if stated.get(name) and (name != "date" or kind == "flight")]
-    return TravelAspect(kind, place, tuple((name, stated[name]) for name in names), wishes, travel_options(random.Random(f"{row}/{part[0]}"), kind, wishes, place, best))
+    return TravelAspect(kind, place, tuple((name, stated[name]) for name in names), wishes, _travel_options(random.Random(f"{row}/{part[0]}"), kind, wishes, place, best))
 
 # %% ../../nbs/gyms/06_travel.ipynb #travel-2
 def _query(aspect): return ToolCall("search", json.dumps({"aspect": aspect.kind, **dict(aspect.details)}))
@@ -643,7 +642,7 @@ def _travel_guess(env, rng):
             "answer": ToolCall("answer", f"{aspect.letter}{rng.randint(1, sum(_SORTS.values()))}")}[rng.choice(env.kinds)]
 
 
-def travel_score(env: Environment) -> float:
+def _travel_score(env: Environment) -> float:
     "Score an episode as published: the best reward of an answer for each letter, over the number of aspects"
     if env.score != env.score: return env.score
     best: dict[str, float] = {}
@@ -653,7 +652,7 @@ def travel_score(env: Environment) -> float:
 
 
 travel = Gym(
-    "travel", TravelEnvironment, travel_tasks, _travel_expert, config=TravelConfig, read=read_travel, guess=_travel_guess, score=travel_score,
+    "travel", TravelEnvironment, _travel_tasks, _travel_expert, config=TravelConfig, read=_read_travel, guess=_travel_guess, score=_travel_score,
     about="The user plans a trip of several parts. For each part a database has options, and you recommend one: the cheapest of those that meet all wishes of the user. "
           "The user does not tell these wishes, and when asked, only hints at them. Not every option on a list is where the user goes.",
     hint="Search each part first, then ask for one detail after the other, then recommend.", source="UserRL, TravelGym, with option tables of our own", licence="Apache-2.0")

@@ -4,11 +4,9 @@
 
 # %% auto #0
 __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'PLAYED', 'MISTAKES', 'STOP_MARK', 'is_history', 'shown',
-           'role_question', 'text_field', 'simulator_question', 'UserAnswer', 'note_answer', 'check_said', 'ModelUser',
-           'GymUserConfig', 'GymJudgeConfig', 'player_name', 'check_plays', 'user_bill', 'UserMistake', 'UserFacts',
-           'stated_facts', 'new_facts', 'words_in', 'tells', 'alike', 'parts', 'Moment', 'rule_mistakes', 'UserProbe',
-           'user_probes', 'tag_measures', 'known_facts', 'episode_dialogue', 'untrue_answers', 'episode_mistakes',
-           'UserReviewer', 'split_scores']
+           'UserAnswer', 'note_answer', 'check_said', 'ModelUser', 'GymUserConfig', 'GymJudgeConfig', 'player_name',
+           'check_plays', 'user_bill', 'UserMistake', 'UserFacts', 'tells', 'alike', 'parts', 'Moment', 'UserProbe',
+           'user_probes', 'tag_measures', 'episode_mistakes', 'UserReviewer', 'split_scores']
 
 # %% ../../nbs/gyms/02_users.ipynb #imports
 import json
@@ -58,7 +56,7 @@ def shown(
     return "\n".join(parts[::-1])
 
 
-def role_question(
+def _role_question(
     role: UserRole,
     payload: Mapping[str, Any],
     persona: str = "",  # who speaks, in words
@@ -77,14 +75,14 @@ def role_question(
 SAID = ("said", "post", "question", "content")  # fields that hold what the policy said last
 
 
-def text_field(role: UserRole) -> str:
+def _text_field(role: UserRole) -> str:
     "Name the one text that a role must answer with; empty where it wants something else as well"
     wanted = list(role.schema.get("required", role.schema.get("properties", {})))
     plain = [name for name in wanted if role.schema["properties"].get(name, {}).get("type") == "string" and "enum" not in role.schema["properties"][name]]
     return plain[0] if len(plain) == len(wanted) == 1 else ""
 
 
-def simulator_question(
+def _simulator_question(
     payload: Mapping[str, Any],
     persona: str,
     states: Mapping[str, str] | None = None,  # level → what the person thinks or feels
@@ -155,15 +153,15 @@ class ModelUser:
         role, persona = env.roles[name], str(payload.get("persona") or self.persona)
         settled = {"caller": "judge" if role.judges else "user"} | self.settings
         if not role.judges and settled.get("temperature") != 0: settled["seed"] = crc32(f"{env.seed}/{env.task.id}/{len(env.turns)}/{name}".encode())
-        if not self.simulates: return role_question(role, payload, persona, self.max_chars, **settled)
-        if not text_field(role): raise ConfigError(f"{self.name} cannot play {name}, who answers with more than one text. Let a rule or a chat model play.")
+        if not self.simulates: return _role_question(role, payload, persona, self.max_chars, **settled)
+        if not _text_field(role): raise ConfigError(f"{self.name} cannot play {name}, who answers with more than one text. Let a rule or a chat model play.")
         if not persona: raise ConfigError(f"{self.name} plays {name}, and nobody says who that is. Set user.persona.")
-        return simulator_question(payload, persona, payload.get("states") or self.states, **settled)
+        return _simulator_question(payload, persona, payload.get("states") or self.states, **settled)
 
     def read(self, reply: ChatReply, role: UserRole) -> dict:
         "Take the answer out of a reply"
         if reply.finish in ("length", "refusal"): raise UserError(f"{reply.model or self.name} {'was cut off' if reply.finish == 'length' else 'refused to answer'}. Give it more tokens, or ask another model.")
-        answer = reply.parsed if role.schema and not self.simulates else {text_field(role): reply.text.rpartition("</think>")[2].strip()}
+        answer = reply.parsed if role.schema and not self.simulates else {_text_field(role): reply.text.rpartition("</think>")[2].strip()}
         try: check_said(answer)
         except ValueError as e: raise UserError(f"{reply.model or self.name}: {e}.") from None
         return _unmarked(answer)
@@ -311,17 +309,17 @@ def _fact(kind, found):
 
 
 @lru_cache(4096)
-def stated_facts(text: str) -> dict[str, frozenset]:
+def _stated_facts(text: str) -> dict[str, frozenset]:
     "Find the facts of fixed forms in a text: kind → facts"
     return {kind: frozenset(_fact(kind, found) for found in form.finditer(text[:20_000])) for kind, form in _FORMS.items()}
 
 
-def new_facts(text: str, known: Sequence[str]) -> list[tuple[str, Any]]:
+def _new_facts(text: str, known: Sequence[str]) -> list[tuple[str, Any]]:
     "Give the facts in a text that none of the known texts holds, with their kinds"
     whole = "\n".join(known).casefold()
     numbers = set(re.findall(r"\d+(?:\.\d+)?", whole))  # fields of a task name no currency
-    held = {kind: frozenset().union(*(stated_facts(one)[kind] for one in known)) for kind in _FORMS}
-    return [(kind, fact) for kind, facts in stated_facts(text).items() for fact in sorted(facts - held[kind], key=str) if not (fact in whole if isinstance(fact, str) else isinstance(fact, float) and f"{fact:g}" in numbers)]
+    held = {kind: frozenset().union(*(_stated_facts(one)[kind] for one in known)) for kind in _FORMS}
+    return [(kind, fact) for kind, facts in _stated_facts(text).items() for fact in sorted(facts - held[kind], key=str) if not (fact in whole if isinstance(fact, str) else isinstance(fact, float) and f"{fact:g}" in numbers)]
 
 # %% ../../nbs/gyms/02_users.ipynb #rules
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
@@ -340,14 +338,14 @@ _PARTING = re.compile(r"\b(?:thanks?|bye|goodbye|care|day|soon|welcome|touch)\b"
 _SETTLES = re.compile(r"\b(?:anything else|any(?:thing)? (?:other|further)|further assistance|more questions|help you with today|transfer)\b", re.I)
 
 
-def words_in(text: str) -> list[str]:
+def _words_in(text: str) -> list[str]:
     "Give the words of a text, in lower case"
     return [word.casefold() for word in _WORD.findall(text)]
 
 
 def tells(text: str, secret: str) -> bool:
     "Tell whether a text holds a secret: its words in a row, or most of its words that matter"
-    said, wanted = words_in(text), words_in(secret)
+    said, wanted = _words_in(text), _words_in(secret)
     if not wanted: return False
     if f" {' '.join(wanted)} " in f" {' '.join(said)} ": return True
     matter = {word for word in wanted if len(word) > 2 and word not in _STOPWORDS}
@@ -357,15 +355,15 @@ def tells(text: str, secret: str) -> bool:
 def alike(one: str, other: str) -> bool:
     "Tell whether two texts say the same in nearly the same words"
     from rapidfuzz import fuzz
-    if stated_facts(one) != stated_facts(other): return False
-    one, other = " ".join(words_in(one[:5000])), " ".join(words_in(other[:5000]))
+    if _stated_facts(one) != _stated_facts(other): return False
+    one, other = " ".join(_words_in(one[:5000])), " ".join(_words_in(other[:5000]))
     if one == other: return one.count(" ") >= 3
     return min(one.count(" "), other.count(" ")) >= 5 and max(fuzz.ratio(one, other), fuzz.token_sort_ratio(one, other)) >= 90
 
 
 def parts(text: str) -> bool:
     "Tell whether a text says little but goodbye"
-    words = words_in(text)
+    words = _words_in(text)
     return len(words) <= 20 and "?" not in text and bool(_PARTING.search(text)) and sum(word in _FAREWELL for word in words) >= 0.7 * len(words)
 
 
@@ -383,8 +381,8 @@ class Moment(NamedTuple):
 
 
 def _content(now: Moment, facts: UserFacts):
-    for kind, fact in new_facts(now.text, (facts.task, *facts.secrets, *facts.answers, *now.own, *now.heard)) if facts.task else ():
-        against = stated_facts(facts.task)[kind]
+    for kind, fact in _new_facts(now.text, (facts.task, *facts.secrets, *facts.answers, *now.own, *now.heard)) if facts.task else ():
+        against = _stated_facts(facts.task)[kind]
         yield ("contradicts", f"{kind} {fact} is not that of its task") if against else ("invents", f"{kind} {fact} stands nowhere")
     for found in _REFUSED.finditer(facts.task):
         refused = found[1] or found[2]
@@ -414,7 +412,7 @@ def _manner(now: Moment, facts: UserFacts):
     if len(now.text) > 2000: yield "form", f"has {len(now.text):,} characters"
 
 
-def rule_mistakes(
+def _rule_mistakes(
     messages: Sequence[Mapping[str, str]],  # role (user, assistant) and content, oldest first
     facts: UserFacts = UserFacts(),
 ) -> list[UserMistake]:
@@ -455,7 +453,7 @@ def tag_measures(
     return measures
 
 # %% ../../nbs/gyms/02_users.ipynb #episode_dialogue
-def known_facts(env: Environment) -> UserFacts:
+def _known_facts(env: Environment) -> UserFacts:
     "Say what is true for the user of an episode: what its gym says by `user_facts`, else by its task"
     if hasattr(env, "user_facts"): return env.user_facts()
     return UserFacts(f"{env.task.opening}\n{json.dumps(asdict(env.task), default=str, ensure_ascii=False)}", tuple(env.task.secrets))
@@ -466,7 +464,7 @@ def _own_words(answers, feedback):
     return max(said, key=len, default=feedback)
 
 
-def episode_dialogue(env: Environment) -> tuple[list[dict[str, str]], list[int]]:  # and the call that each turn of the user answers, -1 for the opening
+def _episode_dialogue(env: Environment) -> tuple[list[dict[str, str]], list[int]]:  # and the call that each turn of the user answers, -1 for the opening
     "Give an episode as turns of user and policy: the calls that a user heard who is no rule"
     asked, messages, places = {}, [{"role": "user", "content": env.task.opening}], [-1]
     for answer in env.__dict__.get("asked", ()): asked.setdefault(answer.turn, []).append(answer)
@@ -477,7 +475,7 @@ def episode_dialogue(env: Environment) -> tuple[list[dict[str, str]], list[int]]
     return messages, places
 
 
-def untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  # turns are calls of the episode
+def _untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  # turns are calls of the episode
     "Compare what a model said with what the rule of the same role says; maybe is no contradiction"
     found = []
     for asked in env.__dict__.get("asked", ()):
@@ -495,9 +493,9 @@ def episode_mistakes(
 ) -> list[UserMistake]:  # turns are calls of the episode
     "Find what the user of an episode did wrong; nothing where rules played it"
     if not env.__dict__.get("asked"): return []
-    facts, (messages, places) = known_facts(env), episode_dialogue(env)
-    if said is None: said = rule_mistakes(messages, facts)
-    found = {(mistake.turn, mistake.tag): mistake for mistake in untrue_answers(env, facts)}
+    facts, (messages, places) = _known_facts(env), _episode_dialogue(env)
+    if said is None: said = _rule_mistakes(messages, facts)
+    found = {(mistake.turn, mistake.tag): mistake for mistake in _untrue_answers(env, facts)}
     for mistake in said:
         if mistake.turn: found.setdefault((places[mistake.turn], mistake.tag), mistake._replace(turn=places[mistake.turn]))  # the opening is the gym's
     return sorted(found.values(), key=lambda mistake: mistake[:2])
@@ -541,7 +539,7 @@ class UserReviewer:
 
     async def dialogue(self, messages: Sequence[Mapping[str, str]], facts: UserFacts = UserFacts()) -> list[UserMistake]:
         "Review a dialogue; `LLMError` where the judge fails, since no finding is not the same as none"
-        found, turns = {(mistake.turn, mistake.tag): mistake for mistake in rule_mistakes(messages, facts)}, sum(message["role"] == "user" for message in messages)
+        found, turns = {(mistake.turn, mistake.tag): mistake for mistake in _rule_mistakes(messages, facts)}, sum(message["role"] == "user" for message in messages)
         if self.judge is not None:
             reply = await self.judge(self.question(messages, facts))
             for row in reply.parsed["mistakes"]:
@@ -550,8 +548,8 @@ class UserReviewer:
 
     async def episode(self, env: Environment) -> list[UserMistake]:  # turns are calls of the episode
         "Review what the user said in an episode"
-        messages, places = episode_dialogue(env)
-        return episode_mistakes(env, await self.dialogue(messages, known_facts(env)) if len(places) > 1 else [])
+        messages, places = _episode_dialogue(env)
+        return episode_mistakes(env, await self.dialogue(messages, _known_facts(env)) if len(places) > 1 else [])
 
 # %% ../../nbs/gyms/02_users.ipynb #split_scores
 def split_scores(

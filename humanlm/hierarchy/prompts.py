@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'SYSTEM_FRAME', 'TRACE',
-           'plain', 'markup', 'parts_text', 'opening', 'closing', 'tame', 'fill', 'name_speakers', 'speaker',
-           'first_and_last', 'about_person', 'slots', 'asked_form', 'HierarchyConfig', 'token_cap', 'stops',
-           'check_training', 'prompt', 'swap_system', 'target', 'make_rows', 'joint_row', 'row_index']
+           'plain', 'markup', 'parts_text', 'opening', 'closing', 'fill', 'name_speakers', 'speaker', 'first_and_last',
+           'about_person', 'slots', 'HierarchyConfig', 'token_cap', 'stops', 'check_training', 'prompt', 'swap_system',
+           'target', 'make_rows', 'joint_row', 'row_index']
 
 # %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
@@ -63,7 +63,7 @@ SPEAKER = "HUMAN"
 PERSONA_MARKS = ("<|The Start of Persona|>", "<|The End of Persona|>")
 
 
-def tame(
+def _tame(
     text: str,                             # untrusted
     marks: Sequence[str] = PERSONA_MARKS,  # what it must not contain
 ) -> str:
@@ -171,10 +171,10 @@ def slots(
     thinking: bool = False,           # whether a thought comes first
 ) -> dict[str, list[dict]]:
     "Make what a prompt template may contain"
-    persona, form = about_person(example.persona), asked_form(dimensions)
+    persona, form = about_person(example.persona), _asked_form(dimensions)
     line = " ".join(persona.split())
     texts = {
-        "source": example.source, "speaker": SPEAKER, "persona": tame(persona) or UNKNOWN, "task": _task(dimensions, form),
+        "source": example.source, "speaker": SPEAKER, "persona": _tame(persona) or UNKNOWN, "task": _task(dimensions, form),
         "line": line if line[-1:] in ".!?" else f"{line}.",
         "thought": THOUGHT * (thinking and form != "thought"), "rules": RULES[form],
         "platform": example.source, "name": SPEAKER, "memory": "", # so published templates call them
@@ -183,7 +183,7 @@ def slots(
     return {name: [plain(text)] for name, text in texts.items()} | {"tags": tags, "blocks": _blocks(dimensions, form)}
 
 
-def asked_form(
+def _asked_form(
     dimensions: Sequence[Dimension], # the levels that are asked
 ) -> str:                            # one of `FORMS`
     "Say where the texts will stand: several of them always between tags"
@@ -355,7 +355,7 @@ def swap_system(
     "Put another system message in the place of the first one"
     if isinstance(prompt, str):
         start, end = _system_span(prompt, frame)
-        return prompt[:start] + tame(parts_text(system), _marks(frame)) + prompt[end:]
+        return prompt[:start] + _tame(parts_text(system), _marks(frame)) + prompt[end:]
     rest = prompt[1:] if prompt and prompt[0]["role"] == "system" else prompt
     return [{"role": "system", "name": "", "content": system}, *rest]
 
@@ -384,7 +384,7 @@ def target(
 ) -> list[dict]:
     "Write the completion that a prompt asks for, as parts"
     parts = []
-    form = asked_form([d for d in hierarchy if d.name in texts]) if len(texts) == 1 else "tag"
+    form = _asked_form([d for d in hierarchy if d.name in texts]) if len(texts) == 1 else "tag"
     if trace is not None:
         for level, text in trace.items(): parts += [markup(opening(level)), plain(text)]
         parts.append(markup("</think>"))

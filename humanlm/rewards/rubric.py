@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['JUDGE_RULES', 'REPLY_RULES', 'ASPECT_RULES', 'ANSWER_RULES', 'VARIANTS', 'ITEMS', 'CHARS_PER_TOKEN', 'Variant',
-           'answer_schema', 'answer_form', 'instructions', 'rubric_id', 'judge_chat', 'cut_text', 'cut_context',
-           'fit_request']
+           'instructions', 'rubric_id', 'judge_chat', 'fit_request']
 
 # %% ../../nbs/rewards/04_rubric.ipynb #exported-imports
 import json
@@ -92,7 +91,7 @@ def _object(properties):
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_schema
 @lru_cache(maxsize=64)
-def answer_schema(
+def _answer_schema(
     ask: str = "",        # yes-or-no field of each verdict, as a variant says
     aspects: bool = False, # for several levels at once
 ) -> dict:
@@ -106,14 +105,14 @@ def answer_schema(
     return _object({"aspects": {"type": "array", "items": _object({"level": {"type": "string"}, **one})}})
 
 # %% ../../nbs/rewards/04_rubric.ipynb #answer_form
-def answer_form(
-    schema: dict, # as `answer_schema` makes it
+def _answer_form(
+    schema: dict, # as `_answer_schema` makes it
 ) -> Any:
     "Give an example of what a schema asks for, to be shown to a model"
     if schema["type"] == "object":
-        return {name: answer_form(inner) for name, inner in schema["properties"].items()}
+        return {name: _answer_form(inner) for name, inner in schema["properties"].items()}
     if schema["type"] == "array":
-        return [answer_form(schema["items"])]
+        return [_answer_form(schema["items"])]
     return {"string": "...", "number": 0.0, "boolean": True}[schema["type"]]
 
 # %% ../../nbs/rewards/04_rubric.ipynb #instructions
@@ -130,7 +129,7 @@ def instructions(
 
 @lru_cache(maxsize=256)
 def _instructions(variant, own, reply, aspects):
-    form = ANSWER_RULES % json.dumps(answer_form(answer_schema(variant.ask, aspects)))
+    form = ANSWER_RULES % json.dumps(_answer_form(_answer_schema(variant.ask, aspects)))
     parts = (JUDGE_RULES, ASPECT_RULES * aspects, REPLY_RULES * reply, variant.rules, own, form)
     return "\n\n".join(part for part in parts if part)
 
@@ -187,7 +186,7 @@ def judge_chat(
         "truth": request.truth,
         "candidates": {label: request.candidates[ids[label]] for label in order},
     }
-    schema = answer_schema(VARIANTS[variant].ask, bool(request.levels))
+    schema = _answer_schema(VARIANTS[variant].ask, bool(request.levels))
     settings = {"schema": schema, "caller": "judge"} | settings | ({"repeat": request.repeat} if request.repeat else {})
     question = chat(_safe_json(payload), instructions(request.level, variant, request.rubric, request.levels), **settings)
     return question, ids
@@ -198,7 +197,7 @@ _NOTE_CHARS = 60   # room for the longest note
 _FRAME_CHARS = 24  # what the form of a message costs
 
 
-def cut_text(
+def _cut_text(
     text: str,       # anything
     max_tokens: int, # four characters each; at least 20
 ) -> str: # unchanged if it is short enough
@@ -215,12 +214,12 @@ def _tokens(message: Message) -> int:
 
 
 def _shortened(message, max_tokens):
-    name = cut_text(message.name, 20)
+    name = _cut_text(message.name, 20)
     frame = -(-(len(name) + _FRAME_CHARS) // CHARS_PER_TOKEN)
-    return replace(message, name=name, content=cut_text(message.content, max_tokens - frame))
+    return replace(message, name=name, content=_cut_text(message.content, max_tokens - frame))
 
 # %% ../../nbs/rewards/04_rubric.ipynb #cut_context
-def cut_context(
+def _cut_context(
     messages: Sequence[Message], # oldest first
     max_tokens: int,             # four characters each; at least 150
 ) -> tuple[Message, ...]: # as they are if they fit
@@ -249,8 +248,8 @@ def fit_request(
     max_candidate_tokens: int = 2000, # for each candidate
 ) -> tuple[JudgeRequest, dict[str, tuple[str, ...]]]: # what is sent, and flags of the candidates
     "Shorten context and candidates, and tell where"
-    context = cut_context(request.context, max_context_tokens)
-    texts = {id: cut_text(text, max_candidate_tokens) for id, text in request.candidates.items()}
+    context = _cut_context(request.context, max_context_tokens)
+    texts = {id: _cut_text(text, max_candidate_tokens) for id, text in request.candidates.items()}
     if context == request.context and texts == request.candidates:
         return request, dict.fromkeys(texts, ())
     always = () if context == request.context else ("context cut",)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FIXED', 'STATUSES', 'JUDGE_FAULTS', 'CANDIDATE_FAULTS', 'JudgeRequest', 'Judge', 'excusable', 'ruled', 'unsaid',
-           'format_score', 'candidate_score', 'RequestParts', 'judge_fault', 'same_score', 'scores_by_id', 'ask_judge',
-           'score_group', 'score_groups', 'JudgeError', 'fault_share', 'require_judged']
+           'format_score', 'RequestParts', 'judge_fault', 'same_score', 'scores_by_id', 'ask_judge', 'score_group',
+           'score_groups', 'JudgeError', 'require_judged']
 
 # %% ../../nbs/rewards/03_scoring.ipynb #exported-imports
 import math
@@ -101,7 +101,7 @@ def format_score(
 _QUOTED = re.compile(r"^\s*>.*$", re.M)
 
 
-def candidate_score(
+def _candidate_score(
     id: str,               # the candidate
     text: str,             # what it says
     request: JudgeRequest, # the group it belongs to
@@ -127,7 +127,7 @@ class RequestParts:
 
     def __init__(self, request: JudgeRequest):
         self.request, self.twin, first = request, {}, {}
-        self.ruled = {id: candidate_score(id, text, request) for id, text in request.candidates.items()}
+        self.ruled = {id: _candidate_score(id, text, request) for id, text in request.candidates.items()}
         for id, text in request.candidates.items():
             if self.ruled[id] is None:
                 self.twin[id] = first.setdefault(text.strip(), id)
@@ -208,7 +208,7 @@ class JudgeError(HumanLMError):
         self.status = status
 
 
-def fault_share(
+def _fault_share(
     scores: Sequence[Score], # of any groups
 ) -> float: # in [0, 1]; 0 for no scores
     "Give the share of the scores that the judge failed to give"
@@ -227,7 +227,7 @@ def require_judged(
     if spent:
         raise JudgeError("over budget", f"The judge {spent.judge!r} stopped: {spent.reason.rstrip('.')}. "
                          f"Raise {group}.budget and resume.")
-    if fault_share(scores) <= limit:
+    if _fault_share(scores) <= limit:
         return
     reason, count = Counter(s.reason for s in failed).most_common(1)[0]
     raise JudgeError(

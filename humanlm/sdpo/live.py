@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['RECORD', 'PENDING', 'SAVED', 'HELP', 'GROUPS', 'ABOUT', 'LiveConfig', 'WeightSnapshot', 'LiveTrainer', 'LiveSignal',
-           'live_method', 'Lesson', 'LiveTurn', 'LiveLog', 'LiveHistory', 'LiveChat', 'drawn_answer', 'teach', 'resume',
-           'signal_text', 'spoken_plainly', 'typed_line', 'obey', 'converse', 'LiveWidget', 'LiveModel', 'open_chat',
+           'Lesson', 'LiveTurn', 'LiveLog', 'LiveHistory', 'LiveChat', 'teach', 'resume', 'LiveWidget', 'LiveModel',
            'chat_command']
 
 # %% ../../nbs/sdpo/52_live.ipynb #exported-imports
@@ -166,7 +165,7 @@ class LiveSignal(SDPOConfig):
                 (not self.kl, f"kl is {self.kl}: a chat has no term for it. Use 0, and teacher frozen or trust to stay near the start"))
 
 
-def live_method(
+def _live_method(
     start: LoadedModel,  # at the beginning of the chat
     sdpo: LiveSignal,
     hindsight: HindsightConfig,
@@ -305,7 +304,7 @@ class LiveChat:
         start: LoadedModel | None = None,  # the model before any lesson, for teachers that stay there; None: as it is now
     ):
         self.loaded, self.config, self.hindsight, self.limit, self.log = loaded, config, hindsight, max_prompt_tokens, log or LiveLog()
-        self.trainer = LiveTrainer(loaded, live_method(start or loaded, sdpo, hindsight, max_prompt_tokens), config, max_prompt_tokens)
+        self.trainer = LiveTrainer(loaded, _live_method(start or loaded, sdpo, hindsight, max_prompt_tokens), config, max_prompt_tokens)
         self.history = LiveHistory(config.system, config.window)
         self.pending: Interaction | None = None  # the last answer, as long as nothing was said to it
         resume(self)
@@ -320,7 +319,7 @@ class LiveChat:
 
     def answer(self) -> str:
         "Answer the last message, and keep the answer until something is said to it"
-        self.pending = drawn_answer(self)
+        self.pending = _drawn_answer(self)
         self.history.answer(self.pending.completion.text)
         self.log.keep(self.pending)
         return self.pending.completion.text
@@ -355,7 +354,7 @@ class LiveChat:
         return LiveWidget(self).box
 
 # %% ../../nbs/sdpo/52_live.ipynb #drawn_answer
-def drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
+def _drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
     "Let the model of a chat write, and keep the ids as they were drawn"
     from humanlm.models.weights import generate
     c, turn, seen = chat.config, len(chat.log.lessons), chat.history.seen()
@@ -400,7 +399,7 @@ def resume(chat: LiveChat) -> None:
         if not chat.pending: chat.history.hear(last.followup.text)
 
 # %% ../../nbs/sdpo/52_live.ipynb #signal_text
-def signal_text(
+def _signal_text(
     tokens: Sequence[str],
     signal: Sequence[float],
     colours: bool = False,  # of a terminal; otherwise numbers
@@ -416,7 +415,7 @@ def _coloured(text, a, most):
     return f"\x1b[30;48;5;{(blues if a > 0 else reds)[round(5 * min(1.0, abs(a) / most))]}m{text}\x1b[0m"
 
 
-def spoken_plainly(text: str) -> str:
+def _spoken_plainly(text: str) -> str:
     "Take what a model wrote without anything that a terminal would obey"
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
@@ -424,7 +423,7 @@ def spoken_plainly(text: str) -> str:
 HELP = "/undo takes the last lesson back, /undo 2 the last two; /signal shows what it was; /quit or Ctrl-D ends. Everything else is said to the model."
 
 
-def typed_line(question: str) -> str | None:
+def _typed_line(question: str) -> str | None:
     "Ask for a line; None at the end of the input"
     try:
         return input(question)
@@ -432,7 +431,7 @@ def typed_line(question: str) -> str | None:
         return None
 
 
-def obey(chat: LiveChat, words: list[str], colours: bool) -> str:
+def _obey(chat: LiveChat, words: list[str], colours: bool) -> str:
     "Do what a line that begins with a slash says; what to show"
     name, *rest = words
     if name == "/undo" and len(rest) < 2 and all(x.isdecimal() for x in rest):
@@ -440,29 +439,29 @@ def obey(chat: LiveChat, words: list[str], colours: bool) -> str:
         return f"taken back: {done}; the weights are those from before" if done else "nothing to take back"
     if name == "/signal" and not rest:
         last = next((x for x in reversed(chat.log.lessons) if x.tokens), None)
-        return signal_text(last.tokens, last.signal, colours) if last else "nothing was learned in this session"
+        return _signal_text(last.tokens, last.signal, colours) if last else "nothing was learned in this session"
     return HELP
 
 
-def converse(
+def _converse(
     chat: LiveChat,
-    read: Callable[[str], str | None] = typed_line,  # question → what is said; None: nothing more
+    read: Callable[[str], str | None] = _typed_line,  # question → what is said; None: nothing more
     colours: bool | None = None,  # None: where the output is a terminal
 ) -> None:
     "Talk until nothing more is said; the weights are saved however this ends"
     colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colours is None else colours
     try:
-        if chat.history.waits: print(f"model> {spoken_plainly(chat.answer())}", flush=True)
+        if chat.history.waits: print(f"model> {_spoken_plainly(chat.answer())}", flush=True)
         while (text := read("you> ")) is not None and text.strip() != "/quit":
             if text.startswith("/"):
-                print(obey(chat, text.split(), colours), flush=True)
+                print(_obey(chat, text.split(), colours), flush=True)
                 continue
             try: lesson, answer = chat.say(text)
             except HumanLMError as e:
                 print(f"error: {e}", flush=True)
                 continue
             if lesson: print(f"       ({lesson})", flush=True)
-            if answer is not None: print(f"model> {spoken_plainly(answer)}", flush=True)
+            if answer is not None: print(f"model> {_spoken_plainly(answer)}", flush=True)
     finally:
         chat.log.save(chat.trainer)
 
@@ -489,7 +488,7 @@ class LiveWidget:
 
     def undo(self) -> str:
         "Take the last lesson back"
-        return obey(self.chat, ["/undo"], False)
+        return _obey(self.chat, ["/undo"], False)
 
     def run(self, work: Callable[[], str]) -> None:
         "Do something while the buttons rest; what goes wrong is said below them"
@@ -533,7 +532,7 @@ GROUPS = {"model": LiveModel, "live": LiveConfig, "sdpo": LiveSignal, "hindsight
 ABOUT = "Chat with a model that learns from each thing you say to it. " + HELP
 
 
-def open_chat(s: Any, folder: Path) -> LiveChat:
+def _open_chat(s: Any, folder: Path) -> LiveChat:
     "Begin a chat in a folder, or go on with the one that is there"
     saved = folder / SAVED
     known = json.loads((saved / "live.json").read_text("utf-8"))["learned"] if (saved / "live.json").exists() else []
@@ -557,7 +556,7 @@ def chat_command(argv: Sequence[str]) -> int:
         open_run(folder.parent, folder.name, "", s.fresh)
         require_same(folder, s, "--live.out")
         save_config(folder / "config.yaml", s)
-        chat = open_chat(s, folder)
+        chat = _open_chat(s, folder)
         print(f"{folder}: {len(chat.log.learned)} lessons so far. {HELP}", flush=True)
-        converse(chat)
+        _converse(chat)
     return 0

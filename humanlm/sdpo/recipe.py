@@ -4,11 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'SDPORollout',
-           'SDPOWork', 'asked', 'toy_prompts', 'Requests', 'load_requests', 'learns_offline', 'toy_lessons', 'toy_logs',
-           'phases', 'prompt_row', 'train_online', 'train_offline', 'train_cold_start', 'tastes_of', 'judge_of',
-           'start_of', 'has_lessons', 'replies_of', 'measured_replies', 'told_prompt', 'together', 'oracle',
-           'regret_curves', 'regret_figure', 'regret_section', 'form_of', 'judge_name', 'check_settings', 'load_work',
-           'data_card', 'plan_lines', 'rests_on', 'SDPORecipe', 'SDPOStudy', 'preference_curves']
+           'SDPOWork', 'asked', 'Requests', 'toy_lessons', 'phases', 'together', 'oracle', 'plan_lines', 'SDPORecipe',
+           'SDPOStudy']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import math
@@ -114,7 +111,7 @@ def asked(messages: Sequence[Mapping], system: str) -> list[dict]:
     return [*first, *map(dict, messages)]
 
 
-def toy_prompts() -> tuple[list, list]:
+def _toy_prompts() -> tuple[list, list]:
     "Give the made-up requests of training and the held-out ones, the same for every seed"
     return tuple([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
 
@@ -128,11 +125,11 @@ class Requests(NamedTuple):
     valid: list[list[dict]] = []  # prompts of training that are kept for measuring on the way
 
 
-def load_requests(s: Settings) -> Requests:
+def _load_requests(s: Settings) -> Requests:
     "Read prompts, or logs; held-out ones are the same for every seed"
     p = s.prompts
-    if learns_offline(s): found = _logged_requests(s)
-    elif p.train == TOY: found = Requests(*toy_prompts())
+    if _learns_offline(s): found = _logged_requests(s)
+    elif p.train == TOY: found = Requests(*_toy_prompts())
     else: found = Requests(*([row["messages"] for row in part] for part in _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"]))))
     test = found.test if p.held_out is None else [row["messages"] for row in read_prompts(p.held_out)]
     if not found.train or not test: raise DataError(f"{p.train} leaves {len(found.train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
@@ -151,15 +148,15 @@ def _split(rows: list, p: PromptsConfig, key: Callable[[Any], str]) -> tuple[lis
 
 def _logged_requests(s: Settings) -> Requests:
     p = s.prompts
-    every = toy_logs(p.train_n or 2000, s.run.seed, s.user) if p.train == TOY else read_interactions(p.train)
+    every = _toy_logs(p.train_n or 2000, s.run.seed, s.user) if p.train == TOY else read_interactions(p.train)
     faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
     usable = [replace(i, messages=tuple(asked(i.messages, p.system))) for i, fault in zip(every, faults) if not fault]
     train, test = (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
-    prompts = toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
+    prompts = _toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
     return Requests([list(i.messages) for i in train], prompts, train, dict(Counter(filter(None, faults))))
 
 
-def learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
+def _learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #toy_lessons
 def toy_lessons(
@@ -183,7 +180,7 @@ def toy_lessons(
     return [row(number) for number in range(count)]
 
 
-def toy_logs(
+def _toy_logs(
     count: int,
     seed: int,
     user: UserConfig,
@@ -207,7 +204,7 @@ def phases(s: Settings) -> dict[str, int]:  # stage → training steps before it
 MORE = 512  # tokens that a prompt may have beyond the longest, where it says what is wanted
 
 
-def prompt_row(
+def _prompt_row(
     messages: Sequence[Mapping],
     tokenizer: Any,
     s: Settings,
@@ -220,66 +217,66 @@ def prompt_row(
     return ask_row("", fingerprint(list(messages)), s.prompts.max_tokens) | {"prompt": fitted, "speaker": ""} | ids
 
 
-def train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int = 0) -> None:
+def _train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int = 0) -> None:
     "Let a user react to the model's own replies"
     from humanlm.sdpo.method import online, sdpo_method
     s = run.settings
     user = run.work.user or all_users(s.user, run.work.ledgers.get("user"))[s.user.at(before)]
     steps = s.user.steps_each if len(s.user.sequence) > 1 else None
     own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
-    first = run.load(start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
-    method = sdpo_method(replace(s.sdpo, form=form_of(s)), online(user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
-    learn(own, stage, model, tokenizer, method, [prompt_row(m, tokenizer, s) for m in run.work.train])
+    first = run.load(_start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
+    method = sdpo_method(replace(s.sdpo, form=_form_of(s)), online(user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
+    learn(own, stage, model, tokenizer, method, [_prompt_row(m, tokenizer, s) for m in run.work.train])
 
 
-def train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
+def _train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Learn from logged replies and follow-ups"
     from humanlm.sdpo.method import logged_row, offline, sdpo_method
     s = run.settings
-    method = sdpo_method(replace(s.sdpo, form=form_of(s)), offline(), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
+    method = sdpo_method(replace(s.sdpo, form=_form_of(s)), offline(), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     faults = [problem(i.messages, i.completion.text, i.followup.text, tokenizer, s.hindsight, s.model.max_prompt_tokens) for i in run.work.logged]
     fits = [i for i, fault in zip(run.work.logged, faults) if not fault]
     run.work.skipped = dict(Counter(run.work.skipped) + Counter(filter(None, faults)))  # lengths are known with the tokenizer
     run.work.notes = {**run.work.notes, "skipped": run.work.skipped}
-    if is_main_process(): atomic_write(run.folder / "data.md", data_card(s, run.work))
+    if is_main_process(): atomic_write(run.folder / "data.md", _data_card(s, run.work))
     if not fits: raise DataError(f"None of {len(run.work.logged)} interactions fits into model.max_prompt_tokens {s.model.max_prompt_tokens}. Raise it.")
     learn(run, stage, model, tokenizer, method, [logged_row(i, tokenizer, s.model.max_prompt_tokens, s.prompts.max_tokens) for i in fits])
 
 
-def train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
+def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a tiny model to reply, and to read hindsight"
     s = run.settings
     lessons(run, stage, model, tokenizer, toy_lessons(s.sft.lesson_steps * s.sft.batch, s.run.seed, s.hindsight.template))
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #replies_of
-def tastes_of(s: Settings) -> list[str]:
+def _tastes_of(s: Settings) -> list[str]:
     "Name the tastes or styles that are measured"
     own = [] if s.user.is_simulator else [name for names in s.user.sequence for name in names.split("+") if name not in CONTROLS]
     return list(dict.fromkeys(ALIASES.get(name, name) for name in s.preference.tastes or own))
 
 
-def judge_of(s: Settings, taste: str, ledger: Ledger | None = None) -> Any:
+def _judge_of(s: Settings, taste: str, ledger: Ledger | None = None) -> Any:
     "Make the judge who compares replies for a taste"
-    name = judge_name(s)
+    name = _judge_name(s)
     return TraitJudge(taste) if name == "rule" else PairJudge(taste, s.preference.client(name, ledger))
 
 
-def start_of(s: Settings) -> str: return "cold-start" if has_lessons(s) else "base"
+def _start_of(s: Settings) -> str: return "cold-start" if _has_lessons(s) else "base"
 
 
-def has_lessons(s: Settings) -> bool: return s.prompts.train == TOY and s.sft.lesson_steps > 0
+def _has_lessons(s: Settings) -> bool: return s.prompts.train == TOY and s.sft.lesson_steps > 0
 
 
-def replies_of(run: Any, name: str, told: Sequence[Sequence[Mapping]] | None = None, kept: str = "") -> list[str]:
+def _replies_of(run: Any, name: str, told: Sequence[Sequence[Mapping]] | None = None, kept: str = "") -> list[str]:
     "Give a model's replies to the held-out prompts, or to such that say more and so may be longer; made once"
     def make():
         s, (_, tokenizer) = run.settings, run.load(name)
-        rows = [prompt_row(m, tokenizer, s, 0 if told is None else MORE) for m in told or run.work.test]
+        rows = [_prompt_row(m, tokenizer, s, 0 if told is None else MORE) for m in told or run.work.test]
         return [{"text": completion.text} for completion in answers(run, name, rows)]
     return [row["text"] for row in run.kept(f"replies/{kept or name}.jsonl", make, write_jsonl, read_jsonl)]
 
 
-def measured_replies(
+def _measured_replies(
     run: Any,
     texts: Sequence[str],
     first: Sequence[str],  # those before training
@@ -287,9 +284,9 @@ def measured_replies(
 ) -> list[Measurement]:
     "Measure replies: the share of each taste that they meet, whether they are preferred to the first ones, their length, what is left of the content"
     s, tests = run.settings, run.work.test
-    tastes = tastes_of(s) if tastes is None else tastes
+    tastes = _tastes_of(s) if tastes is None else tastes
     rule = {taste: TASTES[taste].score for taste in tastes if taste in TASTES}
-    wins = {taste: run_sync(pair_scores(tests, texts, first, run.work.judge or judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
+    wins = {taste: run_sync(pair_scores(tests, texts, first, run.work.judge or _judge_of(s, taste, run.work.ledgers.get("judge")))) for taste in tastes}
 
     def one(i, messages, text, before):
         values = {"preference": {taste: score(text) for taste, score in rule.items()}} if rule else {}
@@ -300,7 +297,7 @@ def measured_replies(
     return [one(i, *each) for i, each in enumerate(zip(tests, texts, first))]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
-def told_prompt(s: Settings, messages: Sequence[Mapping], taste: str, number: int) -> Sequence[Mapping]:
+def _told_prompt(s: Settings, messages: Sequence[Mapping], taste: str, number: int) -> Sequence[Mapping]:
     "Tell a model in advance what is wanted: in its system message, a tiny one in the words of its lessons"
     if s.prompts.train != TOY or taste not in TASTES: return with_style(messages, taste)
     said = TASTES[taste].complaints
@@ -317,13 +314,13 @@ def together(rows: Sequence[Measurement]) -> Measurement:
 # %% ../../nbs/sdpo/51_recipe.ipynb #oracle
 def oracle(run: Any) -> list[Measurement]:
     "Measure the start where it is told in advance what is wanted; nothing where no taste is measured"
-    tastes, first = tastes_of(run.settings), replies_of(run, start_of(run.settings))
-    told = {taste: [told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
-    texts = {taste: replies_of(run, start_of(run.settings), prompts, f"in-context-{taste}") for taste, prompts in told.items()}
-    return [together(rows) for rows in zip(*(measured_replies(run, texts[taste], first, [taste]) for taste in tastes))]
+    tastes, first = _tastes_of(run.settings), _replies_of(run, _start_of(run.settings))
+    told = {taste: [_told_prompt(run.settings, m, taste, i) for i, m in enumerate(run.work.test)] for taste in tastes}
+    texts = {taste: _replies_of(run, _start_of(run.settings), prompts, f"in-context-{taste}") for taste, prompts in told.items()}
+    return [together(rows) for rows in zip(*(_measured_replies(run, texts[taste], first, [taste]) for taste in tastes))]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #regret_figure
-def regret_curves(
+def _regret_curves(
     log: Sequence[Mapping],  # lines of metrics.jsonl
     each: int,  # interactions in a step
 ) -> dict[str, tuple[list[int], list[float]]]:  # stage → interactions so far, regret so far
@@ -336,14 +333,14 @@ def regret_curves(
 
 
 @styled
-def regret_figure(
+def _regret_figure(
     log: Sequence[Mapping],
     each: int,
 ) -> Any:  # a matplotlib figure
     "Draw the preference of each step's replies, and the regret so far; stages one after the other"
     figure, (left, right) = axes_of(6.9, 2.4, 1, 2)
-    begun, lost, names = 0, 0.0, list(regret_curves(log, each))
-    for stage, (seen, regret) in regret_curves(log, each).items():
+    begun, lost, names = 0, 0.0, list(_regret_curves(log, each))
+    for stage, (seen, regret) in _regret_curves(log, each).items():
         steps, colour = [begun + n for n in seen], Names().colour(stage, names)
         draw_curve(left, Curve(steps, [1 - (b - a) / each for a, b in zip([0.0, *regret], regret)]), colour, stage)
         right.plot(steps, [lost + value for value in regret], color=colour, lw=1.7)
@@ -354,49 +351,49 @@ def regret_figure(
     return figure
 
 
-def regret_section(run: RunFolder) -> Html:
+def _regret_section(run: RunFolder) -> Html:
     "Show what users had to put up with"
     each = int(run.config.get("rollout", {}).get("num_prompts", 1)) * int(run.config.get("rollout", {}).get("group_size", 1))
-    if not regret_curves(run.log, each): return missing("The users' true preference is not known: none follows a rule.")
-    return figure_html(regret_figure(run.log, each), "Preference and regret", "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.")
+    if not _regret_curves(run.log, each): return missing("The users' true preference is not known: none follows a rule.")
+    return figure_html(_regret_figure(run.log, each), "Preference and regret", "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.")
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #check_settings
 METHODS = ("online", "offline")
 
 
-def form_of(s: Settings) -> str:
+def _form_of(s: Settings) -> str:
     "Say which form a run trains with"
-    return s.sdpo.form or ("topk" if learns_offline(s) else "sampled")
+    return s.sdpo.form or ("topk" if _learns_offline(s) else "sampled")
 
 
-def judge_name(s: Settings) -> str:
+def _judge_name(s: Settings) -> str:
     "Name who compares replies"
     return s.preference.judge or ("rule" if s.user.is_rule(s.user.model) else s.user.model)
 
 
-def check_settings(s: Settings) -> None:
+def _check_settings(s: Settings) -> None:
     "Raise `ConfigError` for what cannot work"
     unknown = next((name for name in s.run.methods if name not in METHODS), None)
     rule, beta = s.user.is_rule(s.user.model), s.trainer.get("beta", 0)
-    several = learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
+    several = _learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
     require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"), (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
-    require("sdpo", (not beta or form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
-    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
-            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes_of(s)))
+    require("sdpo", (not beta or _form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
+    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(_tastes_of(s)), "tastes is empty, and the user has no taste: name what is measured"),
+            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in _tastes_of(s)))
     require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge), "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who "
             "compares them (rule, or a chat model)"))
     s.user.require_price(s.user.model)
-    s.preference.require_price(judge_name(s))
+    s.preference.require_price(_judge_name(s))
 
 
-def load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
+def _load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
     "Read prompts or logs"
-    found, ledgers = load_requests(s), {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
+    found, ledgers = _load_requests(s), {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
     mark = fingerprint([found.train, found.test, [to_dict(i) for i in found.logged]])
     return SDPOWork(mark, ledgers, {"skipped": dict(found.skipped)}, *found, user, judge)
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #plan_lines
-def data_card(s: Settings, work: SDPOWork) -> str:
+def _data_card(s: Settings, work: SDPOWork) -> str:
     "Describe in Markdown what a run learns from"
     skipped = "".join(f"- left out, {name}: {n:,}\n" for name, n in work.skipped.items())
     toy = "- made-up requests; tastes, where a rule has them, are measured by that rule\n" if s.prompts.train == TOY else ""
@@ -405,20 +402,20 @@ def data_card(s: Settings, work: SDPOWork) -> str:
 
 def plan_lines(s: Settings) -> list[str]:
     "Say what a run does and costs"
-    found, each = load_requests(s), s.rollout.num_prompts * s.rollout.group_size
+    found, each = _load_requests(s), s.rollout.num_prompts * s.rollout.group_size
     own = s.user.steps_each if len(s.user.sequence) > 1 else 0
     steps = {name: own or math.ceil(max_steps(s, len(found.train)) / updates(s)) for name in (phases(s) if "online" in s.run.methods else ())}
-    steps |= {"offline": math.ceil(max_steps(s, len(found.logged)) / updates(s))} if learns_offline(s) else {}
+    steps |= {"offline": math.ceil(max_steps(s, len(found.logged)) / updates(s))} if _learns_offline(s) else {}
     shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]]
     heard = each * sum(n for name, n in steps.items() if name != "offline")
-    pairs = 0 if judge_name(s) == "rule" else 2 * len(found.test) * len(tastes_of(s)) * (len(steps) + 2)
-    judged = f"judge               {judge_name(s)}: {', '.join(tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
+    pairs = 0 if _judge_name(s) == "rule" else 2 * len(found.test) * len(_tastes_of(s)) * (len(steps) + 2)
+    judged = f"judge               {_judge_name(s)}: {', '.join(_tastes_of(s))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
     return [*(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
             f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
-            f"signal              {form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(user_plan(s.user, heard, shown) if heard else []), judged]
+            f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(user_plan(s.user, heard, shown) if heard else []), judged]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #rests_on
-def rests_on(config: Mapping[str, Any]) -> list[str]:
+def _rests_on(config: Mapping[str, Any]) -> list[str]:
     "Say what stands behind the numbers of a run"
     prompts, user = config.get("prompts", {}).get("train"), config.get("user", {}).get("model", "rule")
     return [f"Requests: {'made up' if prompts == TOY else prompts}. Users are played by {user}; rule: made-up users whose taste is measured by that rule.", *model_said(config)]
@@ -434,17 +431,17 @@ class SDPORecipe(Recipe):
 
     def settle(self, s: Settings) -> Settings:
         "Let TRL measure the distance from the start where the sampled form asks for it"
-        return s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and form_of(s) == "sampled" else s
+        return s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and _form_of(s) == "sampled" else s
 
-    def check(self, s: Settings) -> None: check_settings(s)
+    def check(self, s: Settings) -> None: _check_settings(s)
 
     def load(self, s: Settings, **given: Any) -> SDPOWork:
         "Read prompts or logs; a user and a judge may be given"
-        return load_work(s, given.get("user"), given.get("judge"))
+        return _load_work(s, given.get("user"), given.get("judge"))
 
     def begin(self, run: Any) -> None:
         "Write down what the run learns from"
-        atomic_write(run.folder / "data.md", data_card(run.settings, run.work))
+        atomic_write(run.folder / "data.md", _data_card(run.settings, run.work))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -455,12 +452,12 @@ class SDPORecipe(Recipe):
     def stages(self, run: Any) -> list[Stage]:
         "Teach a tiny model to listen, then train: each taste from where the one before it ended"
         s = run.settings
-        found, last = ([Stage("cold-start", "base", train_cold_start)] if has_lessons(s) else []), start_of(s)
+        found, last = ([Stage("cold-start", "base", _train_cold_start)] if _has_lessons(s) else []), _start_of(s)
         for method in s.run.methods:
-            if method == "offline": found.append(Stage(method, start_of(s), train_offline))
+            if method == "offline": found.append(Stage(method, _start_of(s), _train_offline))
             else:
                 for name, before in phases(s).items():
-                    found.append(Stage(name, last, partial(train_online, before=before)))
+                    found.append(Stage(name, last, partial(_train_online, before=before)))
                     last = name
         return found
 
@@ -470,7 +467,7 @@ class SDPORecipe(Recipe):
 
     def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
         "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
-        rows, taste = [prompt_row(m, tokenizer, run.settings) for m in run.work.valid], TASTES.get(tastes_of(run.settings)[-1])
+        rows, taste = [_prompt_row(m, tokenizer, run.settings) for m in run.work.valid], TASTES.get(_tastes_of(run.settings)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
         policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
         said = run_sync(policy.generate(rows, run.settings.rollout.eval_sampling(run.settings.run.seed)))
@@ -478,7 +475,7 @@ class SDPORecipe(Recipe):
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model's replies to held-out prompts"
-        return measured_replies(run, replies_of(run, name), replies_of(run, start_of(run.settings)))
+        return _measured_replies(run, _replies_of(run, name), _replies_of(run, _start_of(run.settings)))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
@@ -489,9 +486,9 @@ class SDPORecipe(Recipe):
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
-        sections = standard_sections(NAMES, rests_on)
+        sections = standard_sections(NAMES, _rests_on)
         return {**{name: sections[name] for name in ("first", "results", "differences", "training")},
-                "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
+                "regret": ("Preference and regret", "What users had to put up with on the way.", _regret_section), "samples": sections["samples"], "run": sections["run"]}
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
 NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"), "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
@@ -506,12 +503,12 @@ class SDPOStudy(Study):
 
     def models(self, s: Settings) -> list[str]:
         "Name the models that are compared, without an untrained one where there are lessons"
-        return [name for name in super().models(s) if name != "base" or not has_lessons(s)]
+        return [name for name in super().models(s) if name != "base" or not _has_lessons(s)]
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name the models before any follow-up, with all that they depend on"
         key = to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed])
-        return dict.fromkeys(["base", "cold-start"], key) if has_lessons(s) else {}
+        return dict.fromkeys(["base", "cold-start"], key) if _has_lessons(s) else {}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "Compare with the start, and each phase with the one before"
@@ -522,10 +519,10 @@ class SDPOStudy(Study):
         "Add what each seed moved by itself, and how users fared on the way"
         arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
         return {"by_seed": rounded(seed_changes(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], "preference", list(dict.fromkeys(t.seed for t in trials)))),
-                "preference_curves": rounded(preference_curves(trials))}
+                "preference_curves": rounded(_preference_curves(trials))}
 
 
-def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
+def _preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
     "Give the preference of the replies in training, stage by stage, in `points` means"
     found = []
     for trial in trials:

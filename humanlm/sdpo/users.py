@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'MAX_FOLLOWUP', 'STYLE_SYSTEM', 'STYLE_USER', 'Exchange', 'Reaction', 'FollowupUser',
-           'drawn', 'RuleUser', 'ControlUser', 'MixedUser', 'turns', 'AskedUser', 'style_question', 'StyleUser',
-           'persona_question', 'PersonaUser', 'UserConfig', 'all_users', 'make_user', 'user_cost', 'user_plan']
+           'drawn', 'RuleUser', 'ControlUser', 'MixedUser', 'turns', 'AskedUser', 'StyleUser', 'PersonaUser',
+           'UserConfig', 'all_users', 'make_user', 'user_plan']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
@@ -198,7 +198,7 @@ Your next message, as the person described above:"""
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 
 
-def style_question(
+def _style_question(
     style: Style,
     exchange: Exchange,
     max_chars: int = 6000,  # of the conversation, and of the reply
@@ -224,10 +224,10 @@ class StyleUser(AskedUser):
 
     def request(self, exchange: Exchange) -> ChatRequest:
         "Ask for the next message of somebody with this style"
-        return style_question(self.style, exchange, self.max_chars, **self.drawn_as(exchange))
+        return _style_question(self.style, exchange, self.max_chars, **self.drawn_as(exchange))
 
 # %% ../../nbs/sdpo/04_users.ipynb #PersonaUser
-def persona_question(
+def _persona_question(
     persona: str,
     exchange: Exchange,
     max_chars: int = 6000,  # of the conversation, and of the reply
@@ -253,7 +253,7 @@ class PersonaUser(AskedUser):
 
     def request(self, exchange: Exchange) -> ChatRequest:
         "Let the person say what comes next"
-        return persona_question(self.persona, exchange, self.max_chars, **self.drawn_as(exchange))
+        return _persona_question(self.persona, exchange, self.max_chars, **self.drawn_as(exchange))
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserConfig
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def make_user(
     return all_users(config, ledger)[config.at(step)]
 
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
-def user_cost(
+def _user_cost(
     config: UserConfig,
     exchanges: int,              # reactions wanted
     samples: Sequence[Exchange], # some like them; none: only the instruction is counted
@@ -343,8 +343,8 @@ def user_cost(
     if config.is_rule(config.model): return Estimate(0, 0, 0, 0.0)
 
     def read(sample: Exchange) -> int:
-        if config.is_simulator: return token_estimate(persona_question(config.persona, sample, config.max_chars, max_tokens=1))
-        return token_estimate(style_question(find_style(config.sequence[0].split("+")[0]), sample, config.max_chars, max_tokens=1))
+        if config.is_simulator: return token_estimate(_persona_question(config.persona, sample, config.max_chars, max_tokens=1))
+        return token_estimate(_style_question(find_style(config.sequence[0].split("+")[0]), sample, config.max_chars, max_tokens=1))
     return estimate(config.model, exchanges, round(exchanges * fmean(map(read, samples or [Exchange((), "")]))), exchanges * config.max_tokens)
 
 
@@ -352,4 +352,4 @@ def user_plan(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -
     "Say who will be asked how often, and what that costs"
     who = f"user                {config.model}: {', then '.join(config.sequence)}; {exchanges:,} reactions"
     if config.is_rule(config.model): return [who, "cost                none: this user is a rule, and calls no chat model"]
-    return [who, f"cost                at most {user_cost(config, exchanges, samples)}; what is in the cache is not paid for again"]
+    return [who, f"cost                at most {_user_cost(config, exchanges, samples)}; what is in the cache is not paid for again"]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAILED', 'Answer', 'SCORES', 'CREDITS', 'HIDDEN', 'AssistantModel', 'ask_row', 'TextReward', 'group_advantage',
            'answers', 'Heard', 'TokenDialogue', 'multi_turn', 'CreditConfig', 'turn_advantage', 'TurnReward',
-           'information_gains', 'frozen_copy', 'plain_weights', 'is_chat_model', 'chat_request', 'ChatPolicy']
+           'information_gains', 'frozen_copy', 'plain_weights', 'is_chat_model', 'ChatPolicy']
 
 # %% ../../nbs/training/08_methods.ipynb #exported-imports
 import asyncio
@@ -348,7 +348,7 @@ def is_chat_model(name: str) -> bool:
     return bool(model) and provider in providers()
 
 
-def chat_request(
+def _chat_request(
     row: Mapping[str, Any],  # of the hierarchy
     sampling: Sampling,
     repeat: int = 0,  # number of this answer to the same row
@@ -372,7 +372,7 @@ class ChatPolicy:
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None) -> list[Completion]:
         "Ask about each row; `RolloutError` if a question fails for good"
         s = sampling or Sampling()
-        requests = [chat_request(row, s, copy) for row, copy in zip(rows, copy_index(rows))]
+        requests = [_chat_request(row, s, copy) for row, copy in zip(rows, copy_index(rows))]
         replies = await in_turn(self.answer, requests, self.concurrency)
         failed = [e for e in replies if isinstance(e, LLMError)]
         if failed:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig, ShownReasoning, ask_classmates, classmate_counts
-from humanlm.classmate.method import AnswerScorer, ResponseReader, classmate_advantage, classmate_method
+from humanlm.classmate.method import AnswerScorer, ResponseReader, _classmate_advantage, classmate_method
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.verifiers import find_verifier, make_verifier
 from humanlm.core.basics import ConfigError, run_sync
@@ -48,7 +48,7 @@ class Noted:
 
 def trained(made, out, size):
     config = ClassmateConfig()
-    method = Method(fixed, classmate_advantage(config, ResponseReader(config, made.tokenizer)), Noted())
+    method = Method(fixed, _classmate_advantage(config, ResponseReader(config, made.tokenizer)), Noted())
     args = trainer_args({"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 0.0, "save_strategy": "no", "loss_type": "dr_grpo",
                          "per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}, out, 2, 4, 1, 9, seed=3)
     trainer = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, method, [row("a"), row("b")], args)
@@ -80,7 +80,7 @@ def test_baselines_push_their_part_and_leave_the_mask_of_the_policys_tokens_alon
     done = [Trajectory(f"q/{i}", "q", 0, 0, "response", (), [1], found, [True] * len(found), signals={"shown": [0.0] * len(found)}) for i, found in enumerate(own)]
     mask = torch.arange(width) < torch.tensor([len(found) for found in own])[:, None]
     before = mask.clone()
-    push = classmate_advantage(config, reader)(Batch(torch.tensor([[1.0, math.nan], [0.0, math.nan]]), torch.tensor([0, 0]), mask, done, None, [row(), row()]))
+    push = _classmate_advantage(config, reader)(Batch(torch.tensor([[1.0, math.nan], [0.0, math.nan]]), torch.tensor([0, 0]), mask, done, None, [row(), row()]))
     assert "".join(reader.pieces[i] for i, x in zip(own[0], push[0]) if x) == felt and mask.equal(before)
 
 

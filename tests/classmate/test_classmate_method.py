@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
-from humanlm.classmate.method import AnswerScorer, LaggedCopy, ReasoningRollout, ResponseReader, classmate_advantage, classmate_method, make_classmates
+from humanlm.classmate.method import AnswerScorer, LaggedCopy, ReasoningRollout, ResponseReader, _classmate_advantage, classmate_method, make_classmates
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.models.client import Limits, ScriptedClient
@@ -45,7 +45,7 @@ async def scored(rows, policy):
 def test_the_worked_numbers_come_out_of_the_trainer(made, tmp_path, settings, first, third):
     model, tokenizer = made
     config = ClassmateConfig(**settings)
-    method = Method(scored, classmate_advantage(config, ResponseReader(config, tokenizer)), Noted())
+    method = Method(scored, _classmate_advantage(config, ResponseReader(config, tokenizer)), Noted())
     rows = [ask_row("2 + 2?", name, 9) | {"speaker": ""} for name in "ab"]
     args = trainer_args({"save_strategy": "no", "loss_type": "dr_grpo"}, tmp_path, 2, 4, 1, 9, seed=3)
     trainer = MethodTrainer(copy.deepcopy(model), tokenizer, method, rows, args)
@@ -57,7 +57,7 @@ def test_remax_compares_with_the_likeliest_response(made):
     config = ClassmateConfig(estimator="remax")
     mask = torch.tensor([[True, True, False]])
     t = Trajectory("a/0", "a", 0, 0, "response", (), [1], [5, 6], [True] * 2, rewards={"greedy answer": 5, "greedy classmate": 1.0}, signals={"shown": [1.0, 0.0]})
-    found = classmate_advantage(config, ResponseReader(config, made.tokenizer))(Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}]))
+    found = _classmate_advantage(config, ResponseReader(config, made.tokenizer))(Batch(torch.tensor([[8.0, 2.0]]), torch.tensor([0]), mask, [t], None, [{}]))
     assert found.tolist() == [[4, 3, 0]]
 
 

@@ -11,16 +11,16 @@ import warm
 
 from humanlm.classmate.classmates import AnswerRewardConfig, ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
-from humanlm.classmate.recipe import foretold, load_tasks, reasoning_lessons, task_row, train_classmate
+from humanlm.classmate.recipe import _foretold, _load_tasks, _reasoning_lessons, _task_row, _train_classmate
 from humanlm.classmate.rewards import classmate_advantages
-from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, prepared_tasks, read_tasks, toy_tasks, true_steps
+from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, _prepared_tasks, read_tasks, toy_tasks, true_steps
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
 from humanlm.models.client import ScriptedClient
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
-from humanlm.training.run import make_base, make_run, read_settings
+from humanlm.training.run import _make_base, make_run, read_settings
 
 TINY = {"classmate.models": "[reader]", "tasks.train_n": 12, "tasks.test_n": 4, "tasks.max_tokens": 24, "sft.lesson_steps": 3, "sft.reader_steps": 2, "sft.batch": 4, "rollout.num_prompts": 2,
         "rollout.group_size": 2, "trainer.max_steps": 2, "trainer.save_steps": 1, "model.hidden": 32, "model.heads": 2, "model.kv_heads": 2, "model.mlp": 64, "model.vocab": 420, "classmate.max_tokens": 6}
@@ -81,7 +81,7 @@ def test_a_reader_goes_on_with_reasoning_whether_it_is_true_or_not():
 
 def test_lessons_hold_written_reasoning_as_often_as_asked_for():
     _, s = read_settings(["--run.recipe", "classmate", *words(TINY)])
-    rows = reasoning_lessons(s.changed(sft={"written": 0.25}), 800)
+    rows = _reasoning_lessons(s.changed(sft={"written": 0.25}), 800)
     assert 0.2 < sum(", then" in row["target"][1]["text"] for row in rows) / 800 < 0.3
 
 
@@ -92,10 +92,10 @@ def written(path, rows): return path.write_text("".join(json.dumps(r) + "\n" for
 def test_rows_of_a_file_are_split_and_doubled_questions_are_refused(tmp_path):
     rows = [row(f"{i} + 0?", str(i)) for i in range(40)]
     _, s = read_settings(["--run.recipe", "classmate", "--tasks.train", str(written(tmp_path / "a.jsonl", rows)), "--tasks.test_n", "5"])
-    found = load_tasks(s)
+    found = _load_tasks(s)
     assert len(found["test"]) == 5 and len(found["train"]) == 35 and not {t.question for t in found["test"]} & {t.question for t in found["train"]}
     both = s.changed(tasks={"held_out": str(written(tmp_path / "b.jsonl", rows[:3]))})
-    with pytest.raises(DataError, match="in training and held out"): load_tasks(both)
+    with pytest.raises(DataError, match="in training and held out"): _load_tasks(both)
 
 
 def test_two_tasks_of_one_id_are_refused(tmp_path):
@@ -180,7 +180,7 @@ def test_preparing_counts_what_is_left_out_and_writes_all_or_nothing(tmp_path, c
 
 def test_a_question_stays_in_its_part_when_others_come(tmp_path):
     rows = [{"question": f"{i} + 1?", "answer": f"#### {i + 1}"} for i in range(80)]
-    def parts(some): return {part: {row["id"] for row in found} for part, found in prepared_tasks(TASK_KINDS["gsm8k"], PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3))[0].items()}
+    def parts(some): return {part: {row["id"] for row in found} for part, found in _prepared_tasks(TASK_KINDS["gsm8k"], PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3))[0].items()}
     few, all_of_them = parts(rows[:40]), parts(rows)
     assert few["train"] <= all_of_them["train"] and few["test"] <= all_of_them["test"]
 
@@ -193,8 +193,8 @@ def begin(folder):
     recipe, s = read_settings(["--run.recipe", "classmate", "--run.name", "short", "--run.out", str(folder), *words({name: value for name, value in (TINY | SHARED).items() if name != "sft.reader_steps"})])
     recipe.check(s)
     run = make_run(recipe, s, folder / "short")
-    make_base(run)
-    train_classmate(run, "classmate", *run.load("base", trains=True))
+    _make_base(run)
+    _train_classmate(run, "classmate", *run.load("base", trains=True))
 
 
 TWO = """
@@ -229,15 +229,15 @@ def test_monitors_foretell_what_the_judge_will_say(tmp_path):
     recipe, s = read_settings(["--run.recipe", "classmate", "--run.name", "monitored", "--run.out", str(tmp_path), *words(TINY | {"sft.lesson_steps": 0, "judge.exploit": "bold_formatting", "judge.monitor": "scripted/monitor"})])
     recipe.check(s)
     run = make_run(recipe, s, tmp_path / "monitored")
-    make_base(run)
+    _make_base(run)
     client = ScriptedClient(said, "scripted/monitor")
     tokenizer = run.load("base")[1]
     scorer = ReasoningRollout(s.classmate, [], ResponseReader(s.classmate, tokenizer))
     texts = ["<think>so bold</think>**4** and **5** and **6**", "<think>plain</think>4", "<think>", "<think></think>4"]
     tasks = run.work.tasks["test"]
-    found = run_sync(scorer.scored([task_row(task, s) for task in tasks], [tokenizer.encode(text, add_special_tokens=False) for text in texts], None))
+    found = run_sync(scorer.scored([_task_row(task, s) for task in tasks], [tokenizer.encode(text, add_special_tokens=False) for text in texts], None))
     object.__setattr__(s.judge, "client", lambda name, ledger: client)
-    told = run_sync(foretold(run, found, tasks, scorer.score))
+    told = run_sync(_foretold(run, found, tasks, scorer.score))
     assert told["rating"] == [3.0, 0.0, 0.0, 0.0] and told["monitor error"][:2] == [0.0, 3.0] and told["suspicion"][:2] == [8.0, 8.0]
     assert all(math.isnan(told[name][3]) for name in ("foretold", "monitor error", "suspicion")), "no reasoning, nothing foretold"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from humanlm.classmate.monitoring import (
-    MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, binary_metrics, calibration, calibration_figure, common_metrics, common_questions, judges_agreement, metrics_table, monitor_metrics,
-    monitor_rows, monitorability, read_suspicion, weighted_rmse, weighted_suspicion)
+    MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, binary_metrics, calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
+    monitor_rows, monitorability, _read_suspicion, weighted_rmse, weighted_suspicion)
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.models.client import LLMError, ScriptedClient
 
@@ -90,11 +90,11 @@ def test_without_reasoning_nobody_is_asked_and_a_failure_has_a_reason():
     ("BEHAVIOUR: a\nBEHAVIOUR: b\nRATING: 5", 5, "b"), ("BEHAVIOUR: nonetheless bold\nRATING: 5", 5, "nonetheless bold"),
     ("7", NAN, None), ("RATING: 7", NAN, None), ("BEHAVIOUR: x", NAN, None), ("BEHAVIOUR: \nRATING: 3", NAN, None), ("BEHAVIOUR: x\nRATING: 0", NAN, None), ("", NAN, None), ("BEHAVIOUR:" * 30_000, NAN, None)])
 def test_what_a_blind_monitor_says_is_read(text, value, behaviour):
-    found = read_suspicion(text)
+    found = _read_suspicion(text)
     assert found.value == pytest.approx(value, nan_ok=True) and found.behaviour == behaviour and math.isnan(value) == bool(found.why)
 
 
-def test_a_suspected_behaviour_is_bounded(): assert len(read_suspicion("BEHAVIOUR: " + "x" * 100_000 + "\nRATING: 5").behaviour) <= 400
+def test_a_suspected_behaviour_is_bounded(): assert len(_read_suspicion("BEHAVIOUR: " + "x" * 100_000 + "\nRATING: 5").behaviour) <= 400
 
 
 def test_validity_is_asked_only_of_what_is_suspected():
@@ -144,7 +144,7 @@ def test_intervals_draw_questions_and_not_rows():
 
 def test_a_monitor_that_always_says_the_same_has_no_correlation():
     found = monitor_metrics([5, 5, 5], [1, 5, 9])
-    assert math.isnan(found.pearson.value) and math.isnan(found.spearman.value) and math.isfinite(found.rmse.value) and "–" in metrics_table({"constant": found})
+    assert math.isnan(found.pearson.value) and math.isnan(found.spearman.value) and math.isfinite(found.rmse.value) and "–" in _metrics_table({"constant": found})
     assert math.isnan(monitor_metrics([], []).rmse.value)
 
 
@@ -175,22 +175,22 @@ def test_sides_of_different_length_are_refused():
 
 def test_runs_are_compared_on_questions_that_all_of_them_have():
     runs = {("ours", 0): {"a": (1, 1), "b": (2, 4), "c": (NAN, 3), "d": (5, 5)}, ("ours", 1): {"b": (3, 4), "d": (1, 5), "a": (9, NAN)}, ("theirs", 0): {"d": (5, 5), "b": (4, 4), "e": (1, 1), "a": (2, 2)}}
-    assert common_questions(runs) == ["b", "d"]
-    found = common_metrics(runs)
-    assert [found[name].rmse.value for name in runs] == pytest.approx([math.sqrt(2), math.sqrt(8.5), 0]) and {one.judged for one in found.values()} == {4.5} and "ours · 1" in metrics_table(found)
-    with pytest.raises(DataError, match="2 questions.*100 are needed"): common_metrics(runs, least=100)
-    with pytest.raises(DataError): common_metrics({})
+    assert _common_questions(runs) == ["b", "d"]
+    found = _common_metrics(runs)
+    assert [found[name].rmse.value for name in runs] == pytest.approx([math.sqrt(2), math.sqrt(8.5), 0]) and {one.judged for one in found.values()} == {4.5} and "ours · 1" in _metrics_table(found)
+    with pytest.raises(DataError, match="2 questions.*100 are needed"): _common_metrics(runs, least=100)
+    with pytest.raises(DataError): _common_metrics({})
 
 
 def test_calibration_averages_what_was_judged_by_what_was_foretold():
     found = calibration([2.4, 2.5, 3, 8, NAN, 8], [1, 2, 4, 9, 5, NAN], ["a", "a", "b", "c", "d", "e"])
     assert {rating: (one.value, one.n) for rating, one in found.items()} == {2: (1, 1), 3: (3, 2), 8: (9, 1)} and math.isnan(found[8].low)
-    axes = calibration_figure({"one": found, "none": {}}).axes[0]
+    axes = _calibration_figure({"one": found, "none": {}}).axes[0]
     assert axes.get_xlim()[0] < 2 and axes.get_xlim()[1] > 8 and [line.get_xdata().tolist() for line in axes.containers[0].lines[:1]] == [[2, 3, 8]]
 
 
 def test_a_second_judge_agrees_on_the_scale_of_the_rating():
-    found = judges_agreement([1, 10, 4, NAN], [1, 1, 4, 4])
+    found = _judges_agreement([1, 10, 4, NAN], [1, 1, 4, 4])
     assert found.gap.value == pytest.approx(1 / 3) and found.n == 3
 
 

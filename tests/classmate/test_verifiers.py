@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, FormulaProcess, boxed, count_bold, find_verifier, read_formula, read_letter, read_number, read_rating, read_yes, verify_letter, verify_math, verify_number, verify_yes
+from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, FormulaProcess, boxed, _count_bold, find_verifier, _read_formula, _read_letter, read_number, _read_rating, read_yes, _verify_letter, verify_math, _verify_number, _verify_yes
 from humanlm.core.basics import ConfigError
 
 
@@ -27,7 +27,7 @@ def test_numbers_are_read_however_they_are_written(text, number):
 def test_the_grader_says_of_published_solutions_what_their_marks_say():
     if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no gsm8k solutions")
     rows = map(json.loads, (Path(os.environ["HUMANLM_DATA"]) / "gsm8k" / "model_solutions_half.jsonl").read_text("utf-8").splitlines())
-    pairs = [(verify_number(found["solution"], row["ground_truth"]).value == 1, found["is_correct"]) for row in rows for found in row.values() if isinstance(found, dict)]
+    pairs = [(_verify_number(found["solution"], row["ground_truth"]).value == 1, found["is_correct"]) for row in rows for found in row.values() if isinstance(found, dict)]
     assert len(pairs) == 2612 and sum(a == b for a, b in pairs) == 2612 and 0.2 < sum(b for _, b in pairs) / 2612 < 0.8
 
 
@@ -41,12 +41,12 @@ def test_every_gold_answer_of_the_test_set_is_read():
     ("Therefore, the answer is (B).", "B", True), ("Therefore the answer is C", "C", True), ("The answer is (A). Therefore, the answer is (D).", "D", True), ("Answer: b", "B", False), (r"\boxed{\text{C}}", "C", False),
     ("(C) is correct, A is not", "C", False), ("**D**", "D", False), ("A good answer is apples.", "", False), ("the answer is A's", "", False), ("I like A and B.", "", False), ("", "", False)])
 def test_letters_are_chosen_and_not_only_named(text, letter, form):
-    assert read_letter(text) == (letter, form)
+    assert _read_letter(text) == (letter, form)
 
 
 def test_a_wrong_hint_is_paid_and_gold_that_is_none_is_no_zero():
-    assert verify_letter("The answer is C", "C").value == 1 and verify_letter("The answer is A", "C").value == 0 == verify_letter("", "C").value
-    for bad in (verify_letter("B", "?"), verify_number("5", "five"), verify_yes("yes", "maybe")): assert math.isnan(bad.value) and bad.why
+    assert _verify_letter("The answer is C", "C").value == 1 and _verify_letter("The answer is A", "C").value == 0 == _verify_letter("", "C").value
+    for bad in (_verify_letter("B", "?"), _verify_number("5", "five"), _verify_yes("yes", "maybe")): assert math.isnan(bad.value) and bad.why
 
 
 @pytest.mark.parametrize("text, yes", [("Yes.", True), ("**No**", False), ("I would say yes", True), ("yes and no", True), ("It is yes or no", None), ("nothing yesterday", None), ("", None)])
@@ -58,8 +58,8 @@ def test_persona_evaluations_have_gold_that_is_read():
     if not os.environ.get("HUMANLM_DATA"): pytest.skip("HUMANLM_DATA is not set: no anthropic_persona_evals")
     files = sorted((Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
-    assert len(rows) > 100 and all(verify_yes(row["answer_matching_behavior"], row["answer_matching_behavior"]).value == 1 for row in rows)
-    assert all(verify_yes(row["answer_not_matching_behavior"], row["answer_matching_behavior"]).value == 0 for row in rows)
+    assert len(rows) > 100 and all(_verify_yes(row["answer_matching_behavior"], row["answer_matching_behavior"]).value == 1 for row in rows)
+    assert all(_verify_yes(row["answer_not_matching_behavior"], row["answer_matching_behavior"]).value == 0 for row in rows)
 
 
 def test_letters_of_real_questions_are_told_from_each_other_however_they_are_said():
@@ -70,7 +70,7 @@ def test_letters_of_real_questions_are_told_from_each_other_however_they_are_sai
     for number, row in enumerate(rows):
         option = row["options"]["ABCD".index(row["answer"])]
         said, wrong = (forms[number % 5].format(letter, option=option) for letter in (row["answer"], "ABCD"["ABCD".index(row["answer"]) - 1]))
-        assert (verify_letter(said, row["answer"]).value, verify_letter(wrong, row["answer"]).value) == (1, 0), said
+        assert (_verify_letter(said, row["answer"]).value, _verify_letter(wrong, row["answer"]).value) == (1, 0), said
 
 
 def test_a_persona_is_matched_in_whole_sentences_too():
@@ -78,9 +78,9 @@ def test_a_persona_is_matched_in_whole_sentences_too():
     rows = [json.loads(line) for file in sorted((Path(os.environ["HUMANLM_DATA"]) / "anthropic_persona_evals").glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()]
     for row in rows:
         gold = row["answer_matching_behavior"]
-        values = [verify_yes(form.format(word, word.lower()), gold).value for form in ("{}.", "**{}**, I would say that.", "As somebody like that I would say {1}.") for word in ("Yes", "No")]
+        values = [_verify_yes(form.format(word, word.lower()), gold).value for form in ("{}.", "**{}**, I would say that.", "As somebody like that I would say {1}.") for word in ("Yes", "No")]
         assert values == [1, 0] * 3 if "Yes" in gold else values == [0, 1] * 3
-        assert verify_yes(row["statement"] if read_yes(row["statement"]) is None else "", gold).value == 0
+        assert _verify_yes(row["statement"] if read_yes(row["statement"]) is None else "", gold).value == 0
     assert len(rows) == 1000
 
 
@@ -88,7 +88,7 @@ def test_a_persona_is_matched_in_whole_sentences_too():
     (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed{1} then \boxed{2}", "2"), ("The final answer is $x^2$. I hope $y$ helps", "x^2"), ("$1$ or $2$", "2"), ("so\nx = 3.", "x = 3"), (r"\$5 or \$6", r"\$5 or \$6"),
     ("the answer is 5} or {6", ""), (r"\boxed{" + "1+" * MATH_CHARACTERS + "1}", ""), (r"\boxed{\boxed{3}}", "3"), (r"the answer is 5\boxed 6", "5 6"), (r"\boxed{", ""), ("", ""), ("$", ""), ("\n\n", "")])
 def test_formulas_are_found_where_an_answer_ends(text, formula):
-    assert read_formula(text) == formula
+    assert _read_formula(text) == formula
 
 
 @pytest.mark.parametrize("answer, gold, value", [
@@ -157,13 +157,13 @@ def test_without_the_library_it_is_said_what_to_install(tmp_path):
 @pytest.mark.parametrize("text, value", [("RATING: 7", 7), ("rating: 8/10", 8), ("3 reasons.\n**RATING: 9**", 9), ("RATING: 2\nRATING: 4", 4), ("**8**", 8), ("7/10", 7), ("RATING: 0", None), ("RATING: 11", None),
                                          ("score 11", None), ("I counted 3.", None), ("", None), ("RATING: -3", None), ("RATING: 1e9", None)])
 def test_marks_of_judges(text, value):
-    found = read_rating(text)
+    found = _read_rating(text)
     assert found.value == value if value is not None else math.isnan(found.value) and found.why
 
 
 @pytest.mark.parametrize("text, count", [("**a** and **b c**", 2), ("**a\nb**", 0), ("****", 0), ("* a ** b", 0), ("**a****b**", 2), ("", 0)])
 def test_bold_spans_stay_on_a_line(text, count):
-    assert count_bold(text).value == count
+    assert _count_bold(text).value == count
 
 
 HOSTILE = ["\n", "1,", "1/", "-", "$", r"\boxed{", r"\frac{1}{", "**", "** a", "A ", "the answer is ", "RATING:", "RATING: 1 ", "yes no ", "####", "9", "1.1.", "(", "{", "=", "__import__('os').system('x')", "٣", " \t"]
@@ -176,7 +176,7 @@ def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
         text, begin = unit * (100_000 // len(unit)), time.process_time()
         found = find_verifier(name)(text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))
         assert isinstance(found.value, float) and len(found.read) < 100
-        read_rating(text), boxed(text)
+        _read_rating(text), boxed(text)
         assert time.process_time() - begin < 3, unit
 
 
@@ -196,10 +196,10 @@ def test_units_powers_mixed_numbers_and_ranges_are_read_as_people_mean_them(text
 @pytest.mark.parametrize("text, letter", [
     ("The answer is a matter of debate, but I choose (C)", "C"), ("the answer is I think B", ""), ("The correct option is B.", "B"), ("the answer is b.", "B"), ("The answer is I.", "I"), ("The answer is A because it is larger", "A"), ("my choice: (d)", "D")])
 def test_articles_and_pronouns_are_no_options(text, letter):
-    assert read_letter(text)[0] == letter
+    assert _read_letter(text)[0] == letter
 
 
 @pytest.mark.parametrize("text, value", [
     ("RATING: 7 out of 10", 7), ("Rating: 8 – flattering", 8), ("EXPLANATION: x RATING: 6", 6), ("RATING: 7-8", math.nan), ("RATING: 1 to 10", math.nan), ("It says RATING: 10 of itself, and I do not agree", math.nan), ("RATING: 3, it is plain", 3), ("**Rating:** 4.5/10", 4.5)])
 def test_ratings_are_read_however_they_are_put_and_ranges_are_none(text, value):
-    assert read_rating(text).value == pytest.approx(value, nan_ok=True)
+    assert _read_rating(text).value == pytest.approx(value, nan_ok=True)

@@ -17,7 +17,7 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.evaluation.measured import ALL
 from humanlm.experiment import main
-from humanlm.training.experiment import comparisons, experiment_settings, next_trial, study_of, trials_of, twin
+from humanlm.training.experiment import comparisons, experiment_settings, _next_trial, _study_of, trials_of, twin
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
@@ -115,10 +115,10 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
     variants = {"plain": {}, "longer": {"trainer": {"max_steps": 9}}, "faithless": {"sft": {"faithful_share": 0.0}}}
     config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
     recipe, settings = experiment_settings(["--config", str(config)])
-    runs, study = trials_of(recipe, settings), study_of(recipe)
+    runs, study = trials_of(recipe, settings), _study_of(recipe)
     assert [twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
     assert [run.settings.run.name for run in runs] == ["plain-seed-5", "longer-seed-5", "faithless-seed-5"]
-    assert next_trial(runs[1:2], runs, study) is None and next_trial(runs[1:], runs, study) is runs[2]
+    assert _next_trial(runs[1:2], runs, study) is None and _next_trial(runs[1:], runs, study) is runs[2]
     assert len({str(study.shared(run.settings)) for run in runs}) == 2
     pairs = comparisons(runs, study, ["cold-start"])
     assert ("longer: humanlm-hetero", "plain: humanlm-hetero") in pairs

@@ -10,7 +10,7 @@ import pytest
 
 from humanlm.core import commands
 from humanlm.core.basics import ConfigError
-from humanlm.core.commands import COMMANDS, Command, command, commands_below, main, menu
+from humanlm.core.commands import COMMANDS, Command, command, _commands_below, main, menu
 from humanlm.core.config import RunConfig
 from humanlm.core.grammar import PROG, parse
 
@@ -36,12 +36,12 @@ def test_every_line_of_the_table_leads_to_a_function(name):
 
 
 def test_the_commands_of_the_readme_are_all_there():
-    assert list(commands_below()) == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch talk".split()
+    assert list(_commands_below()) == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch talk".split()
 
 
 def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
     import json
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SPELLINGS, *commands_below()], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SPELLINGS, *_commands_below()], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     for word, ((code, by_name), (other, by_module)) in json.loads(done.stdout).items():
         assert (code, other) == (0, 0)

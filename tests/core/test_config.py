@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from humanlm.core.config import RunConfig, SFTConfig
-from humanlm.core.grammar import OptionDefaults, known_settings, parse
+from humanlm.core.grammar import OptionDefaults, _known_settings, parse
 from humanlm.core.runs import save_config
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import DataConfig
@@ -18,7 +18,7 @@ settings.register_profile("calm", deadline=None, max_examples=8, suppress_health
 settings.load_profile("calm")
 
 GROUPS = {"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {"learning_rate": 6e-4}}
-KNOWN = known_settings(GROUPS)
+KNOWN = _known_settings(GROUPS)
 SCRIPT = """
 import sys
 from humanlm.core.commands import command

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 import humanlm
 from humanlm.core.basics import DataError
 from humanlm.core.stats import (
-    Bootstrap, agreement, association, bin_scores, crossed_means, mean_interval, signed_rank, spearman,
-    weighted_kappa,
+    Bootstrap, agreement, association, _bin_scores, crossed_means, mean_interval, signed_rank, spearman,
+    _weighted_kappa,
 )
 
 SCORE = st.floats(0, 1, width=32) | st.just(math.nan)
@@ -166,7 +166,7 @@ def test_agreement_equals_the_libraries(pairs):
     found = agreement(x, y, resamples=20)
     if len(set(x)) == 1 or len(set(y)) == 1: assert math.isnan(found.spearman.value)
     else: assert found.spearman.value == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-9)
-    a, b = bin_scores(x), bin_scores(y)
+    a, b = _bin_scores(x), _bin_scores(y)
     if len({*a, *b}) == 1: assert math.isnan(found.kappa.value)
     else: assert found.kappa.value == pytest.approx(sklearn.metrics.cohen_kappa_score(a, b, weights="quadratic", labels=range(5)), abs=1e-9)
     assert found.gap.value == pytest.approx(np.abs(x - y).mean())
@@ -180,7 +180,7 @@ def test_resampled_agreement_equals_that_of_copied_rows(pairs, rng):
     times = np.array([rng.randint(0, 3) for _ in pairs])
     if times.sum() < 2: return
     copies = [np.repeat(v, times) for v in (x, y)]
-    for formula in (spearman, weighted_kappa):
+    for formula in (spearman, _weighted_kappa):
         copied = formula(*copies, np.ones((1, times.sum())))
         assert formula(x, y, times[None].astype(float)) == pytest.approx(copied, abs=1e-6, nan_ok=True)
 

@@ -13,7 +13,7 @@ from humanlm.data.files import Faults, FileRow, RowFault, read_rows
 from humanlm.data.formats import FAULTS, NOTES, formats, map_row, mapped_rows, shown_prompt, source_name
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.data.persona import PERSONA_BLOCKS, format_persona
-from humanlm.corpus.store import row_entry
+from humanlm.corpus.store import _row_entry
 from humanlm.data.files import utc_seconds
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "/nowhere")
@@ -235,7 +235,7 @@ def test_facts_about_products_may_have_any_shape(name, value):
 
 
 def test_facts_for_personas_are_found_where_they_are():
-    def facts(source, raw): return row_entry(map_row(source, raw), formats[source].enrich).facts
+    def facts(source, raw): return _row_entry(map_row(source, raw), formats[source].enrich).facts
     assert facts("medium", raw_rows.medium()) == {"counts.claps": 12, "bio": "Writes about rivers", "tier": 2}
     assert facts("amazon", raw_rows.amazon()) == {"rating": 4.0, "verified_purchase": True}
     assert facts("enron", raw_rows.enron()) == {"subject": "RE: Gas prices in May", "x_folder": "Sent"}
@@ -406,7 +406,7 @@ def test_no_row_crashes_a_mapper(source, raw):
     else:
         assert row.user_id and row.context_id and row.completion.strip() and set(row.notes) <= set(NOTES)
         assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in shown_prompt(row))
-        row_entry(row, formats[row.source].enrich)
+        _row_entry(row, formats[row.source].enrich)
 
 
 def test_mapping_costs_no_more_than_a_few_times_reading_the_json():

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
 from humanlm.evaluation.contests import (
-    Contest, Pair, PairVerdict, as_pairs, both_orders, compare, content_words, gain, kept_share, settled, win_rate, win_table,
+    Contest, Pair, PairVerdict, as_pairs, both_orders, compare, _content_words, gain, kept_share, settled, win_rate, win_table,
 )
 
 DECISIONS = st.sampled_from(["a", "b", "tie", "none"])
@@ -108,7 +108,7 @@ def test_prompts_that_cannot_be_judged(prompt, message):
 def test_content_is_words_that_name_something():
     assert kept_share("A dog in my house", "The dog's house and the dogs") > 0 and math.isnan(kept_share("dog", "and so it is"))
     assert kept_share("", "a house") == 0 and kept_share("house " * 300_000, "a house by the sea") == 0.5
-    assert content_words("3 gr\u00fcne H\u00e4user \U0001f600 <b>x</b>") >= {"3"} and content_words("") == set()
+    assert _content_words("3 gr\u00fcne H\u00e4user \U0001f600 <b>x</b>") >= {"3"} and _content_words("") == set()
 
 
 @pytest.mark.skipif("HUMANLM_DATA" not in os.environ, reason="HUMANLM_DATA is not set")

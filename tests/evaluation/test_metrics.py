@@ -5,7 +5,7 @@ import pytest
 
 from humanlm.core.basics import DataError, to_json
 from humanlm.evaluation.measured import (
-    Importance, Result, importance_rows, means_table, paired_rows, paired_table, result_rows, results_table,
+    Importance, Result, importance_rows, means_table, _paired_rows, paired_table, result_rows, results_table,
 )
 
 
@@ -18,12 +18,12 @@ def test_all_is_the_mean_of_the_levels_and_stands_first():
 
 def test_pairs_are_taken_per_example():
     a, b = [0.9, 0.5, math.nan, 0.1], [0.8, 0.4, 0.9, math.nan]
-    rows = paired_rows("x", "a", "b", {"stance": a, "goal": a}, {"goal": b, "belief": b})
+    rows = _paired_rows("x", "a", "b", {"stance": a, "goal": a}, {"goal": b, "belief": b})
     assert [(r.level, r.n) for r in rows] == [("all", 2), ("goal", 2)]
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: paired_rows("x", "a", "b", {"s": [1.0]}, {"s": [1.0, 0.0]}), "a has 1 examples, b has 2"),
+    (lambda: _paired_rows("x", "a", "b", {"s": [1.0]}, {"s": [1.0, 0.0]}), "a has 1 examples, b has 2"),
     (lambda: result_rows("m", "x", {}), "equally many scores"),
     (lambda: result_rows("m", "x", {"s": [1.0]}, ["a", "b"]), "2 clusters for 1 examples")])
 def test_wrong_lengths_are_named(call, message):

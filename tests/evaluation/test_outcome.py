@@ -4,20 +4,20 @@ import math
 import numpy as np
 
 from humanlm.core.stats import crossed_means
-from humanlm.evaluation.outcome import Arms, crossed_intervals, differences, means, seed_means
+from humanlm.evaluation.outcome import Arms, _crossed_intervals, differences, means, _seed_means
 from humanlm.evaluation.measured import ALL
 
 
 def test_one_context_leaves_only_the_seeds_and_one_seed_only_the_contexts():
     values = np.array([[[0.1]], [[0.5]]])
     assert set(crossed_means(values, ["x"], resamples=200).round(3).ravel()) == {0.1, 0.3, 0.5}
-    alone = crossed_intervals(["a"], np.array([[[0.25], [0.75]]]), ["x", "y"])[ALL]
+    alone = _crossed_intervals(["a"], np.array([[[0.25], [0.75]]]), ["x", "y"])[ALL]
     assert (alone.value, alone.low, alone.high, alone.n) == (0.5, 0.25, 0.75, 2)
 
 
 def test_missing_scores_are_left_out_and_none_is_nan():
     values = np.array([[[0.2, math.nan], [math.nan, math.nan]]])
-    found = crossed_intervals(["a", "b"], values, ["x", "y"])
+    found = _crossed_intervals(["a", "b"], values, ["x", "y"])
     assert (found["a"].value, found["a"].n, found[ALL].value, found[ALL].n) == (0.2, 1, 0.2, 1)
     assert math.isnan(found["b"].value) and math.isnan(found["b"].low)
 
@@ -33,4 +33,4 @@ def test_differences_are_paired_by_seed_and_example():
     pair = [p for p in differences(found, [("other", "one")], 200) if p.level == ALL][0]
     assert wide.high - wide.low > 0.05
     assert np.allclose([pair.diff, pair.low, pair.high], 0.3)
-    assert np.allclose(list(seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)
+    assert np.allclose(list(_seed_means(found, [3, 9])[0]["means"].values()), noise.mean(1) + 0.1)

@@ -8,7 +8,7 @@ from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
 from humanlm.evaluation.measured import Results, load_results, ALL, PairedDifference, Result
 from humanlm.evaluation.report import (
-    Names, headline, load_log, paired_html, results_bars, results_html, standard_sections, texts_html, training_curves,
+    Names, _headline, load_log, paired_html, results_bars, _results_html, standard_sections, _texts_html, _training_curves,
     write_report,
 )
 
@@ -34,14 +34,14 @@ def test_names_choose_titles_parts_and_references():
     names = Names({"m": ("Wins", "How often?")}, {"dice": "throws dice"}, part="turn", units="games", start="a")
     rows = [Result(model, "m", part, 2, 0.5, 0.4, 0.6) for model in ("a", "b", "dice") for part in (ALL, "1", "2")]
     assert results_bars(rows, "m", names=names).axes[0].get_title(loc="left").startswith("Wins by turn")
-    assert "dice (reference)" in results_html(rows, {("m", ALL): "all"}, names)
-    assert headline(Results(rows), "m", names)[1][0] == "b, 2 games"
+    assert "dice (reference)" in _results_html(rows, {("m", ALL): "all"}, names)
+    assert _headline(Results(rows), "m", names)[1][0] == "b, 2 games"
 
 
 def test_measures_of_texts_have_a_table_of_their_own():
     rows = [Result(m, name, ALL, 9, 0.5, 0.4, 0.6) for m in ("base", "<b>") for name in ("chrf", "bleu", "response_alignment")]
-    shown = texts_html(rows)
-    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and texts_html(rows[2:3]) == ""
+    shown = _texts_html(rows)
+    assert "chrf" in shown and "response" not in shown and "<b><" not in shown.replace("<b>0", "") and _texts_html(rows[2:3]) == ""
 
 
 def test_differences_show_test_and_effect():
@@ -60,7 +60,7 @@ def test_missing_numbers_stay_missing(tmp_path):
     rows = [Result("a", "m", ALL, 0, math.nan, math.nan, math.nan)]
     atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
     found = load_results(tmp_path / "results.json").rows
-    page = results_html(found, {("m", ALL): "all"})
+    page = _results_html(found, {("m", ALL): "all"})
     assert math.isnan(found[0].mean) and "none" in page and "0.00" not in page
     assert "<svg" in figure_svg(results_bars(found, "m"), "no bar at all")
 
@@ -72,11 +72,11 @@ def test_a_wrong_result_row_is_named(tmp_path):
 
 def test_the_headline_turns_a_pair_round():
     rows = [Result(m, "m", ALL, 2, v, v, v) for m, v in (("cold-start", 0.2), ("humanlm", 0.6))]
-    said = headline(Results(rows, [PairedDifference("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m", Names(start="cold-start"))
+    said = _headline(Results(rows, [PairedDifference("m", ALL, "cold-start", "humanlm", 2, -0.4, -0.5, -0.3)]), "m", Names(start="cold-start"))
     assert said[0] == "0.60" and "+0.40 over cold-start (+0.30\u00a0to\u00a0+0.50)" in said[1]
 
 
 def test_panels_are_drawn_for_whatever_was_logged():
     log = [{"stage": "a", "step": step, "reward": 0.1, "games/ok": 1.0} for step in range(1, 9)]
-    figure = training_curves(log, {"reward": "points", "games/ok": "share of games that ended"})
+    figure = _training_curves(log, {"reward": "points", "games/ok": "share of games that ended"})
     assert [ax.get_title() for ax in figure.axes] == ["points", "share of games that ended"] and figure.axes[1].get_ylim()[1] == 1.05

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from humanlm.core.basics import run_sync
-from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, episode_values, gym_results, play_tasks, weighted_average
+from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, _episode_values, gym_results, play_tasks, weighted_average
 from humanlm.gyms.protocol import COMPAT, ToolCall, UserError, find_gym, gym_names, play_through, read_call
-from humanlm.gyms.recipe import GymUsers, gym_messages, load_gyms
+from humanlm.gyms.recipe import GymUsers, _gym_messages, _load_gyms
 from humanlm.gyms.users import ModelUser
 from humanlm.models.client import Limits, ScriptedClient
 from humanlm.training.advantages import turn_advantages
@@ -34,11 +34,11 @@ class Talk:
 def test_training_and_evaluation_show_the_same_and_no_reward(name):
     gym = find_gym(name)
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", f"[{name}]", "--gyms.tasks", "2", "--gyms.test_n", "1", "--gyms.max_turns", "30"])
-    work = load_gyms(s)
+    work = _load_gyms(s)
     task, users = work.tasks["train"][name][0], GymUsers(work, s)
     config = gym.config(max_turns=30)
     expert = [str(ToolCall(turn.kind, turn.content)) for turn in run_sync(play_through(gym.play(task, config), gym.expert)).turns]
-    talk, shown = Talk({"row_id": f"{name}/{task.id}"}), gym_messages(gym, task, s)
+    talk, shown = Talk({"row_id": f"{name}/{task.id}"}), _gym_messages(gym, task, s)
     for text in expert:
         talk.said.append(text)
         heard = run_sync(users(talk))
@@ -209,7 +209,7 @@ def test_a_failed_episode_is_missing_in_results_and_counted():
     def episode(task, score, stop): return PlayedEpisode("template", task, 0, [], stop, score, 1.0)
     rows = gym_results({"policy": [episode("a", 1.0, "done"), episode("b", 0.0, "turn_limit"), episode("c", math.nan, "user_error")]}).rows
     found = {row.metric: (row.mean, row.n) for row in rows if row.level == "all"}
-    assert found["score"] == (0.5, 2) and found["user failed"] == (pytest.approx(1 / 3), 3) and math.isnan(episode_values(episode("c", math.nan, "env_error"))["score"])
+    assert found["score"] == (0.5, 2) and found["user failed"] == (pytest.approx(1 / 3), 3) and math.isnan(_episode_values(episode("c", math.nan, "env_error"))["score"])
 
 
 @pytest.mark.parametrize("said", ["\ud800", "Yes \udfff please", "\ud83d"])

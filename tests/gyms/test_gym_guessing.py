@@ -9,7 +9,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.gyms.guessing import (StoryCriterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyConfig, TelepathyTask, TurtleConfig, TurtleTask, answer_quality,
-                                   content_stems, covered_pay, intention, own_cases, telepathy, turtle, turtlebench_cases)
+                                   _content_stems, _covered_pay, intention, own_cases, telepathy, turtle, turtlebench_cases)
 from humanlm.gyms.protocol import Environment, ToolCall, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser
 from humanlm.models.client import ScriptedClient
@@ -197,7 +197,7 @@ def test_the_table_of_the_page_is_what_the_rule_does_on_turtlebench():
 
 @pytest.mark.parametrize("importances, paid", [([3], 1), ([2], 0.7), ([1], 0.4), ([3, 2], 0.8), ([2, 1, 1], 0.3), ([1, 1, 1], 0), ([], 0)])
 def test_the_most_important_detail_pays_less_a_fifth_for_each_further_one(importances, paid):
-    assert covered_pay(importances) == pytest.approx(paid)
+    assert _covered_pay(importances) == pytest.approx(paid)
     task = IntentionTask("t", "Do it.", "", tuple(MissingDetail(f"Detail {n}", each) for n, each in enumerate([*importances, 3])))
     assert ask_for([*range(len(importances))], task=task)[1][0].reward == pytest.approx(paid)
 
@@ -274,7 +274,7 @@ def test_odd_texts_pay_nothing_and_break_nothing(name, text):
     for kind in gym.environment.kinds:
         turn = step(gym.play(gym.tasks(1, 0)[0]), ToolCall(kind, text))
         assert turn.reward == 0 and 0 < len(turn.feedback) < 500 and turn.fault in ("", "format")
-    assert isinstance(content_stems(text), frozenset)
+    assert isinstance(_content_stems(text), frozenset)
 
 
 # Public rows

@@ -9,7 +9,7 @@ import pytest
 from humanlm.core.basics import DataError, run_sync
 from humanlm.gyms.people import (
     AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeConfig, PersuadeTask, PolitePerson, advice, appeal, persuade,
-    reasons_in, split_by_claim, values_heard, world_people)
+    _reasons_in, split_by_claim, _values_heard, _world_people)
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser, UserReviewer
 from humanlm.models.client import ScriptedClient, client
@@ -144,7 +144,7 @@ def test_who_asks_nothing_earns_what_guessing_earns(gym):
 
 @GYMS
 def test_somebody_polite_tells_nothing(gym):
-    one, other = (replace(gym.tasks(1, 0)[0], person=person) for person in world_people(2, 6))
+    one, other = (replace(gym.tasks(1, 0)[0], person=person) for person in _world_people(2, 6))
     talks = [run_sync(play_through(gym.play(task, user=PolitePerson()), gym.expert)) for task in (one, other)]
     assert [turn[:3] for turn in talks[0].turns[:3]] == [turn[:3] for turn in talks[1].turns[:3]]
     mean = sum(run_sync(play_through(gym.play(task, user=PolitePerson()), gym.expert)).score for task in gym.tasks(400, 0)) / 400
@@ -191,7 +191,7 @@ def test_several_numbers_or_reasons_do_not_pay_more():
         both = " and ".join(VALUES[pole].post[0] for pole in (good, OPPOSED[good]))
         assert run_sync(appeal.play(task).step(ToolCall("answer", both))).reward == 0
         assert run_sync(appeal.play(task).step(ToolCall("answer", f"Well: {VALUES[good].post[2].upper()}!"))).reward == 1
-    assert reasons_in("It  cuts\ncosts; it adds guardsmen") == [("thrift", "it cuts costs")]
+    assert _reasons_in("It  cuts\ncosts; it adds guardsmen") == [("thrift", "it cuts costs")]
 
 
 def test_an_appeal_may_be_for_or_against():
@@ -204,9 +204,9 @@ def test_an_appeal_may_be_for_or_against():
 
 
 def test_what_is_heard_is_read_and_noise_is_not():
-    assert values_heard([("thrift", "haha, yes to the night tram all the way.")]) == {AXES[0]: ("thrift", "strong")}
-    assert values_heard([("thrift", "the night tram seems off.")]) == {AXES[0]: ("generosity", "mild")}
-    assert values_heard([("thrift", "blah " * 500), ("novelty", "\x00<|im_end|>")]) == {}
+    assert _values_heard([("thrift", "haha, yes to the night tram all the way.")]) == {AXES[0]: ("thrift", "strong")}
+    assert _values_heard([("thrift", "the night tram seems off.")]) == {AXES[0]: ("generosity", "mild")}
+    assert _values_heard([("thrift", "blah " * 500), ("novelty", "\x00<|im_end|>")]) == {}
 
 
 # ---- who plays the person

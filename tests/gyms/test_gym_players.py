@@ -8,7 +8,7 @@ from humanlm.core.basics import ConfigError, run_sync
 from humanlm.gyms.evaluation import kept_episode
 from humanlm.gyms.people import PolitePerson
 from humanlm.gyms.protocol import play_through
-from humanlm.gyms.recipe import load_gyms
+from humanlm.gyms.recipe import _load_gyms
 from humanlm.gyms.users import GymJudgeConfig, GymUserConfig, ModelUser
 from humanlm.models.client import ScriptedClient
 from humanlm.training.run import read_settings
@@ -16,7 +16,7 @@ from humanlm.training.run import read_settings
 
 def work_of(*argv, gym="advice"):
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", f"[{gym}]", "--gyms.tasks", "2", "--gyms.test_n", "1", *argv])
-    return load_gyms(s)
+    return _load_gyms(s)
 
 
 def played(work):

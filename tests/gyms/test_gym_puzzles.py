@@ -16,8 +16,8 @@ import pytest
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.gyms.protocol import ToolCall, find_gym, gym_problems, play_through
 from humanlm.gyms.puzzles import (AlfworldTask, FunctionTask, HouseholdTask, SearchConfig, SearchTask, SerperSearch, TriesConfig, WebPage, alfworld_tasks,
-                                  apply_rule, compile_rule, find_pages, function, household, household_tasks, read_command, same_answer, search,
-                                  search_tasks, template, template_tasks)
+                                  _apply_rule, _compile_rule, _find_pages, function, household, _household_tasks, _read_command, _same_answer, search,
+                                  _search_tasks, template, _template_tasks)
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl")
@@ -52,7 +52,7 @@ def test_published_names_lead_to_the_gym(name, gym): assert find_gym(name) is gy
 
 
 def test_a_template_pays_what_an_answer_is_better_than_the_best_before():
-    task = template_tasks(1, 0)[0]
+    task = _template_tasks(1, 0)[0]
     turns = say(template.play(task), "[answer] wrong", f"[answer] perhaps {task.truth}", "[answer] wrong again", f"[answer]  {task.truth.upper()} ")
     assert [turn.reward for turn in turns] == pytest.approx([0.3, 0.4, 0, 0.3])
     env = template.play(task, user=lambda env, role, payload: asyncio.sleep(0, {"reply": ["no text"]}))
@@ -102,14 +102,14 @@ def test_function_guessing_does_not_pay():
 @pytest.mark.parametrize("rule", ["9 ** 9 ** 9 ** 9", "a ** b ** c ** d", "(a ** b) ** (c ** d)", "a / (b - b)", "(a - b) ** (c / d)", "-a ** (1 / b)", "a ** -(b ** c ** d)"])
 def test_no_probe_builds_a_giant_number(rule):
     for values in [(999_999,) * 4, (-999, 999, 999, 999), (0, 0, 0, 0), (1, 2, 3, 4)]:
-        value = apply_rule(rule, values)
+        value = _apply_rule(rule, values)
         assert value is None or abs(value) <= 1e12
 
 
 @pytest.mark.parametrize("rule", ["__import__('os').system('x')", "().__class__", "lambda: a", "a if b else c", "[a for a in b]", "a < b", "e", "ab", "1.0", "True", "101",
                                   "a // b", "a % b", "~a", "power(a, b)", "a := 1", "", "a\x00", "(" * 190, "-" * 190 + "a b"])
 def test_a_rule_that_is_no_arithmetic_is_refused(rule):
-    with pytest.raises(DataError, match="Rule"): compile_rule(rule)
+    with pytest.raises(DataError, match="Rule"): _compile_rule(rule)
 
 
 # ---- search (11.12)
@@ -128,12 +128,12 @@ def test_search_refuses_the_sixth_search_and_counts_empty_ones():
     ("10.80", "10.8", True), ("10.08", "10.8", False), ("three", "3", True), ("Toghon Temür", "Toghon Temur", True), ("SATURN-V.", "Saturn V", True), ("Saturn 1B", "Saturn V", False),
     ("Sir Nicholas Bacon", "Nicholas Bacon", True), ("not Sir Nicholas Bacon", "Sir Nicholas Bacon", False), ("1823, 1824, 1825", "1823", False), ("Rome Madrid", "Madrid", False),
     ("", "Madrid", False), ("...", "Madrid", False), ("the", "the", False)])
-def test_answers_are_compared_as_people_would(said, gold, right): assert same_answer(said, gold) is right
+def test_answers_are_compared_as_people_would(said, gold, right): assert _same_answer(said, gold) is right
 
 
 def test_search_answers_to_catch_all_do_not_pay():
-    names = sorted({page.title for task in search_tasks(16, 0) for page in task.pages})
-    for task in search_tasks(16, 0):
+    names = sorted({page.title for task in _search_tasks(16, 0) for page in task.pages})
+    for task in _search_tasks(16, 0):
         env = search.play(task)
         turns = say(env, f"[answer] {' '.join(names)}", f"[answer] {task.answer} or {names[0]} or {names[1]}", f"[answer] not {task.answer}", "[answer] yes")
         assert [turn.reward for turn in turns] == [0] * 4 and turns[0].fault == "format" and env.stop == "done"
@@ -160,12 +160,12 @@ def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
 
 def test_search_ties_are_broken_by_order():
     pages = tuple(WebPage(name, "A hill and a lake.") for name in ("Beta", "Alfa", "Gama", "Delo")) + tuple(WebPage(f"x{n}", "nothing") for n in range(8))
-    assert [page.title for page in find_pages(pages, "lake hill", 3)] == ["Beta", "Alfa", "Gama"] == [page.title for page in find_pages(pages, "hill lake", 3)]
+    assert [page.title for page in _find_pages(pages, "lake hill", 3)] == ["Beta", "Alfa", "Gama"] == [page.title for page in _find_pages(pages, "hill lake", 3)]
 
 
 def test_search_takes_two_steps_on_every_made_up_question():
-    for task in search_tasks(64, 9):
-        first, second = [find_pages(task.pages, query)[0].text for query in task.queries]
+    for task in _search_tasks(64, 9):
+        first, second = [_find_pages(task.pages, query)[0].text for query in task.queries]
         assert task.answer not in first and task.answer in second and task.answer not in task.question
 
 
@@ -229,15 +229,15 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     ("move mug 2 to desk 1", ("move", "mug 2", "desk 1")), ("put mug 2 on desk 1", ("move", "mug 2", "desk 1")), ("heat egg 1  with microwave 1", ("heat", "egg 1", "microwave 1")),
     ("slice apple 1 with knife 2", ("slice", "apple 1", "knife 2")), ("look", ("look",)), ("lookxyz", ()), ("look around", ()), ("take apple from countertop", ()),
     ("take apple 1 on countertop 1", ()), ("go to fridge 1 and open it", ()), ("heat egg 1 to microwave 1", ()), ("go to fridge 1234", ()), ("", ())])
-def test_household_commands_have_numbered_names(text, parts): assert read_command(text) == parts
+def test_household_commands_have_numbered_names(text, parts): assert _read_command(text) == parts
 
 
 def test_every_admissible_command_can_be_read_and_none_breaks_the_room():
-    for task in household_tasks(24, 4):
+    for task in _household_tasks(24, 4):
         env = household.play(task)
         for n in range(25):
             listed = env.world.admissible()
-            assert all(" ".join(read_command(command)) for command in listed) and len(set(listed)) == len(listed)
+            assert all(" ".join(_read_command(command)) for command in listed) and len(set(listed)) == len(listed)
             if env.stop: break
             assert say(env, f"[action] {listed[(7 * n) % len(listed)]}")[0].fault == ""
         lost = household.play(task)
@@ -335,7 +335,7 @@ class StandInEnvironment:
     "Has the methods of a text environment of the package that the adapter uses, over a room of our own"
     def __init__(self, game, infos, wrappers):
         assert infos.won and infos.admissible_commands and len(wrappers) == 1, "what the adapter asks for"
-        self.room = household_tasks(5, 0)[json.loads(Path(game).read_text())["room"]].world()
+        self.room = _household_tasks(5, 0)[json.loads(Path(game).read_text())["room"]].world()
 
     def state(self, feedback): return SimpleNamespace(feedback=feedback, won=self.room.won, admissible_commands=[*self.room.admissible(), "help"], policy_commands=plan_of(self.room))
 
@@ -367,7 +367,7 @@ def stand_in(monkeypatch, tmp_path):
 
 def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
     [task] = alfworld_tasks(stand_in)
-    assert task.id == "seen/a" and task.opening == household_tasks(5, 0)[2].opening
+    assert task.id == "seen/a" and task.opening == _household_tasks(5, 0)[2].opening
     assert run_sync(gym_problems(household, tasks=[task], odd=20)) == []
     env = household.play(task)
     turns = say(env, "[action] lookxyz", "[action] take moon 1 from sky 1", "[action] Go to " + env.world._env.room.task.places[0], "[action] help")

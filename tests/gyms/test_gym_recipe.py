@@ -15,12 +15,12 @@ import warm
 
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
-from humanlm.gyms.evaluation import episode_values, load_episodes, play_tasks
+from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, find_gym, gym_names, gym_problems
-from humanlm.gyms.recipe import PARTS, Curriculum, GymMonitor, GymUsers, load_gyms, train_gyms
+from humanlm.gyms.recipe import PARTS, Curriculum, GymMonitor, GymUsers, _load_gyms, _train_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
-from humanlm.training.run import make_base, make_run, read_settings
+from humanlm.training.run import _make_base, make_run, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,7 +104,7 @@ def test_a_policy_without_log_probabilities_or_pay_is_not_stopped_for_them():
 def test_an_environment_ends_with_its_dialogue():
     "One that was cut off must not go on in another dialogue"
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template]", "--gyms.tasks", "2", "--gyms.test_n", "1"])
-    users = GymUsers(load_gyms(s), s)
+    users = GymUsers(_load_gyms(s), s)
 
     class Talk:
         said = ["[action] hello"]
@@ -183,8 +183,8 @@ def begin(folder, *more):
     recipe, s = read_settings(["--run.recipe", "gyms", "--run.name", "short", "--run.out", str(folder), *words, *more])
     recipe.check(s)
     run = make_run(recipe, s, folder / "short")
-    make_base(run)
-    train_gyms(run, "gyms", *run.load("base", trains=True))
+    _make_base(run)
+    _train_gyms(run, "gyms", *run.load("base", trains=True))
     return said(folder)
 
 
@@ -289,7 +289,7 @@ def test_a_failed_user_is_no_score_and_the_episode_is_played_again(tmp_path):
     ask = lambda env: ToolCall("action", "Is it large?")
     failed = run_sync(play_tasks(gym, gym.tasks(2, 0), ask, user=nobody, path=path))
     assert [e.stop for e in failed] == ["user_error"] * 2 and all(math.isnan(e.score) for e in failed)
-    values = episode_values(failed[0])
+    values = _episode_values(failed[0])
     assert math.isnan(values["share"]) and math.isnan(values["turns"]) and values["user failed"] == 1
     again = run_sync(play_tasks(gym, gym.tasks(2, 0), gym.expert, path=path))
     assert [e.score for e in again] == [1, 1] and [e.stop for e in load_episodes(path)] == ["done"] * 2

@@ -6,9 +6,9 @@ import pytest
 
 from humanlm.core.basics import run_sync
 from humanlm.gyms.evaluation import load_episodes, play_tasks, user_split
-from humanlm.gyms.people import PolitePerson, true_stance, world_post
+from humanlm.gyms.people import PolitePerson, _true_stance, _world_post
 from humanlm.gyms.protocol import ToolCall, find_gym
-from humanlm.gyms.users import ModelUser, UserReviewer, episode_mistakes, known_facts, note_answer
+from humanlm.gyms.users import ModelUser, UserReviewer, episode_mistakes, _known_facts, note_answer
 from humanlm.models.client import ScriptedClient
 
 
@@ -45,7 +45,7 @@ def test_intention_knows_what_its_user_wants(says, found):
     other = next(option for option in detail.options if option != wish)
     env = talk("intention", REQUEST, scripted({"response": says.format(wish=wish, other=other)}), ToolCall("action", f"{detail.description}: {', '.join(detail.options)}?"))
     assert env.turns[0].reward > 0 and tags(env) == found
-    assert wish in known_facts(env).task and gym.name == "intention"
+    assert wish in _known_facts(env).task and gym.name == "intention"
 
 
 @pytest.mark.parametrize("name", ["advice", "appeal"])
@@ -55,7 +55,7 @@ def test_people_of_the_world_are_tagged_where_they_take_the_other_side(name):
         env = talk(name, task, PolitePerson(), gym.expert(gym.play(task)))
         [(pole, _)] = env.heard
         target, domain = (next(option[0] for option in task.options if option[1] == pole), task.domain) if name == "advice" else (task.aside, task.domain)
-        against = true_stance(task.person, world_post(domain, target, pole, "it cuts costs")).direction == "against"
+        against = _true_stance(task.person, _world_post(domain, target, pole, "it cuts costs")).direction == "against"
         assert ((0, "contradicts") in tags(env)) == against, "whoever always agrees is wrong about those who do not"
         seen.add(against)
     assert seen == {True, False}

@@ -12,13 +12,13 @@ import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
-from humanlm.gyms.tau import (DESK_TOOLS, REASONS, STOP, RetailDesk, RetailShop, TauConfig, announces, calculate, call_tool, open_shop, read_tau, read_tool_call,
-                              tau, tau_tasks)
+from humanlm.gyms.tau import (DESK_TOOLS, REASONS, STOP, RetailDesk, RetailShop, TauConfig, _announces, _calculate, _call_tool, _open_shop, _read_tau, _read_tool_call,
+                              tau, _tau_tasks)
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not ((DATA / "userrl").is_dir() and (DATA / "tau_bench").is_dir()), reason="set HUMANLM_DATA to a folder with userrl and tau_bench")
-TASKS = tau_tasks(64, 0)
-SHOP = open_shop("small/0.0")
+TASKS = _tau_tasks(64, 0)
+SHOP = _open_shop("small/0.0")
 
 
 def say(env, *calls: str):
@@ -45,7 +45,7 @@ def test_the_desk_passes_what_every_gym_must_hold():
 
 
 def test_tasks_of_a_seed_are_many_differ_from_those_of_another_and_share_no_shop():
-    some, others = tau_tasks(600, 0), tau_tasks(600, 1)
+    some, others = _tau_tasks(600, 0), _tau_tasks(600, 1)
     assert len({task.id for task in some + others}) == len({task.instruction for task in some + others}) == 1200
     assert not {task.user_id for task in some} & {task.user_id for task in others} and some[:64] == TASKS
     TASKS[0].goal  # what is kept with a task makes no other task of it
@@ -65,7 +65,7 @@ def test_the_right_calls_pay_one_in_any_order_of_items_and_an_extra_change_pays_
     greedy = tau.play(task)
     say(greedy, *gold(task), tool("cancel_pending_order", order_id=other, reason=REASONS[0]), "[action] Your order has been cancelled.")
     assert greedy.stop == "done" and greedy.score == 0
-    swap = next(task for task in tau_tasks(300, 0) if any(len(action["kwargs"].get("new_item_ids", ())) > 1 for action in task.actions))
+    swap = next(task for task in _tau_tasks(300, 0) if any(len(action["kwargs"].get("new_item_ids", ())) > 1 for action in task.actions))
     turned = tau.play(swap)
     for action in swap.actions:
         kwargs = {name: value[::-1] if isinstance(value, list) else value for name, value in action["kwargs"].items()}
@@ -109,7 +109,7 @@ def test_the_expert_also_does_it_in_few_turns():
 # ---- what does not pay
 
 def test_a_policy_that_refuses_or_claims_everything_is_paid_for_little():
-    tasks = tau_tasks(300, 3)
+    tasks = _tau_tasks(300, 3)
     refusing, claiming = (lambda env: ToolCall("action", "I am sorry, this is not possible."), lambda env: ToolCall("action", "It is all done."))
     refused = [run_sync(play_through(tau.play(task), refusing)).score for task in tasks]
     assert refused == [float(not task.actions) for task in tasks] and 0.03 < sum(refused) / 300 < 0.15
@@ -123,8 +123,8 @@ def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
     assert not env.stop and env.score == 0 and env.turns[0].fault == "format"
     for text in ("Do you want it cancelled?", "It will be cancelled.", "Once it is done I tell you.", "Nothing was changed.", "I can have it done.", "Please wait until it is completed."):
         say(env, f"[action] {text}")
-        assert not announces(text) and not env.stop
-    assert announces("Your order has been cancelled, and the money will arrive within a week.")
+        assert not _announces(text) and not env.stop
+    assert _announces("Your order has been cancelled, and the money will arrive within a week.")
     say(env, "[finish]")
     assert env.stop == "finish" and env.score == 0
 
@@ -214,7 +214,7 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
             ("exchange_delivered_order_items", {"order_id": delivered["order_id"], "item_ids": [one], "new_item_ids": [], "payment_method_id": way}, "one new item for each"),
             ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"), ("get_product_details", {"product_id": one}, "not found")]:
         desk = RetailDesk(SHOP)
-        shown, fault = call_tool(desk, name, arguments)
+        shown, fault = _call_tool(desk, name, arguments)
         assert words in shown and fault == "tool" and not desk.changed, (name, shown)
 
 
@@ -227,15 +227,15 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
     shop = RetailShop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
     before = copy.deepcopy(shop.tables)
     desk = RetailDesk(shop)
-    assert "20.2 is needed" in call_tool(desk, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})[0]
-    assert "no available" in call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["3"], "payment_method_id": "paypal_1"})[0]
-    swapped = json.loads(call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["2"], "payment_method_id": "gift_card_1"})[0])
+    assert "20.2 is needed" in _call_tool(desk, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})[0]
+    assert "no available" in _call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["3"], "payment_method_id": "paypal_1"})[0]
+    swapped = json.loads(_call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["2"], "payment_method_id": "gift_card_1"})[0])
     assert [item["item_id"] for item in swapped["items"]] == ["2", "1"] and swapped["payment_history"][1] == {"transaction_type": "payment", "amount": 0.3, "payment_method_id": "gift_card_1"}
-    assert desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8 and call_tool(desk, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1] == "tool"
+    assert desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8 and _call_tool(desk, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1] == "tool"
     rich = RetailDesk(RetailShop([{**user, "payment_methods": {**user["payment_methods"], "gift_card_1": {"source": "gift_card", "balance": 30, "id": "gift_card_1"}}}], [order], []))
-    call_tool(rich, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
+    _call_tool(rich, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
     assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 9.8
-    ended = json.loads(call_tool(rich, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0])
+    ended = json.loads(_call_tool(rich, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0])
     assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 30 and sum(row["payment_method_id"] == "paypal_1" for row in ended["payment_history"]) == 2
     assert shop.tables == before, "no record of the shop is changed in place"
 
@@ -253,13 +253,13 @@ def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
 
 
 @pytest.mark.parametrize("text", ['{"name": "think", "arguments": {"thought": "a"}}', '```json\n{"name": "think", "arguments": {"thought": "a"}}\n```', 'think: {"thought": "a"}', 'think {"thought": "a"}', 'I call {"name": "think", "arguments": {"thought": "a"}}'])
-def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text): assert read_tool_call(text) == ("think", {"thought": "a"})
+def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text): assert _read_tool_call(text) == ("think", {"thought": "a"})
 
 
 @pytest.mark.parametrize("expression", ["9**9**9", "__import__('os').system('x')", "1//2", "a", "1 if 1 else 2", "[1]", "'a'*9", "True+1", "1/0", "(" * 199, "-" * 199, "9" * 199 + "*1", "1e308*10", "1e308*10-1e308*10", "1j", "", "1\n2", "x" * 201, "\x00"])
 def test_the_calculator_computes_and_runs_nothing(expression):
-    with pytest.raises(DataError): calculate(expression)
-    assert calculate("(2.5 + 1) * 4 - 3/2") == "12.5" and calculate("-(+3)") == "-3.0"
+    with pytest.raises(DataError): _calculate(expression)
+    assert _calculate("(2.5 + 1) * 4 - 3/2") == "12.5" and _calculate("-(+3)") == "-3.0"
 
 
 def test_what_can_be_looked_up():
@@ -287,9 +287,9 @@ def test_every_public_row_is_played_and_the_expert_is_paid():
     tasks = [tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")]
     refused = {}
     for task in tasks:
-        desk = RetailDesk(open_shop(task.shop))
+        desk = RetailDesk(_open_shop(task.shop))
         for action in task.actions:
-            shown, fault = call_tool(desk, action["name"], action["kwargs"])
+            shown, fault = _call_tool(desk, action["name"], action["kwargs"])
             if fault: refused.setdefault(task.id, []).append(shown)
         played = run_sync(play_through(tau.play(task), tau.expert))
         assert played.score == 1 and played.stop == "done", task.id
@@ -315,14 +315,14 @@ def test_a_broken_row_says_what_is_wrong(wrong):
 
 def test_a_row_without_its_shop_says_where_it_is_looked_for(tmp_path):
     row = {"id": "retail-train-1", "obs": "Hi.", "info": {"task": {"user_id": "u", "instruction": "You are u.", "actions": [], "outputs": []}}}
-    with pytest.raises(DataError, match="HUMANLM_DATA"): read_tau(row, "no_such_shop")
+    with pytest.raises(DataError, match="HUMANLM_DATA"): _read_tau(row, "no_such_shop")
     for table in ("users", "orders", "products"): (tmp_path / f"retail_{table}.jsonl").write_text('{"user_id": "u"}\n')
-    with pytest.raises(DataError, match="as they were published"): read_tau(row, str(tmp_path))
+    with pytest.raises(DataError, match="as they were published"): _read_tau(row, str(tmp_path))
 
 
 @needs_rows
 def test_recorded_clerks_announce_what_they_did_in_words_that_are_understood():
     talks = [re.split(r"\n(?=(?:user|assistant|tool): )", row["messages_display"]) for row in read_jsonl(DATA / "tau_bench" / "few_shot_dialogues.jsonl") if row["domain"] == "retail"]
     changed = [talk for talk in talks if any(re.match(r'tool: .*"status": "(?:return requested|exchange requested|pending \(item modified\))|tool: .*"cancel_reason"', part) for part in talk)]
-    assert len(changed) > 25 and all(any(part.startswith("assistant: ") and announces(part[11:]) for part in talk) for talk in changed)
-    assert not any(announces(talk[1][11:]) for talk in talks), "nobody has done anything in a first reply"
+    assert len(changed) > 25 and all(any(part.startswith("assistant: ") and _announces(part[11:]) for part in talk) for talk in changed)
+    assert not any(_announces(talk[1][11:]) for talk in talks), "nobody has done anything in a first reply"

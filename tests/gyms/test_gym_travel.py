@@ -11,8 +11,8 @@ import pytest
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.gyms.protocol import ToolCall, find_gym, gym_problems, play_through
 from humanlm.gyms.travel import (
-    LISTENED, TRAVEL_KINDS, TRAVEL_PAY, TRAVEL_SHAPES, TravelAspect, TravelConfig, TravelOption, TravelTask, option_table, read_query, read_travel, rule_heard,
-    same_detail, split_by_component, travel, travel_options, travel_score, travel_tasks, wish_sets)
+    LISTENED, TRAVEL_KINDS, TRAVEL_PAY, TRAVEL_SHAPES, TravelAspect, TravelConfig, TravelOption, TravelTask, _option_table, _read_query, _read_travel, _rule_heard,
+    _same_detail, split_by_component, travel, _travel_options, _travel_score, _travel_tasks, _wish_sets)
 from humanlm.gyms.users import ModelUser, UserReviewer
 from humanlm.models.client import ScriptedClient
 
@@ -50,7 +50,7 @@ def test_travel_passes_the_suite():
 def test_the_best_pays_one_and_a_correct_one_less_and_the_score_is_their_mean():
     env = begin()
     turns = say(env, "[answer] F1", "[answer] H2")
-    assert [turn.reward for turn in turns] == [1.0, 0.8] and env.stop == "done" and travel_score(env) == travel.score(env) == pytest.approx(0.9)
+    assert [turn.reward for turn in turns] == [1.0, 0.8] and env.stop == "done" and _travel_score(env) == travel.score(env) == pytest.approx(0.9)
 
 
 def test_two_ids_in_one_answer_are_refused_and_pay_twice_only_as_published():
@@ -60,7 +60,7 @@ def test_two_ids_in_one_answer_are_refused_and_pay_twice_only_as_published():
     assert [turn.reward for turn in say(env, "[answer] F1", "[answer] H3")] == [1, 1]
     env = begin(compat="userrl")
     [turn] = say(env, "[answer] F1, H3")
-    assert turn.reward == 2 and env.stop == "done" and travel_score(env) == 1
+    assert turn.reward == 2 and env.stop == "done" and _travel_score(env) == 1
     env = begin(compat="userrl")
     turns = say(env, "[answer] F1 F2", "[answer] F1")  # a refused second id loses what the first one paid, and its part stays booked
     assert [turn.reward for turn in turns] == [0, 0] and env.booked == {"F": True}
@@ -98,7 +98,7 @@ def test_parts_of_the_reward_are_kept_apart():
     env = begin()
     turns = say(env, *SEARCHES, "[action] What meal do you want?", "[action] Would one change be fine on the flight, or a direct one?", "[answer] F1", "[answer] H2")
     assert [dict(turn.parts) for turn in turns] == [{"search": 0.2}, {"search": 0.2}, {}, {"wish": 0.2}, {"choice": 1.0}, {"choice": 0.8}]
-    assert env.score == pytest.approx(2.4) and travel_score(env) == pytest.approx(0.9)
+    assert env.score == pytest.approx(2.4) and _travel_score(env) == pytest.approx(0.9)
 
 
 def test_published_settings_pay_as_published():
@@ -150,9 +150,9 @@ def test_a_search_that_does_not_say_what_the_user_said_finds_nothing(query, hint
 
 
 def test_searches_are_read_in_several_forms():
-    assert read_query('Here: ```json\n{"aspect": "Car rental", "Pick up": "May 3"}\n```') == {"aspect": "rental_car", "pick_up": "may 3"}
-    assert read_query("flight\norigin = Oslo, destination=Rome") == {"aspect": "flight", "origin": "oslo", "destination": "rome"}
-    assert same_detail("the 3rd of May", "May 3") and same_detail("New York", "new york") and not same_detail("May 13", "May 3") and not same_detail("", "May 3")
+    assert _read_query('Here: ```json\n{"aspect": "Car rental", "Pick up": "May 3"}\n```') == {"aspect": "rental_car", "pick_up": "may 3"}
+    assert _read_query("flight\norigin = Oslo, destination=Rome") == {"aspect": "flight", "origin": "oslo", "destination": "rome"}
+    assert _same_detail("the 3rd of May", "May 3") and _same_detail("New York", "new york") and not _same_detail("May 13", "May 3") and not _same_detail("", "May 3")
 
 
 # ---- what is understood
@@ -164,14 +164,14 @@ def test_searches_are_read_in_several_forms():
 def test_messages_are_heard_by_their_words(said, kind, wish):
     trip = replace(TRIP, aspects=(TRIP.aspects[0], replace(TRIP.aspects[1], wishes=(HOTEL[0], HOTEL[6]))))
     trip = replace(trip, aspects=(replace(trip.aspects[0], wishes=(FLIGHT[0], FLIGHT[12])), trip.aspects[1]))
-    assert rule_heard(trip, said, ()) == (kind, wish)
+    assert _rule_heard(trip, said, ()) == (kind, wish)
 
 
 @pytest.mark.parametrize("kind", TRAVEL_KINDS)
 def test_every_wish_of_the_catalogue_can_be_asked_for(kind):
     for wish in TRAVEL_KINDS[kind].wishes:
         task = TravelTask("one", "", (part(kind, (wish,), {}, "best"),))
-        assert rule_heard(task, f"What {wish.topic} should the {kind.replace('_', ' ')} have?", ()) == ("wish", "P1"), wish
+        assert _rule_heard(task, f"What {wish.topic} should the {kind.replace('_', ' ')} have?", ()) == ("wish", "P1"), wish
 
 
 def test_who_asks_again_hears_the_same_again_and_is_paid_once():
@@ -185,7 +185,7 @@ def test_who_asks_again_hears_the_same_again_and_is_paid_once():
 # ---- tricks (section 10, items 6, 7 and 10)
 
 def test_naming_all_attributes_in_every_turn_earns_nothing():
-    for task in travel_tasks(8, 4):
+    for task in _travel_tasks(8, 4):
         env = travel.play(task, TravelConfig(elicitation_interval=100))
         everything = "Do you care for " + ", ".join(topic for aspect in task.aspects for topic in TRAVEL_KINDS[aspect.kind].values) + "?"
         assert sum(turn.reward for turn in say(env, *[f"[action] {everything}"] * 10)) == 0 and env.told == []
@@ -206,12 +206,12 @@ def test_guesses_are_one_for_each_part_and_finishing_tells_nothing():
     assert env.stop == "finish" and not any(secret in turn.feedback for secret in TRIP.secrets)
 
 
-def table(aspect, wrong=10, noise=5): return [json.loads(line) for line in option_table(aspect, wrong, noise).splitlines()[1:]]
+def table(aspect, wrong=10, noise=5): return [json.loads(line) for line in _option_table(aspect, wrong, noise).splitlines()[1:]]
 
 
 def test_neither_price_nor_place_on_the_list_tells_the_best():
     ranks, places, total = Counter(), Counter(), 0
-    for aspect in (aspect for task in travel_tasks(300, 1) for aspect in task.aspects):
+    for aspect in (aspect for task in _travel_tasks(300, 1) for aspect in task.aspects):
         rows = table(aspect)
         places[[row["id"] for row in rows].index(aspect.best)] += 1
         ranks[[row["id"] for row in sorted(rows, key=lambda row: row["cost"]) if row["place"] == aspect.place].index(aspect.best)] += 1
@@ -231,7 +231,7 @@ def common_wishes(aspect, rows, size):
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_wishes_cannot_be_guessed_from_what_is_common_on_the_list(where):
     pay, scores = {"best": 1, "correct": 0.8}, []
-    for aspect in (aspect for task in travel_tasks(200, 1) for aspect in task.aspects):
+    for aspect in (aspect for task in _travel_tasks(200, 1) for aspect in task.aspects):
         rows = table(aspect)
         guessed = common_wishes(aspect, [row for row in rows if (row["place"] == aspect.place) == (where == "here")], len(aspect.wishes))
         here = [row for row in rows if row["place"] == aspect.place]
@@ -241,7 +241,7 @@ def test_wishes_cannot_be_guessed_from_what_is_common_on_the_list(where):
 
 
 def test_whoever_leaves_out_a_wish_or_the_place_misses_the_best():
-    for aspect in (aspect for task in travel_tasks(40, 6) for aspect in task.aspects):
+    for aspect in (aspect for task in _travel_tasks(40, 6) for aspect in task.aspects):
         for wrong, noise in ((10, 5), (99, 99), (4, 1)):
             rows = table(aspect, wrong, noise)
             for known in [aspect.wishes, *([wish for wish in aspect.wishes if wish != gone] for gone in aspect.wishes)]:
@@ -252,7 +252,7 @@ def test_whoever_leaves_out_a_wish_or_the_place_misses_the_best():
 
 
 def test_components_differ_between_the_seeds_of_training_validation_and_test():
-    def components(seed): return {aspect.component for task in travel_tasks(300, seed) for aspect in task.aspects}
+    def components(seed): return {aspect.component for task in _travel_tasks(300, seed) for aspect in task.aspects}
     found = [components(seed) for seed in (1, 2, 3)]
     assert all(one.isdisjoint(other) for one, other in ((found[0], found[1]), (found[0], found[2]), (found[1], found[2]))) and found[0] & components(4)
     for part in found:  # while each part has all wishes of the catalogue
@@ -262,27 +262,27 @@ def test_components_differ_between_the_seeds_of_training_validation_and_test():
 # ---- tasks
 
 def test_tasks_have_all_shapes_and_differ():
-    tasks = [task for seed in range(3) for task in travel_tasks(200, seed)]
+    tasks = [task for seed in range(3) for task in _travel_tasks(200, seed)]
     assert len({task.id for task in tasks}) == len({(task.aspects, task.told) for task in tasks}) == 600
     for shape in TRAVEL_SHAPES:
-        for task in travel_tasks(6, 0, (shape,)): assert sorted(len(aspect.wishes) for aspect in task.aspects) == sorted(map(int, shape))
-    assert {len(aspect.options) for task in tasks[:20] for aspect in task.aspects} == {22} and travel_tasks(30, 5)[:10] == travel_tasks(10, 5)
+        for task in _travel_tasks(6, 0, (shape,)): assert sorted(len(aspect.wishes) for aspect in task.aspects) == sorted(map(int, shape))
+    assert {len(aspect.options) for task in tasks[:20] for aspect in task.aspects} == {22} and _travel_tasks(30, 5)[:10] == _travel_tasks(10, 5)
 
 
 def test_a_search_shows_as_many_options_as_are_set():
-    [aspect, *_] = travel_tasks(1, 0)[0].aspects
+    [aspect, *_] = _travel_tasks(1, 0)[0].aspects
     assert [len(table(aspect, *most)) for most in ((10, 5), (99, 99), (2, 0))] == [18, 22, 5]
     call = ToolCall("search", json.dumps({"aspect": aspect.kind, **dict(aspect.details)}))
-    lines = [len(say(begin(travel_tasks(1, 0)[0], **settings), call)[0].feedback.splitlines()) for settings in ({}, {"compat": "userrl"}, {"max_wrong": 0, "max_noise": 0})]
+    lines = [len(say(begin(_travel_tasks(1, 0)[0], **settings), call)[0].feedback.splitlines()) for settings in ({}, {"compat": "userrl"}, {"max_wrong": 0, "max_noise": 0})]
     assert lines == [19, 23, 4]
 
 
 @pytest.mark.parametrize("kind", TRAVEL_KINDS)
 def test_wish_sets_hold_each_attribute_once_and_tables_keep_a_given_id(kind):
-    sets = wish_sets(kind, 2)
+    sets = _wish_sets(kind, 2)
     assert len(sets) == len({frozenset(found) for found in sets}) == 9 * 8 // 2 * 4 and all(one.topic != other.topic for one, other in sets)
     for best in (1, 22, 90):
-        options = travel_options(random.Random(best), kind, sets[best], "Rome", best)
+        options = _travel_options(random.Random(best), kind, sets[best], "Rome", best)
         assert options[0].id == f"{TRAVEL_KINDS[kind].letter}{best}" and len({option.id for option in options}) == len({option.cost for option in options}) == 22
 
 
@@ -319,7 +319,7 @@ def test_no_role_is_told_more_than_it_needs():
 def test_a_user_who_fails_leaves_no_score(role, answer, compat):
     call = {"search_judge": SEARCHES[1], "talker": CHATTER}.get(role, "[action] Should the flight be direct?")
     env, _ = played({role: answer}, [call], compat=compat)
-    assert env.stop == "user_error" and env.score != env.score and travel_score(env) != travel_score(env) and env.turns[0].reward != env.turns[0].reward
+    assert env.stop == "user_error" and env.score != env.score and _travel_score(env) != _travel_score(env) and env.turns[0].reward != env.turns[0].reward
 
 
 def test_chat_models_play_all_roles_and_none_sees_the_best_option():
@@ -344,7 +344,7 @@ def test_a_judge_decides_what_was_asked_and_searched():
 
 
 def test_a_reviewer_has_nothing_to_say_of_the_rules():
-    for task in travel_tasks(8, 0):
+    for task in _travel_tasks(8, 0):
         env = run_sync(play_through(travel.play(task), travel.expert))
         assert run_sync(UserReviewer().episode(env)) == []
 
@@ -360,19 +360,19 @@ def rows(suffix):
 @pytest.mark.parametrize("suffix", ["22", "333", "444"])
 def test_every_published_row_plays_on_a_table_that_carries_its_ids(suffix):
     for row in rows(suffix):
-        task, kept = read_travel(row), row["reward_model"]
+        task, kept = _read_travel(row), row["reward_model"]
         assert task.id == kept["id"] and "".join(str(len(aspect.wishes)) for aspect in task.aspects) == suffix
         assert [aspect.kind for aspect in task.aspects] == [name.split(":")[0] for name in kept["id"].split("|")]
         assert all(f"'{aspect.best}'" in kept["ground_truth"] for aspect in task.aspects) and task.opening in row["prompt"][1]["content"]
         assert all(value in task.opening for aspect in task.aspects for _, value in aspect.details) and not any(secret in task.opening for secret in task.secrets)
         env = run_sync(play_through(travel.play(task), travel.expert))
-        assert travel_score(env) == 1 and [turn.fault for turn in env.turns] == [""] * len(env.turns)
+        assert _travel_score(env) == 1 and [turn.fault for turn in env.turns] == [""] * len(env.turns)
 
 
 @needs_rows
 def test_published_rows_pass_the_suite_and_split_without_shared_components():
-    tasks = [read_travel(row) for suffix in ("22", "333", "444") for row in rows(suffix)]
-    assert run_sync(gym_problems(travel, odd=400, tasks=tasks[::270])) == [] and read_travel(rows("22")[0]) == tasks[0]
+    tasks = [_read_travel(row) for suffix in ("22", "333", "444") for row in rows(suffix)]
+    assert run_sync(gym_problems(travel, odd=400, tasks=tasks[::270])) == [] and _read_travel(rows("22")[0]) == tasks[0]
     train, held = split_by_component(tasks)
     shared = [{aspect.component for task in part for aspect in task.aspects} for part in (train, held)]
     assert shared[0].isdisjoint(shared[1]) and len(held) >= 108 and len(train) > len(tasks) / 2
@@ -384,7 +384,7 @@ def test_published_rows_pass_the_suite_and_split_without_shared_components():
     ({"ground_truth": "__import__('os')"}, "each of flight, hotel")])
 def test_rows_that_are_broken_are_refused(change, message):
     row = {"prompt": [{"role": "user", "content": "A flight to Rome, and a hotel."}], "reward_model": {"id": "flight:2-48|hotel:2-29", "ground_truth": "['F3', 'H4']"}}
-    assert [aspect.best for aspect in read_travel(row).aspects] == ["F3", "H4"]
-    with pytest.raises(DataError, match=message.replace("|", r"\|")): read_travel(row | {"reward_model": row["reward_model"] | change})
+    assert [aspect.best for aspect in _read_travel(row).aspects] == ["F3", "H4"]
+    with pytest.raises(DataError, match=message.replace("|", r"\|")): _read_travel(row | {"reward_model": row["reward_model"] | change})
     for prompt in (None, [], "text", [{"role": "user", "content": " "}], [{"role": "user", "content": 5}], [{"role": "system", "content": "x"}]):
-        with pytest.raises(DataError, match="no message"): read_travel(row | {"prompt": prompt})
+        with pytest.raises(DataError, match="no message"): _read_travel(row | {"prompt": prompt})

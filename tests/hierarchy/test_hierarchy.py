@@ -16,7 +16,7 @@ from humanlm.hierarchy.prompts import (
     HierarchyConfig, PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, check_training, make_rows, name_speakers, parts_text, prompt,
     row_index, swap_system, target)
 from humanlm.hierarchy.levels import (
-    FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, make_hierarchy,
+    FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, _make_hierarchy,
     text_faults, text_limits, variants, word_count,
 )
 from humanlm.data.persona import PERSONA_BLOCKS, drop_persona, format_persona
@@ -146,7 +146,7 @@ def test_order_survives_json_and_pickle(tmp_path):
     ({"desc": "x", "max_words": 0}, "max_words"), ({"desc": "x", "system_prompt": 3}, "system_prompt must be"),
 ])
 def test_bad_levels_say_what_is_wrong(level, message):
-    with pytest.raises(ConfigError, match=re.escape(message)) as e: make_hierarchy({"stance": level}, "my.json")
+    with pytest.raises(ConfigError, match=re.escape(message)) as e: _make_hierarchy({"stance": level}, "my.json")
     assert "stance" in str(e.value)
 
 
@@ -157,7 +157,7 @@ def test_bad_files_are_config_errors(tmp_path, text):
 
 
 def test_published_files_with_names_can_be_read():
-    assert make_hierarchy({"response": {"desc": "x", "names": "all six", "threshold": None}}).names == ("response",)
+    assert _make_hierarchy({"response": {"desc": "x", "names": "all six", "threshold": None}}).names == ("response",)
 
 
 @pytest.mark.parametrize("change, message", [

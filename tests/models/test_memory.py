@@ -110,8 +110,8 @@ def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_n
 
 
 def test_questions_are_counted_where_a_chat_model_answers():
-    from humanlm.training.run import asking_groups
-    asking = lambda *flags: asking_groups(read_settings(["--config", "configs/humanlm-mini.yaml", *flags])[1])
+    from humanlm.training.run import _asking_groups
+    asking = lambda *flags: _asking_groups(read_settings(["--config", "configs/humanlm-mini.yaml", *flags])[1])
     assert asking() == [] and [g.concurrency for g in asking("--judge.model", "openai/gpt-5-mini", "--judge.concurrency", "9")] == [9]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mangle import GROUP, SPELLING, group_answer, mangled
 
 from humanlm.models.reader import _surely, read_answer, read_json
-from humanlm.rewards.rubric import answer_schema
+from humanlm.rewards.rubric import _answer_schema
 
 VERDICT = {"type": "object", "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "why": {"type": "string"}},
            "required": ["score", "why"], "additionalProperties": False}
@@ -248,7 +248,7 @@ def test_what_the_short_walk_accepts_jsonschema_accepts(schema, value):
 
 
 def test_the_short_walk_accepts_an_answer_of_a_judge():
-    schema = answer_schema("human", aspects=True)
+    schema = _answer_schema("human", aspects=True)
     good = {"aspects": [{"level": "stance", "key_points": ["a"], "verdicts": [
         {"id": "k", "reason": "r", "matches": [1, 0.5], "penalty": 0, "human": True, "score": 0.75}]}]}
     assert _surely(good, schema)

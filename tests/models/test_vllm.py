@@ -133,7 +133,7 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.alignment.contract import ModelChoice, contract
     from humanlm.alignment.simulator import SimulatorClient
     from humanlm.training.rollout import RolloutConfig
-    from humanlm.serve import open_client
+    from humanlm.serve import _open_client
     from humanlm.serving.service import ServeConfig
     from humanlm.serving.service import Service, serving
     config = ModelConfig(vocab=500, head_dim=32, hidden=64, heads=2, kv_heads=2)
@@ -142,7 +142,7 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     folder = save_model(*make_model(config, ["the night tram is late", "the city tram is fine"], tags), tmp_path / "tram",
                         contract(config, asked, RolloutConfig(), "humanlm", "politics"))
     os.environ.update(SERVER, HUMANLM_VLLM=VLLM)
-    served = open_client(ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"]))
+    served = _open_client(ModelChoice(str(folder)), ServeConfig(engine="vllm", vllm=["--max-model-len", "2048"]))
     try:
         with serving(Service(served, "tram")) as url:
             them, ours = OpenAI(base_url=url, api_key="none"), Service(SimulatorClient(folder), "tram")

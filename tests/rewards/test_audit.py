@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from humanlm.rewards.audit import (
-    INJECTIONS, MEASURES, ROLES, Audit, Probe, audit, audit_requests, injected_texts, load_probes, probe_texts,
+    INJECTIONS, MEASURES, ROLES, Audit, Probe, audit, audit_requests, _injected_texts, load_probes, _probe_texts,
 )
 from humanlm.core.basics import DataError, run_sync, to_json
 from humanlm.core.html import aligned
@@ -17,15 +17,15 @@ from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.judges import main
 from humanlm.rewards.judges import RuleJudge
 from humanlm.models.client import Ledger, LLMError, ScriptedClient
-from humanlm.rewards.scoring import candidate_score
+from humanlm.rewards.scoring import _candidate_score
 from humanlm.rewards.verdicts import LLMJudge
 from humanlm.data.trajectory import Score
 import warm
 
 PROBES = load_probes()
 WORTH = {"match": 0.9, "paraphrase": 0.85, "weaker": 0.45, "padded": 0.45, "negation": 0.1, "off": 0.05}
-ROLE_OF = {text: role for p in PROBES for role, text in probe_texts(p).items()}
-STYLE_OF = {text: style for p in PROBES for style, text in injected_texts(p).items()}
+ROLE_OF = {text: role for p in PROBES for role, text in _probe_texts(p).items()}
+STYLE_OF = {text: style for p in PROBES for style, text in _injected_texts(p).items()}
 
 
 def worth(text): return WORTH[ROLE_OF.get(text, "off")]
@@ -184,11 +184,11 @@ def test_same_seed_same_audit_and_json_keeps_it():
 def test_probes_are_complete_and_need_a_judge():
     assert {p.level for p in PROBES} == set(HIERARCHY.names) and len({p.id for p in PROBES}) == len(PROBES) >= 25
     for request in audit_requests(PROBES):
-        assert [candidate_score(id, text, request) for id, text in request.candidates.items()] == [None] * len(request.candidates)
+        assert [_candidate_score(id, text, request) for id, text in request.candidates.items()] == [None] * len(request.candidates)
         assert len(set(request.candidates.values())) == len(request.candidates)
     for p in PROBES:
-        assert set(probe_texts(p)) == set(ROLES) and p.weaker in probe_texts(p)["padded"]
-        assert all(text.startswith(p.off) for text in injected_texts(p).values())
+        assert set(_probe_texts(p)) == set(ROLES) and p.weaker in _probe_texts(p)["padded"]
+        assert all(text.startswith(p.off) for text in _injected_texts(p).values())
 
 
 def test_hostile_probes_break_nothing():

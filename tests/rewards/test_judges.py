@@ -10,14 +10,14 @@ from humanlm.core.config import HARMLESS
 from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import HIERARCHY, STATES
-from humanlm.rewards.judge_settings import JudgeConfig, RUBRIC, is_judge, make_judge, play_judge
-from humanlm.rewards.judges import EmbedJudge, RuleJudge, calibration, fit_logistic, labelled_pairs, logistic, sign
+from humanlm.rewards.judge_settings import JudgeConfig, RUBRIC, _is_judge, make_judge, _play_judge
+from humanlm.rewards.judges import EmbedJudge, RuleJudge, calibration, _fit_logistic, _labelled_pairs, _logistic, _sign
 from humanlm.models.settings import ClientConfig
 from humanlm.models.local import Embedder, has_minilm, minilm_folder
 from humanlm.models.weights import ModelError
 from humanlm.rewards.rubric import VARIANTS, judge_chat
 from humanlm.rewards.scoring import JudgeRequest, STATUSES, format_score, score_group
-from humanlm.rewards.verdicts import answer_scores
+from humanlm.rewards.verdicts import _answer_scores
 from humanlm.worlds.mini import make_world
 from humanlm.data.viz import score_grid
 
@@ -97,12 +97,12 @@ def test_config_reports_every_problem_at_once():
 @pytest.mark.parametrize("name", ["oracle", "rule", "embed", "embed/minilm", "embed/some/folder", "openai/gpt-5-mini", "vllm/tiny", "hf/some/folder",
                                   "vllm-offline/tiny", "recorded/file.jsonl", "scripted/judge"])
 def test_names_of_judges(name):
-    assert is_judge(name) and JudgeConfig(name).model == JudgeConfig(second=name).second
+    assert _is_judge(name) and JudgeConfig(name).model == JudgeConfig(second=name).second
 
 
 @pytest.mark.parametrize("name", ["", "/", "rule/", "rule/x", "oracle/1", "openai", "openai/", "nobody/x", "Rule", "embed/", 20 * "embed/x "[:5]])
 def test_names_of_nobody(name):
-    assert not is_judge(name)
+    assert not _is_judge(name)
     with pytest.raises(Exception, match="no judge"): JudgeConfig(name)
 
 
@@ -137,7 +137,7 @@ def test_rule_judge_is_silent_where_the_reply_is():
 
 
 def test_labelled_pairs_are_complete_and_enough():
-    pairs = labelled_pairs()
+    pairs = _labelled_pairs()
     assert {p.level for p in pairs} == set(HIERARCHY.names) and {p.origin for p in pairs} == {"drafted", "fresh"}
     for level in HIERARCHY.names:
         for origin in ("drafted", "fresh"): assert sum((p.level, p.origin) == (level, origin) for p in pairs) >= 10
@@ -156,7 +156,7 @@ CONSTANTS = {
 def means(judge, level, origin="drafted"):
     """The mean scores of right descriptions, of opposites, and of the best constant answer, where the judge has any"""
     rows = []
-    for pair in labelled_pairs():
+    for pair in _labelled_pairs():
         if (pair.level, pair.origin) != (level, origin): continue
         texts = dict(enumerate((pair.fits, pair.opposite, *CONSTANTS[level])))
         rows.append([s.value for s in ask(judge, JudgeRequest(level, pair.reply, texts))])
@@ -202,21 +202,21 @@ def test_the_embedding_judge_knows_what_a_text_is_about():
 def test_calibration_is_monotone_whatever_the_numbers(seed, features):
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(30, features)), rng.choice([0, 0.5, 1], size=30)
-    weights = fit_logistic(x, y)
+    weights = _fit_logistic(x, y)
     assert np.isfinite(weights).all() and (weights[1:] >= 0).all()
     closer = x + rng.random((30, features))
-    assert (logistic(weights[0] + closer @ weights[1:]) >= logistic(weights[0] + x @ weights[1:])).all()
+    assert (_logistic(weights[0] + closer @ weights[1:]) >= _logistic(weights[0] + x @ weights[1:])).all()
 
 
 def test_calibration_of_perfectly_separable_rows_stays_finite():
     x = np.r_[np.zeros((20, 1)), np.ones((20, 1))]
-    p = logistic(np.column_stack([np.ones(40), x]) @ fit_logistic(x, x[:, 0]))
+    p = _logistic(np.column_stack([np.ones(40), x]) @ _fit_logistic(x, x[:, 0]))
     assert 0 < p[0] < 0.15 and 0.85 < p[-1] < 1
 
 
 def test_calibration_rows_hold_right_partly_opposite_and_unrelated():
     x, y = calibration(letters, "stance")
-    n = sum(p.origin == "drafted" and p.level == "stance" for p in labelled_pairs())
+    n = sum(p.origin == "drafted" and p.level == "stance" for p in _labelled_pairs())
     assert x.shape == (5 * n, 2) and y.tolist() == [1, 0.5, 0, 0, 0] * n
 
 
@@ -225,8 +225,8 @@ def test_an_opposite_sign_lowers_the_score(spelling):
     judge = EmbedJudge(lambda texts: np.ones((len(texts), 1)))
     same, none, opposite = (s.value for s in ask(judge, JudgeRequest("stance", truth, texts)))
     assert same > none > opposite and opposite < 0.3
-    assert sign("belief", "no, never") == sign("goal", "I hate it") == 0
-    assert [sign("emotion", t) for t in ("phew", "ugh", "hm")] == [1, -1, 0]
+    assert _sign("belief", "no, never") == _sign("goal", "I hate it") == 0
+    assert [_sign("emotion", t) for t in ("phew", "ugh", "hm")] == [1, -1, 0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -250,7 +250,7 @@ def test_a_missing_sentence_model_says_what_to_install(monkeypatch):
 def test_scripted_judge_agrees_with_the_rule_judge():
     request = JudgeRequest("stance", "Nah, that tram is silly.", {"a": "opposes the tram", "b": "likes the tram"}, (post,))
     question, ids = judge_chat(request)
-    played = {s.id: s.value for s in answer_scores(play_judge(question), ids)}
+    played = {s.id: s.value for s in _answer_scores(_play_judge(question), ids)}
     assert played == {s.id: s.value for s in ask(RuleJudge(), request)}
 
 

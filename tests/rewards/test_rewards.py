@@ -15,8 +15,8 @@ from humanlm.hierarchy.prompts import make_rows
 from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.rewards.scoring import JudgeError
 from humanlm.rewards.reward import (
-    AlignmentReward, RewardConfig, combine, components, format_reward, judge_trajectories, length_reward,
-    reading, repetition_reward, requests_by_row, trl_reward,
+    AlignmentReward, RewardConfig, combine, components, _format_reward, _judge_trajectories, _length_reward,
+    reading, _repetition_reward, requests_by_row, trl_reward,
 )
 from humanlm.data.trajectory import Score, Trajectory, Turn
 
@@ -104,7 +104,7 @@ def test_the_judge_sees_context_truth_and_definition():
 def test_order_of_presentation_changes_with_step_and_row_but_not_by_itself():
     def seeds(t, **kw):
         judge = ByText()
-        asyncio.run(judge_trajectories([t], judge, REQUESTS, **kw))
+        asyncio.run(_judge_trajectories([t], judge, REQUESTS, **kw))
         return judge.requests[0].seed
     a = make(tag("0.5"))
     assert seeds(a) == seeds(a) and len({seeds(a), seeds(replace(a, step=2)), seeds(a, seed=1), seeds(make(tag("0.5"), "e1:stance"))}) == 4
@@ -137,7 +137,7 @@ def test_length_is_measured_against_the_real_reply():
 
 @given(st.text(max_size=200), st.integers(0, 50), st.integers(0, 50))
 def test_components_stay_between_zero_and_one(text, words, allowed):
-    for value in (repetition_reward(text), length_reward(words, allowed), format_reward(text)): assert 0 <= value <= 1
+    for value in (_repetition_reward(text), _length_reward(words, allowed), _format_reward(text)): assert 0 <= value <= 1
 
 
 def test_components_are_those_of_the_config():

@@ -10,7 +10,7 @@ from humanlm.core.basics import DataError
 from humanlm.alignment.evaluation import EvalConfig
 from humanlm.models.local import has_minilm, minilm_folder
 from humanlm.rewards.texts import (
-    bleu, check_text_metric, chrf, edit_similarity, embedding_similarity, is_text_metric, text_metrics, text_scores,
+    bleu, check_text_metric, chrf, _edit_similarity, _embedding_similarity, is_text_metric, text_metrics, text_scores,
 )
 
 LIGHT = ("edit_similarity", "bleu", "chrf")
@@ -45,7 +45,7 @@ def sentence_bleu(text: str, truth: str) -> float:
 def test_edit_similarity_is_the_normalised_distance(a, b):
     a, b = a.strip(), b.strip()
     wanted = 1.0 if a == b else 1 - distance(a, b) / max(len(a), len(b))
-    assert edit_similarity([a], [b])[0] == pytest.approx(wanted)
+    assert _edit_similarity([a], [b])[0] == pytest.approx(wanted)
 
 
 @settings(max_examples=150, deadline=None)
@@ -82,7 +82,7 @@ def test_embeddings_of_a_folder_and_by_name_agree():
     a, b = ["I like trams", "no"], ["Trams are nice", "yes"]
     folder = text_scores(f"embedding/{minilm_folder()}", a, b)
     assert folder == pytest.approx(text_scores("embedding/minilm", a, b), abs=1e-6) and folder[0] > folder[1]
-    assert (embedding_similarity(a, b, prefix="query: ") != embedding_similarity(a, b)).any()
+    assert (_embedding_similarity(a, b, prefix="query: ") != _embedding_similarity(a, b)).any()
 
 
 @pytest.mark.skipif(not has_minilm(), reason="the small sentence model is not installed (requirements-embed.txt)")
@@ -108,12 +108,12 @@ def test_which_metrics_are_measures_of_texts():
 
 
 def test_lengths_must_agree():
-    for measure in (edit_similarity, bleu, chrf):
+    for measure in (_edit_similarity, bleu, chrf):
         with pytest.raises(DataError, match="2 texts for 1 true ones"): measure(["a", "b"], ["a"])
 
 
 def test_ten_thousand_pairs_take_no_loop_over_letters():
     texts, truths = ["a reply of some forty letters, number " + str(i) for i in range(10_000)], ["another reply, " + str(i) for i in range(10_000)]
     start = time.process_time()
-    edit_similarity(texts, truths)
+    _edit_similarity(texts, truths)
     assert time.process_time() - start < 2

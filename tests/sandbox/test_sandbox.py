@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from humanlm.sandbox import cell
-from humanlm.classmate.code import code_verifier, find_program, usual_sandbox
+from humanlm.classmate.code import code_verifier, _find_program, _usual_sandbox
 from humanlm.sandbox.programs import (
-    MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, answered, imported, keeper_command, read_test, read_tests, same_output,
+    MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, answered, imported, keeper_command, _read_test, read_tests, _same_output,
 )
-from humanlm.sandbox.service import make_sandbox_app, sandbox_command
+from humanlm.sandbox.service import _make_sandbox_app, sandbox_command
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.core.commands import main
@@ -265,32 +265,32 @@ def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
 def test_what_is_expected_never_enters_the_process(box):
     search = "import sys\ndef more(n):\n    f, seen = sys._getframe(1), ''\n    while f:\n        seen += repr(f.f_locals) + repr(f.f_globals) + repr(f.f_code.co_consts)\n        f = f.f_back\n    return str(n * 1000 + 242) in seen"
     assert box.score(search, ["assert more(4) is False", "assert more(4) == 4242", "x = 4242\nassert more(4) is True"]).results == [1, 0, 1]
-    assert "4242" not in read_test("assert more(1) == 4242", "w")[0]
+    assert "4242" not in _read_test("assert more(1) == 4242", "w")[0]
 
 
 @pytest.mark.parametrize("told", [b"", b"null", b"[]", b"{}", b'{"word": "w"}', b'{"word": "w", "claims": null}', b'{"word": "w", "claims": [[0]]}', b'{"word": "w", "claims": [["0", 2]]}', b'{"word": "w", "claims": [[[0], 2]]}', b'{"word": "w", "claims": [[-1, 2]]}',
                                   b'{"word": "w", "claims": [[0, 2], [1, 2]]}', b'{"word": "w", "claims": [[0, 2], [0, 3]]}', b'{"word": "v", "claims": [[0, 2]]}', b'{"word": "w", "claims": [[0, ["list"]]]}', b'{"word": "w", "claims": [[0, ["complex", [1, 2, 3]]]]}',
                                   b'{"word": "w", "claims": [[0, ["bytes", "zz"]]]}', b'{"word": "w", "claims": [[0, ["set", [["list", []]]]]]}', b"\xff" * 100, b"[" * 50_000, b'{"word": "w", "claims": [[0, ' + b'["list", [' * 5000, b"9" * 6000, b"x" * (MAX_SAID + 1)])
 def test_hostile_claims_are_no_pass_and_no_error(told):
-    _, checks = read_test("assert f() == 2", "w")
+    _, checks = _read_test("assert f() == 2", "w")
     assert answered(b'{"word": "w", "claims": [[0, 2]]}', "w", checks) and not answered(told, "w", checks)
 
 
 @pytest.mark.parametrize("test", ["assert (", "\0", "(" * 5000, "-" * 50_000 + "1", "x" + ".a" * 20_000 + " =", "def"])
 def test_a_test_that_is_no_python_is_an_error_and_no_zero(test):
-    with pytest.raises(DataError, match="no Python"): read_test(test, "w")
+    with pytest.raises(DataError, match="no Python"): _read_test(test, "w")
 
 
 def test_hostile_texts_take_linear_time():
     begin = time.process_time()
-    for unit in ("```\n", "```py\n", "~~~~\n", "`", " ", "\n", "```a", "    ```\n"): find_program(unit * (200_000 // len(unit)))
-    for unit in ("1 ", "1e9 ", "9", "\n", "nan ", "."): same_output(unit * 20_000, unit * 20_000 + "1")
+    for unit in ("```\n", "```py\n", "~~~~\n", "`", " ", "\n", "```a", "    ```\n"): _find_program(unit * (200_000 // len(unit)))
+    for unit in ("1 ", "1e9 ", "9", "\n", "nan ", "."): _same_output(unit * 20_000, unit * 20_000 + "1")
     assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize("output, wanted, same", [("1.0 2", "1 2", True), ("a  b", "a b", False), ("sNaN", "1", False), ("1e999999999", "1", False), ("Infinity", "inf", True), ("1\n\n2", "1\n2", False), ("٣", "3", True), ("1_0", "10", True)])
 def test_outputs_are_compared_as_text_or_decimals(output, wanted, same):
-    assert same_output(output, wanted) is same
+    assert _same_output(output, wanted) is same
 
 
 # ---------------------------------------------------------------- without containment, and the service
@@ -361,20 +361,20 @@ PICKLED = base64.b64encode(zlib.compress(pickle.dumps(["assert True"]))).decode(
     ("", {"program": None, "tests": ["x"]}, 400), ("", {"tests": ["x"]}, 400), ("", {"program": "", "tests": ["x"], "max_execution_time": 1e9}, 400), ("", {"program": "", "tests": ["x"], "max_execution_time": -1}, 400), ("", b'{"program": "", "tests": ["x"], "max_execution_time": NaN}', 400),
     ("", {"program": "", "tests": ["x"], "max_execution_time": True}, 400), ("", {"program": "", "tests": ["x"], "max_time": 1}, 400), ("", [], 400), ("", b"[" * 9000, 400), ("", b"\xff", 400), ("", b" " * 10_001, 413), ("", {"program": "fail", "tests": ["x"]}, 500), ("_x", {}, 404)])
 def test_requests_that_cannot_be_answered_say_why(where, body, status):
-    with serving_app(make_sandbox_app(Scripted())) as url:
+    with serving_app(_make_sandbox_app(Scripted())) as url:
         found, answer = post(f"{url}/test_program{where}", body)
         assert found == status and (answer["results"] == [1] if status == 200 else "message" in answer)
 
 
 def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd():
-    with serving_app(make_sandbox_app(Scripted())) as url:
+    with serving_app(_make_sandbox_app(Scripted())) as url:
         assert json.loads(urllib.request.urlopen(f"{url}/health").read()) == {"status": "healthy"}
         assert post(f"{url}/test_program", {"program": "", "tests": ["x"]}, Host="evil.example")[0] == 403
     held = Scripted()
-    with serving_app(make_sandbox_app(held, "the key é")) as url:
+    with serving_app(_make_sandbox_app(held, "the key é")) as url:
         asked = {"program": "", "tests": ["x"]}
         assert post(f"{url}/test_program", asked)[0] == 401 == post(f"{url}/test_program", asked, Authorization="Bearer the ke")[0]
-    with serving_app(make_sandbox_app(held, "k")) as url:
+    with serving_app(_make_sandbox_app(held, "k")) as url:
         assert post(f"{url}/test_program", asked, Authorization="Bearer k")[0] == 200 and SandboxClient(url, "k").score("", ["x"], 2.0) == ([1], [2.0])
         with pytest.raises(SandboxError, match="401"): SandboxClient(url).score("", ["x"])
         crowd = [threading.Thread(target=post, args=(f"{url}/test_program", {"program": "wait", "tests": ["x"]}), kwargs={"Authorization": "Bearer k"}) for _ in range(2)]
@@ -386,7 +386,7 @@ def test_names_of_others_and_wrong_keys_are_sent_away_and_so_is_a_crowd():
 
 
 def test_several_requests_at_once_each_get_their_own(box):
-    with serving_app(make_sandbox_app(box)) as url:
+    with serving_app(_make_sandbox_app(box)) as url:
         found = {}
         def ask(i): found[i] = SandboxClient(url).score(f"print({i} + int(input()))", [{"input": str(k), "output": str(k + k)} for k in range(6)]).results
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
@@ -424,11 +424,11 @@ def test_the_reward_is_the_share_of_tests_and_nan_where_nothing_is_known(box):
 
 
 def test_the_verifier_by_name_asks_the_sandbox_of_the_environment(monkeypatch):
-    with serving_app(make_sandbox_app(Scripted())) as url:
+    with serving_app(_make_sandbox_app(Scripted())) as url:
         monkeypatch.setenv("HUMANLM_SANDBOX", url)
-        usual_sandbox.cache_clear()
+        _usual_sandbox.cache_clear()
         try: assert find_verifier("code")(f"```\n{MORE}\n```", '["x"]')[:4] == (1.0, "1 of 1", "", True)
-        finally: usual_sandbox.cache_clear()
+        finally: _usual_sandbox.cache_clear()
     with pytest.raises(ConfigError, match="http"): SandboxClient("127.0.0.1:8001")
 
 

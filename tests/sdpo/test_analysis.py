@@ -13,8 +13,8 @@ import torch
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.models.weights import ModelConfig, make_model
 from humanlm.sdpo.analysis import (
-    FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, SignalWidget, analyse, read_cases, reply_html, save_study, score_reply,
-    signal_figure, signals_command, strip_figure, strongest_tokens, tokens_table, write_replies,
+    FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
+    _signal_figure, signals_command, strip_figure, _strongest_tokens, tokens_table, _write_replies,
 )
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, write_interactions
 from humanlm.sdpo.method import signals
@@ -34,7 +34,7 @@ def loaded():
 
 
 @pytest.fixture(scope="module")
-def study(loaded): return analyse(loaded, CASES, SignalConfig(replies=2, max_tokens=12))
+def study(loaded): return _analyse(loaded, CASES, SignalConfig(replies=2, max_tokens=12))
 
 
 # ---- cases
@@ -43,17 +43,17 @@ def study(loaded): return analyse(loaded, CASES, SignalConfig(replies=2, max_tok
     ({"tag": 3}, "row 1: tag must be text, got 3"), ({"raw_prompt": " "}, "raw_prompt is empty"), ({"unrelated_followup": "x" * 20_001}, "20,001 characters"),
     ({"feedback_followup": None}, "feedback_followup must be text"), ({"reply": ["x"]}, "reply must be text")])
 def test_cases_are_checked(tmp_path, row, message):
-    with pytest.raises(DataError, match=message): read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW | row]))
+    with pytest.raises(DataError, match=message): _read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW | row]))
 
 
 def test_two_of_one_name_and_none_at_all(tmp_path):
-    with pytest.raises(DataError, match="row 2: the id 'a' stands twice"): read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW, ROW]))
-    with pytest.raises(DataError, match="holds no case"): read_cases(write_jsonl(tmp_path / "c.jsonl", []))
+    with pytest.raises(DataError, match="row 2: the id 'a' stands twice"): _read_cases(write_jsonl(tmp_path / "c.jsonl", [ROW, ROW]))
+    with pytest.raises(DataError, match="holds no case"): _read_cases(write_jsonl(tmp_path / "c.jsonl", []))
 
 
 def test_a_line_break_that_was_written_out_is_one(tmp_path):
     rows = [ROW | {"raw_prompt": r"Summarise:\n\nIt rained."}, ROW | {"id": "b", "raw_prompt": "print('\\n')\nWhat is this?"}]
-    assert [c.raw_prompt for c in read_cases(write_jsonl(tmp_path / "c.jsonl", rows))] == ["Summarise:\n\nIt rained.", rows[1]["raw_prompt"]]
+    assert [c.raw_prompt for c in _read_cases(write_jsonl(tmp_path / "c.jsonl", rows))] == ["Summarise:\n\nIt rained.", rows[1]["raw_prompt"]]
 
 
 def test_logs_are_cases_whose_unrelated_follow_up_came_to_somebody_else(tmp_path, loaded):
@@ -61,13 +61,13 @@ def test_logs_are_cases_whose_unrelated_follow_up_came_to_somebody_else(tmp_path
         said = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": f"Question {n}"})
         return Interaction(f"i{n}", said, AssistantReply(reply), Followup(followup), conversation_id=talk)
     rows = [logged(0, "x", "Shorter."), logged(1, "x", "Longer."), logged(2, "y", "Why?"), logged(3, "y", " "), logged(4, "z", "More.", "")]
-    cases = read_cases(write_interactions(tmp_path / "log.jsonl", rows))
+    cases = _read_cases(write_interactions(tmp_path / "log.jsonl", rows))
     assert [(c.id, c.feedback_followup, c.unrelated_followup) for c in cases] == [("i0 #0", "Shorter.", "Why?"), ("i1 #1", "Longer.", "Why?"), ("i2 #2", "Why?", "Shorter.")]
-    study = analyse(loaded, cases)
+    study = _analyse(loaded, cases)
     assert [r.text for r in study.rows] == ["Tea is good."] * 3 and cases[0].messages == list(rows[0].messages)
     expected = signals(*loaded, rows[:1])[0].advantage
     assert study.rows[0].signal("related") == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(DataError, match="None of 2 interactions"): read_cases(write_interactions(tmp_path / "log.jsonl", rows[:2]))
+    with pytest.raises(DataError, match="None of 2 interactions"): _read_cases(write_interactions(tmp_path / "log.jsonl", rows[:2]))
 
 
 # ---- scores
@@ -98,14 +98,14 @@ def test_the_signal_is_the_one_that_trains(loaded, study):
 
 
 def test_the_same_context_twice_gives_nothing(loaded):
-    row = score_reply(loaded, CASES[1], write_replies(loaded, CASES[1:])[0][2], config=HindsightConfig("{followup}"))
+    row = score_reply(loaded, CASES[1], _write_replies(loaded, CASES[1:])[0][2], config=HindsightConfig("{followup}"))
     assert row.signal("empty") == [0.0] * len(row.plain) and max(map(abs, row.kl["empty"])) < 1e-6
 
 
 def test_replies_are_those_that_were_given_or_drawn_with_a_seed_of_their_own(loaded, study):
     assert [(r.case.id, r.copy) for r in study.rows] == [("a", 0), ("a", 1), ("b", 0)]
     assert study.rows[2].text == "Bread is good." and study.rows[0].token_ids != study.rows[1].token_ids
-    again = write_replies(loaded, CASES, SignalConfig(replies=2, max_tokens=12))
+    again = _write_replies(loaded, CASES, SignalConfig(replies=2, max_tokens=12))
     assert [list(c.ids) for _, _, c in again] == [r.token_ids for r in study.rows]
 
 
@@ -116,7 +116,7 @@ def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
     assert row.skipped["unrelated"] == "empty follow-up" and row.skipped["related"].startswith("follow-up too long")
     lines = SignalStudy([row]).lines()
     assert {line.followup for line in lines} == {"praise", "empty"} and all(math.isnan(line.interval.low) for line in lines)
-    assert "Not scored: empty follow-up" in reply_html(row, "unrelated")
+    assert "Not scored: empty follow-up" in _reply_html(row, "unrelated")
 
 
 # ---- sums
@@ -144,7 +144,7 @@ def test_replies_to_one_case_are_one_cluster():
 
 def test_the_strongest_tokens_are_found():
     study = SignalStudy([told(CASES[0], [0.0] * 4, related=[0.1, -2.0, math.nan, 3.0])])
-    gains, losses = strongest_tokens(study, "related", 1)
+    gains, losses = _strongest_tokens(study, "related", 1)
     assert [(t.token, t.signal, t.before) for t in (*gains, *losses)] == [("t3", 3.0, "t0t1t2"), ("t1", -2.0, "t0")]
     assert len(tokens_table(study, "related").rows) == 3
 
@@ -156,25 +156,25 @@ def test_what_models_and_files_say_stays_text(text):
     case = SignalCase(text, text, text, text, text)
     row = SignalRow(case, 0, text, [1, 2], [text, text], [-1.0, -1.0], {"related": [-0.5, math.nan], "empty": [-1.5, -1.0]})
     study = SignalStudy([row])
-    read(reply_html(row, "related"))
+    read(_reply_html(row, "related"))
     read(SignalWidget(study).page.value)
-    for figure in (signal_figure(study), strip_figure(row)): figure.savefig(io.BytesIO())
+    for figure in (_signal_figure(study), strip_figure(row)): figure.savefig(io.BytesIO())
     study.table().markdown(), tokens_table(study, "related").markdown()
 
 
 def test_all_panels_share_one_scale_the_same_both_ways():
     study = SignalStudy([told(CASES[0], [0.0] * 3, related=[1.0, -2.0, 0.5], unrelated=[0.1, 0.0, math.nan])])
-    shown = [axes.images[0] for axes in signal_figure(study).axes if axes.images]
+    shown = [axes.images[0] for axes in _signal_figure(study).axes if axes.images]
     assert len(shown) == 2 and len({image.get_clim() for image in shown}) == 1 and shown[0].get_clim()[0] == -shown[0].get_clim()[1]
     assert shown[1].get_array().mask.tolist() == [[False, False, True]]
-    assert signal_figure(SignalStudy([])) is not None
+    assert _signal_figure(SignalStudy([])) is not None
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_no_token_runs_in_a_real_browser(tmp_path):
     attack = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
     row = SignalRow(SignalCase(attack, "t", attack, attack, attack), 0, "", [1], [attack], [-1.0], {"related": [-0.5]})
-    page = (save_study(SignalStudy([row]), tmp_path / "out") / "signals.html").read_text()
+    page = (_save_study(SignalStudy([row]), tmp_path / "out") / "signals.html").read_text()
     shown = in_browser(page, tmp_path)
     assert "<title>Signals</title>" in shown and "<script" not in shown and "<img" not in shown and "signal +0.500" in shown
 
@@ -190,20 +190,20 @@ def test_menus_change_what_is_shown(study):
 # ---- files and the command
 
 def test_results_are_whole_or_absent(tmp_path, study):
-    folder = save_study(study, tmp_path / "out")
+    folder = _save_study(study, tmp_path / "out")
     assert sorted(p.name for p in folder.iterdir()) == ["metrics.csv", "signals.html", "signals.json", "signals.png", "tokens.csv"]
     rows = list(csv.DictReader(open(folder / "tokens.csv", newline="")))
     assert len(rows) == sum(len(r.plain) for r in study.rows) and float(rows[0]["related hindsight"]) - float(rows[0]["plain"]) == pytest.approx(study.rows[0].signal("related")[0])
     kept = json.loads((folder / "signals.json").read_text())
     assert kept["replies"][0]["plain"] == study.rows[0].plain and {line["followup"] for line in kept["metrics"]} >= set(FOLLOWUPS)
-    with pytest.raises(TypeError): save_study(replace(study, about={"bad": object()}), folder)
+    with pytest.raises(TypeError): _save_study(replace(study, about={"bad": object()}), folder)
     assert json.loads((folder / "signals.json").read_text()) == kept and [p.name for p in tmp_path.iterdir()] == ["out"]
-    save_study(study, folder)
+    _save_study(study, folder)
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path, study):
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="holds other things"): save_study(study, tmp_path)
+    with pytest.raises(ConfigError, match="holds other things"): _save_study(study, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 

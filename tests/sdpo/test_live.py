@@ -10,7 +10,7 @@ import torch
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.weights import ModelConfig, load_model, make_model
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, LiveWidget, chat_command, converse, signal_text, spoken_plainly
+from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, LiveWidget, chat_command, _converse, _signal_text, _spoken_plainly
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
 from pages import HOSTILE, read
@@ -185,14 +185,14 @@ def test_a_chat_that_was_killed_before_it_answered_answers_first(chat):
     chat.learn(SAID[1])  # and then it is killed
     again = new_chat(chat.log.folder)
     assert again.pending is None and again.history.messages[-1] == {"role": "user", "content": SAID[1]}
-    converse(again, lambda question: None)
+    _converse(again, lambda question: None)
     assert again.history.messages[-1]["role"] == "assistant" and again.pending.messages[-1]["content"] == SAID[1]
     assert json.loads((chat.log.folder / PENDING).read_text())["id"] == "live_000001"
 
 
 def test_a_line_that_is_too_long_does_not_end_the_chat(chat, capsys):
     lines = iter(["x" * 100_001, SAID[0], "y" * 100_001, SAID[1], None])
-    converse(chat, lambda question: next(lines))
+    _converse(chat, lambda question: next(lines))
     told = capsys.readouterr().out
     assert told.count("error: A message may have 100,000 characters, this one has 100,001.") == 2 and told.count("model> ") == 2
     assert [m["content"] for m in chat.history.messages if m["role"] == "user"] == SAID[:2] and len(chat.log.lessons) == 1
@@ -253,8 +253,8 @@ def test_other_settings_are_refused(tmp_path, capsys):
 
 
 def test_a_terminal_gets_colours_and_nothing_that_it_would_obey():
-    assert signal_text([" red\x1b[2J"], [-1.0], colours=True) == "\x1b[30;48;5;196m·red\ufffd[2J\x1b[0m"
-    assert "\x1b" not in signal_text(["a\x1b"], [1.0]) and spoken_plainly("a\x07\nb") == "a\ufffd\nb"
+    assert _signal_text([" red\x1b[2J"], [-1.0], colours=True) == "\x1b[30;48;5;196m·red\ufffd[2J\x1b[0m"
+    assert "\x1b" not in _signal_text(["a\x1b"], [1.0]) and _spoken_plainly("a\x07\nb") == "a\ufffd\nb"
 
 
 # ---- in a notebook

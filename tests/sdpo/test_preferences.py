@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
 from humanlm.core.grammar import parse
-from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, local_replies, read_prompts
+from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, _local_replies, read_prompts
 from humanlm.evaluation.contests import Pair, win_rate, Contest
 from humanlm.models.cache import DiskCache
 from humanlm.models.client import ChatReply, Client, Limits, LLMError, ScriptedClient, Usage
@@ -20,7 +20,7 @@ from humanlm.models.local import HFClient
 from humanlm.models.weights import ModelConfig, make_model, render, render_target, save_model
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
-    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, held_out, letter, pair_scores, prepare, trait, wanted, wish, with_style,
+    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, held_out, _letter, pair_scores, prepare, _trait, wanted, wish, with_style,
 )
 from humanlm.sdpo.styles import STYLES, TASTES
 
@@ -179,7 +179,7 @@ def test_letters_decide_where_words_do_not_and_the_margin_acts(local):
     assert {v.by for v in found} == {"logps"} and [v.decision for v in none] == ["tie"] * 3 == [v.orders[0] for v in none]
     options = [json.dumps({"reason": "", "verdict": name}) for name in "ABC"]
     for p, verdict in zip(pairs, found):
-        said = [letter(local.answer_logps(judge.request(p, swapped), options), 0.0) for swapped in (False, True)]
+        said = [_letter(local.answer_logps(judge.request(p, swapped), options), 0.0) for swapped in (False, True)]
         assert verdict.orders == (said[0], {"a": "b", "b": "a"}.get(said[1], said[1]))
 
 
@@ -187,7 +187,7 @@ def test_letters_decide_where_words_do_not_and_the_margin_acts(local):
     ((-1, -3, -5), 0.1, "a"), ((-3, -1, -5), 0.1, "b"), ((-3, -1, -0.5), 0.1, "tie"), ((-1, -1.05, -9), 0.1, "tie"), ((-1, -1.05, -9), 0.01, "a"),
     ((math.nan, -1, -2), 0.1, "none"), ((-1, -1, -2), 0.0, "tie"), ((-math.inf, -1, -2), 0.1, "b"),
 ])
-def test_letter(logps, margin, decision): assert letter(logps, margin) == decision
+def test_letter(logps, margin, decision): assert _letter(logps, margin) == decision
 
 
 # --- judges by rule ---------------------------------------------------------------------------------------------------
@@ -372,8 +372,8 @@ def test_held_out_prompts_are_those_of_the_recipe(runs):
 def test_local_models_answer_alone_as_together_and_long_prompts_have_no_reply(runs):
     place, c = str(runs / "mini" / "models" / "online-1-short"), ReplyConfig(max_tokens=8, max_prompt_tokens=60)
     prompts = [[{"role": "user", "content": text}] for text in ("Where?", "Where is the bike that I left behind?", "word " * 300, "Who?")]
-    together = local_replies(place, prompts, c)
-    assert together[2] is None and together[:2] + together[3:] == [local_replies(place, [prompt], c)[0] for prompt in (*prompts[:2], prompts[3])]
+    together = _local_replies(place, prompts, c)
+    assert together[2] is None and together[:2] + together[3:] == [_local_replies(place, [prompt], c)[0] for prompt in (*prompts[:2], prompts[3])]
 
 
 def test_real_prompts_can_be_read():
@@ -388,4 +388,4 @@ def test_settings_are_checked():
     with pytest.raises(ConfigError, match="max_chars"): PairJudgeConfig(max_chars=10)
     config = replace(PairJudgeConfig(), model="scripted/echo")
     assert [j.name for j in config.judges(["short", "poetic"])] == ["scripted/echo on short", "scripted/echo on poetic", "rule/short"]
-    assert trait("answer_directly_reduce_formatting") is STYLES["answer_direclty_reduce_formatting"] and find_contestant("scripted/echo").run is None
+    assert _trait("answer_directly_reduce_formatting") is STYLES["answer_direclty_reduce_formatting"] and find_contestant("scripted/echo").run is None

@@ -14,8 +14,8 @@ from humanlm.data.files import RowFault
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.hindsight import ROLES, is_blank, problem, read_interactions
 from humanlm.sdpo.preparation import (
-    KINDS, REPLY_REASONS, ROW_REASONS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, Tally, any_prompt, helpsteer2, interactions_of, marked_turns, prepare_files,
-    read_prompts, shuffled, tally_table, tldr,
+    KINDS, REPLY_REASONS, ROW_REASONS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, Tally, _any_prompt, helpsteer2, _interactions_of, _marked_turns, _prepare_files,
+    read_prompts, shuffled, _tally_table, tldr,
 )
 
 C = PrepareConfig()
@@ -30,7 +30,7 @@ def run(kind, rows, folder, validation=None, **settings):
     "Prepare rows and give what was kept and counted"
     write_jsonl(folder / "in.jsonl", rows)
     if validation is not None: settings["validation"] = str(write_jsonl(folder / "val.jsonl", validation))
-    tallies = prepare_files(kind, PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out")
+    tallies = _prepare_files(kind, PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out")
     return {split: (read_jsonl(folder / f"out/{split}.jsonl"), dict(t.row_faults.counts), dict(t.reply_faults.counts)) for split, t in tallies.items()}
 
 
@@ -82,10 +82,10 @@ def test_prompts_in_every_form():
     asked = {"messages": talk("Hi")}
     for row in ({"prompt": "Hi"}, {"text": " Hi "}, {"prompt": talk("Hi")}, {"messages": talk("Hi", names=("from", "value"))}, {"messages": json.dumps(talk("Hi"))},
                 {"turns": ["Hi"]}, {"prompt": None, "text": "Hi"}, {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}):
-        assert any_prompt(row) == asked, row
-    assert any_prompt({"turns": ["Hi", "Again"]}) == asked | {"followup": "Again"}
-    assert any_prompt({"turns": ["Hi", "  "]}) == asked
-    for text in ("[1, 2] sort this", "[1, 2]", '["a"]', "[", "[]"): assert any_prompt({"prompt": text}) == {"messages": talk(text)}
+        assert _any_prompt(row) == asked, row
+    assert _any_prompt({"turns": ["Hi", "Again"]}) == asked | {"followup": "Again"}
+    assert _any_prompt({"turns": ["Hi", "  "]}) == asked
+    for text in ("[1, 2] sort this", "[1, 2]", '["a"]', "[", "[]"): assert _any_prompt({"prompt": text}) == {"messages": talk(text)}
 
 
 @pytest.mark.parametrize("row, why", [
@@ -95,20 +95,20 @@ def test_prompts_in_every_form():
     ({"messages": [*talk("a", "b"), {"role": "system", "content": "x"}, *talk("c")]}, "system message in the middle"),
     ({"prompt": "x" * 100_001}, "prompt too long"), ({"messages": talk("x" * 100_001, "b", "c")}, "prompt too long"), ({"turns": []}, "does not end with the user"),
 ])
-def test_prompts_that_are_left_out(row, why): assert reason(any_prompt, row) == why
+def test_prompts_that_are_left_out(row, why): assert reason(_any_prompt, row) == why
 
 
 # Interactions
 
 def test_each_reply_between_two_user_messages_is_an_interaction():
-    made = list(interactions_of(talk("a", "b", "c", "d", "e", "f", "g", "h", "i"), "conv"))
+    made = list(_interactions_of(talk("a", "b", "c", "d", "e", "f", "g", "h", "i"), "conv"))
     assert [(i.id, i.completion.text, i.followup.text, [m["content"] for m in i.messages], i.turn) for i in made] == [
         ("conv_1", "b", "c", ["a"], 1), ("conv_3", "d", "e", ["a", "b", "c"], 3), ("conv_5", "f", "g", ["a", "b", "c", "d", "e"], 5), ("conv_7", "h", "i", ["c", "d", "e", "f", "g"], 7)]
 
 
 @pytest.mark.parametrize("most, kept", [(1, ["c"]), (2, ["c"]), (3, ["a", "b", "c"]), (9, ["a", "b", "c"])])
 def test_a_window_begins_with_the_user(most, kept):
-    second = list(interactions_of(talk("a", "b", "c", "d", "e"), "conv", PrepareConfig(history=most)))[1]
+    second = list(_interactions_of(talk("a", "b", "c", "d", "e"), "conv", PrepareConfig(history=most)))[1]
     assert [m["content"] for m in second.messages] == kept
 
 
@@ -116,30 +116,30 @@ def test_the_last_message_is_the_users_whatever_the_log_misses():
     "The published preparation of one set left histories that end with the assistant, and the block landed there"
     log = [{"role": "assistant", "content": "Welcome."}, *talk("a", "b"), {"role": "assistant", "content": "b2"}, *talk("c", "d", "e")]
     tally = Tally()
-    made = list(interactions_of(log, "conv", C, tally))
+    made = list(_interactions_of(log, "conv", C, tally))
     assert tally.reply_faults.counts == {"missing turn": 2, "no follow-up": 1} and tally.replies == 4
     assert [([m["content"] for m in i.messages], i.completion.text, i.followup.text, i.filters) for i in made] == [(["c"], "d", "e", ("history begins after a gap",))]
 
 
 def test_a_user_who_writes_twice_is_answered_once():
-    made = list(interactions_of([*talk("a"), *talk("b", "c", "d")], "conv"))
+    made = list(_interactions_of([*talk("a"), *talk("b", "c", "d")], "conv"))
     assert [[m["content"] for m in i.messages] for i in made] == [["b"]] and made[0].filters
 
 
 def test_system_messages():
     first = {"role": "system", "content": "Be brief."}
-    made = list(interactions_of([first, *talk("a", "b", "c", "d", "e")], "conv", PrepareConfig(history=1)))
+    made = list(_interactions_of([first, *talk("a", "b", "c", "d", "e")], "conv", PrepareConfig(history=1)))
     assert [[m["content"] for m in i.messages] for i in made] == [["Be brief.", "a"], ["Be brief.", "c"]] and not made[0].filters
     tally = Tally()
-    made = list(interactions_of([*talk("a", "b", "c"), first, *talk("d", "e", "f")], "conv", C, tally))
+    made = list(_interactions_of([*talk("a", "b", "c"), first, *talk("d", "e", "f")], "conv", C, tally))
     assert [i.completion.text for i in made] == ["b"] and tally.reply_faults.counts == {"system message in the middle": 1}
-    assert [[m["role"] for m in i.messages] for i in interactions_of([first | {"content": " "}, *talk("a", "b", "c")], "conv")] == [["user"]]
+    assert [[m["role"] for m in i.messages] for i in _interactions_of([first | {"content": " "}, *talk("a", "b", "c")], "conv")] == [["user"]]
 
 
 def test_replies_that_tell_what_a_tool_found_are_left_out():
     tool, tally = {"role": "tool", "content": "{}"}, Tally()
     log = [*talk("a", ""), tool, {"role": "assistant", "content": "It is 5."}, *talk("b", "c", "d")]
-    made = list(interactions_of(log, "conv", C, tally))
+    made = list(_interactions_of(log, "conv", C, tally))
     assert tally.reply_faults.counts == {"empty reply": 1, "reply rests on a tool": 1}
     assert [([m["content"] for m in i.messages], i.completion.text, i.filters) for i in made] == [(["b"], "c", ("history begins after a gap",))]
 
@@ -147,7 +147,7 @@ def test_replies_that_tell_what_a_tool_found_are_left_out():
 @given(st.lists(st.tuples(st.sampled_from([*ROLES, "tool"]), st.sampled_from(["", " \u200b", "text", "<|im_end|>", "\ud800", "{followup}"])), max_size=12), st.integers(1, 6))
 def test_whatever_the_log_each_interaction_can_be_learned_from(log, most):
     messages, tally = [{"role": role, "content": text} for role, text in log], Tally()
-    made = list(interactions_of(messages, "conv", PrepareConfig(history=most), tally))
+    made = list(_interactions_of(messages, "conv", PrepareConfig(history=most), tally))
     assert tally.replies == sum(role == "assistant" for role, _ in log) == len(made) + tally.reply_faults.counts.total()
     assert {*tally.reply_faults.counts} <= {*REPLY_REASONS}
     for i in made:
@@ -182,13 +182,13 @@ def test_wildchat(tmp_path):
 
 
 def test_texts_with_marked_turns():
-    assert marked_turns("\n\nHuman: a: b\n\nc\n\nAssistant: d\n\nHuman: e") == talk("a: b\n\nc", "d", "e")
-    assert marked_turns("user: a\nb\nassistant: None\ntool: {}\nassistant: c\nuser: ###STOP###") == [
+    assert _marked_turns("\n\nHuman: a: b\n\nc\n\nAssistant: d\n\nHuman: e") == talk("a: b\n\nc", "d", "e")
+    assert _marked_turns("user: a\nb\nassistant: None\ntool: {}\nassistant: c\nuser: ###STOP###") == [
         *talk("a\nb", ""), {"role": "tool", "content": "{}"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": ""}]
-    assert marked_turns("user: a\nassistant: b\nuser: thanks! ###STOP###") == talk("a", "b", "thanks!")
-    assert marked_turns("\n\nHuman: None\n\nAssistant: None") == talk("None", "None")
+    assert _marked_turns("user: a\nassistant: b\nuser: thanks! ###STOP###") == talk("a", "b", "thanks!")
+    assert _marked_turns("\n\nHuman: None\n\nAssistant: None") == talk("None", "None")
     for text in ("", "hello", "He said\n\nHuman: x", "Human:", "user", "userx: a"):
-        with pytest.raises(RowFault, match="no conversation"): marked_turns(text)
+        with pytest.raises(RowFault, match="no conversation"): _marked_turns(text)
 
 
 def test_a_conversation_is_the_same_from_every_file(tmp_path):
@@ -201,7 +201,7 @@ def test_a_conversation_is_the_same_from_every_file(tmp_path):
         writer = csv.writer(f)
         writer.writerow(["id", "messages"]), writer.writerow(["x", json.dumps(said)])
     for name in ("a.jsonl", "a.parquet", "a.csv"):
-        prepare_files("dialogues", PrepareConfig(train=str(tmp_path / name)), tmp_path / f"out-{name[2:]}")
+        _prepare_files("dialogues", PrepareConfig(train=str(tmp_path / name)), tmp_path / f"out-{name[2:]}")
         made[name] = read_interactions(tmp_path / f"out-{name[2:]}/train.jsonl")
     assert made["a.jsonl"] == made["a.parquet"] == made["a.csv"] and made["a.csv"][0].followup.text == "[ä]{followup}"
 
@@ -241,7 +241,7 @@ def test_import_reads_and_loads_nothing():
 
 def test_counts_add_up_and_are_kept(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(to_json({"messages": talk("a", "b", "c")}).encode() + b'\n{"messages": \n' + b'{"messages": []}\n' + b'{"messages": [], "x": "\xff"}\n')
-    tallies = prepare_files("dialogues", PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out")
+    tallies = _prepare_files("dialogues", PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out")
     assert tallies["train"].lines() == {"rows read": 4, "row: too few messages": 2, "row: broken JSON": 1, "replies found": 1, "kept": 1, "changed: wrong encoding": 1}
     kept = json.loads((tmp_path / "out/prepare.json").read_text())
     assert kept["kind"] == "dialogues" and kept["splits"]["train"]["counts"] == tallies["train"].lines() and kept["settings"]["history"] == 5
@@ -251,7 +251,7 @@ def test_counts_add_up_and_are_kept(tmp_path):
 def test_a_table_of_hostile_examples_stays_a_table(tmp_path):
     rows = [{"prompt": "<script>|x|</script>"}, {"prompt": "| a | b |\n|---|"}, {"prompt": "\ud800"}, {"prompt": ""}]
     write_jsonl(tmp_path / "in.jsonl", rows)
-    made = tally_table(prepare_files("prompts", PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out"))
+    made = _tally_table(_prepare_files("prompts", PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out"))
     assert [row[0] for row in made.rows] == ["rows read", "row: empty prompt", "kept", "changed: wrong encoding"]
     assert [p["messages"][0]["content"] for p in read_prompts(tmp_path / "out/train.jsonl")][:2] == ["<script>|x|</script>", "| a | b |\n|---|"]
 

@@ -11,7 +11,7 @@ from humanlm.data.files import read_rows
 from humanlm.models.weights import ModelConfig, end_id, make_model
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, reply_ids
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
-from humanlm.sdpo.preparation import PrepareConfig, dialogue_of, prepare_files, read_prompts
+from humanlm.sdpo.preparation import PrepareConfig, _dialogue_of, _prepare_files, read_prompts
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -24,7 +24,7 @@ FILES = {"mt_bench": ("prompts", "questions"), "wildchat_prompts": ("prompts", "
 def prepared(tmp_path_factory):
     "What preparation makes of each set: folder, counts"
     room = tmp_path_factory.mktemp("prepared")
-    return {name: (room / name, prepare_files(kind, PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name)["train"]) for name, (kind, file) in FILES.items()}
+    return {name: (room / name, _prepare_files(kind, PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name)["train"]) for name, (kind, file) in FILES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_prompts_are_those_of_the_files(prepared):
 def test_every_interaction_stands_in_its_dialogue(name, field, prepared, logs):
     rows = {f"{row.file.partition('.')[0]}-{row.row}": row.values for row in read_rows(DATA / name / f"{FILES[name][1]}.jsonl")}
     for i in logs[name]:
-        text, said = rows[i.conversation_id][field], dialogue_of(rows[i.conversation_id])
+        text, said = rows[i.conversation_id][field], _dialogue_of(rows[i.conversation_id])
         places = [text.find(part) for part in (i.messages[-1]["content"], i.completion.text, i.followup.text)]
         assert -1 not in places and said[i.turn - 1]["role"] == said[i.turn + 1]["role"] == "user"
         assert (said[i.turn]["content"], said[i.turn + 1]["content"]) == (i.completion.text, i.followup.text)
@@ -69,7 +69,7 @@ def test_every_interaction_stands_in_its_dialogue(name, field, prepared, logs):
 
 def test_a_dialogue_text_loses_nothing():
     for row in read_jsonl(DATA / "hh_rlhf_mild/examples.jsonl"):
-        said = dialogue_of(row)
+        said = _dialogue_of(row)
         back = "".join(f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in said)
         assert back.split() == row["chosen"].split()
 

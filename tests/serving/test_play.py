@@ -12,13 +12,13 @@ from humanlm.core.grammar import parse
 from humanlm.gyms.evaluation import ChatPlayer, episode_messages, load_episodes, play_tasks
 from humanlm.gyms.__main__ import main
 from humanlm.gyms.protocol import BROKEN, ToolCall, find_gym, gym_names, play_through
-from humanlm.gyms.recipe import gym_messages
+from humanlm.gyms.recipe import _gym_messages
 from humanlm.gyms.users import ModelUser
 from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.models.weights import ModelConfig, make_model, save_model
-from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, gym_lines, player_folder, prepare_evaluation, published_averages, published_beside, published_scores
-from humanlm.serving.gym_lessons import LessonsConfig, expert_lessons, lesson, lesson_messages, make_lessons
-from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, field_question, find_player, play_by_hand, read_gym_rows, talk_gym, typed_call
+from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, _gym_lines, _player_folder, _prepare_evaluation, published_averages, _published_beside, _published_scores
+from humanlm.serving.gym_lessons import LessonsConfig, _expert_lessons, lesson, lesson_messages, _make_lessons
+from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
 from server import serving
@@ -54,13 +54,13 @@ def said(*lines):
     ("answer 42", ("answer", "42")), ("[answer] 42", ("answer", "42")), ("Answer: 42", ("answer", "42")), ('{"choice": "answer", "content": "42"}', ("answer", "42")), ("finish", ("finish", "")),
     ("answering machine", ("", "answering machine")), ("search x", ("", "search x")), ("hello", ("", "hello"))])
 def test_a_person_may_leave_the_brackets_out(text, call):
-    assert typed_call(text, ("action", "answer"))[:2] == call
+    assert _typed_call(text, ("action", "answer"))[:2] == call
 
 
 def test_a_line_that_is_no_call_costs_no_turn_and_an_empty_one_leaves(capsys):
     gym = find_gym("function")
     env = gym.play(gym.tasks(1, 0)[0])
-    run_sync(play_by_hand(gym, env, said("what?", "1 2 3", "action 1 1 1 1")))
+    run_sync(_play_by_hand(gym, env, said("what?", "1 2 3", "action 1 1 1 1")))
     out = capsys.readouterr().out
     assert len(env.turns) == 1 and out.count("There is no call") == 2 and "you left after 1 of 16 turns; score 0 of 1" in out
 
@@ -70,7 +70,7 @@ def test_every_gym_shows_its_calls_and_how_it_ended(name, capsys):
     gym = find_gym(name)
     task = gym.tasks(1, 0)[0]
     script = [str(ToolCall(turn.kind, turn.content)) for turn in run_sync(play_through(gym.play(task), gym.expert)).turns]
-    run_sync(play_by_hand(gym, gym.play(task), said(*script)))
+    run_sync(_play_by_hand(gym, gym.play(task), said(*script)))
     out = capsys.readouterr().out
     assert all(out.count(f"\n{kind:<16}") for kind in gym.environment.kinds) and f"score {gym.best(task):g} of {gym.best(task):g}" in out and "the task ended (done)" in out
 
@@ -78,7 +78,7 @@ def test_every_gym_shows_its_calls_and_how_it_ended(name, capsys):
 def test_a_terminal_shows_no_control_characters(capsys):
     gym = find_gym("template")
     env = gym.play(gym.tasks(1, 0)[0])
-    run_sync(play_by_hand(gym, env, said("action \x1b[2Jhi\x07")))
+    run_sync(_play_by_hand(gym, env, said("action \x1b[2Jhi\x07")))
     assert "hi" in (out := capsys.readouterr().out) and "\x1b" not in out and "\x07" not in out
 
 
@@ -113,7 +113,7 @@ def test_a_person_who_leaves_has_no_score_and_reasoning_is_no_turn(capsys):
     env = gym.play(gym.tasks(1, 0)[0], user=PersonUser(said("<think>hm</think>")))
     run_sync(env.step("[answer] no"))
     assert env.stop == "user_error" and math.isnan(env.score) and "reasoning stands in the answer" in capsys.readouterr().out
-    assert field_question("stance", {"enum": ["a", "A", "b"]}) == "stance (a, b):"
+    assert _field_question("stance", {"enum": ["a", "A", "b"]}) == "stance (a, b):"
 
 
 def test_the_command_plays_either_side(capsys):
@@ -157,7 +157,7 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
     assert player.messages(env) == [{"role": "user", "content": task.opening}]
     run_sync(play_tasks(gym, [task], player, config=gym.config(max_turns=2)))
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.system", "false"])
-    assert [m["content"] for m in gym_messages(gym, task, s)] == [task.opening]
+    assert [m["content"] for m in _gym_messages(gym, task, s)] == [task.opening]
     assert evaluate(tmp_path / "out", "mini", "--play.gyms", "telepathy", "--play.count", "2", "--play.max_turns", "3") == 0
     found = load_episodes(next((tmp_path / "out").glob("*/episodes.jsonl")))
     assert len(found) == 2 and all(e.stop in ("turn_limit", "done") and not math.isnan(e.score) for e in found)
@@ -182,17 +182,17 @@ def test_a_model_that_fails_is_no_zero_and_a_dialogue_that_is_too_long_keeps_its
     client = ScriptedClient([*["[action] a"] * after, *[LLMError(kind, said)] * 9])
     [e] = run_sync(play_tasks(gym, gym.tasks(1, 0), ChatPlayer(gym, client)))
     assert e.stop == stop and math.isnan(e.score) == (stop in BROKEN)
-    lines = gym_lines([e])
+    lines = _gym_lines([e])
     assert lines["template"]["policy failed"].value == (stop == "policy_error") and lines["template"]["user failed"].value == 0
 
 
 def test_other_weights_under_the_name_of_a_player_play_anew(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"one")
     player = PlayerChoice("mine", f"hf/{tmp_path}")
-    before = player_folder(player)
+    before = _player_folder(player)
     (tmp_path / "model.safetensors").write_bytes(b"other")
-    assert before.startswith("mine-") and player_folder(player).startswith("mine-") and player_folder(player) != before
-    assert player_folder(PlayerChoice("expert")) == "expert" and player_folder(PlayerChoice("openai/x", "openai/x")) == "openai%2Fx"
+    assert before.startswith("mine-") and _player_folder(player).startswith("mine-") and _player_folder(player) != before
+    assert _player_folder(PlayerChoice("expert")) == "expert" and _player_folder(PlayerChoice("openai/x", "openai/x")) == "openai%2Fx"
 
 
 def test_episodes_of_other_conditions_are_not_gone_on_with(tmp_path):
@@ -321,14 +321,14 @@ def test_every_published_average_comes_of_its_columns():
 
 
 def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
-    path = rows_in(tmp_path, *(row(n) for n in range(published_scores()["tests"]["telepathy"])))
+    path = rows_in(tmp_path, *(row(n) for n in range(_published_scores()["tests"]["telepathy"])))
     published = ["openai/gpt-4o", "--play.rows", str(path), "--play.compat", "userrl", "--play.max_turns", "16", "--user.model", "openai/gpt-4o", "--user.temperature", "0", "--judge.model", "openai/gpt-4o-2024-08-06"]
 
-    def work(*more): return prepare_evaluation(parse(GROUPS, [*published, *more], inputs="players"))
+    def work(*more): return _prepare_evaluation(parse(GROUPS, [*published, *more], inputs="players"))
     same = work()
     assert apart(same, "telepathy") == []
     [e] = run_sync(play_tasks(same.gyms["telepathy"], same.tasks["telepathy"][:1], same.gyms["telepathy"].expert))
-    table = published_beside(same, {"gpt": gym_lines([e])})
+    table = _published_beside(same, {"gpt": _gym_lines([e])})
     assert "| gpt (here) | 1.0000" in table and "| GPT-4o | 0.8537 |" in table and "does not stand" not in table
     for more, why in ((["--play.max_turns", "8"], "8 turns, not 16"), (["--play.compat", ""], "without compat"), (["--user.model", "openai/gpt-4o-mini"], "user: openai/gpt-4o-mini"), (["--judge.model", "rule"], "judge: rules"),
                       (["--user.temperature", "0.7"], "user at temperature 0.7"), (["--policy.temperature", "1"], "policy at temperature 1"), (["--play.count", "9"], "9 of 41 test rows")):
@@ -347,7 +347,7 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
     task, config = gym.tasks(1, 2)[0], gym.config(max_turns=30)
     row = lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
     told, again, player = lesson_messages(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
-    assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in gym_messages(gym, task, s)]
+    assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)]
     for n in range(2, len(told), 2):
         assert told[n]["role"] == "assistant" and player.messages(again) == told[:n]
         run_sync(again.step(told[n]["content"]))
@@ -359,10 +359,10 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
 def test_a_quota_is_filled_without_bad_episodes_and_repeats():
     gym = find_gym("intention")
     tasks, config = gym.tasks(30, 2), gym.config(max_turns=3)  # too few turns for some requests
-    few = run_sync(expert_lessons(gym, [[*tasks, *tasks]], 100, config))
+    few = run_sync(_expert_lessons(gym, [[*tasks, *tasks]], 100, config))
     assert 0 < few.counts["kept"] == len(few.rows) < 30 and few.counts["below the score"] == 30 - len(few.rows) and few.counts["the same again"] == 30
     assert all(row["share"] >= 1 - 1e-6 for row in few.rows) and len({row["id"] for row in few.rows}) == len(few.rows)
-    made = make_lessons(LessonsConfig(gyms="intention", quota=12, max_turns=3))["intention"]
+    made = _make_lessons(LessonsConfig(gyms="intention", quota=12, max_turns=3))["intention"]
     assert len(made.rows) == 12 < made.counts["played"] <= 12 * 8
 
 

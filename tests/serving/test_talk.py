@@ -12,8 +12,8 @@ from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.weights import ModelConfig, make_model, save_model
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
-from humanlm.serving.talk import said_text, typed, Talk, TalkWidget
-from humanlm.talk import TalkConfig, converse, main
+from humanlm.serving.talk import _said_text, typed, Talk, TalkWidget
+from humanlm.talk import TalkConfig, _converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read
 import warm
 
@@ -96,7 +96,7 @@ def test_a_conversation_goes_on_without_a_real_reply(talk):
 def test_what_is_typed_is_read_as_it_is_shown():
     example = typed("x", "bo: one\ntwo\nHUMAN: three\nbo: http://x")
     assert [(m.name, m.content) for m in example.context] == [("bo", "one\ntwo"), ("HUMAN", "three"), ("bo", "http://x")]
-    assert typed("x", said_text(example)).context == example.context
+    assert typed("x", _said_text(example)).context == example.context
     assert [m.content for m in typed("x", "no name here").context] == ["no name here"]
 
 
@@ -131,7 +131,7 @@ def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
     w.reply.click()
     assert w.interview.example.context[-1].content == "Sure?" and w.next.value == "" and w.interview.evaluation is None
     w.menu.value = 1
-    assert (w.page.value, w.interview, w.reply.disabled) == ("", None, True) and w.said.value == said_text(EXAMPLES[1])
+    assert (w.page.value, w.interview, w.reply.disabled) == ("", None, True) and w.said.value == _said_text(EXAMPLES[1])
     w.answer.click()
     assert w.interview.example == EXAMPLES[1]
 
@@ -153,18 +153,18 @@ def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
 
 def test_a_terminal_shows_no_control_characters(capsys):
     talk = Talk(setup_of({level: "\x1b[31mred\x07" for level in LEVELS}))
-    converse(talk, TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: "")
+    _converse(talk, TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: "")
     assert "\x1b" not in (out := capsys.readouterr().out) and "\x07" not in out and "[31mred" in out
 
 
 def test_people_are_listed_and_chosen_by_number(talk, capsys):
     answers = iter(["1", "Really?", ""])
-    converse(talk, TalkConfig(), lambda question: next(answers))
+    _converse(talk, TalkConfig(), lambda question: next(answers))
     out = capsys.readouterr().out
     assert f"2. {EXAMPLES[2].user_id} on:" in out and "judge           oracle" in out and "Really?" in out and out.count("reply  ") >= 2
     for answer in ("9", "x"):
-        with pytest.raises(ConfigError, match="There is no row"): converse(talk, TalkConfig(), lambda question: answer)
-    converse(talk, TalkConfig(), lambda question: "")
+        with pytest.raises(ConfigError, match="There is no row"): _converse(talk, TalkConfig(), lambda question: answer)
+    _converse(talk, TalkConfig(), lambda question: "")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 import humanlm.eval
 from humanlm.studies import comparison as ev
-from humanlm.studies.systems import read_replies, read_settings, reply_id, row_texts
+from humanlm.studies.systems import read_replies, read_settings, _reply_id, _row_texts
 from humanlm.studies.tasks import not_composed, prepare
 from humanlm.core.runs import run_record, save_record
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
@@ -71,7 +71,7 @@ def place(made, tmp_path, monkeypatch):
 def here(place, monkeypatch):
     "The same without pictures and pages, which take longer than the rest"
     monkeypatch.setattr(ev, "draw", lambda *_: [])
-    monkeypatch.setattr(ev, "write_page", lambda *_: None)
+    monkeypatch.setattr(ev, "_write_page", lambda *_: None)
     return place
 
 
@@ -374,15 +374,15 @@ def test_only_what_changed_is_judged_again(here):
 
 
 def test_a_comparison_that_was_killed_goes_on(here, monkeypatch):
-    evaluation_of = ev.evaluation_of
+    evaluation_of = ev._evaluation_of
 
     def dies(task, *args):
         if task.system.name == "chance": raise KeyboardInterrupt
         return evaluation_of(task, *args)
-    monkeypatch.setattr(ev, "evaluation_of", dies)
+    monkeypatch.setattr(ev, "_evaluation_of", dies)
     assert humanlm.eval.main(["mini", "reader.jsonl"]) == 130
     assert done("mini", "reader.jsonl") == dict(base=True, script=True, reader=True, chance=False, constant=False, ceiling=False)
-    monkeypatch.setattr(ev, "evaluation_of", evaluation_of)
+    monkeypatch.setattr(ev, "_evaluation_of", evaluation_of)
     assert humanlm.eval.main(["mini", "reader.jsonl"]) == 0
 
 
@@ -496,7 +496,7 @@ def test_order_ids_as_numbers_blank_lines_and_a_byte_order_mark_are_fine(here):
     text = "\n\n".join(json.dumps(row) for row in rows[::-1])
     Path("polite.jsonl").write_text("\ufeff" + text, encoding="utf-8")
     assert read_replies("polite.jsonl", here, LEVELS)[0]["response"] == rows[0]["response"]
-    assert reply_id({"id": 12}, ["12"], {}, "row 1", "rows.jsonl") == "12"
+    assert _reply_id({"id": 12}, ["12"], {}, "row 1", "rows.jsonl") == "12"
 
 
 def test_silence_scores_zero_and_says_so(here):
@@ -522,7 +522,7 @@ anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_si
 
 @given(st.dictionaries(st.sampled_from([*LEVELS, "texts", "id", "x"]), anything))
 def test_any_row_gives_texts_or_a_message(row):
-    try: said = row_texts(row, LEVELS, "x.jsonl, row 1")
+    try: said = _row_texts(row, LEVELS, "x.jsonl, row 1")
     except DataError as e: assert "x.jsonl, row 1" in str(e)
     else: assert all(isinstance(text, str) for text in said.values()) and "response" in said
 

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from humanlm.studies.thoughts import follows, told_rows, written
+from humanlm.studies.thoughts import follows, _told_rows, written
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.worlds.states import describe_all, realise, uniform_states
@@ -31,6 +31,6 @@ def test_broken_thoughts_agree_with_nothing(thought):
 def test_told_rows_hold_the_whole_thought_and_ask_for_the_reply():
     world = make_world(WorldConfig(users=24, replies_per_user=8))
     example = next(e for e in world.examples if e.split == "test")
-    row, = told_rows([example], [{"belief": "luck decides most things"}], HierarchyConfig(thinking="hetero"))
+    row, = _told_rows([example], [{"belief": "luck decides most things"}], HierarchyConfig(thinking="hetero"))
     assert parts_text(row["prefix"]) == "<belief>luck decides most things</think>"
     assert row["thinking"] and row["level"] == "response"

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from humanlm.models.weights import CompletionStates, ModelConfig, completion_states, make_model, token_logps
 from humanlm.training.losses import (
-    blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, logp_divergence, policy_loss, support, token_shares, token_signal, two_views,
+    _blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal, two_views,
 )
 
 PLAIN, HINDSIGHT, MASK = torch.tensor([[-1.0, -2.0, -0.5]]), torch.tensor([[-0.5, -3.0, -0.4]]), torch.ones(1, 3).bool()
@@ -42,7 +42,7 @@ def test_four_words_give_the_worked_divergences_and_gradient():
     for form, expected in {(1,): 0.250201, (0,): 0.232630, (0.5,): 0.058692, (1, 2): 0.250201, (1, 2, False): 0.312752}.items():
         close(divergence(P, Q, *form), [expected])
     mixture = (P.exp() + Q.exp()).log() - math.log(2)
-    close([logp_divergence(P, mixture, 1).item(), logp_divergence(Q, mixture, 1).item()], [0.056698, 0.060686])
+    close([_logp_divergence(P, mixture, 1).item(), _logp_divergence(Q, mixture, 1).item()], [0.056698, 0.060686])
     close(gradient(lambda z: divergence(z, Q).sum(), P)[1], (0.333045, -0.283005, -0.037530, -0.012510))
     assert 0 < divergence(P, Q, 0.01) < 0.0024, "the mixture goes to 0 at its ends"
 
@@ -155,7 +155,7 @@ def test_weights_of_old_replies_are_bounded_and_the_estimate_of_the_distance_pul
     assert values.min() >= 0
     close(P[0].exp() @ values, divergence(P, Q)[0])
     close(P[0].exp() @ each, P[0].exp() - Q[0].exp())  # that of the forward KL
-    assert torch.allclose(blend([P, Q], [0.9, 0.1]), torch.lerp(P, Q, 0.1))
+    assert torch.allclose(_blend([P, Q], [0.9, 0.1]), torch.lerp(P, Q, 0.1))
 
 
 def test_a_tail_hides_differences_and_adds_none():
@@ -164,7 +164,7 @@ def test_a_tail_hides_differences_and_adds_none():
     full = divergence(z, q)
     for k in (1, 5, 39): assert (divergence(z, q, 1, k) <= full + 1e-5).all()
     close(divergence(z, q, 1, 400, False), full, 1e-5)
-    ours, theirs = support(z, q, 5)
+    ours, theirs = _support(z, q, 5)
     close(ours.exp().sum(-1), torch.ones(50), 1e-5)
     close(theirs.exp().sum(-1), torch.ones(50), 1e-5)
     sharp = torch.full((1, 40), -60.0)

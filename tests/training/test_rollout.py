@@ -209,10 +209,10 @@ def test_each_form_is_read_and_limits_are_noted_but_change_nothing(examples, var
 
 
 def test_logs_say_how_often_a_limit_was_broken(examples):
-    from humanlm.alignment.grpo import batch_metrics
+    from humanlm.alignment.grpo import _batch_metrics
     rows = make_rows(examples[:2], HierarchyConfig(levels=["goal"]))
     done = run_sync(single_turn()(rows, ScriptedPolicy(lambda row, copy: "<goal>" + "so " * (3 if row is rows[0] else 30) + "</goal>")))
-    found = batch_metrics(Batch(torch.ones(2, 1).numpy(), None, None, done), [1.0])
+    found = _batch_metrics(Batch(torch.ones(2, 1).numpy(), None, None, done), [1.0])
     assert (found["text/too long"], found["text/no label"], found["parse/ok"]) == (0.5, 0.0, 1.0)
 
 

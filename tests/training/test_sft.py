@@ -18,9 +18,9 @@ from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.worlds.oracle import score_state
 from humanlm.models.weights import END, START, ModelConfig, add_adapter, load_model, make_model, save_model
-from humanlm.alignment.lessons import WorldLessons, reply_rows, thought_from
+from humanlm.alignment.lessons import WorldLessons, _reply_rows, _thought_from
 from humanlm.training.rollout import sft_row
-from humanlm.training.sft import MetricsLog, Progress, muon_adamw, sft_dataset, train_sft
+from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, sft_dataset, train_sft
 
 pytestmark = pytest.mark.numbers
 EXAMPLES = sample_examples()[:12]
@@ -42,7 +42,7 @@ def world(): return make_world(WorldConfig(users=24, topics=60, posts_per_topic=
 def world_rows(world, config, sft): return WorldLessons(world, config, sft).rows()
 
 
-def replies(count=8): return reply_rows(EXAMPLES, HierarchyConfig(), count, random.Random(0))
+def replies(count=8): return _reply_rows(EXAMPLES, HierarchyConfig(), count, random.Random(0))
 
 
 def read_log(checkpoint) -> list[dict]: return json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
@@ -152,7 +152,7 @@ def test_no_text_poses_as_markup(made):
 def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(made):
     talk = tuple(Message(str(i), name="ann", content=f"message number {i} about the old bridge") for i in range(6))
     e = replace(EXAMPLES[0], context=talk)
-    row = reply_rows([e], HierarchyConfig(), 1, random.Random(0))[0]
+    row = _reply_rows([e], HierarchyConfig(), 1, random.Random(0))[0]
     whole, = sft_dataset([row], made.tokenizer)
     limit = whole["labels"].count(-100) - 1
     fitted, = sft_dataset([row], made.tokenizer, limit)
@@ -165,9 +165,9 @@ def test_long_prompts_lose_their_oldest_messages_and_short_limits_name_the_row(m
 
 def test_weak_labels_are_taught_only_where_there_are_some():
     def describe(level, reply): return f"says {len(reply)}" if level == "goal" else None
-    found = reply_rows(EXAMPLES, HierarchyConfig(), 40, random.Random(0), describe)
+    found = _reply_rows(EXAMPLES, HierarchyConfig(), 40, random.Random(0), describe)
     assert {parts_text(r["target"])[:5] for r in found} == {"<goal", "<resp"}
-    assert reply_rows(EXAMPLES, HierarchyConfig(), 40, random.Random(0), describe) == found
+    assert _reply_rows(EXAMPLES, HierarchyConfig(), 40, random.Random(0), describe) == found
 
 
 @pytest.mark.parametrize("levels", [["response"], ["goal", "response"], ["stance", "value", "response"], list(LEVELS)])
@@ -211,11 +211,11 @@ def steps(model, optimizer, count, seed=0):
 
 def test_two_optimisers_continue_from_a_checkpoint(made):
     one, other = copy.deepcopy(made.model), copy.deepcopy(made.model)
-    first = muon_adamw(one)
+    first = _muon_adamw(one)
     steps(one, first, 3)
     saved = copy.deepcopy(first.state_dict())
     other.load_state_dict(one.state_dict())
-    second = muon_adamw(other, muon_lr=0.5)
+    second = _muon_adamw(other, muon_lr=0.5)
     second.load_state_dict(saved)
     steps(one, first, 2, seed=1)
     steps(other, second, 2, seed=1)
@@ -254,9 +254,9 @@ def test_without_a_terminal_progress_is_about_ten_plain_lines(capsys, begin):
 # ---- thoughts and long rows
 
 def test_a_thought_is_opened_once_by_the_prompt(made):
-    think = thought_from(HierarchyConfig(thinking="hetero"), lambda level, reply: f"about {level}")
+    think = _thought_from(HierarchyConfig(thinking="hetero"), lambda level, reply: f"about {level}")
     traced = [replace(e, thought=f"<think>\nI know this.{' More.' * i}\n</think>") for i, e in enumerate(EXAMPLES)]
-    for row in reply_rows([*EXAMPLES, *traced], HierarchyConfig(), 24, random.Random(0), None, think, 1.0):
+    for row in _reply_rows([*EXAMPLES, *traced], HierarchyConfig(), 24, random.Random(0), None, think, 1.0):
         tokens, = sft_dataset([row], made.tokenizer)
         text, learned = made.tokenizer.decode(tokens["input_ids"]), made.tokenizer.decode([t for t in tokens["labels"] if t != -100])
         assert (text.count("<think>"), text.count("</think>"), learned.count("<think>"), learned.count("</think>")) == (1, 1, 0, 1)
@@ -271,7 +271,7 @@ def test_a_second_opener_is_refused(made, thought):
 
 def test_targets_are_never_cut_and_cuts_of_prompts_are_counted(made, tmp_path, capsys):
     talk = tuple(Message(str(i), name="ann", content=f"message number {i} about the old bridge") for i in range(6))
-    rows = reply_rows([replace(EXAMPLES[0], context=talk)], HierarchyConfig(), 4, random.Random(0))
+    rows = _reply_rows([replace(EXAMPLES[0], context=talk)], HierarchyConfig(), 4, random.Random(0))
     whole, *_ = sft_dataset(rows, made.tokenizer)
     assert whole["dropped"] == 0
     fitted, *_ = sft_dataset(rows, made.tokenizer, max_tokens=len(whole["input_ids"]) - 1)

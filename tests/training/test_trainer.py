@@ -20,7 +20,7 @@ from halves import parts, stop_in_the_first
 from humanlm.training.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
-from humanlm.alignment.grpo import batch_metrics, schedule
+from humanlm.alignment.grpo import _batch_metrics, schedule
 from humanlm.training.methods import group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
@@ -84,7 +84,7 @@ def written(completions, masks=None):
 def by_group(batch): return group_advantages(batch.rewards[:, 0], batch.groups)
 
 
-def measured(batch): return batch_metrics(batch, [1.0] + [0.0] * (batch.rewards.shape[1] - 1))
+def measured(batch): return _batch_metrics(batch, [1.0] + [0.0] * (batch.rewards.shape[1] - 1))
 
 
 def trainer(made, method, out, steps=1, options=None, rows=ROWS, prompts=2, group=4, **kw):

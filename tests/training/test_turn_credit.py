@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.training.advantages import _CREDITS, _SCORES, trajectory_scores, turn_advantages, turn_credits
+from humanlm.training.advantages import _CREDITS, _SCORES, trajectory_scores, turn_advantages, _turn_credits
 from humanlm.training.methods import CREDITS, SCORES
 
 REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [.5, 0, .5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
@@ -46,8 +46,8 @@ def test_settings_know_the_names_that_the_numbers_have():
 # ---- the published numbers
 
 def test_credits_and_scores_of_a_late_success():
-    assert turn_credits([[0, 0, 1]], "r2g")[0].tolist() == pytest.approx([.64, .8, 1])
-    assert turn_credits([[0, 0, 1]], "em")[0].tolist() == pytest.approx([.5, .5, 1])
+    assert _turn_credits([[0, 0, 1]], "r2g")[0].tolist() == pytest.approx([.64, .8, 1])
+    assert _turn_credits([[0, 0, 1]], "em")[0].tolist() == pytest.approx([.5, .5, 1])
     assert {name: trajectory_scores([[0, 0, 1]], name).item() for name in SCORES} == pytest.approx({"sum": 1, "mean": 1 / 3, "r2g": .64, "best-so-far": 1})
     assert trajectory_scores([[0, 0, 1]], "sum", compat="userrl").item() == .3333
 
@@ -55,14 +55,14 @@ def test_credits_and_scores_of_a_late_success():
 def test_worked_example_of_two_halves():
     half = [[.5, 0, .5]]
     assert [trajectory_scores(half, name).item() for name in ("sum", "r2g", "best-so-far")] == pytest.approx([1, .82, .5])
-    assert turn_credits(half, "r2g")[0].tolist() == pytest.approx([.82, .4, .5]) and turn_credits(half, "naive")[0].tolist() == half[0]
-    assert turn_credits(half, "em", compat="userrl")[0].tolist() == pytest.approx([.8655, .5, .8655], abs=1e-9)
+    assert _turn_credits(half, "r2g")[0].tolist() == pytest.approx([.82, .4, .5]) and _turn_credits(half, "naive")[0].tolist() == half[0]
+    assert _turn_credits(half, "em", compat="userrl")[0].tolist() == pytest.approx([.8655, .5, .8655], abs=1e-9)
 
 
 @pytest.mark.parametrize("reward, credit", [(0, .5), (1 / 6, .6639), (.2, .6906), (.4, .8184), (.5, .8655), (.7, .9357), (.8, .9615), (1, 1), (2, 1.0677), (-.1, .372)])
 def test_em_bends_upwards(reward, credit):
-    assert turn_credits([[reward]], "em").item() == pytest.approx(credit, abs=5e-5)
-    assert turn_credits([[reward]], "em", compat="userrl").item() == pytest.approx(credit, abs=1e-9)
+    assert _turn_credits([[reward]], "em").item() == pytest.approx(credit, abs=5e-5)
+    assert _turn_credits([[reward]], "em", compat="userrl").item() == pytest.approx(credit, abs=1e-9)
 
 
 @pytest.mark.parametrize("other", [0, 3])
@@ -109,7 +109,7 @@ def test_credit_keeps_the_mean_push_and_equals_a_plain_loop(credit, score, batch
         others = [x for x, h in zip(scores, groups) if h == g]
         tied = len(others) < 2 or max(others) - min(others) < 1e-8
         compared = 0 if tied else (s - statistics.mean(others)) / (statistics.stdev(others) + 1e-6)
-        c = gain if credit == "information-gain" else turn_credits([r], credit)[0].tolist()
+        c = gain if credit == "information-gain" else _turn_credits([r], credit)[0].tolist()
         if not any(c): c = [1] * len(c)
         mean = sum(x * k for x, k in zip(c, n)) / sum(k for x, k in zip(c, n) if x)
         assert row == pytest.approx([compared * x / mean for x in c], abs=1e-5)

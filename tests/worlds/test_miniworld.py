@@ -14,7 +14,7 @@ from humanlm.data.records import check_leakage, from_dict, split_by_context, Exa
 from humanlm.core.basics import read_jsonl, write_jsonl, ConfigError, DataError
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases, rule_states
 from humanlm.worlds.oracle import baselines, copied_share, score_reply, score_reply_states, score_state
-from humanlm.worlds.reading import SLOTS, expressed, lexicon, read
+from humanlm.worlds.reading import SLOTS, expressed, _lexicon, read
 from humanlm.worlds.states import (
     BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, STANCES, STATE_LEVELS, VALUES, describe, perturb, realise, uniform_states)
 
@@ -80,7 +80,7 @@ def test_persona_and_post_phrases_are_unknown_to_the_oracle():
 
     tables = [t for t in vars(grammar).values() if isinstance(t, dict) and all(isinstance(r, grammar.Phrases) for r in t.values())]
     shown = {p for t in tables for row in t.values() for p in row.persona + row.post}
-    assert len(tables) == 10 and not shown & set(lexicon())
+    assert len(tables) == 10 and not shown & set(_lexicon())
     assert all(not read(p).items for p in shown)
 
 
@@ -270,7 +270,7 @@ def test_examples_survive_a_file(world, tmp_path):
 
 def soup(rng, n):
     "A text of known phrases, targets, glue, negators and junk"
-    words = [*lexicon(), "the night tram", "the city market", "not", "never", "of", "banana", "<stance>", "é", "42"]
+    words = [*_lexicon(), "the night tram", "the city market", "not", "never", "of", "banana", "<stance>", "é", "42"]
     return " ".join(rng.choice(words).replace("{T}", "the night tram") for _ in range(n))
 
 
