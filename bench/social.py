@@ -7,7 +7,7 @@ Targets: 20,000 questions/s on parsed stories, 5,000/s when each row is parsed; 
 with the slow simulator. The second table has every belief of orders 0-4, answers from memories alone and structural scores, by kind of
 story: each column counts what was compared and, after the slash, what disagreed. "each row parsed" empties the cache of sentences before
 every row, so that nothing is read twice for free; "with cache" is the same rows as a run sees them; parsed stories have their world worked
-out, and each question is read once. The peer is the slow simulator of `nbs/social/04_stories.ipynb`, which keeps every nested belief of every person in
+out, and each question is read once. The peer is the slow simulator of `nbs/stories/09_generation.ipynb`, which keeps every nested belief of every person in
 tables: the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
 """
 import argparse
@@ -19,11 +19,12 @@ from pathlib import Path
 
 from common import Clock, in_turns, median_ratio
 
-from humanlm.social.contexts import structural_score
-from humanlm.social.stories import TOMI_KINDS, Replay, class_shares, generate, slow_answer
-from humanlm.social.symbolic import (
-    answer, baselines, memory_answer, parse_sentence, read_question, read_story, to_context,
-)
+from humanlm.stories.memories import structural_score
+from humanlm.stories.generation import Replay, class_shares, generate, slow_answer
+from humanlm.stories.plots import TOMI_KINDS
+from humanlm.stories.answers import answer, baselines, memory_answer, to_context
+from humanlm.stories.language import parse_sentence, read_question
+from humanlm.stories.world import read_story
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 

@@ -21,19 +21,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
-from humanlm.social.contexts import (
-    NONE, Context, Step, clauses, decode, is_none, memories, perspective, simulations_text, split_mental, to_text,
-)
+from ..stories.contexts import Context, NONE, Step, is_none, simulations_text, split_mental, to_text
+from ..stories.memories import clauses, decode, memories, perspective
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, chat
 from .protocol import Benchmark, Extra, from_other_half
 from .questions import BenchmarkItem, ScoredAnswer, plain, read_text
 from ..models.reader import fenced, fill
-from ..social.parsing import futures
-from humanlm.social.symbolic import (
-    Event, PlaceQuestion, baselines as place_baselines, parse_sentence, read_question, read_story, to_context,
-)
-from ..social.symbolic import Answer, answer as symbolic_answer, memory_answer
+from ..social.prediction import futures
+from ..stories.answers import baselines as place_baselines, to_context
+from ..stories.language import Event, PlaceQuestion, parse_sentence, read_question
+from ..stories.world import read_story
+from ..stories.answers import Answer, answer as symbolic_answer, memory_answer
 
 # %% ../../nbs/benchmarks/06_answers.ipynb #SolverAnswer
 class SolverAnswer(NamedTuple):

@@ -27,9 +27,8 @@ from urllib.parse import quote, unquote
 from .sets import benchmarks
 from ..core.config import Settings
 from ..core.grammar import parse
-from humanlm.social.contexts import (
-    Context, Violation, count_violations, read_contexts, step_names, to_published, violations,
-)
+from ..stories.contexts import Context, Violation, read_contexts, to_published
+from ..stories.violations import count_violations, step_names, violations
 from humanlm.core.basics import (
     ConfigError, DataError, HumanLMError, atomic_write, check_name, fingerprint, require, run_sync, shorten, to_json,
     write_jsonl,
@@ -41,9 +40,10 @@ from ..models.client import Ledger, in_turn, setting
 from ..models.settings import ClientConfig, model_check, require_model
 from .questions import BenchmarkItem, QuestionSet, read_text
 from ..social.parsing import Parse, Parser, UnaskedModel, parser as make_parser, parsers, parsing_cost
-from ..social.stories import Tale, balanced, generate, hitom_rows, write_tomi
-from ..social.symbolic import to_context
-from ..social.timeline import pale, timeline_page, viewer_data
+from ..stories.generation import balanced, generate, hitom_rows, write_tomi
+from ..stories.plots import Tale
+from ..stories.answers import to_context
+from ..social.viewer import pale, timeline_page, viewer_data
 
 # %% ../../nbs/benchmarks/07_contexts.ipynb #ParsingConfig
 @dataclass(frozen=True)

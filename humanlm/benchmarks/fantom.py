@@ -25,7 +25,7 @@ from humanlm.benchmarks.questions import (
     AnswerReading, BenchmarkItem, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice, two_options,
     untagged, word_f1, yes_no,
 )
-from ..social.presence import read_turns
+from ..stories.presence import read_turns
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS
 KEYS = {"factQA": "fact", "beliefQAs": "belief", "answerabilityQA_list": "answers", "answerabilityQAs_binary": "answer",

@@ -18,7 +18,7 @@ from .questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
 from ..core.runs import append_row, grown_rows
 from ..models.client import LLMError, in_turn
-from ..social.contexts import Context
+from ..stories.contexts import Context
 from ..social.parsing import Parse, Parser
 
 # %% ../../nbs/benchmarks/08_respondent.ipynb #read_outcomes

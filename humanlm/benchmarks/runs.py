@@ -39,9 +39,9 @@ from humanlm.core.runs import (
 )
 from ..models.client import ChatRequest, Ledger, ScriptedClient
 from ..models.settings import ClientConfig, model_check
-from ..social.contexts import make_context
+from ..stories.contexts import make_context
 from ..social.parsing import Parse, Parser, parser as make_parser
-from ..social.symbolic import known_faults
+from ..stories.answers import known_faults
 
 # %% ../../nbs/benchmarks/10_runs.ipynb #TomConfig
 @dataclass

@@ -28,8 +28,9 @@ from humanlm.benchmarks.questions import (
     AnswerReading, BenchmarkItem, Problem, RowTable, ScoredAnswer, distinct, final_answer, literal_list, need, plain, read_choice,
     read_table, read_text, two_options, untagged,
 )
-from ..social.stories import read_tomi
-from ..social.symbolic import answer as symbolic_answer, read_story
+from ..stories.generation import read_tomi
+from ..stories.answers import answer as symbolic_answer
+from ..stories.world import read_story
 
 # %% ../../nbs/benchmarks/05_sets.ipynb #story_text
 def story_text(

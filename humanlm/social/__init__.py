@@ -1,4 +1,4 @@
-"""Who saw what: social contexts of stories and dialogues, and what people believe because of them.
+"""Social world models: parsers that write who saw what, what comes next, and people who act from their own memory.
 
 Start with `nbs/60_social_world.ipynb`."""
 from typing import TYPE_CHECKING
@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .contexts import Context, make_context, read_context
-    from .episodes import Episode, Scenario, run_episode, run_episodes
+    from .agents import run_episodes
+    from .episodes import Episode, Scenario, run_episode
     from .parsing import Parse, Parser, parser
-    from .stories import ask
-    from .symbolic import Story, answer, read_story, to_context
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "contexts": ["Context", "make_context", "read_context"],
-    "episodes": ["Episode", "Scenario", "run_episode", "run_episodes"],
+    "agents": ["run_episodes"],
+    "episodes": ["Episode", "Scenario", "run_episode"],
     "parsing": ["Parse", "Parser", "parser"],
-    "stories": ["ask"],
-    "symbolic": ["Story", "answer", "read_story", "to_context"],
 })

@@ -15,8 +15,9 @@ from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record
 from humanlm.parsers import main
 from humanlm.social.pairs import fresh_pairs, read_pairs
-from humanlm.social.parsing import parse_prompt, parser
-from humanlm.social.stories import generate
+from humanlm.social.parsing import parser
+from humanlm.social.requests import parse_prompt
+from humanlm.stories.generation import generate
 from humanlm.tom import main as tom
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))

@@ -26,11 +26,14 @@ from humanlm.benchmarks.answers import (
     AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
 )
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.social.contexts import make_context, read_context, to_json, to_lists, to_published
+from humanlm.stories.contexts import make_context, read_context, to_json, to_lists, to_published
 from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
-from humanlm.social.parsing import StoredParser, SymbolicParser, worked_example
-from humanlm.social.stories import generate
-from humanlm.social.symbolic import memory_answer, read_question, read_story, to_context
+from humanlm.social.parsing import StoredParser, SymbolicParser
+from humanlm.social.requests import worked_example
+from humanlm.stories.generation import generate
+from humanlm.stories.answers import memory_answer, to_context
+from humanlm.stories.language import read_question
+from humanlm.stories.world import read_story
 from humanlm.benchmarks.protocol import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import BenchmarkItem
@@ -235,7 +238,7 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
 # ---- people who are asked
 
 def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
-    from humanlm.social.presence import dialogue_context, read_dialogue
+    from humanlm.stories.presence import dialogue_context, read_dialogue
     text = "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: Hello.\nIra: The deadline is June 3rd.\nTom: I know."
     b = benchmarks["confaide"]
     item = next(iter(b.items({"index": "1", "tier": "4", "head": "surprise cake, June 3rd", "text": text + "<END>"})))
@@ -1023,7 +1026,7 @@ def test_help_is_fast_and_light():
 
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
-    from humanlm.social.presence import dialogue_context, read_dialogue
+    from humanlm.stories.presence import dialogue_context, read_dialogue
     from humanlm.benchmarks.contexts import Viewer, context_files
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
     record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))

@@ -68,7 +68,7 @@ def test_help_names_targets_and_variables():
 
 def test_a_check_runs_the_rooms_that_changed_and_only_commands_that_did():
     house = check.rooms.pages()
-    paths = [Path(p) for p in ("nbs/rewards/02_scoring.ipynb", "humanlm/train.py", "nbs/83_tom.ipynb", "nbs/00_data.ipynb", "tests/social/test_stories.py", "README.md", "docs/build.py")]
+    paths = [Path(p) for p in ("nbs/rewards/02_scoring.ipynb", "humanlm/train.py", "nbs/83_tom.ipynb", "nbs/00_data.ipynb", "tests/social/test_timeline.py", "README.md", "docs/build.py")]
     found, commands = check.touched(paths, house)
     assert (found, commands) == ({"rewards", "data", "social"}, {"train", "tom"})
     pages, tests = check.chosen(found, commands, house)

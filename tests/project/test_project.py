@@ -121,7 +121,7 @@ def test_rooms_import_only_rooms_below():
     ("data.records", "from humanlm.rewards.judges import Score", "stands higher"),
     ("data.records", "def f():\n    import humanlm.rewards.judges", "stands higher"),
     ("data.files", "from . import viz", "stands higher"),
-    ("alignment.modes", "from ..social.contexts import Context", "systems do not import each other"),
+    ("alignment.modes", "from ..social.parsing import Parse", "systems do not import each other"),
     ("train", "from .eval import main", "commands do not import each other"),
     ("data.records", "import trl", "only the room training"), ("training.trainer", "from verl import x", "only the room engines")])
 def test_imports_that_break_the_law_are_found(name, code, problem):

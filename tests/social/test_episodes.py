@@ -6,13 +6,14 @@ import math
 
 import pytest
 
-from humanlm.social.contexts import make_context
+from humanlm.stories.contexts import make_context
 from humanlm.core.basics import DataError
+from humanlm.social.agents import (
+    Buyer, ChatAgent, EpisodePlan, Foresight, JudgeEvaluator, bargain, bargain_marks, literal_world, make_agent, private_record, run_episodes,
+    seller, world_model)
 from humanlm.social.episodes import (
-    DIMENSIONS, KINDS, Action, Buyer, ChatAgent, EpisodePlan, Event, Foresight, JudgeEvaluator, Role, Scenario, ScriptedAgent,
-    View, bargain, bargain_marks, from_sotopia, from_trajectory, literal_world, make_agent, observations, private_record,
-    run_episode, run_episodes, seller, to_sotopia, to_trajectory, transcript, world_model,
-)
+    Action, DIMENSIONS, EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
+    to_sotopia, to_trajectory, transcript)
 from humanlm.models.client import LLMError, ScriptedClient
 from humanlm.data.trajectory import load_trajectories, save_trajectories
 
@@ -230,13 +231,13 @@ def test_every_role_needs_an_agent():
     ("none", "", "did nothing"), ("speak", 'A "word".', 'said: "A "word"."'), ("non-verbal communication", "nods", "[non-verbal communication] nods"),
     ("action", "sits: down", "[action] sits: down"), ("leave", "", "left the conversation")])
 def test_actions_are_rendered_and_written_with_the_published_fields(kind, argument, said):
-    event = Event(3, "Ada", Action(kind, argument))
+    event = EpisodeEvent(3, "Ada", Action(kind, argument))
     assert str(event.action) == said
     assert event.published() == {"agent_name": "Ada", "output_channel": "everybody", "action_type": kind, "argument": argument}
 
 
 def test_whispers_keep_their_listeners_and_thoughts_stay_private():
-    event = Event(0, "Ada", Action("speak", "Psst.", "SECRET", ("Bo", "Cy")))
+    event = EpisodeEvent(0, "Ada", Action("speak", "Psst.", "SECRET", ("Bo", "Cy")))
     written = event.published()
     assert written["output_channel"] == "Bo, Cy" and "SECRET" not in json.dumps(written)
 

@@ -8,14 +8,17 @@ import pytest
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.models.client import ScriptedClient
-from humanlm.social.contexts import ContextLists, observation_scores, read_context, violations
+from humanlm.stories.contexts import ContextLists, read_context
+from humanlm.stories.memories import observation_scores
+from humanlm.stories.violations import violations
 from humanlm.social.pairs import (
     ContextPair, chat_row, completion, exact, fault, fresh_pairs, read_pairs, sift, split_pairs, story_key,
 )
-from humanlm.social.parsing import LLMParser, omniscient, parser
+from humanlm.social.parsing import LLMParser, parser
+from humanlm.social.quality import omniscient
 from humanlm.social.recipe import written_form
-from humanlm.social.stories import generate, hitom_rows, write_tomi
-from humanlm.social.symbolic import read_story
+from humanlm.stories.generation import generate, hitom_rows, write_tomi
+from humanlm.stories.world import read_story
 
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
 

@@ -9,8 +9,10 @@ from humanlm.evaluation.measured import score_table
 from humanlm.models.client import ScriptedClient
 from humanlm.models.weights import ModelConfig
 from humanlm.social.pairs import chat_row, completion, fresh_pairs
-from humanlm.social.parsing import LLMParser, downstream, omniscient, parser
-from humanlm.social.symbolic import read_story, to_context
+from humanlm.social.parsing import LLMParser, parser
+from humanlm.social.quality import downstream, omniscient
+from humanlm.stories.answers import to_context
+from humanlm.stories.world import read_story
 from humanlm.social.recipe import (
     FRAMES, HEADINGS, AllSeeing, examine, grade, in_batches, pieces, report, report_table, vocabulary, written_form,
 )

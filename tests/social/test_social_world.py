@@ -11,17 +11,21 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.models.cache import DiskCache
-from humanlm.social.contexts import Context, memories, to_lists, to_published, violations
+from humanlm.stories.contexts import Context, to_lists, to_published
+from humanlm.stories.memories import memories
+from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
 from humanlm.models.client import Limits, LLMError, ScriptedClient
-from humanlm.social.parsing import (
-    EXAMPLES, HINTS, JUDGE, RULES, STYLES, TASKS, Accuracy, LLMParser, Parse, Quality, QualityReport,
-    RecordPair, StoredParser, Strangers, SymbolicParser, UnaskedModel, evaluate, evaluate_folders, exact_accuracy, forgetful,
-    futures, omniscient, parse_prompt, parser, parsing_cost, predict_step, quality_figure, read_record, read_verdict,
-    simulation, strangers, to_csv, with_step, worked_example,
-)
-from humanlm.social.stories import generate, tomi_story
-from humanlm.social.symbolic import read_story, to_context
+from humanlm.social.parsing import LLMParser, Parse, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
+from humanlm.social.prediction import futures, predict_step, simulation, with_step
+from humanlm.social.quality import (
+    Accuracy, JUDGE, Quality, QualityReport, RecordPair, evaluate, evaluate_folders, exact_accuracy, forgetful, omniscient, quality_figure, to_csv)
+from humanlm.social.requests import (
+    EXAMPLES, HINTS, RULES, STYLES, Strangers, TASKS, parse_prompt, read_record, read_verdict, strangers, worked_example)
+from humanlm.stories.generation import generate
+from humanlm.stories.plots import tomi_story
+from humanlm.stories.answers import to_context
+from humanlm.stories.world import read_story
 
 STORY = ("Oda entered the larder.\nBela entered the larder.\nThe plum is in the crock.\nOda exited the larder.\n"
          "Bela moved the plum to the sieve.")

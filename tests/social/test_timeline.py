@@ -5,13 +5,13 @@ import pages
 import pytest
 from pages import CHROMIUM, read
 
-from humanlm.social.contexts import Context, make_context, step_names, to_lists, violations
+from humanlm.stories.contexts import Context, make_context, to_lists
+from humanlm.stories.violations import step_names, violations
 from humanlm.benchmarks.contexts import Viewer, context_files
-from humanlm.social.symbolic import read_story, to_context
-from humanlm.social.timeline import (
-    TABS, Timeline, beliefs, comparison_html, load_text, objects, paired_steps, timeline_figure, timeline_page, view,
-    viewer_data,
-)
+from humanlm.stories.answers import to_context
+from humanlm.stories.world import read_story
+from humanlm.social.timeline import beliefs, load_text, objects, timeline_figure, view
+from humanlm.social.viewer import TABS, Timeline, comparison_html, paired_steps, timeline_page, viewer_data
 
 HOSTILE = [*pages.HOSTILE, "<same_as_state />", "<mental_state>x", "a: b\n\n- c", ":1", ""]
 

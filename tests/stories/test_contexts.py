@@ -4,9 +4,9 @@ import json, re, time
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from humanlm.social.contexts import (
-    NONE, Context, clauses, decode, decode_warnings, make_context, memories, observation_scores, perspective, read_context, repair, split_mental, structural_score, to_lists, to_published, violations,
-)
+from humanlm.stories.contexts import Context, NONE, make_context, read_context, split_mental, to_lists, to_published
+from humanlm.stories.memories import clauses, decode, decode_warnings, memories, observation_scores, perspective, structural_score
+from humanlm.stories.violations import repair, violations
 from humanlm.core.basics import DataError
 
 PIECES = st.sampled_from([
@@ -357,8 +357,9 @@ def test_an_omniscient_record_has_full_recall_and_poor_precision():
 def test_anchors_on_generated_stories():
     "As measured on public stories: seeing everything keeps recall and costs precision, forgetting costs recall only"
     from random import Random
-    from humanlm.social.stories import generate
-    from humanlm.social.symbolic import read_story, to_context
+    from humanlm.stories.generation import generate
+    from humanlm.stories.answers import to_context
+    from humanlm.stories.world import read_story
     rng, found = Random(0), {"all": [], "some": []}
     for tale in generate("tomi", 60):
         exact = to_context(read_story(tale.text))
@@ -401,8 +402,8 @@ def test_hostile_sizes_take_little_time():
 # ---- how violations are told
 
 def test_errors_and_warnings_are_counted_apart():
-    from humanlm.social.contexts import count_violations
-    from humanlm.social.presence import dialogue_context, read_dialogue
+    from humanlm.stories.violations import count_violations
+    from humanlm.stories.presence import dialogue_context, read_dialogue
     talk = violations(dialogue_context(read_dialogue("Ada: Hello.\nBo: Hello, Ada.")))
     assert [v.code for v in talk] == ["I9"] and count_violations(talk) == "0 errors, 1 warning"   # nobody's thoughts are known
     assert count_violations([]) == "0 errors, 0 warnings" and count_violations(violations({})) == "2 errors, 0 warnings"
@@ -410,7 +411,7 @@ def test_errors_and_warnings_are_counted_apart():
 
 @pytest.mark.parametrize("times, named", [(["1", "2"], ["1", "2"]), (["x", "x"], ["x (no. 1)", "x (no. 2)"]), (["", " 2 "], ["(no. 1)", "2"]), ([], [])])
 def test_every_step_has_a_name_of_its_own(times, named):
-    from humanlm.social.contexts import step_names
+    from humanlm.stories.violations import step_names
     record = make_context("A", [("", {}, {})] * len(times))
     for step, time in zip(record.steps, times): step.timestep = time
     assert step_names(record) == named

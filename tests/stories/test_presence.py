@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from humanlm.social.contexts import memories, structural_score
-from humanlm.social.presence import (
+from humanlm.stories.memories import memories, structural_score
+from humanlm.stories.presence import (
     DialogueTurn, dialogue_context, leave_cue, read_dialogue, read_turns,
 )
 

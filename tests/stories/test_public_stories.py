@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from humanlm.benchmarks.sets import HITOM_100
-from humanlm.social.stories import generate, hitom_rows, read_tomi, tomi_story, write_tomi
-from humanlm.social.symbolic import answer, known_faults, plain, read_question, read_story
+from humanlm.stories.generation import generate, hitom_rows, read_tomi, write_tomi
+from humanlm.stories.plots import tomi_story
+from humanlm.stories.answers import answer, known_faults
+from humanlm.stories.language import plain, read_question
+from humanlm.stories.world import read_story
 
 DATA = os.environ.get("HUMANLM_DATA", "")
 FILES = {  # name → SHA-256 of the published file

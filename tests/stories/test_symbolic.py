@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from humanlm.social.contexts import (
-    Context, decode, make_context, memories, observation_scores, perspective, structural_score, violations,
-)
+from humanlm.stories.contexts import Context, make_context
+from humanlm.stories.memories import decode, memories, observation_scores, perspective, structural_score
+from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
-from humanlm.social.symbolic import (
-    Event, PlaceQuestion, Story, UnknownPhrase, World, answer, baselines, known_faults, memory_answer, memory_answers,
-    parse_sentence, plain, read_question, read_story, shipped_faults, to_context, witness_table,
-)
+from humanlm.stories.answers import answer, baselines, known_faults, memory_answer, memory_answers, shipped_faults, to_context
+from humanlm.stories.language import Event, PlaceQuestion, UnknownPhrase, parse_sentence, plain, read_question
+from humanlm.stories.world import Story, World, read_story, witness_table
 
 HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
