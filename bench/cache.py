@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from common import Clock
 
-from humanlm.models.cache import DiskCache, request_key
-from humanlm.models.client import ChatReply, ScriptedClient, Usage, chat, chat_all
+from humanlm.clients.cache import DiskCache, request_key
+from humanlm.clients.client import ScriptedClient, chat_all
+from humanlm.clients.protocol import ChatReply, Usage, chat
 
 NAME = "bench/model"
 VERDICTS = [{"id": f"c{i}", "reason": "because of that " * 15, "score": 0.5} for i in range(4)]

@@ -31,8 +31,9 @@ from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, Classmat
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
 from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
 from humanlm.core.basics import run_sync
-from humanlm.models.client import Limits, ScriptedClient
-from humanlm.models.weights import train_tokenizer
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.limits import Limits
+from humanlm.models.config import train_tokenizer
 from humanlm.sandbox.programs import Sandbox, SandboxConfig
 from humanlm.training.methods import ask_row
 

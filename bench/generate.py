@@ -11,7 +11,11 @@ import time
 
 import torch
 
-from humanlm.models.weights import ModelConfig, _pad, generate, make_model, render
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.generation import generate
+from humanlm.models.logps import pad_rows
+from humanlm.models.prompts import render
 
 TEXTS = [f"the council votes on the {a} {b}. it {c}. someone {s} the {a} {b}"
          for a in ("night", "early", "city", "river", "school") for b in ("tram", "market", "bridge", "tower", "festival")
@@ -25,7 +29,7 @@ def prompts(tokenizer, distinct, copies):
 
 
 def plain(model, tokenizer, rows, tokens, stop):
-    ids, mask = _pad(rows, left=True, fill=tokenizer.pad_token_id)
+    ids, mask = pad_rows(rows, left=True, fill=tokenizer.pad_token_id)
     extra = {"stop_strings": list(stop), "tokenizer": tokenizer} if stop else {}
     return model.generate(input_ids=ids, attention_mask=mask.long(), max_new_tokens=max(tokens), do_sample=True, top_k=0, **extra)
 

@@ -98,7 +98,9 @@ def evaluation():
 def rollout(rounds=5):
     import torch
     from humanlm.core.basics import run_sync
-    from humanlm.models.weights import ModelConfig, generate, make_model
+    from humanlm.models.checkpoints import make_model
+    from humanlm.models.config import ModelConfig
+    from humanlm.models.generation import generate
     from humanlm.training.methods import multi_turn
     from humanlm.training.rollout import ModelPolicy
     torch.set_num_threads(1)

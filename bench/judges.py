@@ -22,10 +22,11 @@ import tempfile
 
 from common import Clock, in_turns, serving
 
-from humanlm.models.cache import DiskCache
+from humanlm.clients.cache import DiskCache
 from humanlm.data.records import Message
 from humanlm.rewards.judges import OracleJudge, RuleJudge
-from humanlm.models.client import Limits, vllm_client
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import vllm_client
 from humanlm.worlds.mini import make_world
 from humanlm.worlds.states import STATE_LEVELS
 from humanlm.rewards.scoring import JudgeRequest, score_groups

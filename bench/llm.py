@@ -25,8 +25,11 @@ from importlib import metadata
 
 from common import Clock, in_turns, median_ratio, serving
 
-from humanlm.models.cache import DiskCache
-from humanlm.models.client import Limits, chat, chat_all, vllm_client
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import chat_all
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import vllm_client
+from humanlm.clients.protocol import chat
 
 CONCURRENCY, LATENCY, REQUESTS = 64, 0.05, 500
 LIMITS = Limits(concurrency=CONCURRENCY)

@@ -19,7 +19,8 @@ from common import in_turns, median_ratio
 from humanlm.core.grammar import read_yaml
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
-from humanlm.models.weights import ModelConfig, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
 from humanlm.training.advantages import group_advantages
 from humanlm.training.rollout import Method, scored_in_parts, single_turn
 from humanlm.training.run import keep_memory

@@ -1,4 +1,4 @@
-"""The estimate of a step's time (humanlm.models.performance) against the clock, on a CPU: four sizes, one thread.
+"""The estimate of a step's time (humanlm.hardware.performance) against the clock, on a CPU: four sizes, one thread.
 
     python bench/performance.py        # two minutes
 
@@ -11,9 +11,11 @@ import time
 import numpy as np
 import torch
 
-from humanlm.models.memory import Load, PlanConfig, Shape
-from humanlm.models.performance import Efficiency, Speed, step_estimate
-from humanlm.models.weights import ModelConfig, generate, make_model
+from humanlm.hardware.memory import Load, PlanConfig, Shape
+from humanlm.hardware.performance import Efficiency, Speed, step_estimate
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.generation import generate
 
 SIZES = {"small": (128, 2, 32, 64), "wide": (512, 2, 32, 64), "deep and long": (256, 6, 96, 96), "long": (512, 2, 32, 192)}  # hidden, layers, tokens of the prompt, of the completion
 ROWS, REPEATS = 8, 4

@@ -21,7 +21,9 @@ import torch
 from transformers import TrainerCallback
 
 from common import median_ratio
-from humanlm.models.weights import CompletionStates, ModelConfig, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.logps import CompletionStates
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
 from humanlm.training.losses import divergence, in_chunks

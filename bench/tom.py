@@ -24,7 +24,9 @@ from common import Clock, in_turns, serving
 
 from humanlm.benchmarks.answers import AnswerConfig, Asker, shown
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.models.client import Limits, chat_all, vllm_client
+from humanlm.clients.client import chat_all
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import vllm_client
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.benchmarks.contexts import write_stories

@@ -31,7 +31,9 @@ from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, openi
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.training.run import keep_memory
 from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.models.weights import ModelConfig, make_model, render
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.prompts import render
 from humanlm.training.rollout import Method, single_turn
 from humanlm.training.trainer import MethodTrainer, trainer_args
 

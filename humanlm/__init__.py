@@ -9,16 +9,16 @@ from .core.plugins import lazy_names
 if TYPE_CHECKING:
     from .alignment.evaluation import evaluate
     from .alignment.simulator import Simulator
+    from .clients.names import client
     from .data.records import Example, Persona
-    from .models.client import client
     from .rewards.judge_settings import make_judge
     from .training.run import fit
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "alignment.evaluation": ["evaluate"],
     "alignment.simulator": ["Simulator"],
+    "clients.names": ["client"],
     "data.records": ["Example", "Persona"],
-    "models.client": ["client"],
     "rewards.judge_settings": ["make_judge"],
     "training.run": ["fit"],
 })

@@ -24,7 +24,7 @@ from .training.run import quiet_libraries
 from .core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, shorten
 from .core.commands import menu
 from .core.grammar import PROG, parse
-from .models.weights import adapter_base, merge_adapter
+from .models.checkpoints import adapter_base, merge_adapter
 from .serving.card import HubConfig, model_card, needs_merging
 
 # %% ../nbs/84_hub.ipynb #merge

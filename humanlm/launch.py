@@ -19,7 +19,7 @@ from .core.basics import ConfigError, require
 from .core.commands import command
 from .core.config import Settings, is_plain_name
 from .core.grammar import parse
-from .models.memory import GPUS
+from .hardware.memory import GPUS
 from .training.rollout import shares
 from .training.run import check_settings, gpu_plan, read_settings
 

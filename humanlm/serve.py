@@ -20,7 +20,7 @@ from .core.grammar import parse
 from .core.web import address, listen, serve_app, service_key, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
-from .models.weights import contract_files
+from .models.checkpoints import contract_files
 from .serving.classmates import KEY, HostConfig, host_models, host_plan
 from .serving.service import ServeConfig, Service, ServiceConfig, choose_engine, make_app
 from .serving.vllm import start_vllm, vllm_command, vllm_program

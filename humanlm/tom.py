@@ -25,7 +25,7 @@ from .core.html import aligned
 from .core.commands import menu
 from .core.config import Settings
 from .core.grammar import parse
-from .models.client import price
+from .clients.ledger import price
 from .models.settings import require_model
 
 # %% ../nbs/83_tom.ipynb #main

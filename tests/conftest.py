@@ -19,7 +19,7 @@ settings.load_profile("humanlm")
 LONG = """
     commands/test_train alignment/test_modes commands/test_tom studies/test_comparison training/test_trainer
     commands/test_experiment project/test_project rewards/test_faults alignment/test_sections commands/test_hub rewards/test_scoring
-    stories/test_stories commands/test_parsers serving/test_service training/test_sft training/test_own_recipe models/test_cache commands/test_humanual
+    stories/test_stories commands/test_parsers serving/test_service training/test_sft training/test_own_recipe clients/test_cache commands/test_humanual
 """.split()
 
 

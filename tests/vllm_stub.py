@@ -14,7 +14,8 @@ def option(name: str, default: str = "") -> str:
 
 
 def main() -> None:
-    from humanlm.models.weights import generate, load_model
+    from humanlm.models.checkpoints import load_model
+    from humanlm.models.generation import generate
     assert sys.argv[1] == "serve" and option("--host") == "127.0.0.1" and option("--generation-config") == "vllm"
     adapter = option("--lora-modules").partition("=")
     names = {option("--served-model-name"), adapter[0]}

@@ -20,7 +20,8 @@ from ..core.grammar import find_run, read_yaml
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows
-from ..models.weights import CONTRACT_FILES, ModelConfig
+from ..models.checkpoints import CONTRACT_FILES
+from ..models.config import ModelConfig
 from ..training.rollout import ModelPolicy, Policy, RolloutConfig, RolloutError, Sampling
 
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
@@ -149,7 +150,7 @@ def load_policy(
     "Get a policy from whatever names one"
     if isinstance(model, tuple): return PolicySetup(ModelPolicy(*model))
     if not isinstance(model, (str, Path)): return PolicySetup(_checked(model))
-    from humanlm.models.weights import load_model
+    from humanlm.models.checkpoints import load_model
     place, own, setup = how_to_ask(model)
     loaded = load_model(place, own.get("template", "humanlm"), dtype or own.get("dtype", "float32"))
     return setup._replace(policy=ModelPolicy(*loaded, own.get("max_prompt_tokens", 1024)))

@@ -27,7 +27,8 @@ from ..evaluation.measured import Importance, Measurement, Result, importance_ro
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig, make_rows
-from ..models.client import Ledger, in_turn
+from ..clients.ledger import Ledger
+from ..clients.limits import in_turn
 from ..rewards.judge_settings import other_judge, same_judge_warning
 from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, require_judged, score_group
 from ..rewards.verdicts import score_aspects
@@ -350,7 +351,7 @@ def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> Po
         access = replace(s.test_judge, model=name, budget=s.eval.budget, base_url=s.eval.base_url)
         return ChatPolicy(access.client(name, ledger), access.concurrency)
     import torch
-    from humanlm.models.weights import load_model
+    from humanlm.models.checkpoints import load_model
     if s.model.threads:
         torch.set_num_threads(s.model.threads)
     return ModelPolicy(*load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens)

@@ -23,8 +23,10 @@ from ..data.trajectory import Completion
 from ..hierarchy.composed import StateSource, check_composed, compose
 from ..hierarchy.parsing import ParsePolicy, clean_reply, parse
 from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows
-from ..models.client import ChatReply, ChatRequest, Client, Limits, LLMError, PerLoop, Usage, redact
-from ..models.local import LOCAL_LIMITS, Batches, seeds
+from ..clients.client import Client
+from ..clients.limits import Limits, PerLoop
+from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, redact
+from ..models.local import Batches, LOCAL_LIMITS, seeds
 from ..training.rollout import RolloutError, Sampling
 
 # %% ../../nbs/alignment/08_simulator.ipynb #as_persona

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 from ..stories.contexts import Context, NONE, Step, is_none, simulations_text, split_mental, to_text
 from ..stories.memories import clauses, decode, memories, perspective
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
-from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, chat
+from ..clients.client import ChatClient
+from ..clients.protocol import ChatReply, ChatRequest, LLMError, chat
 from .protocol import Benchmark, Extra, from_other_half
 from .questions import BenchmarkItem, ScoredAnswer, plain, read_text
-from ..models.reader import fenced, fill
+from ..clients.reader import fenced, fill
 from ..social.prediction import futures
 from ..stories.answers import baselines as place_baselines, to_context
 from ..stories.language import Event, PlaceQuestion, parse_sentence, read_question

@@ -36,7 +36,9 @@ from humanlm.core.basics import (
 from ..core.html import Table, page, tag
 from ..core.web import LOCAL, address, answer, listen, serve_app, web_app
 from .protocol import Benchmark, natural
-from ..models.client import Ledger, in_turn, setting
+from ..clients.ledger import Ledger
+from ..clients.limits import in_turn
+from ..clients.protocol import setting
 from ..models.settings import ClientConfig, model_check, require_model
 from .questions import BenchmarkItem, QuestionSet, read_text
 from ..social.parsing import Parse, Parser, UnaskedModel, parser as make_parser, parsers, parsing_cost

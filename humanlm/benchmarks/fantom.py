@@ -150,7 +150,7 @@ def closeness(
     kind, _, model = name.partition("/")
     if check_name(kind, ("words", "embedding"), "way to compare free answers", ConfigError) == "words":
         return by_words
-    from humanlm.models.local import Embedder
+    from humanlm.models.embeddings import Embedder
     return partial(by_vectors, embed=Embedder(model or "minilm"))
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #nearer

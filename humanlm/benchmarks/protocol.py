@@ -25,7 +25,7 @@ from ..core.basics import ConfigError, DataError, check_name, fingerprint, short
 from humanlm.core.stats import (
     Bootstrap, Interval, cluster_sums, exchange_p, mcnemar, pearson_of_sums, percentile_interval, ratio, sign_flips, wilson,
 )
-from ..models.reader import fenced, fill
+from ..clients.reader import fenced, fill
 
 # %% ../../nbs/benchmarks/02_protocol.ipynb #Measure
 @dataclass(frozen=True)

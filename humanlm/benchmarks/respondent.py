@@ -17,7 +17,8 @@ from .protocol import Benchmark
 from .questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
 from ..core.runs import append_row, grown_rows
-from ..models.client import LLMError, in_turn
+from ..clients.limits import in_turn
+from ..clients.protocol import LLMError
 from ..stories.contexts import Context
 from ..social.parsing import Parse, Parser
 

@@ -37,7 +37,9 @@ from ..core.grammar import OptionDefaults
 from humanlm.core.runs import (
     CHARGES, Stages, alone, open_run, require_conditions, run_record, save_config, save_record,
 )
-from ..models.client import ChatRequest, Ledger, ScriptedClient
+from ..clients.client import ScriptedClient
+from ..clients.ledger import Ledger
+from ..clients.protocol import ChatRequest
 from ..models.settings import ClientConfig, model_check
 from ..stories.contexts import make_context
 from ..social.parsing import Parse, Parser, parser as make_parser

@@ -22,9 +22,12 @@ from zlib import crc32
 from .reasoning import MARKS, Keep, Marks, text_span
 from ..core.basics import ConfigError, DataError, check_name, near_miss, require, shorten
 from ..core.web import server_url
-from ..models.client import ChatClient, ChatRequest, LLMError, client, in_turn, providers
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.names import client, providers
+from ..clients.protocol import ChatRequest, LLMError
 from ..models.settings import ClientConfig
-from ..models.reader import break_markers, quoted
+from ..clients.reader import break_markers, quoted
 
 # %% ../../nbs/classmate/02_classmates.ipynb #ShownReasoning
 POLICIES = ("skip", "show")

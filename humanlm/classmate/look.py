@@ -75,7 +75,7 @@ class RunLook:
     "The prompts of a run's training, step by step"
 
     def __init__(self, folder: str | Path, stage: str = "classmate"):
-        from humanlm.models.weights import load_tokenizer
+        from humanlm.models.checkpoints import load_tokenizer
         from humanlm.classmate.reasoning import token_pieces
         folder = Path(folder)
         self.trajectories = load_trajectories(folder / "trajectories" / stage)

@@ -23,7 +23,7 @@ from .rewards import answer_scores, classmate_advantages, conditioned, exploited
 from .verifiers import Case, RewardModel, Scorer, make_verifier
 from ..data.trajectory import Trajectory, Turn
 from ..models.local import HFClient
-from ..models.weights import LoadedModel
+from ..models.checkpoints import LoadedModel
 from ..training.methods import frozen_copy, plain_weights
 from ..training.rollout import Advantage, Batch, Method, Policy, Sampling, copy_index, single_turn
 

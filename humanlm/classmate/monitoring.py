@@ -22,8 +22,10 @@ from ..core.stats import (
     Agreement, Bootstrap, Interval, agreement, association, known_mean, mean_interval, number_text, p_text, pearson, percentile_interval, range_text, ratio, spearman)
 from ..evaluation.measured import load_measured
 from ..evaluation.report import RunFolder, missing
-from ..models.client import ChatClient, ChatRequest, chat, in_turn
-from ..models.reader import quoted, without_middle
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatRequest, chat
+from ..clients.reader import quoted, without_middle
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #MonitorRow
 class MonitorRow(NamedTuple):

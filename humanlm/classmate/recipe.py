@@ -27,7 +27,7 @@ from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, model_said, standard_sections
 from ..hierarchy.prompts import parts_text
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from ..training.experiment import Study, Trial
 from ..training.methods import AssistantModel, ask_row
 from ..training.recipe import Recipe, Stage, Work
@@ -180,7 +180,7 @@ def _scorer_of(s: Settings, ledger: Ledger | None = None) -> Any:
 
 def _readers(run: Any) -> dict[str, Any]:
     "Load the classmates that are other models of the run"
-    from humanlm.models.weights import LoadedModel
+    from humanlm.models.checkpoints import LoadedModel
     return {name: LoadedModel(*run.load(name)) for name in run.settings.classmate.models if name == READER}
 
 # %% ../../nbs/classmate/51_recipe.ipynb #measured_tasks
@@ -257,7 +257,7 @@ def unread(s: Settings) -> list[str]:
 def _check_settings(s: Settings) -> None:
     "Raise where a classmate cannot be had or paid for"
     own = [name for name in s.classmate.models if name not in SELVES]
-    from humanlm.models.weights import locate
+    from humanlm.models.checkpoints import locate
     if names := unread(s): raise ConfigError(f"{', '.join(names)}: nothing would read that here. Leave it out.")
     require("classmate", *((name != READER or bool(s.tasks.toy), "reader is a model for made-up tasks. Name another classmate") for name in own))
     for name in own: s.classmate.require_price(None if name == READER else s.classmate.full_name(name, [READER]))

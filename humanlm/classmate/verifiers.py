@@ -23,8 +23,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.basics import ConfigError, check_name, require, shorten
-from ..models.client import ChatClient, ChatRequest, LLMError, chat, in_turn
-from ..models.reader import break_markers, quoted, without_middle
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatRequest, LLMError, chat
+from ..clients.reader import break_markers, quoted, without_middle
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #type-imports
 if TYPE_CHECKING: from transformers import PreTrainedModel, PreTrainedTokenizerBase

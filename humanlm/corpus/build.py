@@ -32,8 +32,10 @@ from .store import Source, RowStore, fill, rows_read, rows_source, threads_sourc
 from ..data.formats import FAULTS, NOTES, formats, source_name
 from ..data.threads import LINES
 from ..hierarchy.prompts import HierarchyConfig
-from ..models.cache import DiskCache
-from ..models.client import CacheError, ChatClient, Ledger
+from ..clients.cache import DiskCache
+from ..clients.client import ChatClient
+from ..clients.ledger import Ledger
+from ..clients.protocol import CacheError
 from ..models.settings import ClientConfig
 
 # %% ../../nbs/corpus/10_build.ipynb #INPUTS

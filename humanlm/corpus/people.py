@@ -16,7 +16,7 @@ import numpy as np
 
 from ..data.records import Persona
 from ..core.basics import atomic_path, run_sync, to_json
-from ..models.client import ChatClient
+from ..clients.client import ChatClient
 from .partition import SEEN, TEST, TRAIN, chance, drop_strangers
 from ..data.persona import format_persona
 from humanlm.corpus.personas import (

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..data.records import Message
 from ..core.basics import shorten
-from ..models.client import ChatClient, ChatRequest, LLMError, chat, chat_all
+from ..clients.client import ChatClient, chat_all
+from ..clients.protocol import ChatRequest, LLMError, chat
 from ..models.settings import ChatConfig
 from ..data.persona import PERSONA_BLOCKS
 from ..data.threads import DEMOGRAPHICS, Corpus, line_features, write_persona

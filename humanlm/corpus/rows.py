@@ -20,7 +20,8 @@ import numpy as np
 from ..data.records import Example, Persona, quoted_share
 from ..core.basics import shorten, to_json
 from ..hierarchy.prompts import HierarchyConfig, UNKNOWN, about_person, first_and_last, name_speakers, parts_text, prompt, speaker, target
-from ..models.client import ChatClient, ChatRequest, LLMError, chat, chat_all
+from ..clients.client import ChatClient, chat_all
+from ..clients.protocol import ChatRequest, LLMError, chat
 from ..data.persona import format_persona
 from .store import LogEntry, clean_text
 

@@ -21,7 +21,8 @@ from ..data.records import SPLITS, Persona
 from ..core.basics import atomic_path, atomic_write, near_miss, run_sync, shorten, to_json
 from ..data.formats import hide_user
 from ..hierarchy.prompts import HierarchyConfig
-from ..models.client import ChatClient, LLMError
+from ..clients.client import ChatClient
+from ..clients.protocol import LLMError
 from .people import People
 from .personas import PersonaConfig, persona_items
 from humanlm.corpus.rows import (

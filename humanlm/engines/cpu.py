@@ -76,7 +76,7 @@ class TransformersServer:
     "Writes with transformers, and takes new weights"
 
     def __init__(self, path: str):
-        from humanlm.models.weights import load_model
+        from humanlm.models.checkpoints import load_model
         torch.set_num_threads(1)
         self.model, self.tokenizer = load_model(path)
         self.model.eval()
@@ -110,7 +110,7 @@ class TransformersServer:
 
     def write(self, asked: Sequence[tuple], temperature: float, top_k: int, top_p: float) -> list[Any]:
         "Continue prompts, here and now"
-        from humanlm.models.weights import generate
+        from humanlm.models.generation import generate
         prompts, hows = [prompt for prompt, *_ in asked], [how for _, how, _ in asked]
         caps, stops, seeds = [int(how.get("max_tokens") or 32) for how in hows], [tuple(how.get("stop") or ()) for how in hows], [how.get("seed") for how in hows]
         return generate(self.model, self.tokenizer, prompts, caps, stops, temperature, top_k, top_p, seeds)

@@ -181,7 +181,7 @@ class LoopPolicy(ModelPolicy):
 
     async def _one(self, row, sampling, seed):
         if "given" in row: return self.given(row)
-        from humanlm.models.weights import cut_completion
+        from humanlm.models.sampling import cut_completion
         if sampling.no_repeat_ngram: raise RolloutError("verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0.")
         prompt, loop = self.prompt_ids(row), await self.idle.get()
         how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "max_tokens": row["max_tokens"], "logprobs": True}

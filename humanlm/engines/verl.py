@@ -28,7 +28,7 @@ from ..data.trajectory import save_trajectories
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, loop_results, require_cluster
 from .plugin import MODULE
 from .settings import Job, VerlConfig, lessons_engine, overrides, remaining, save_every, trainer_options
-from ..models.memory import GPUS, GiB, Load, shape_of
+from ..hardware.memory import GPUS, GiB, Load, shape_of
 from ..training.recipe import Engine
 from ..training.rollout import Method
 from ..training.run import Run, max_steps, updates
@@ -382,7 +382,8 @@ class VerlEngine(Engine):
 
     def train(self, run: Run, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], job: Job, callbacks: Sequence[Any]) -> bool:
         "Have verl train, from its newest checkpoint on; whether it came to its last step"
-        from humanlm.models.weights import end_ids, save_model
+        from humanlm.models.checkpoints import save_model
+        from humanlm.models.prompts import end_ids
         s, v = run.settings, run.settings.groups.get("verl", VerlConfig())
         _require_gpu(v)
         numbers = (run.folder / "verl" / f"{job.name}-{_newest_step(job.out):06d}.jsonl").resolve()

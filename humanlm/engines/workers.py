@@ -13,7 +13,10 @@ from typing import Any
 
 from ..core.basics import ConfigError, HumanLMError, shorten
 from .exchange import EngineError, require_cluster
-from ..models.client import ChatReply, ChatRequest, Client, LLMError, Limits, client
+from ..clients.client import Client
+from ..clients.limits import Limits
+from ..clients.names import client
+from ..clients.protocol import ChatReply, ChatRequest, LLMError
 
 # %% ../../nbs/engines/07_workers.ipynb #AskingWorker
 class AskingWorker:

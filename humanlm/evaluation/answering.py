@@ -18,9 +18,13 @@ from humanlm.core.basics import (
     ConfigError, DataError, check_name, fingerprint, jsonl_rows, near_miss, read_jsonl, run_sync, shorten, write_jsonl,
 )
 from ..core.grammar import find_run, read_yaml
-from ..models.client import ChatClient, ChatRequest, Ledger, LLMError, chat_all, providers
+from ..clients.client import ChatClient, chat_all
+from ..clients.ledger import Ledger
+from ..clients.names import providers
+from ..clients.protocol import ChatRequest, LLMError
 from ..models.settings import ClientConfig
-from ..models.weights import DTYPES, ModelError, locate
+from ..models.checkpoints import locate
+from ..models.config import DTYPES, ModelError
 from .contests import chat_messages
 
 # %% ../../nbs/evaluation/06_answering.ipynb #read_prompts
@@ -162,7 +166,9 @@ def _local_replies(
     c: ReplyConfig,
 ) -> list[str | None]: # N; None: the prompt is too long
     "Let a model in this process answer"
-    from humanlm.models.weights import fit_prompt, generate, load_model
+    from humanlm.models.checkpoints import load_model
+    from humanlm.models.generation import generate
+    from humanlm.models.prompts import fit_prompt
     model, tokenizer = load_model(place, "own", c.dtype)
     def ids_of(messages):
         try: return fit_prompt(tokenizer, messages, c.max_prompt_tokens, speaker="").ids

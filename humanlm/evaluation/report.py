@@ -29,7 +29,7 @@ from ..core.runs import grown_rows
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import TrajectoryViewer, score_style, spread
 from .measured import Results, load_results, ALL, PairedDifference, Result
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from ..rewards.texts import is_text_metric
 
 # %% ../../nbs/evaluation/03_report.ipynb #RunFolder

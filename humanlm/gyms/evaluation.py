@@ -23,7 +23,9 @@ from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle
 from .users import UserMistake, episode_mistakes, player_name, split_scores
-from ..models.client import ChatClient, ChatRequest, LLMError, in_turn
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatRequest, LLMError
 
 # %% ../../nbs/70_gyms.ipynb #ChatPlayer
 class ChatPlayer:

@@ -23,7 +23,7 @@ from ..core.basics import DataError, read_jsonl, shorten
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .puzzles import TriesConfig, TriesEnvironment, published_row
 from .users import UserFacts
-from ..models.client import setting
+from ..clients.protocol import setting
 from ..rewards.rules import FILLERS, NEGATORS, stem
 
 # %% ../../nbs/gyms/04_guessing.ipynb #content_stems

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, DataError, HumanLMError, check_name, require, shorten
 from ..core.plugins import find_plugin, is_plugin
-from ..models.client import LLMError
-from ..models.reader import break_markers, read_json
+from ..clients.protocol import LLMError
+from ..clients.reader import break_markers, read_json
 
 # %% ../../nbs/gyms/01_protocol.ipynb #ToolCall
 KINDS = {"action": "say something to the user, or do something", "search": "look something up", "answer": "commit yourself to an answer"}

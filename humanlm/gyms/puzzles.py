@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from ..core.basics import ConfigError, DataError, read_jsonl, shorten
 from ..core.plugins import find_plugin
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
-from ..models.client import PerLoop, setting
+from ..clients.limits import PerLoop
+from ..clients.protocol import setting
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #TemplateTask
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..evaluation.report import Names, model_said, standard_sections
 from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymConfig, GymTask, chance, find_gym, gym_names, read_call
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from ..training.methods import AssistantModel, CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, information_gains, multi_turn, turn_advantage
 from ..training.recipe import Recipe, Stage, Work
 from ..training.experiment import Study, Trial

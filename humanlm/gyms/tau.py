@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, read_jsonl, shorten
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .puzzles import published_row
-from ..models.client import setting
-from ..models.reader import read_json
+from ..clients.protocol import setting
+from ..clients.reader import read_json
 
 # %% ../../nbs/gyms/07_tau.ipynb #RetailShop
 class RetailShop:

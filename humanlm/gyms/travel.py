@@ -21,7 +21,7 @@ from zlib import crc32
 from ..core.basics import DataError, shorten
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .users import UserFacts
-from ..models.reader import read_json
+from ..clients.reader import read_json
 
 # %% ../../nbs/gyms/06_travel.ipynb #CATALOGUE-way
 _FLIGHT = """

@@ -22,8 +22,11 @@ from zlib import crc32
 
 from ..core.basics import ConfigError, require, shorten, to_json
 from ..core.plugins import find_plugin, is_plugin
-from ..models.client import ChatClient, ChatReply, ChatRequest, Ledger, LLMError, Usage, chat, client, setting
-from ..models.reader import break_markers, fill, quoted, without_middle
+from ..clients.client import ChatClient
+from ..clients.ledger import Ledger
+from ..clients.names import client
+from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat, setting
+from ..clients.reader import break_markers, fill, quoted, without_middle
 from ..models.settings import ChatConfig, model_check
 from .protocol import Environment, UserError, UserRole
 

@@ -1,17 +1,19 @@
-"""Ask any model, of your own or of a provider, by its name.
+"""Weights and prompts: build or load a model, write with it, score what was written.
 
-Prompts, answers, prices, caches and weights are here too."""
+Chat models of providers are in the room `clients`, which asks models of this process too."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .cache import DiskCache
-    from .client import ChatReply, ChatRequest, LLMError, Ledger, ask, chat_all
-    from .weights import ModelConfig, load_model, make_model
+    from .checkpoints import load_model, make_model, save_model
+    from .config import ModelConfig
+    from .generation import generate
+    from .prompts import render
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "cache": ["DiskCache"],
-    "client": ["ChatReply", "ChatRequest", "LLMError", "Ledger", "ask", "chat_all"],
-    "weights": ["ModelConfig", "load_model", "make_model"],
+    "checkpoints": ["load_model", "make_model", "save_model"],
+    "config": ["ModelConfig"],
+    "generation": ["generate"],
+    "prompts": ["render"],
 })

@@ -25,7 +25,10 @@ from ..core.html import aligned
 from ..core.plugins import is_plugin, load_plugin
 from ..data.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..models.client import ChatClient, ChatRequest, Ledger, providers, scripts
+from ..clients.client import ChatClient
+from ..clients.ledger import Ledger
+from ..clients.names import providers, scripts
+from ..clients.protocol import ChatRequest
 from ..models.settings import ChatConfig, Estimate, add_up, estimate
 from .audit import AuditConfig, Probe, audit, audit_requests, load_probes
 from .judges import EmbedJudge, OracleJudge, RuleJudge, rule_reason
@@ -48,7 +51,7 @@ def _make_embed_judge(
     name: str, # minilm, a sentence model of the Hub, or its folder
 ) -> EmbedJudge:
     "Load a sentence model as a judge; `ModelError` says what to install"
-    from humanlm.models.local import Embedder
+    from humanlm.models.embeddings import Embedder
     return EmbedJudge(Embedder(name), f"embed/{name}")
 
 
@@ -155,7 +158,7 @@ def other_judge(
     kind = config.model.partition("/")[0]
     if source == "miniworld" and kind != "oracle": return "oracle"
     if kind != "rule": return "rule"
-    from humanlm.models.local import has_minilm
+    from humanlm.models.embeddings import has_minilm
     return "embed" if has_minilm() else config.model
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #same_judge_warning

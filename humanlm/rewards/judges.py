@@ -16,7 +16,7 @@ import numpy as np
 
 from ..data.trajectory import Score
 from ..hierarchy.levels import HIERARCHY
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from .matching import rule_match
 from .rules import VALENCE, describes_manner, feelings, read_rules, side, surface
 from .scoring import JudgeRequest, unsaid

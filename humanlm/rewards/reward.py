@@ -21,7 +21,7 @@ from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
 from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_group, score_groups, unsaid
 from .verdicts import score_aspects
-from ..models.client import in_turn
+from ..clients.limits import in_turn
 from ..data.trajectory import Score, Trajectory
 
 # %% ../../nbs/20_rewards.ipynb #format_reward

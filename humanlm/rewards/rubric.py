@@ -18,7 +18,7 @@ from typing import Any
 from ..core.basics import ConfigError, check_name, fingerprint, require
 from ..data.records import Message
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..models.client import ChatRequest, chat
+from ..clients.protocol import ChatRequest, chat
 from .scoring import JudgeRequest
 
 # %% ../../nbs/rewards/04_rubric.ipynb #JUDGE_RULES

@@ -19,7 +19,9 @@ from typing import Protocol
 from ..core.basics import HumanLMError, shorten
 from ..data.records import Message
 from ..data.trajectory import Score
-from ..models.client import CacheError, Ledger, in_turn
+from ..clients.ledger import Ledger
+from ..clients.limits import in_turn
+from ..clients.protocol import CacheError
 from ..worlds.oracle import COPY_LIMIT, copied_share
 
 # %% ../../nbs/rewards/03_scoring.ipynb #JudgeRequest

@@ -80,7 +80,7 @@ def chrf(
 # %% ../../nbs/rewards/09_texts.ipynb #_embedder
 @cache
 def _embedder(name: str):
-    from humanlm.models.local import Embedder
+    from humanlm.models.embeddings import Embedder
     return Embedder(name)
 
 

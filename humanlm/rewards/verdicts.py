@@ -18,8 +18,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, Valida
 from ..core.basics import ConfigError, check_name, shorten
 from ..data.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
-from ..models.client import CacheError, ChatClient, LLMError, side_by_side
-from ..models.reader import read_answer
+from ..clients.client import ChatClient
+from ..clients.limits import side_by_side
+from ..clients.protocol import CacheError, LLMError
+from ..clients.reader import read_answer
 from .rubric import CHARS_PER_TOKEN, VARIANTS, Variant, fit_request, judge_chat, rubric_id
 from .scoring import Judge, JudgeRequest, RequestParts, ask_judge, judge_fault, ruled, same_score, scores_by_id, unsaid
 

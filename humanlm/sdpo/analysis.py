@@ -22,7 +22,8 @@ from ..core.html import Html, Table, page, styled, tag
 from ..core.stats import Interval, mean_interval, number_text, range_text
 from ..data.trajectory import Completion
 from ..data.viz import token_boxes, visible
-from ..models.weights import LoadedModel, ModelConfig
+from ..models.checkpoints import LoadedModel
+from ..models.config import ModelConfig
 from .hindsight import AssistantReply, HindsightConfig, HindsightError, Interaction, contexts, problem, read_interactions, reply_ids
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #SignalCase
@@ -145,7 +146,8 @@ def _write_replies(
     limit: int = 2048,  # longest prompt, in tokens
 ) -> list[tuple[SignalCase, int, Completion]]:  # case, number of the reply, reply
     "Take the reply that a case brings, and let the model write the others, each with a seed of its own"
-    from humanlm.models.weights import cut_completion, generate
+    from humanlm.models.generation import generate
+    from humanlm.models.sampling import cut_completion
     wanted = [(case, copy) for case in cases for copy in range(1 if case.reply else config.replies)]
     prompts = [contexts(loaded.tokenizer, case.messages, "", limit=limit).plain for case, _ in wanted]
     own = [i for i, (case, _) in enumerate(wanted) if not case.reply]
@@ -167,7 +169,7 @@ def score_reply(
 ) -> SignalRow:
     "Score one reply without a follow-up and with each"
     import torch
-    from humanlm.models.weights import completion_states
+    from humanlm.models.logps import completion_states
     from humanlm.training.losses import chosen_logps, divergence, in_chunks
     ids, skipped, prompts = list(reply.ids), {}, {}
     for name in followups:
@@ -460,7 +462,7 @@ def signals_command(argv: Sequence[str]) -> int:
     if s.dry_run: return print(f"model {s.model.name}; results would go to {s.signals.out}") or 0
     quiet_libraries()
     model = replace(s.model, template="chatml") if own and s.model.template == "own" else s.model
-    from humanlm.models.weights import make_model
+    from humanlm.models.checkpoints import make_model
     loaded = make_model(model, [text for case in cases for text in (case.raw_prompt, *case.followups.values())])
     study = _analyse(loaded, cases, s.signals, s.hindsight, s.model.max_prompt_tokens, s.to_dict() | ({"warning": UNTRAINED} if own else {}))
     print(f"{study.table()}\n\n{_save_study(study, s.signals.out)}")

@@ -20,7 +20,7 @@ from ..core.basics import DataError, near_miss, require, shorten, to_dict, write
 from ..core.html import Html, tag
 from ..data.files import Faults, read_rows
 from ..data.records import from_dict
-from ..models.weights import render, render_target
+from ..models.prompts import render, render_target
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #type-imports
 if TYPE_CHECKING: from transformers import PreTrainedTokenizerFast

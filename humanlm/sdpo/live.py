@@ -28,7 +28,8 @@ from ..core.runs import alone, open_run, require_same, save_config
 from ..data.records import bubble, from_dict
 from ..data.trajectory import Trajectory
 from ..data.viz import cut, token_boxes, visible
-from ..models.weights import LoadedModel, ModelConfig
+from ..models.checkpoints import LoadedModel
+from ..models.config import ModelConfig
 from humanlm.sdpo.hindsight import (
     MAX_CHARS, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, write_interactions,
 )
@@ -247,7 +248,7 @@ class LiveLog:
         "Save weights and numbers, and which lessons they hold"
         if not self.folder or self.saved == self.learned: return
         import torch
-        from humanlm.models.weights import save_model
+        from humanlm.models.checkpoints import save_model
         numbers, old = f"optimizer-{time.time_ns()}.pt", list(self.folder.glob("optimizer-*.pt"))
         with atomic_path(self.folder / numbers) as new: torch.save(trainer.keep().numbers, new)
         save_model(*trainer.loaded, self.folder / SAVED, {"live.json": to_json({"learned": self.learned, "numbers": numbers})})
@@ -356,7 +357,7 @@ class LiveChat:
 # %% ../../nbs/sdpo/52_live.ipynb #drawn_answer
 def _drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
     "Let the model of a chat write, and keep the ids as they were drawn"
-    from humanlm.models.weights import generate
+    from humanlm.models.generation import generate
     c, turn, seen = chat.config, len(chat.log.lessons), chat.history.seen()
     prompt = contexts(chat.loaded.tokenizer, seen, "", chat.hindsight, chat.limit).plain
     drawn = {"temperature": c.temperature, "top_p": c.top_p, "seed": c.seed + turn}
@@ -521,7 +522,7 @@ class LiveModel(ModelConfig):
 
     def load(self, texts: Sequence[str] = ()) -> LoadedModel:
         "Load the model with weights that can be trained, its adapter on top where one is asked for"
-        from humanlm.models.weights import add_adapter, make_model
+        from humanlm.models.checkpoints import add_adapter, make_model
         tiny = self.name == "tiny"
         config = replace(self, template="chatml" if tiny and self.template == "own" else self.template, dtype=self.dtype if self.lora_rank else "float32")
         loaded = make_model(config, texts)

@@ -18,8 +18,8 @@ import torch
 
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
-from ..models.sharding import ShardingError, in_one_piece
-from ..models.weights import completion_states, token_logps
+from ..hardware.sharding import ShardingError, in_one_piece
+from ..models.logps import completion_states, token_logps
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, contexts, fit_messages, problem, reply_ids
 from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction

@@ -32,8 +32,11 @@ from humanlm.evaluation.answering import (
 from humanlm.evaluation.contests import (
     Contest, Pair, PairVerdict, PreferenceJudge, as_pairs, both_orders, chat_messages, compare, gain, settled, win_rate, win_table,
 )
-from ..models.client import ChatClient, ChatRequest, Ledger, LLMError, ScriptedClient, in_turn, token_estimate
-from ..models.reader import fenced, fill
+from ..clients.client import ChatClient, ScriptedClient, token_estimate
+from ..clients.ledger import Ledger
+from ..clients.limits import in_turn
+from ..clients.protocol import ChatRequest, LLMError
+from ..clients.reader import fenced, fill
 from ..models.settings import ChatConfig, add_up, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style, style_score
 from .users import without_middle

@@ -27,7 +27,7 @@ from ..core.html import Html, figure_html, styled
 from ..core.stats import known_mean
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, model_said, standard_sections, thin
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from ..models.settings import ClientConfig
 from humanlm.sdpo.hindsight import (
     AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions,
@@ -211,7 +211,7 @@ def _prompt_row(
     more: int = 0,  # tokens beyond model.max_prompt_tokens
 ) -> dict:
     "Make a row that asks for one reply; its history fits, so that it is the same with and without hindsight"
-    from humanlm.models.weights import render
+    from humanlm.models.prompts import render
     fitted = fit_messages(tokenizer, messages, s.model.max_prompt_tokens + more)
     ids = {"prompt_ids": render(tokenizer, fitted, "")} if more else {}
     return ask_row("", fingerprint(list(messages)), s.prompts.max_tokens) | {"prompt": fitted, "speaker": ""} | ids

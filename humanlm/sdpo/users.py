@@ -15,8 +15,11 @@ from statistics import fmean
 from typing import ClassVar, NamedTuple, Protocol
 
 from ..core.basics import ConfigError, check_name, near_miss, shorten, to_json
-from ..models.client import ChatClient, ChatRequest, Ledger, Limits, LLMError, chat, in_turn, side_by_side, token_estimate
-from ..models.reader import fill, quoted, without_middle
+from ..clients.client import ChatClient, token_estimate
+from ..clients.ledger import Ledger
+from ..clients.limits import Limits, in_turn, side_by_side
+from ..clients.protocol import ChatRequest, LLMError, chat
+from ..clients.reader import fill, quoted, without_middle
 from ..models.settings import ChatConfig, Estimate, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
 

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from ..core.basics import ConfigError, DataError, run_sync, shorten, to_json
-from ..models.reader import without_middle
+from ..clients.reader import without_middle
 from ..gyms.protocol import BROKEN, KINDS, MAX_CONTENT, Environment, Feedback, Gym, GymConfig, GymTask, Player, find_gym, gym_names, idle, read_call
 
 # %% ../../nbs/serving/05_adapters.ipynb #gymnasium_env

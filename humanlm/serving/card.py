@@ -20,7 +20,7 @@ from ..evaluation.report import TOY
 from ..alignment.sections import statement
 from ..core.basics import ConfigError, require, shorten
 from ..core.runs import read_record
-from ..models.weights import adapter_base, contract_files
+from ..models.checkpoints import adapter_base, contract_files
 
 # %% ../../nbs/serving/04_card.ipynb #HubConfig
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from ..classmate.classmates import READER, SELVES, read_mapping
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
 from ..core.web import LOCAL, answer_json, check_key, listen, read_json, serve_app, server_url, service_key, web_app, web_libraries
-from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError
-from ..models.weights import DTYPES, locate
+from ..clients.client import ChatClient
+from ..clients.protocol import ChatReply, ChatRequest, LLMError
+from ..models.checkpoints import locate
+from ..models.config import DTYPES
 from .service import ServiceConfig, answers_body, choose_engine, read_chat, refused, usage_body
 from .vllm import is_up, start_server, vllm_command, vllm_program
 

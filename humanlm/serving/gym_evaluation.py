@@ -31,7 +31,7 @@ from ..gyms.evaluation import PlayedEpisode, gym_results, measured_tasks, play_t
 from ..gyms.protocol import BROKEN, COMPAT, Gym, GymConfig, GymTask, find_gym, gym_names
 from ..gyms.recipe import PARTS
 from ..gyms.users import GymJudgeConfig, GymUserConfig, user_bill
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from ..models.settings import Estimate, estimate
 from .play import PlayerChoice, PlayerConfig, find_player, named_gyms, played_config, read_gym_rows
 

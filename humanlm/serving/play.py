@@ -25,8 +25,9 @@ from ..evaluation.answering import find_contestant, is_chat_name
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
 from ..gyms.protocol import FINISH, KINDS, MAX_CONTENT, STOP_REASONS, Environment, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole, call_help, find_gym, read_call
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
-from ..models.client import Ledger, providers
-from ..models.reader import fill
+from ..clients.ledger import Ledger
+from ..clients.names import providers
+from ..clients.reader import fill
 from ..models.settings import ClientConfig
 from .talk import lines_of
 

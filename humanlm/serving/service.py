@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..alignment.simulator import RequestError, SimulatorClient, Speech, Utterance, optional, read_scene
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from ..core.web import SAFE, answer_json, read_json, serving_app, web_app, web_libraries
-from ..models.client import ChatRequest
+from ..clients.protocol import ChatRequest
 from .vllm import has_gpu, vllm_program
 
 # %% ../../nbs/serving/03_service.ipynb #ENGINES

@@ -24,7 +24,9 @@ from typing import Any
 from ..core.basics import ConfigError
 from ..core.web import listen, server_url
 from ..data.trajectory import Completion
-from ..models.client import Limits, LLMError, PerLoop, malformed, post
+from ..clients.limits import Limits, PerLoop
+from ..clients.protocol import LLMError
+from ..clients.providers import malformed, post
 from ..training.rollout import ModelPolicy, Sampling
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_program
@@ -49,7 +51,7 @@ def vllm_command(
     host: str = "127.0.0.1",  # where it listens
 ) -> list[str]:
     "Spell the command that starts vLLM for a model, or for an adapter on its base"
-    from humanlm.models.weights import adapter_base
+    from humanlm.models.checkpoints import adapter_base
     base, template = adapter_base(place), Path(place) / "chat_template.jinja"
     adapter = ["--enable-lora", "--lora-modules", f"{name}={place}"] if base else []
     rank = ["--max-lora-rank", str(_vllm_rank(place))] if base else []
@@ -143,7 +145,8 @@ class VLLMPolicy:
         return list(await asyncio.gather(*(self._completed(row, s, seed) for row, seed in zip(rows, seeds, strict=True))))
 
     async def _completed(self, row, s, seed):
-        from humanlm.models.weights import cut_completion, end_ids
+        from humanlm.models.prompts import end_ids
+        from humanlm.models.sampling import cut_completion
         ids, ends = self.renderer.prompt_ids(row), list(end_ids(self.tokenizer))
         body = {"model": self.name, "prompt": ids, "n": 1, "seed": seed, "max_tokens": row["max_tokens"], "stop": list(row["stop"]),
                 "temperature": s.temperature, "top_p": s.top_p, "top_k": s.top_k or -1, "stop_token_ids": ends,
@@ -174,7 +177,7 @@ def start_vllm(
     more: Sequence[str] = (),  # further arguments of `vllm serve`
 ) -> VLLMPolicy:
     "Start vLLM for a model and wait until it answers"
-    from humanlm.models.weights import load_tokenizer
+    from humanlm.models.checkpoints import load_tokenizer
     renderer = ModelPolicy(None, load_tokenizer(place, own.get("template", "humanlm")), own.get("max_prompt_tokens", 1024))
     child, port = start_server(place, name, dtype, more)
     return VLLMPolicy(f"http://127.0.0.1:{port}/v1", name, renderer, child)

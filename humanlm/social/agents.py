@@ -19,8 +19,10 @@ from typing import Any
 
 from ..core.basics import HumanLMError, check_name, fingerprint, shorten
 from ..data.trajectory import load_trajectories, save_trajectories
-from ..models.client import ChatClient, LLMError, chat, client as chat_client
-from ..models.reader import fenced, fill
+from ..clients.client import ChatClient
+from ..clients.names import client as chat_client
+from ..clients.protocol import LLMError, chat
+from ..clients.reader import fenced, fill
 from .episodes import (
     Action, Agent, DIMENSIONS, Episode, KINDS, Mark, Observation, Role, Scenario, ScriptedAgent, View, agent_name, awaited, from_trajectory,
     run_episode, to_trajectory, transcript)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, fingerprint, shorten, to_json
 from ..data.trajectory import Score, Trajectory, Turn
-from ..models.client import LLMError, Usage
+from ..clients.protocol import LLMError, Usage
 from ..stories.contexts import Context, NONE, is_none, make_context
 from ..stories.memories import decode, turn_number
 

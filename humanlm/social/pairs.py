@@ -22,7 +22,7 @@ from humanlm.core.basics import (
     DataError, atomic_path, atomic_write, fingerprint, require, shorten, to_json, write_jsonl,
 )
 from ..core.html import Table, table_cell
-from ..models.weights import ModelConfig
+from ..models.config import ModelConfig
 from ..stories.contexts import Context, read_context, to_lists
 from ..stories.memories import observation_scores
 from ..stories.violations import violations
@@ -260,7 +260,7 @@ def token_counter(config: ModelConfig) -> Callable[[str], int]:
     "Give what counts the tokens of a text: the model's tokenizer, or four characters each where it is not yet made"
     if config.name == "tiny":
         return lambda text: -(-len(text) // 4)
-    from humanlm.models.weights import load_tokenizer
+    from humanlm.models.checkpoints import load_tokenizer
     tokenizer = load_tokenizer(config.name, config.template)
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 

@@ -18,8 +18,11 @@ from typing import Any, NamedTuple, Protocol
 from fastcore.basics import patch
 
 from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
-from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, PerLoop, Usage, chat, client as chat_client
-from ..models.reader import fenced, fill
+from ..clients.client import ChatClient
+from ..clients.limits import PerLoop
+from ..clients.names import client as chat_client
+from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
+from ..clients.reader import fenced, fill
 from ..models.settings import Estimate, add_up, estimate
 from ..stories.presence import dialogue_context, read_dialogue
 from .requests import CRITIC, EXAMPLES, STYLES, Strangers, TASKS, hint, parse_prompt, read_record, read_verdict, section, worked_example

@@ -14,8 +14,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..core.basics import DataError, check_name, shorten
-from ..models.client import ChatClient, ChatRequest, LLMError, chat
-from ..models.reader import fenced, fill
+from ..clients.client import ChatClient
+from ..clients.protocol import ChatRequest, LLMError, chat
+from ..clients.reader import fenced, fill
 from .parsing import Parse, read_reply
 from .requests import RULES, form, hint, read_record, section
 from ..stories.contexts import Context, NONE, Step, context_schema, is_unread, read_entries, to_json

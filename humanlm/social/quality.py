@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
 from ..core.html import Table, styled, table_cell
-from ..models.client import ChatClient, LLMError, Usage, chat, chat_all
-from ..models.reader import fenced, fill
+from ..clients.client import ChatClient, chat_all
+from ..clients.protocol import LLMError, Usage, chat
+from ..clients.reader import fenced, fill
 from .requests import hint, section
 from ..stories.answers import memory_answer, to_context
 from ..stories.contexts import Context, NONE, is_none, read_context, split_mental, to_json

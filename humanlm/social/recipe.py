@@ -28,7 +28,7 @@ from ..core.runs import run_record
 from ..core.stats import number_text
 from ..evaluation.measured import Measurement, Results, load_measured, score_table, Result, result_rows
 from ..hierarchy.prompts import markup, plain
-from ..models.reader import read_answer
+from ..clients.reader import read_answer
 from ..stories.contexts import context_schema
 from ..stories.memories import observation_scores, structural_score
 from humanlm.social.pairs import (
@@ -221,7 +221,7 @@ def parser_lessons(
     length: Callable[[str], int] = len,  # counts the tokens of a text as `sift` does
 ) -> list[dict]:  # for `humanlm.training.sft.train_sft`
     "Make supervised rows in the order in which they are learnt; refuse those for which the model has no room"
-    from humanlm.models.weights import render, render_target
+    from humanlm.models.prompts import render, render_target
     from humanlm.training.rollout import sft_row
     target = pieces if knows_frames(tokenizer) else lambda text: [plain(text)]
     made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
@@ -303,7 +303,7 @@ class ParserRecipe(Recipe):
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:
         "Say how the model wants to be asked"
-        from humanlm.models.weights import render_target
+        from humanlm.models.prompts import render_target
         longest = max((row["completion"][0]["content"] for row in run.work.rows), key=len)
         cut = pieces(longest) if knows_frames(tokenizer) else longest
         asked = {"style": run.settings.parser.style, "example": False, "attempts": 1, "temperature": 0.0,

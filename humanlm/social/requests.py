@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..core.basics import DataError, check_name, shorten
-from ..models.reader import fenced, fill, read_answer
+from ..clients.reader import fenced, fill, read_answer
 from ..stories.answers import to_context
 from ..stories.contexts import Context, context_schema, is_none, read_context, split_mental, to_lists
 from ..stories.language import Event, parse_sentence

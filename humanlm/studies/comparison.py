@@ -24,7 +24,7 @@ from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_recor
 from ..data.records import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
-from ..models.client import Ledger
+from ..clients.ledger import Ledger
 from ..rewards.judge_settings import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
 from .systems import ASKED

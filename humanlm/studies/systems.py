@@ -22,7 +22,7 @@ from ..core.config import RunConfig, Settings
 from ..core.grammar import find_run, parse
 from ..data.records import DataConfig, Example, load_examples
 from ..hierarchy.prompts import HierarchyConfig, THINKING
-from ..models.weights import ModelConfig
+from ..models.config import ModelConfig
 from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig
 from ..training.methods import is_chat_model
 from ..training.rollout import RolloutConfig

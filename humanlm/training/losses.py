@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..core.basics import check_name
-from ..models.weights import CompletionStates
+from ..models.logps import CompletionStates
 
 # %% ../../nbs/training/05_losses.ipynb #token_signal
 SHAPES = ("none", "tanh", "scale")

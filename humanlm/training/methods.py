@@ -20,8 +20,11 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, check_name, near_miss, require, run_sync, shorten
 from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..models.weights import ModelConfig
-from ..models.client import ChatClient, ChatReply, ChatRequest, LLMError, in_turn, providers
+from ..models.config import ModelConfig
+from ..clients.client import ChatClient
+from ..clients.limits import in_turn
+from ..clients.names import providers
+from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from humanlm.training.rollout import (
     Advantage, AdvantageConfig, Batch, ModelPolicy, Rollout, RolloutError, Sampling, copy_index, from_everywhere, group_index, row_seeds,
 )
@@ -166,7 +169,7 @@ class TokenDialogue:
         return self.open
 
     def _between(self, messages):
-        from humanlm.models.weights import continuation
+        from humanlm.models.prompts import continuation
         return continuation(self.policy.tokenizer, messages, self.row.get("speaker", SPEAKER), self.row["thinking"], self.ended)
 
     def _add(self, ids, own, logps, role, text):
@@ -212,7 +215,7 @@ def _seeded(rows, policy, sampling):
 
 async def _lead(talks, answer, policy, sampling):
     "Let the policy write for all that are ready, until nobody has anything left to ask"
-    from humanlm.models.weights import Prefixes
+    from humanlm.models.generation import Prefixes
     prefixes, ready, waiting = Prefixes(), talks, {} # waiting: task → whose answer it brings
     try:
         while policy.everywhere(len(ready) + len(waiting)):
@@ -305,7 +308,7 @@ def information_gains(
     "Say by how much each turn made the right call likelier in the eyes of the policy (after IGPO, Wang et al. 2025, section 3)"
     def gains(batch: Batch) -> list[list[float]]:
         import torch
-        from humanlm.models.weights import render_target
+        from humanlm.models.prompts import render_target
         policy, own = batch.policy, [_own(t) for t in batch.trajectories]
         right = [render_target(policy.tokenizer, gold(t), end=False) for t in batch.trajectories]
         before = [[*t.prompt_ids, *t.completion_ids[:turn.span[0]]] for t, turns in zip(batch.trajectories, own) for turn in turns]

@@ -15,8 +15,8 @@ from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
 from ..evaluation.measured import Measurement, Results, Result, results_table
-from ..models.client import Ledger
-from ..models.memory import Load
+from ..clients.ledger import Ledger
+from ..hardware.memory import Load
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage
 class Stage(NamedTuple):

@@ -28,7 +28,7 @@ from ..data.trajectory import Completion, Trajectory, Turn
 from ..hierarchy.levels import text_faults
 from ..hierarchy.parsing import ParsePolicy, parse
 from ..hierarchy.prompts import SPEAKER, parts_text
-from ..models.client import Usage
+from ..clients.protocol import Usage
 
 # %% ../../nbs/training/02_rollout.ipynb #Sampling
 @dataclass(frozen=True)
@@ -561,7 +561,7 @@ class ModelPolicy:
         return list(self.rendered[key])
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
-        "Complete each row, in order; what is given is not generated, and what stands in `prefixes` (models.weights) not read again"
+        "Complete each row, in order; what is given is not generated, and what stands in `prefixes` (models.generation) not read again"
         asked = [i for i, row in enumerate(rows) if "given" not in row]
         work = self.worker.submit(self.write, [rows[i] for i in asked], sampling, prefixes)
         written = dict(zip(asked, await asyncio.wrap_future(work), strict=True))
@@ -570,7 +570,7 @@ class ModelPolicy:
 
     def write(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
         "Complete each row, here and now; rows with a seed of their own draw from it"
-        from humanlm.models.weights import generate
+        from humanlm.models.generation import generate
         s, seeds = sampling or Sampling(), [row.get("seed") for row in rows]
         asked = ([self.prompt_ids(r) for r in rows], [r["max_tokens"] for r in rows], [r["stop"] for r in rows])
         ban = {"no_repeat_ngram": s.no_repeat_ngram, "visible_after": ["</think>" * bool(r["thinking"]) for r in rows]}
@@ -578,7 +578,7 @@ class ModelPolicy:
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated: its field `given`, as parts, ended as the model would end it"
-        from humanlm.models.weights import render_target
+        from humanlm.models.prompts import render_target
         text = parts_text(row["given"])
         stopped = any(s in text for s in row["stop"])
         ids = render_target(self.tokenizer, row["given"], end=not stopped)
@@ -588,7 +588,7 @@ class ModelPolicy:
                     temperature: float | None = None) -> Any:  # [B, T]
         "Compute the log-probabilities of given completions"
         import torch
-        from humanlm.models.weights import token_logps
+        from humanlm.models.logps import token_logps
         temperature = self.temperature if temperature is None else temperature
         with torch.no_grad(), self.computing(): return token_logps(self.model, prompt_ids, completion_ids, temperature).logps
 
@@ -607,7 +607,7 @@ _RENDERED = 1024 # prompts that are kept
 
 # %% ../../nbs/training/02_rollout.ipynb #_prompt_ids
 def _prompt_ids(tokenizer, row, limit):
-    from humanlm.models.weights import fit_prompt, render_target
+    from humanlm.models.prompts import fit_prompt, render_target
     try:
         written = render_target(tokenizer, row.get("prefix", []), end=False)
         fitted = fit_prompt(tokenizer, row["prompt"], limit - len(written), row.get("speaker", SPEAKER), row["thinking"])

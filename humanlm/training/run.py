@@ -32,12 +32,13 @@ from humanlm.core.runs import (
     save_record, wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
-from ..models.client import Ledger
-from ..models.memory import PlanConfig, load_of, memory_lines
-from ..models.performance import step_lines
+from ..clients.ledger import Ledger
+from ..hardware.memory import PlanConfig, load_of, memory_lines
+from ..hardware.performance import step_lines
 from ..models.settings import ChatConfig
-from ..models.sharding import sharding_faults
-from ..models.weights import ModelConfig, locate
+from ..hardware.sharding import sharding_faults
+from ..models.checkpoints import locate
+from ..models.config import ModelConfig
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from .rollout import Method, RolloutConfig, Shares, shares
 
@@ -135,7 +136,7 @@ class Run:
 
     def load(self, name: str, trains: bool = False) -> tuple[Any, Any]:
         "Load the weights and the tokenizer of a model; weights that will be trained as float32, in which small steps add up"
-        from humanlm.models.weights import load_model
+        from humanlm.models.checkpoints import load_model
         own = self.settings.model
         return load_model(self.model_folder(name), own.template, "float32" if trains and not own.lora_rank else own.dtype)
 
@@ -213,7 +214,7 @@ def keep_memory() -> None:
 # %% ../../nbs/training/07_run.ipynb #base_model
 def _make_base(run: Run) -> None:
     "Build or load the base model, and keep it as `base`, unless it is there"
-    from humanlm.models.weights import make_model
+    from humanlm.models.checkpoints import make_model
     if run.has_model("base"):
         return
     texts, tags = run.recipe.vocabulary(run)
@@ -225,8 +226,8 @@ def _make_base(run: Run) -> None:
 
 def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
     "Save a model of the comparison with its contract"
-    from humanlm.models.sharding import whole_weights
-    from humanlm.models.weights import save_model
+    from humanlm.hardware.sharding import whole_weights
+    from humanlm.models.checkpoints import save_model
     asked, weights = run.recipe.contract(run, name, tokenizer), whole_weights(model)
     if is_main_process():
         save_model(model, tokenizer, run.model_folder(name), asked, weights)
@@ -235,7 +236,7 @@ def _keep_model(run: Run, name: str, model: Any, tokenizer: Any) -> None:
 
 def _with_adapter(run: Run, model: Any) -> Any:
     "Put an adapter on the base model where `model.lora_rank` asks for one; it is what all stages train on"
-    from humanlm.models.weights import add_adapter
+    from humanlm.models.checkpoints import add_adapter
     name, folder = run.settings.model.name, run.model_folder("base")
     return add_adapter(model, run.settings.model, folder if name == "tiny" or Path(name).exists() else name, run.settings.run.seed)
 
@@ -245,7 +246,7 @@ def tokens_needed(
     row: dict,  # to be asked or learned
 ) -> int:
     "Count the tokens of a prompt with only its newest message, and of what stands or may stand written after it"
-    from humanlm.models.weights import render, render_target
+    from humanlm.models.prompts import render, render_target
     written = render_target(tokenizer, row["given"], end=False) if row.get("given") else []
     return len(render(tokenizer, least(row["prompt"]), thinking=row["thinking"])) + len(written) + row.get("before", 0)
 

@@ -24,8 +24,10 @@ from ..core.config import SFTConfig
 from ..core.runs import append_row, process_count, trim_rows
 from ..core.basics import DataError
 from ..hierarchy.prompts import parts_text
-from ..models.sharding import ShardedTrainer, shards
-from ..models.weights import ModelError, fit_prompt, has_adapter, render_target
+from ..hardware.sharding import ShardedTrainer, shards
+from ..models.checkpoints import has_adapter
+from ..models.config import ModelError
+from ..models.prompts import fit_prompt, render_target
 
 # %% ../../nbs/training/03_sft.ipynb #sft_dataset
 def sft_dataset(

@@ -38,8 +38,9 @@ from trl import GRPOConfig, GRPOTrainer
 from ..rewards.audit import Audit, audit
 from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
-from ..models.sharding import ShardedTrainer, in_one_piece, shards, whole
-from ..models.weights import Prefixes, cut_completion, generate
+from ..hardware.sharding import ShardedTrainer, in_one_piece, shards, whole
+from ..models.generation import Prefixes, generate
+from ..models.sampling import cut_completion
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
 from .sft import precision
 from ..rewards.scoring import Judge

@@ -18,7 +18,7 @@ from humanlm.data.records import Persona, sample_examples
 from humanlm.core.basics import read_jsonl
 from humanlm.hierarchy.parsing import ParsePolicy, parse
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
-from humanlm.models.weights import load_model
+from humanlm.models.checkpoints import load_model
 from humanlm.alignment.modes import (
     MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, PrefixMap,
 )

@@ -10,9 +10,12 @@ from humanlm.core.basics import DataError, HumanLMError, atomic_write
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening
-from humanlm.models.cache import DiskCache, request_key
-from humanlm.models.client import ChatRequest, LLMError, Usage, ask, chat, chat_all, client
-from humanlm.models.weights import ModelConfig, save_model, tiny_model, train_tokenizer
+from humanlm.clients.cache import DiskCache, request_key
+from humanlm.clients.client import chat_all
+from humanlm.clients.names import ask, client
+from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
+from humanlm.models.checkpoints import save_model
+from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
 from humanlm.training.rollout import RolloutConfig, RolloutError, Sampling, ScriptedPolicy
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -115,7 +118,7 @@ def folder(tmp_path_factory):
     "A small model that was taught nothing, with its contract: every text of it is its own"
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
     config = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
-    from humanlm.models.weights import make_model
+    from humanlm.models.checkpoints import make_model
     asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=20, state_tokens=8, thought_tokens=6)
     loaded = make_model(config, texts, [f"<{slash}{n}>" for n in ("stance", "response") for slash in ("", "/")])
     return save_model(*loaded, tmp_path_factory.mktemp("models") / "tram", contract(config, asked, RolloutConfig(), "humanlm", "politics"))
@@ -187,7 +190,7 @@ def test_a_place_without_a_model_is_refused_before_anything_is_asked(name):
 def test_a_model_that_plays_nobody_refuses_a_persona():
     clients_that_refuse = [client("scripted/echo")]
     assert ask(clients_that_refuse[0], of()).text == TALK[-1]["content"]  # a script may look at everything
-    from humanlm.models.client import AnthropicClient, OpenAIClient
+    from humanlm.clients.providers import AnthropicClient, OpenAIClient
     from humanlm.models.local import HFClient
     assert OpenAIClient.takes_extra == AnthropicClient.takes_extra == HFClient.takes_extra == ()
 

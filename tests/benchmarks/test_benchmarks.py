@@ -19,7 +19,7 @@ from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.benchmarks.fantom import BINARY, Fantom, official_choice, published_choice
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import STATUSES, final_answer, read_choice, read_table, yes_no
-from humanlm.models.reader import fenced, fill
+from humanlm.clients.reader import fenced, fill
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
 REAL = {"hitom": 315, "confaide": 274, "mmtom": 276, "bigtom": 1284, "simpletom": 14}
@@ -204,7 +204,7 @@ def test_the_last_answer_counts():
 def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     "A whole run: one right answer in odd form, both options, a full sentence that denies, an empty text, and no word of the kind"
     from humanlm.benchmarks.answers import Asker, AnswerConfig
-    from humanlm.models.client import ScriptedClient
+    from humanlm.clients.client import ScriptedClient
     from humanlm.benchmarks.respondent import Respondent, answer_all
     from humanlm.benchmarks.reports import oddity_text
     rows = {"tomi": {"story": "Ira sat.", "question": "Where is the rope really?", "cands": ["crate", "sack"], "correct_answer": "crate"},

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import warm
 
-from humanlm.models.weights import ModelConfig, make_model, save_model
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig
 from humanlm.training.run import check_settings, max_steps, _method_args, read_settings, updates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "classmate"

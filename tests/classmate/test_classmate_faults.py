@@ -11,9 +11,13 @@ from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.verifiers import find_verifier, make_verifier
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
-from humanlm.models.client import Ledger, Limits, LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import LLMError
 from humanlm.models.local import HFClient
-from humanlm.models.weights import LoadedModel, ModelConfig, make_model, train_tokenizer
+from humanlm.models.checkpoints import LoadedModel, make_model
+from humanlm.models.config import ModelConfig, train_tokenizer
 from humanlm.training.methods import ask_row
 from humanlm.training.rollout import Batch, Method, group_index
 from humanlm.training.trainer import MethodTrainer, trainer_args

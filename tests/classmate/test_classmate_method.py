@@ -10,8 +10,10 @@ from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, Classmat
 from humanlm.classmate.method import AnswerScorer, LaggedCopy, ReasoningRollout, ResponseReader, _classmate_advantage, classmate_method, make_classmates
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
-from humanlm.models.client import Limits, ScriptedClient
-from humanlm.models.weights import ModelConfig, make_model
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.limits import Limits
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
 from humanlm.training.methods import ask_row
 from humanlm.training.rollout import Batch, Method, ScriptedPolicy, group_index, repeat_rows
 from humanlm.training.trainer import MethodTrainer, trainer_args

@@ -17,7 +17,7 @@ from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, _prepared_ta
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
 from humanlm.training.run import _make_base, make_run, read_settings

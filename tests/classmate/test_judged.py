@@ -7,7 +7,8 @@ import pytest
 
 from humanlm.classmate.verifiers import BEHAVIOURS, MAX_JUDGED, VERIFIERS, Case, JudgeVerifier, RewardModel, find_verifier, make_verifier
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.models.client import LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 
 CASE = Case("It has gaps.", question="Is my plan any good?")
 
@@ -89,7 +90,7 @@ def test_a_verifier_without_its_model_says_what_to_write(name, model):
 def parts():
     torch = pytest.importorskip("torch")
     from transformers import Qwen3Config, Qwen3ForSequenceClassification
-    from humanlm.models.weights import train_tokenizer
+    from humanlm.models.config import train_tokenizer
     tokenizer = train_tokenizer(["Is my plan any good? It has gaps. You are a genius! Go on."] * 4, 300)
     torch.manual_seed(0)
     shape = Qwen3Config(vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8, num_labels=1, initializer_range=0.5)

@@ -11,7 +11,8 @@ from humanlm.classmate.monitoring import (
     MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, binary_metrics, calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
     monitor_rows, monitorability, _read_suspicion, weighted_rmse, weighted_suspicion)
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
-from humanlm.models.client import LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 
 NAN, ROW = math.nan, MonitorRow("Is my poem good?", "I will praise it.", 9.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from humanlm.classmate.reasoning import MARKS, Keep, Marks, ReasoningReader, random_share, shown_html, text_span, token_pieces
 from humanlm.core.basics import ConfigError
-from humanlm.models.weights import train_tokenizer
+from humanlm.models.config import train_tokenizer
 
 SPEC = ["<think>", " a", " b", " c", " d", "</think>", " out", " put", "a", "b", "c"]
 

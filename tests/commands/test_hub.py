@@ -9,7 +9,8 @@ import yaml
 
 from humanlm.core.basics import atomic_write
 from humanlm.hierarchy.prompts import HierarchyConfig
-from humanlm.models.weights import ModelConfig, add_adapter, has_adapter, load_model, make_model, save_model
+from humanlm.models.checkpoints import add_adapter, has_adapter, load_model, make_model, save_model
+from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import contract
 from humanlm.alignment.simulator import Simulator
 from humanlm.training.rollout import RolloutConfig

@@ -17,8 +17,9 @@ from humanlm.data.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.corpus.build import GROUPS, build
 from humanlm.humanual import _forecast, main
-from humanlm.models.cache import DiskCache
-from humanlm.models.client import ChatReply, LLMError, ScriptedClient
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import ChatReply, LLMError
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_request
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, _settle_times
@@ -723,9 +724,9 @@ def test_a_persona_that_quotes_a_reply_costs_the_row(tmp_path):
 
 
 def test_a_stopped_build_pays_for_nothing_twice(tmp_path, monkeypatch):
-    from humanlm.models import client as llm
+    from humanlm.clients import ledger, names
     asked = []
-    monkeypatch.setitem(llm.scripts, "describer", lambda r: asked.append(r) or json.dumps(ANSWER) if r.schema else (asked.append(r) or "Trees matter to me."))
+    monkeypatch.setitem(names.scripts, "describer", lambda r: asked.append(r) or json.dumps(ANSWER) if r.schema else (asked.append(r) or "Trees matter to me."))
     s = settings(tmp_path, forum(), sets=["thinking_sft"], thinking="scripted/describer", persona={"model": "scripted/describer"})
     def tell(line):
         if line.startswith("train"): raise KeyboardInterrupt
@@ -740,13 +741,13 @@ def test_a_stopped_build_pays_for_nothing_twice(tmp_path, monkeypatch):
 
 def test_a_persona_budget_is_one_however_often_a_build_is_given_and_nothing_is_asked_twice(tmp_path, monkeypatch):
     "About half of 24 people cannot be described, which takes four answers each; the money is for a part of the others"
-    from humanlm.models import client as llm
+    from humanlm.clients import ledger, names
     asked = Counter()
     def describe(request):
         asked[tuple(m["content"] for m in request.messages), request.repeat] += 1
         return "I cannot." if len(request.messages[1]["content"]) % 2 else json.dumps(ANSWER)
-    monkeypatch.setitem(llm.scripts, "describer", describe)
-    monkeypatch.setitem(llm.prices, "scripted/describer", (0.0, 100.0))
+    monkeypatch.setitem(names.scripts, "describer", describe)
+    monkeypatch.setitem(ledger.prices, "scripted/describer", (0.0, 100.0))
     def given(budget): return settings(tmp_path, forum(600, 24), persona={"model": "scripted/describer", "max_tokens": 200, "concurrency": 2, "budget": budget})
     for _ in range(4):
         with pytest.raises(LLMError, match="over budget"): build(given(0.07))

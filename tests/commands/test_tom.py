@@ -20,14 +20,17 @@ from scipy.stats import binomtest
 from server import run_under_kills, serving
 
 import humanlm.benchmarks.answers
-import humanlm.models.client
+import humanlm.clients.names
 from clock import virtual
 from humanlm.benchmarks.answers import (
     AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
 )
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.stories.contexts import make_context, read_context, to_json, to_lists, to_published
-from humanlm.models.client import Client, ChatReply, LLMError, Limits, ScriptedClient, scripts
+from humanlm.clients.client import Client, ScriptedClient
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import scripts
+from humanlm.clients.protocol import ChatReply, LLMError
 from humanlm.social.parsing import StoredParser, SymbolicParser
 from humanlm.social.requests import worked_example
 from humanlm.stories.generation import generate
@@ -61,8 +64,8 @@ def own(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_scripts(monkeypatch):
-    monkeypatch.setattr(humanlm.models.client, "scripts", scripts | {"first": first_option, "reader": context_reader, "recalling": recalling, "place": current_place})
-    monkeypatch.setattr(humanlm.models.client, "clients", humanlm.models.client.clients | {"scripted": lambda name, **o: ScriptedClient(humanlm.models.client.scripts[name], f"scripted/{name}", **o)})
+    monkeypatch.setattr(humanlm.clients.names, "scripts", scripts | {"first": first_option, "reader": context_reader, "recalling": recalling, "place": current_place})
+    monkeypatch.setattr(humanlm.clients.names, "clients", humanlm.clients.names.clients | {"scripted": lambda name, **o: ScriptedClient(humanlm.clients.names.scripts[name], f"scripted/{name}", **o)})
 
 
 def said(answer): return json.dumps({"reasoning": "", "answer": str(answer)})
@@ -147,7 +150,8 @@ def test_public_files_run_from_end_to_end_with_a_scripted_model(name, tmp_path, 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory):
     pytest.importorskip("torch", reason="needs torch: a tiny model in this process")
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     read = [(DATA / benchmarks[name].file).read_text()[-50_000:] for name in SETS if (DATA / benchmarks[name].file).exists()]   # whole words as tokens
     model = make_model(ModelConfig(vocab=2000, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32), ["A story about people, boxes and beliefs.", *read] * 2)
     model[0].config.max_position_embeddings = 16_384   # records are long
@@ -259,7 +263,7 @@ def test_people_of_a_models_context_are_asked_on_public_files(name, tmp_path, ca
         steps = [("none", {bo: f"{who} packs a bag"}, {who: "packs a bag"}), ("none", {who: f"{bo} leaves"}, {bo: "leaves"})]
         return json.dumps(to_lists(make_context([who, bo], steps)))
 
-    humanlm.models.client.scripts["writer"] = writer
+    humanlm.clients.names.scripts["writer"] = writer
     n = len(benchmarks[name].load(path))
     assert run(name, f"--tom.file={path}", "--tom.mode=simulation", "--model.name=scripted/first", "--parser.name=scripted/writer", out=tmp_path) == 0
     folder = tmp_path / f"{name}-simulation-scripted_first-scripted_writer"
@@ -301,7 +305,7 @@ def test_minutes_and_secrets_stand_beside_simple_views_of_who_knows(tmp_path, ca
 def test_ratings_have_a_commonest_answer_that_agrees_with_nobody(tmp_path, capsys):
     path = tmp_path / "ratings.jsonl"
     path.write_text("".join(json.dumps({"tier": "1", "text": f"How sensitive?\nthing {i}", "human_mean": mean}) + "\n" for i, mean in enumerate((1.2, 3.9, 3.6, 4.0))))
-    humanlm.models.client.scripts["rating"] = lambda request: said(4 if "thing 1" in str(request.messages) else 2)
+    humanlm.clients.names.scripts["rating"] = lambda request: said(4 if "thing 1" in str(request.messages) else 2)
     assert run("confaide", f"--tom.file={path}", "--model.name=scripted/rating", out=tmp_path) == 0
     found = json.loads((tmp_path / "confaide-vanilla-scripted_rating/results.json").read_text())["baselines"]
     assert [(x["run"], x["name"], x["n"]) for x in found] == [("commonest rating", "correlation with people", 4)] and found[0]["mean"] in (None, "nan") or np.isnan(found[0]["mean"])
@@ -390,7 +394,7 @@ def test_a_run_counts_and_lists_stories_that_contradict_themselves(model, mode, 
 
 def test_a_run_without_a_single_answer_fails(own, tmp_path, capsys, monkeypatch):
     base = ("hitom", f"--tom.file={own}", "--tom.limit=5", "--tom.max_failed_share=1")
-    monkeypatch.setitem(humanlm.models.client.scripts, "broken", lambda request: LLMError("malformed", "nonsense"))
+    monkeypatch.setitem(humanlm.clients.names.scripts, "broken", lambda request: LLMError("malformed", "nonsense"))
     assert run(*base, "--model.name=scripted/broken", "--model.attempts=1", out=tmp_path) == 1
     assert "no answer to any of 5 questions: 5 failed, 0 abstained. Most often: malformed: nonsense" in capsys.readouterr().err
 
@@ -448,7 +452,7 @@ def test_one_failing_question_stays_alone_and_is_asked_again(own, tmp_path, caps
         if broken["on"] and "celery" in request.messages[-1]["content"]: return LLMError("malformed", "nonsense")
         return ValueError("a bug") if broken["on"] and request.messages[-1]["content"].count("moved") == 3 else first_option(request)
 
-    monkeypatch.setitem(humanlm.models.client.scripts, "fickle", fails_at_times)
+    monkeypatch.setitem(humanlm.clients.names.scripts, "fickle", fails_at_times)
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/fickle", "--model.attempts=1")
     code = run(*words, out=tmp_path)
     folder = tmp_path / "hitom-vanilla-scripted_fickle"
@@ -471,7 +475,7 @@ def test_a_failure_that_concerns_all_questions_stops_the_run(own, tmp_path, caps
         calls.append(1)
         return first_option(request) if len(calls) < 30 else LLMError("auth", "the key is wrong")
 
-    monkeypatch.setitem(humanlm.models.client.scripts, "locked", locked_out)
+    monkeypatch.setitem(humanlm.clients.names.scripts, "locked", locked_out)
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/locked", "--model.concurrency=2")
     assert run(*words, out=tmp_path) == 2
     error = capsys.readouterr().err
@@ -789,7 +793,7 @@ def test_runs_of_different_questions_are_compared_on_what_they_share(own, tmp_pa
 
 
 def test_answers_that_are_hostile_stay_text(own, tmp_path):
-    scripts_ = humanlm.models.client.scripts
+    scripts_ = humanlm.clients.names.scripts
     scripts_["hostile"] = lambda r: said("</td>|<script>alert(1)</script>|\n# A heading")
     assert run("hitom", f"--tom.file={own}", "--model.name=scripted/hostile", "--tom.limit=5", out=tmp_path) == 0
     text = (tmp_path / "hitom-vanilla-scripted_hostile/report.md").read_text()
@@ -874,7 +878,7 @@ def test_a_run_that_is_missing_is_told_with_near_misses(own, tmp_path, capsys):
 
 
 def test_the_console_shows_no_escapes(own, tmp_path, capsys):
-    humanlm.models.client.scripts["quoting"] = lambda request: said("it's <b>B</b> & 'C'")
+    humanlm.clients.names.scripts["quoting"] = lambda request: said("it's <b>B</b> & 'C'")
     for name, model in (("a", "scripted/quoting"), ("b", "symbolic")):
         assert run("hitom", f"--tom.file={own}", f"--model.name={model}", f"--tom.name={name}", out=tmp_path) == 0
     assert main(["compare", "a", "b", f"--compare.out={tmp_path}", f"--compare.save={tmp_path}/c.md"]) == 0
@@ -952,7 +956,7 @@ def test_contradictions_of_a_text_are_named_and_counted(tmp_path, capsys):
 def test_contexts_of_a_parser_that_echoes_the_worked_example_are_refused_and_counted(own, tmp_path, capsys, monkeypatch):
     "It said '12 of 12 texts parsed, 0 with errors'"
     echo = lambda request: worked_example("hitom").rpartition("Record:\n")[2]
-    monkeypatch.setattr(humanlm.models.client, "scripts", scripts | {"echo": echo})
+    monkeypatch.setattr(humanlm.clients.names, "scripts", scripts | {"echo": echo})
     words = ["contexts", "hitom", f"--tom.file={own}", f"--tom.out={tmp_path}", "--tom.limit=60", "--parser.name=scripted/echo"]
     for _ in range(2):   # nothing is kept of it
         assert main(words) == 1

@@ -32,8 +32,9 @@ from humanlm.data.formats import map_row
 from humanlm.hierarchy.parsing import ParsePolicy, STATUSES
 from humanlm.hierarchy.prompts import closing, make_rows, markup, opening
 from humanlm.rewards.judge_settings import JudgeConfig, other_judge
-from humanlm.models.client import prices
-from humanlm.models.weights import END, START, load_model
+from humanlm.clients.ledger import prices
+from humanlm.models.checkpoints import load_model
+from humanlm.models.config import END, START
 from humanlm.alignment.contract import load_policy
 from humanlm.training.rollout import ModelPolicy, RolloutError, single_turn
 from humanlm.training.trainer import TrainerPolicy

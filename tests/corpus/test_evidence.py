@@ -16,7 +16,7 @@ from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
 from humanlm.data.records import DataConfig, check_leakage, load_examples
 from humanlm.data.threads import load_threads
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="HUMANLM_DATA names no folder")

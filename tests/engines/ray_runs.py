@@ -19,7 +19,11 @@ from verl_runs import MARK, left, nobody_left  # noqa: E402
 
 from humanlm.core.basics import run_sync  # noqa: E402
 from humanlm.data.records import Message  # noqa: E402
-from humanlm.models.client import Ledger, LLMError, Limits, chat, chat_all, client  # noqa: E402
+from humanlm.clients.client import chat_all  # noqa: E402
+from humanlm.clients.ledger import Ledger  # noqa: E402
+from humanlm.clients.limits import Limits  # noqa: E402
+from humanlm.clients.names import client  # noqa: E402
+from humanlm.clients.protocol import LLMError, chat  # noqa: E402
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge  # noqa: E402
 from humanlm.rewards.scoring import JudgeRequest, score_groups  # noqa: E402
 
@@ -67,7 +71,7 @@ def test_a_cluster_that_is_not_there_is_named_within_a_minute(monkeypatch):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nobody_is_left_however_the_asking_process_ends(how, tmp_path):
-    code = ("from humanlm.models.client import chat, chat_all, client, Limits\nfrom humanlm.core.basics import run_sync\n"
+    code = ("from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol import chat\nfrom humanlm.core.basics import run_sync\n"
             "many = client('scripted/echo', 'ray/2', limits=Limits(concurrency=2))\nrun_sync(chat_all(many, [chat('a')]))\nprint('asked', flush=True)\nimport time\ntime.sleep(600)")
     running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: f"workers{how}", "PYTHONPATH": str(ROOT)})
     assert running.stdout.readline() == "asked\n" and any("raylet" in command for command in left(f"workers{how}"))

@@ -9,7 +9,8 @@ import torch
 
 pytest.importorskip("verl")
 from humanlm.engines.settings import Job, overrides  # noqa: E402
-from humanlm.models.weights import ModelConfig, make_model  # noqa: E402
+from humanlm.models.checkpoints import make_model  # noqa: E402
+from humanlm.models.config import ModelConfig  # noqa: E402
 from humanlm.training.run import read_settings  # noqa: E402
 
 pytestmark = pytest.mark.verl

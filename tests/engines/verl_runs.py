@@ -17,7 +17,7 @@ import torch
 pytest.importorskip("verl")
 from humanlm.core.basics import read_jsonl, to_json
 from humanlm.data.trajectory import load_trajectories
-from humanlm.models.weights import load_model
+from humanlm.models.checkpoints import load_model
 from server import serving
 
 pytestmark = pytest.mark.verl

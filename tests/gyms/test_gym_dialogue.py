@@ -7,7 +7,9 @@ import torch
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion, load_trajectories, save_trajectories
 from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymConfig, GymTask, UserError, UserRole, find_gym
-from humanlm.models.weights import ModelConfig, end_id, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.prompts import end_id
 from humanlm.training.methods import Heard, multi_turn, turn_advantage
 from humanlm.training.rollout import Batch, ModelPolicy
 

@@ -16,7 +16,8 @@ from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, _episode_values, 
 from humanlm.gyms.protocol import COMPAT, ToolCall, UserError, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.recipe import GymUsers, _gym_messages, _load_gyms
 from humanlm.gyms.users import ModelUser
-from humanlm.models.client import Limits, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.limits import Limits
 from humanlm.training.advantages import turn_advantages
 from humanlm.training.run import read_settings
 

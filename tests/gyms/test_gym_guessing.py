@@ -12,7 +12,7 @@ from humanlm.gyms.guessing import (StoryCriterion, IntentionEnvironment, Intenti
                                    _content_stems, _covered_pay, intention, own_cases, telepathy, turtle, turtlebench_cases)
 from humanlm.gyms.protocol import Environment, ToolCall, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl")

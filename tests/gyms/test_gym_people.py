@@ -12,7 +12,8 @@ from humanlm.gyms.people import (
     _reasons_in, split_by_claim, _values_heard, _world_people)
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser, UserReviewer
-from humanlm.models.client import ScriptedClient, client
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.names import client
 from humanlm.worlds.reading import expressed, read
 
 TASK = PersuadeTask("cars", "Cities should close their centres to private cars.", "Cleaner air and safer streets outweigh the trouble.")
@@ -267,7 +268,8 @@ def test_a_small_simulator_plays_the_person_by_name(tmp_path):
     pytest.importorskip("torch", reason="needs torch: a simulator runs in this process")
     from humanlm.alignment.contract import contract
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     from humanlm.training.rollout import RolloutConfig
     asked = HierarchyConfig(levels=["stance", "response"], thinking="off", response_tokens=12, state_tokens=4)
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market") for c in ("fine", "late")]

@@ -10,7 +10,7 @@ from humanlm.gyms.people import PolitePerson
 from humanlm.gyms.protocol import play_through
 from humanlm.gyms.recipe import _load_gyms
 from humanlm.gyms.users import GymJudgeConfig, GymUserConfig, ModelUser
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 from humanlm.training.run import read_settings
 
 
@@ -32,7 +32,8 @@ def folder(tmp_path_factory):
     pytest.importorskip("torch", reason="needs torch: a simulator runs in this process")
     from humanlm.alignment.contract import contract
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     from humanlm.training.rollout import RolloutConfig
     asked = HierarchyConfig(levels=["stance", "response"], thinking="hetero", response_tokens=12, state_tokens=4)
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market") for c in ("fine", "late")]

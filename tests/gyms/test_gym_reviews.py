@@ -9,7 +9,7 @@ from humanlm.gyms.evaluation import load_episodes, play_tasks, user_split
 from humanlm.gyms.people import PolitePerson, _true_stance, _world_post
 from humanlm.gyms.protocol import ToolCall, find_gym
 from humanlm.gyms.users import ModelUser, UserReviewer, episode_mistakes, _known_facts, note_answer
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 
 
 def scripted(*answers): return ModelUser(ScriptedClient([json.dumps(answer) for answer in answers]))

@@ -14,7 +14,7 @@ from humanlm.gyms.travel import (
     LISTENED, TRAVEL_KINDS, TRAVEL_PAY, TRAVEL_SHAPES, TravelAspect, TravelConfig, TravelOption, TravelTask, _option_table, _read_query, _read_travel, _rule_heard,
     _same_detail, split_by_component, travel, _travel_options, _travel_score, _travel_tasks, _wish_sets)
 from humanlm.gyms.users import ModelUser, UserReviewer
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 
 ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
 needs_rows = pytest.mark.skipif(not ROWS.is_dir(), reason="set HUMANLM_DATA to a folder with userrl")

@@ -15,9 +15,11 @@ from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, Too
 from humanlm.gyms.users import (
     MISTAKES, GymJudgeConfig, GymUserConfig, ModelUser, UserFacts, UserReviewer, _episode_dialogue, note_answer, _role_question, _rule_mistakes, split_scores, tag_measures, user_bill, user_probes,
 )
-from humanlm.models.cache import DiskCache
-from humanlm.models.client import Ledger, LLMError, ScriptedClient
-from humanlm.models.reader import read_answer
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.protocol import LLMError
+from humanlm.clients.reader import read_answer
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 SPEAK = {"type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"]}

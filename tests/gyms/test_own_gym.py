@@ -13,7 +13,7 @@ from humanlm.gyms import protocol
 from humanlm.gyms.evaluation import load_episodes
 from humanlm.gyms.protocol import GYMS, find_gym, gym_names, gym_problems, register_gym
 from humanlm.gyms.users import GymUserConfig, ModelUser, UserReviewer
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 from humanlm.serving.adapters import gymnasium_env
 
 OWN = Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_gym.py"

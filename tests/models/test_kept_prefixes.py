@@ -4,7 +4,9 @@ import random
 import pytest
 import torch
 
-from humanlm.models.weights import ModelConfig, Prefixes, generate, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.generation import Prefixes, generate
 
 TEXTS = [f"the council votes on the {a} {b}." for a in ("night", "city", "river") for b in ("tram", "market", "bridge")] * 5
 

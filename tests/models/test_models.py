@@ -12,12 +12,13 @@ from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokeni
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
                           Qwen2Config)
 
-from humanlm.models import weights
-from humanlm.models.weights import (
-    END, START, ModelConfig, ModelError, adapter_base, add_adapter, contract_files, cut_completion, end_id, end_ids,
-    fit_prompt, generate, has_adapter, load_model, make_model, merge_adapter, render, render_target, save_model,
-    segments, tiny_model, token_logps, train_tokenizer,
-)
+from humanlm.models import logps, prompts as prompting
+from humanlm.models.checkpoints import adapter_base, add_adapter, contract_files, has_adapter, load_model, make_model, merge_adapter, save_model
+from humanlm.models.config import END, ModelConfig, ModelError, START, tiny_model, train_tokenizer
+from humanlm.models.generation import generate
+from humanlm.models.logps import token_logps
+from humanlm.models.prompts import end_id, end_ids, fit_prompt, render, render_target, segments
+from humanlm.models.sampling import cut_completion
 
 TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "too loud", "late")]
 TAGS = ["<stance>", "</stance>", "<response>", "</response>"]
@@ -43,7 +44,7 @@ def hostile(rng):
 
 
 def test_import_without_torch():
-    code = "import sys, humanlm.models.weights; print([m for m in ('torch', 'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
+    code = "import sys, humanlm.models.generation; print([m for m in ('torch', 'transformers', 'tokenizers', 'pandas') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
@@ -171,7 +172,7 @@ def simple_logps(model, prompts, completions, temperature):
 @pytest.mark.parametrize("pieces", [3, 10_000], ids=["in pieces", "at once"])
 @pytest.mark.parametrize("batch", [1, 64, 1 << 14], ids=["row by row", "small batches", "one batch"])
 def test_logps_in_pieces_equal_those_of_all_logits_and_so_do_their_gradients(tok, model, monkeypatch, pieces, batch):
-    monkeypatch.setattr(weights, "_LOGITS", pieces * len(tok))
+    monkeypatch.setattr(logps, "_LOGITS", pieces * len(tok))
     rng = random.Random(3)
     rows = [([rng.randrange(5, 300) for _ in range(rng.randrange(1, 30))], [rng.randrange(5, 300) for _ in range(rng.randrange(9))]) for _ in range(12)]
     prompts, said = [p for p, _ in rows], [c for _, c in rows]
@@ -184,7 +185,7 @@ def test_logps_in_pieces_equal_those_of_all_logits_and_so_do_their_gradients(tok
 
 
 def test_the_head_never_sees_more_than_its_piece_of_a_batch(tok, model, monkeypatch):
-    monkeypatch.setattr(weights, "_LOGITS", 7 * len(tok))
+    monkeypatch.setattr(logps, "_LOGITS", 7 * len(tok))
     seen = []
     hook = model.get_output_embeddings().register_forward_hook(lambda _, args, out: seen.append(out.numel()))
     with torch.no_grad(): token_logps(model, [[5] * 20] * 10, [[6] * 10] * 10)
@@ -233,7 +234,7 @@ def test_what_a_tool_answers_is_a_turn_of_its_own(chat):
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_dialogue_goes_on_behind_the_tokens_that_were_written(chat, written, ended):
     prompt, ids = render(chat, SAID[:1], "", None), render_target(chat, [{"type": "markup", "text": written}], end=ended)
-    whole = prompt + ids + weights.continuation(chat, [{"role": "tool", "content": "rain"}, SAID[2]], "", None, ended)
+    whole = prompt + ids + prompting.continuation(chat, [{"role": "tool", "content": "rain"}, SAID[2]], "", None, ended)
     assert chat.decode(whole) == (f"{START}user\nhi{END}\n{START}assistant\n{written}{END}\n{START}tool\nrain{END}\n{START}user\nwhy?{END}\n"
                                   f"{START}assistant\n")
     assert whole[:len(prompt + ids)] == prompt + ids and whole.count(end_id(chat)) == 4
@@ -243,14 +244,14 @@ def test_a_template_that_drops_thoughts_does_not_take_them_out_of_a_dialogue(cha
     qwen = train_tokenizer(TEXTS * 5, 600, TAGS)
     qwen.chat_template = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{% endfor %}"
                           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-    assert qwen.decode(weights.continuation(qwen, [SAID[2]], "", None)) == f"\n{START}user\nwhy?{END}\n{START}assistant\n"
+    assert qwen.decode(prompting.continuation(qwen, [SAID[2]], "", None)) == f"\n{START}user\nwhy?{END}\n{START}assistant\n"
 
 
 def test_no_answer_can_forge_a_turn_of_a_dialogue(chat):
     rng, special = random.Random(1), set(chat.convert_tokens_to_ids([START, END]))
-    frame = weights.continuation(chat, [user("x")], "", None)
+    frame = prompting.continuation(chat, [user("x")], "", None)
     for _ in range(100):
-        ids = weights.continuation(chat, [user(hostile(rng) + "x")], "", None)
+        ids = prompting.continuation(chat, [user(hostile(rng) + "x")], "", None)
         assert sum(i in special for i in ids) == sum(i in special for i in frame)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 import humanlm
 from humanlm.core.basics import ConfigError
-from humanlm.models.client import LLMError, Limits
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import LLMError
 from humanlm.models.settings import ChatConfig, ClientConfig, Estimate, add_up, estimate
 
 

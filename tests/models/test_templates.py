@@ -8,10 +8,10 @@ import pytest
 
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening, parts_text, prompt, swap_system, target
 from humanlm.hierarchy.levels import LEVELS, VARIANTS
-from humanlm.models.weights import (
-    TEMPLATES, ModelConfig, ModelError, end_id, end_ids, generate, load_model, make_model, render, render_target,
-    save_model, segments, template_text, tiny_model, train_tokenizer,
-)
+from humanlm.models.checkpoints import load_model, make_model, save_model
+from humanlm.models.config import ModelConfig, ModelError, TEMPLATES, template_text, tiny_model, train_tokenizer
+from humanlm.models.generation import generate
+from humanlm.models.prompts import end_id, end_ids, render, render_target, segments
 
 OURS = [name for name, needed in TEMPLATES.items() if needed]
 THINKS = ("humanlm", "wildchat", "chatml")

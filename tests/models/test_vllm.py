@@ -20,7 +20,10 @@ ASKED = os.environ.get("HUMANLM_VLLM", "")
 VLLM = shutil.which("vllm" if ASKED == "1" else ASKED) if ASKED else None
 pytestmark = pytest.mark.skipif(not ASKED, reason="needs HUMANLM_VLLM=PATH-OF-THE-COMMAND-vllm (see tests/models/test_vllm.py)")
 
-from humanlm.models.client import ChatReply, Limits, LLMError, chat, chat_all, client
+from humanlm.clients.client import chat_all
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import client
+from humanlm.clients.protocol import ChatReply, LLMError, chat
 
 SERVER = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_NO_USAGE_STATS": "1",
           "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
@@ -56,7 +59,8 @@ def answers(url: str) -> bool:
 def server(tmp_path_factory):
     "The address of a vLLM server with a tiny model; it and all its processes end with the tests"
     assert VLLM, f"HUMANLM_VLLM={ASKED}: there is no such command"
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     folder = tmp_path_factory.mktemp("vllm")
     texts = ["The night tram is worth its price after dark.", '{"answer": "yes", "sure": true}'] * 20
     save_model(*make_model(ModelConfig(vocab=400, hidden=64, heads=2, kv_heads=2, head_dim=32), texts), folder / "tiny")
@@ -115,7 +119,7 @@ def test_refusals_are_named_and_not_repeated(server, request_, kind):
 def test_both_engines_of_this_model_agree_on_the_prompt(server):
     "The server's template and ours make the same number of tokens of the same messages"
     from humanlm.models.local import HFClient
-    from humanlm.models.weights import load_model
+    from humanlm.models.checkpoints import load_model
     folder = urllib.request.urlopen(server.removesuffix("/v1") + "/v1/models").read().decode().split('"root":"')[1].split('"')[0]
     request = chat("Is the night tram worth it?", system="Be brief.", max_tokens=4, temperature=0.0)
     (served,), _ = ask(server, request)
@@ -129,7 +133,8 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from openai import OpenAI
     from humanlm.core.basics import run_sync
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     from humanlm.alignment.contract import ModelChoice, contract
     from humanlm.alignment.simulator import SimulatorClient
     from humanlm.training.rollout import RolloutConfig

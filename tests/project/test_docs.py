@@ -96,7 +96,7 @@ def test_signatures_get_one_anchor_and_the_word_class():
 
 def test_the_comment_beside_settings_is_not_taken_for_what_is_returned(monkeypatch):
     from fastcore import docments
-    from humanlm.models.client import chat
+    from humanlm.clients.protocol import chat
     monkeypatch.setattr(docments, "_param_locs", docments._param_locs)  # put back at the end
     build.read_comments_of_settings()
     said = docments.docments(chat)

@@ -16,7 +16,9 @@ from humanlm.core.html import aligned
 from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.judges import main
 from humanlm.rewards.judges import RuleJudge
-from humanlm.models.client import Ledger, LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.protocol import LLMError
 from humanlm.rewards.scoring import _candidate_score
 from humanlm.rewards.verdicts import LLMJudge
 from humanlm.data.trajectory import Score

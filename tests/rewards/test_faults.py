@@ -15,9 +15,13 @@ import pytest
 from clock import virtual, wait_until
 from server import ANSWER_FAULTS, FAULTS, HTTP_FAULTS, Config, Model, serving, stated
 
-from humanlm.models.cache import DiskCache
+from humanlm.clients.cache import DiskCache
 from humanlm.core.basics import run_sync
-from humanlm.models.client import CacheError, Ledger, Limits, LLMError, ScriptedClient, chat, chat_all, in_turn, prices, vllm_client
+from humanlm.clients.client import ScriptedClient, chat_all
+from humanlm.clients.ledger import Ledger, prices
+from humanlm.clients.limits import Limits, in_turn
+from humanlm.clients.names import vllm_client
+from humanlm.clients.protocol import CacheError, LLMError, chat
 from humanlm.rewards.scoring import JUDGE_FAULTS, JudgeRequest, score_group, score_groups
 from humanlm.rewards.verdicts import LLMJudge, score_aspects
 
@@ -224,8 +228,11 @@ def test_a_budget_holds_where_every_attempt_is_billed_and_none_is_answered(serve
 
 ASK = """
 import asyncio, json, sys
-from humanlm.models.cache import DiskCache
-from humanlm.models.client import Limits, chat, chat_all, vllm_client
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import chat_all
+from humanlm.clients.limits import Limits
+from humanlm.clients.names import vllm_client
+from humanlm.clients.protocol import chat
 
 url, folder, first, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 model = vllm_client("tiny", url, limits=Limits(concurrency=16, timeout=20), cache=DiskCache(folder))

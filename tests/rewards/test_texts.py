@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import DataError
 from humanlm.alignment.evaluation import EvalConfig
-from humanlm.models.local import has_minilm, minilm_folder
+from humanlm.models.embeddings import has_minilm, minilm_folder
 from humanlm.rewards.texts import (
     bleu, check_text_metric, chrf, _edit_similarity, _embedding_similarity, is_text_metric, text_metrics, text_scores,
 )

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
-from humanlm.models.weights import ModelConfig, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
     FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
     _signal_figure, signals_command, strip_figure, _strongest_tokens, tokens_table, _write_replies,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from humanlm.core.basics import ConfigError, DataError, to_json
 from humanlm.data.files import Faults
-from humanlm.models.weights import TEMPLATES, end_id, render, render_target, train_tokenizer
+from humanlm.models.config import TEMPLATES, train_tokenizer
+from humanlm.models.prompts import end_id, render, render_target
 from humanlm.sdpo.hindsight import (
     PROBLEMS, SLOT, TEMPLATE, AssistantReply, Followup, HindsightConfig, HindsightError, Interaction, as_messages, contexts, fit_messages,
     hindsight_messages, problem, read_interactions, reply_ids, show_contexts, write_interactions,

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from humanlm.core.basics import ConfigError, read_jsonl
-from humanlm.models.weights import ModelConfig, load_model, make_model
+from humanlm.models.checkpoints import load_model, make_model
+from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import Followup, read_interactions
 from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, LiveWidget, chat_command, _converse, _signal_text, _spoken_plainly
 from humanlm.sdpo.method import signals

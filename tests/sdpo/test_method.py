@@ -14,7 +14,8 @@ from transformers import TrainerCallback
 import humanlm.sdpo.method
 import warm
 from humanlm.core.basics import run_sync
-from humanlm.models.weights import ModelConfig, add_adapter, make_model
+from humanlm.models.checkpoints import add_adapter, make_model
+from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
 from humanlm.sdpo.method import HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction

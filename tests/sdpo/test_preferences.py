@@ -14,10 +14,14 @@ from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, _local_replies, read_prompts
 from humanlm.evaluation.contests import Pair, win_rate, Contest
-from humanlm.models.cache import DiskCache
-from humanlm.models.client import ChatReply, Client, Limits, LLMError, ScriptedClient, Usage
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import Client, ScriptedClient
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import ChatReply, LLMError, Usage
 from humanlm.models.local import HFClient
-from humanlm.models.weights import ModelConfig, make_model, render, render_target, save_model
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
     ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, held_out, _letter, pair_scores, prepare, _trait, wanted, wish, with_style,
@@ -317,7 +321,7 @@ def test_replies_of_a_run_that_trained_on_are_made_anew(runs, tmp_path):
 
 
 def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monkeypatch):
-    from humanlm.models import client
+    from humanlm.clients import names
     asked = []
 
     def dies(request):
@@ -325,13 +329,13 @@ def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monk
         if len(asked) == 4: os.kill(os.getpid(), signal.SIGINT)
         return says("C")
 
-    monkeypatch.setitem(client.scripts, "dies", dies)
+    monkeypatch.setitem(names.scripts, "dies", dies)
     line = ["mini", "--compare.runs", str(runs), "--compare.out", str(tmp_path), "--compare.styles", "[short]", "--judge.model", "scripted/dies",
             "--judge.concurrency", "1", *FEW]
     assert compare_command(line) == 130
     assert not (tmp_path / "results").exists() and len(list((tmp_path / "replies").glob("*.jsonl"))) == 2
     before, after = len(asked), []
-    monkeypatch.setitem(client.scripts, "dies", lambda request: after.append(request) or says("C"))
+    monkeypatch.setitem(names.scripts, "dies", lambda request: after.append(request) or says("C"))
     assert compare_command(line) == 0 and before >= 4 and len(after) <= 12 - 3  # what was answered is not asked again
     assert results(tmp_path)["rates"][0]["ties"] == 6 and results(tmp_path)["rates"][0]["judge"] == "scripted/dies on short"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.models.weights import end_id, train_tokenizer
+from humanlm.models.config import train_tokenizer
+from humanlm.models.prompts import end_id
 from humanlm.sdpo.hindsight import (
     TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, as_messages, contexts, problem, read_interactions, reply_ids, write_interactions,
 )

@@ -8,7 +8,9 @@ import pytest
 
 from humanlm.core.basics import read_jsonl
 from humanlm.data.files import read_rows
-from humanlm.models.weights import ModelConfig, end_id, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.prompts import end_id
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, reply_ids
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
 from humanlm.sdpo.preparation import PrepareConfig, _dialogue_of, _prepare_files, read_prompts

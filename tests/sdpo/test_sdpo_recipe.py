@@ -180,7 +180,8 @@ def test_the_published_settings_are_files_that_can_be_planned(name, tmp_path):
 
 def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
     "The published runs drew at the checkpoint's own temperature and top-k"
-    from humanlm.models.weights import ModelConfig, make_model
+    from humanlm.models.checkpoints import make_model
+    from humanlm.models.config import ModelConfig
     from humanlm.sdpo.method import online, sdpo_method
     from humanlm.sdpo.hindsight import SDPOConfig
     from humanlm.training.methods import ask_row

@@ -16,8 +16,12 @@ from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.core.grammar import parse
-from humanlm.models.cache import DiskCache
-from humanlm.models.client import KINDS, STOPS, AnthropicClient, Ledger, Limits, LLMError, ScriptedClient, price, token_estimate
+from humanlm.clients.cache import DiskCache
+from humanlm.clients.client import ScriptedClient, token_estimate
+from humanlm.clients.ledger import Ledger, price
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import KINDS, LLMError, STOPS
+from humanlm.clients.providers import AnthropicClient
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
     CONTROLS, MAX_FOLLOWUP, ControlUser, Exchange, MixedUser, PersonaUser, Reaction, RuleUser, StyleUser, UserConfig, all_users, drawn, make_user, _style_question,
@@ -176,7 +180,7 @@ def test_copies_differ_by_seed_and_the_cache_knows_each(tmp_path):
 
 
 def test_a_budget_ends_the_work(monkeypatch):
-    from humanlm.models.client import prices
+    from humanlm.clients.ledger import prices
     monkeypatch.setitem(prices, "paid/model", (1.0, 5.0))
     user = StyleUser("poetic", ScriptedClient(lambda request: "Fine.", name="paid/model", ledger=Ledger(budget=0.002)))
     with pytest.raises(LLMError, match="over budget"): run_sync(user(many(20)))
@@ -243,7 +247,8 @@ def test_without_a_key_nobody_is_asked(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def tiny():
     pytest.importorskip("torch", reason="needs torch: the models of this part run in this process")
-    from humanlm.models.weights import ModelConfig, make_model
+    from humanlm.models.checkpoints import make_model
+    from humanlm.models.config import ModelConfig
     texts = ["The night tram is worth its price after dark, and a levy on cars would pay for it."] * 20
     made = make_model(ModelConfig(vocab=400, hidden=64, layers=2, heads=2, kv_heads=2, head_dim=32), texts)
     for weight in made.model.parameters():
@@ -272,7 +277,8 @@ def test_a_trained_simulator_is_a_user_by_name(tmp_path):
     from humanlm.alignment.contract import contract
     from humanlm.alignment.simulator import Simulator
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     from humanlm.training.rollout import RolloutConfig, Sampling
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
     config = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)

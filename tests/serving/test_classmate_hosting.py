@@ -19,9 +19,11 @@ from humanlm.classmate.rewards import answer_scores, pooled_rewards
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.core.commands import main
 from humanlm.core.web import serving_app
-from humanlm.models.client import LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 from humanlm.models.local import HFClient
-from humanlm.models.weights import ModelConfig, make_model, save_model
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig
 from humanlm.serving.classmates import ClassmateService, HostConfig, _classmate_places, _make_classmate_app, _mapping_file
 from humanlm.training.run import read_settings
 

@@ -237,7 +237,8 @@ def test_a_rollout_for_trl_hides_all_but_its_tool():
 def test_trls_trainer_plays_a_gym_and_is_paid_by_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
-    from humanlm.models.weights import ModelConfig, make_model
+    from humanlm.models.checkpoints import make_model
+    from humanlm.models.config import ModelConfig
     model, tokenizer = make_model(ModelConfig(), ['<tool_call> {"name": "interact_with_env", "arguments": {"choice": "answer", "content": "42"}} </tool_call>'])
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
     tasks, read, form = word.tasks(1, 0), [], '<tool_call>\n{"name": "interact_with_env", "arguments": {"choice": "%s", "content": "%s"}}\n</tool_call>'

@@ -14,8 +14,10 @@ from humanlm.gyms.__main__ import main
 from humanlm.gyms.protocol import BROKEN, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.recipe import _gym_messages
 from humanlm.gyms.users import ModelUser
-from humanlm.models.client import LLMError, ScriptedClient
-from humanlm.models.weights import ModelConfig, make_model, save_model
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig
 from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, _gym_lines, _player_folder, _prepare_evaluation, published_averages, _published_beside, _published_scores
 from humanlm.serving.gym_lessons import LessonsConfig, _expert_lessons, lesson, lesson_messages, _make_lessons
 from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call

@@ -9,8 +9,14 @@ from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundEr
 from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-from humanlm.models.client import ChatReply, Limits, LLMError, chat, chat_all, client, in_turn, most_tokens, prices
-from humanlm.models.weights import ModelConfig, add_adapter, make_model, render, save_model
+from humanlm.clients.client import chat_all
+from humanlm.clients.ledger import most_tokens, prices
+from humanlm.clients.limits import Limits, in_turn
+from humanlm.clients.names import client
+from humanlm.clients.protocol import ChatReply, LLMError, chat
+from humanlm.models.checkpoints import add_adapter, make_model, save_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.prompts import render
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.simulator import RequestError, Simulator, SimulatorClient, read_scene
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
@@ -103,7 +109,7 @@ def test_the_prompt_is_the_one_of_training(service, them):
 
 def test_states_that_a_request_carries_come_before_the_reply(service, them):
     "The reply is the simulator's after the same states, which nobody is asked for"
-    from humanlm.models.client import ChatRequest
+    from humanlm.clients.protocol import ChatRequest
     told = {"stance": "firmly against the night tram"}
     reply = complete(them, temperature=0, extra_body={"states": told})
     same = run_sync(service.client(ChatRequest(tuple(TALK), temperature=0, max_tokens=2048, extra={"states": told})))

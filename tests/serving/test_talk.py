@@ -9,7 +9,8 @@ from humanlm.hierarchy.prompts import HierarchyConfig, TRACE
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.models.weights import ModelConfig, make_model, save_model
+from humanlm.models.checkpoints import make_model, save_model
+from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serving.talk import _said_text, typed, Talk, TalkWidget

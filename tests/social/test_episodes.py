@@ -14,7 +14,8 @@ from humanlm.social.agents import (
 from humanlm.social.episodes import (
     Action, DIMENSIONS, EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
     to_sotopia, to_trajectory, transcript)
-from humanlm.models.client import LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.protocol import LLMError
 from humanlm.data.trajectory import load_trajectories, save_trajectories
 
 

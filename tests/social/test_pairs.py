@@ -7,7 +7,7 @@ import pytest
 
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.core.basics import DataError, run_sync, write_jsonl
-from humanlm.models.client import ScriptedClient
+from humanlm.clients.client import ScriptedClient
 from humanlm.stories.contexts import ContextLists, read_context
 from humanlm.stories.memories import observation_scores
 from humanlm.stories.violations import violations

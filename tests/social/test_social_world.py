@@ -10,12 +10,14 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from humanlm.models.cache import DiskCache
+from humanlm.clients.cache import DiskCache
 from humanlm.stories.contexts import Context, to_lists, to_published
 from humanlm.stories.memories import memories
 from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
-from humanlm.models.client import Limits, LLMError, ScriptedClient
+from humanlm.clients.client import ScriptedClient
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import LLMError
 from humanlm.social.parsing import LLMParser, Parse, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
 from humanlm.social.prediction import futures, predict_step, simulation, with_step
 from humanlm.social.quality import (

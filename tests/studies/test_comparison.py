@@ -25,7 +25,7 @@ from humanlm.hierarchy.prompts import make_rows, parts_text
 from humanlm.worlds.sources import load_data
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge
 from humanlm.rewards.judges import OracleJudge, RuleJudge
-from humanlm.models.client import scripts
+from humanlm.clients.names import scripts
 from humanlm.evaluation.measured import ALL, results, score_table
 from humanlm.worlds.mini import make_world
 from humanlm.worlds.oracle import predictor_texts
@@ -540,7 +540,8 @@ def test_the_plan_needs_neither_torch_nor_pandas(here):
 
 
 def test_a_model_is_asked_like_its_run_asked_it(here, monkeypatch):
-    from humanlm.models.weights import ModelConfig, make_model, save_model
+    from humanlm.models.checkpoints import make_model, save_model
+    from humanlm.models.config import ModelConfig
     tiny = ModelConfig(hidden=16, layers=1, heads=2, kv_heads=2, head_dim=8, mlp=16, vocab=700)
     save_model(*make_model(tiny, [e.reply for e in here], [f"<{level}>" for level in LEVELS]), "runs/mini/models/tiny")
     seen = []

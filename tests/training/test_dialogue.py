@@ -11,8 +11,12 @@ import warm
 
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion
-from humanlm.models.client import LLMError
-from humanlm.models.weights import ModelConfig, end_id, generate, make_model, render, token_logps
+from humanlm.clients.protocol import LLMError
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.generation import generate
+from humanlm.models.logps import token_logps
+from humanlm.models.prompts import end_id, render
 from humanlm.training.methods import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
 from humanlm.training.rollout import Batch, Method, ModelPolicy, Sampling
 from humanlm.training.trainer import MethodTrainer, trainer_args
@@ -253,7 +257,8 @@ def test_gains_are_those_of_plain_torch(made):
 
 TWO = '''
 import sys, torch
-from humanlm.models.weights import ModelConfig, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
 from humanlm.training.methods import _seeded, multi_turn
 from humanlm.training.rollout import Method, row_seeds
 from humanlm.training.trainer import MethodTrainer, trainer_args

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import humanlm.models.weights
-from humanlm.models.weights import CompletionStates
+import humanlm.models.logps
+from humanlm.models.logps import CompletionStates
 from humanlm.training.losses import chosen_logps, divergence, in_chunks, kl_estimate, policy_loss, token_shares, token_signal, two_views
 
 STUDENT, TEACHER = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log(), torch.tensor([[0.2, 0.6, 0.15, 0.05]]).log()
@@ -145,7 +145,7 @@ def test_logits_in_memory_are_those_of_one_chunk_whatever_the_vocabulary():
 
 
 def test_with_a_fixed_memory_a_greater_vocabulary_takes_fewer_positions_at_a_time(monkeypatch):
-    monkeypatch.setattr(humanlm.models.weights, "_LOGITS", 1 << 15)
+    monkeypatch.setattr(humanlm.models.logps, "_LOGITS", 1 << 15)
     found = [held(words)[0] for words in (1 << 10, 1 << 12, 1 << 15)]
     assert found[0] == found[1] == found[2] <= 8 * (1 << 15)
     with torch.no_grad():

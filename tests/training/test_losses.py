@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from humanlm.models.weights import CompletionStates, ModelConfig, completion_states, make_model, token_logps
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.logps import CompletionStates, completion_states, token_logps
 from humanlm.training.losses import (
     _blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal, two_views,
 )

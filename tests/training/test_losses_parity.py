@@ -5,7 +5,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from humanlm.models.weights import ModelConfig, completion_states, make_model
+from humanlm.models.checkpoints import make_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.logps import completion_states
 from humanlm.training.losses import chosen_logps, divergence, importance, in_chunks, policy_loss, token_shares, token_signal
 
 PROMPTS = [[30, 31, 32, 33, 34], [40, 41], [50, 51, 52]]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from humanlm.evaluation.measured import Measurement
-from humanlm.models.weights import adapter_base, load_model
+from humanlm.models.checkpoints import adapter_base, load_model
 from humanlm.training.methods import TextReward, answers, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.training.rollout import Method, sft_row, single_turn

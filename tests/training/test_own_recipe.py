@@ -13,7 +13,8 @@ from halves import stop_in_the_first
 
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
 from humanlm.evaluation.measured import Measurement, load_measured, load_results
-from humanlm.models.client import Ledger, Usage
+from humanlm.clients.ledger import Ledger
+from humanlm.clients.protocol import Usage
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
 from humanlm.training.rollout import Method, single_turn

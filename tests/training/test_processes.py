@@ -25,16 +25,16 @@ CONFIG = {
 }
 EVEN = """
 import os
-from humanlm.models import weights
+from humanlm.models import generation
 
 def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]
 
-known = weights._lent_part
+known = generation._lent_part
 def lent_part(part, parts, place, asked):
     found = known(part, parts, place, asked)
     with open("helped.txt", "a") as file: file.write(f"{os.environ['RANK']} {os.path.basename(place[0])} {len(found)} of {len(asked[0])}\\n")
     return found
-lent_part.__module__, lent_part.__qualname__, weights._lent_part = weights.__name__, "_lent_part", lent_part
+lent_part.__module__, lent_part.__qualname__, generation._lent_part = generation.__name__, "_lent_part", lent_part
 """
 METHODS = CONFIG["run"]["methods"]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
 

@@ -14,8 +14,9 @@ from humanlm.training.advantages import estimators
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.models.client import Ledger
-from humanlm.models.weights import ModelConfig, end_id, tiny_model, train_tokenizer
+from humanlm.clients.ledger import Ledger
+from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
+from humanlm.models.prompts import end_id
 from humanlm.training import rollout
 from humanlm.training.rollout import (
     ESTIMATORS, Batch, ModelPolicy, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, at_step, copy_index,

@@ -17,7 +17,8 @@ from humanlm.hierarchy.prompts import HierarchyConfig, closing, opening, parts_t
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.worlds.oracle import score_state
-from humanlm.models.weights import END, START, ModelConfig, add_adapter, load_model, make_model, save_model
+from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
+from humanlm.models.config import END, ModelConfig, START
 from humanlm.alignment.lessons import WorldLessons, _reply_rows, _thought_from
 from humanlm.training.rollout import sft_row
 from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, sft_dataset, train_sft

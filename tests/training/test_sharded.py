@@ -13,7 +13,7 @@ import warm
 from pair import Pair
 from humanlm.core.basics import read_jsonl
 from humanlm.data.trajectory import load_trajectories
-from humanlm.models.sharding import sharding_faults, shards
+from humanlm.hardware.sharding import sharding_faults, shards
 
 ROOT = Path(__file__).parents[2]
 TWO = Pair()

@@ -25,9 +25,11 @@ from humanlm.training.methods import group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.scoring import JudgeError
-from humanlm.models.weights import (
-    ModelConfig, add_adapter, end_id, generate, load_model, make_model, save_model, token_logps,
-)
+from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
+from humanlm.models.config import ModelConfig
+from humanlm.models.generation import generate
+from humanlm.models.logps import token_logps
+from humanlm.models.prompts import end_id
 from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
 from humanlm.training.rollout import (

@@ -1,0 +1,21 @@
+"""Ask a chat model by its name: requests and replies, limits, money, a cache.
+
+Nothing of a provider is imported before its first question."""
+from typing import TYPE_CHECKING
+
+from ..core.plugins import lazy_names
+
+if TYPE_CHECKING:
+    from .cache import DiskCache
+    from .client import chat_all
+    from .ledger import Ledger
+    from .names import ask
+    from .protocol import ChatReply, ChatRequest, LLMError
+
+__getattr__, __dir__ = lazy_names(__name__, {
+    "cache": ["DiskCache"],
+    "client": ["chat_all"],
+    "ledger": ["Ledger"],
+    "names": ["ask"],
+    "protocol": ["ChatReply", "ChatRequest", "LLMError"],
+})

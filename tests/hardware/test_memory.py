@@ -1,0 +1,144 @@
+"""The arithmetic of memory: shapes count the weights that transformers makes, and parts are the stated products."""
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import ConfigError
+from humanlm.core.config import HARMLESS
+from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
+from humanlm.models.config import ModelConfig
+from humanlm.hardware.performance import SPEEDS, step_estimate
+from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
+
+QWEN = SHAPES["Qwen/Qwen3-8B"]
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_shape_counts_the_weights_that_transformers_makes(kind, tied, tmp_path):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    config = AutoConfig.for_model(kind, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96, vocab_size=300, tie_word_embeddings=tied)
+    with torch.device("meta"): model = AutoModelForCausalLM.from_config(config)
+    config.save_pretrained(tmp_path)
+    shape = shape_of(ModelConfig(name=str(tmp_path)))
+    assert shape.weights == sum(p.numel() for p in model.parameters())
+    assert shape.layer_weights == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+def test_an_adapter_counts_the_weights_that_peft_makes():
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    shape = Shape(64, 3, 4, 2, 16, 96, 300)
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(Qwen3Config(hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96, vocab_size=300, tie_word_embeddings=False))
+        model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear"))
+    assert shape.adapter(8) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def test_known_models_have_their_published_numbers_of_weights():
+    published = {"Qwen/Qwen3-0.6B": 596_049_920, "Qwen/Qwen3-8B": 8_190_735_360, "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248, "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512}
+    assert {name: SHAPES[name].weights for name in published} == published
+
+
+def test_full_qwen3_8b_needs_more_than_a_gpu_alone_and_fits_eight_that_share_it():
+    state = ("weights", "gradients", "optimiser")
+    one, eight = (memory(QWEN, Load(n, n > 1, 2, 16, 5120, 1024)) for n in (1, 8))
+    assert sum(one[part][0] for part in state) == 16 * QWEN.weights > GPUS["h100"] * GiB
+    assert sum(eight[part][0] for part in state) == 2 * QWEN.weights
+    assert sum(part[0] for part in eight.values()) < GPUS["h100"] * GiB
+
+
+@pytest.mark.parametrize("change, part, bytes", [
+    ({"reference": True}, "KL reference", (QWEN.weights // 2,) * 2), ({"reference": True, "lora_rank": 32}, "KL reference", (QWEN.adapter(32) // 2,) * 2),
+    ({"lora_rank": 32}, "gradients", (QWEN.adapter(32) // 2,) * 2), ({"lora_rank": 32}, "weights", ((2 * QWEN.weights + 4 * QWEN.adapter(32)) // 8,) * 2),
+    ({"optimiser": "adamw_bnb_8bit"}, "optimiser", (QWEN.weights // 4,) * 2), ({"split": False}, "gradients", (8 * QWEN.weights,) * 2), ({"gpus": 1, "split": False}, "gradients", (4 * QWEN.weights,) * 2),
+    ({"completion": 2048}, "logits", (4 * 2 * 2 * 2048 * 151936, 0)), ({"written": 32}, "keys and values", (0, 2 * 2 * 32 * 6144 * 36 * 8 * 128)),
+    ({"vllm": 30 * GiB}, "keys and values", (0, 0)), ({"vllm": 30 * GiB, "reference": True}, "gathered", (2 * (2 * QWEN.layer_weights + 2 * 151936 * 4096), 2 * QWEN.weights)),
+    ({"reference": True}, "gathered", (2 * (2 * QWEN.layer_weights + 2 * 151936 * 4096), 4 * QWEN.weights))])
+def test_each_part_is_the_product_that_the_page_states(change, part, bytes):
+    assert memory(QWEN, Load(8, True, 2, 16, 5120, 1024)._replace(**change))[part] == bytes
+
+
+def test_settings_become_a_load():
+    found = load_of(PlanConfig(8, "h100"), ModelConfig(max_prompt_tokens=500, lora_rank=4), {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "beta": 0.01, "optim": "sgd"}, 2, 16)
+    assert found == Load(8, True, 2, 16, 500, 1024, 2, 4, True, "sgd", True, round(0.5 * 79 * GiB))
+    assert load_of(PlanConfig(8), ModelConfig(), {"use_vllm": True, "vllm_mode": "server"}, 2, 16).vllm == 0
+
+
+def test_the_lines_say_what_does_not_fit_and_what_helps():
+    def lines(name, rows): return "\n".join(memory_lines(plan, ModelConfig(name=name), load_of(plan, ModelConfig(name=name), {}, rows, 16)))
+    plan = PlanConfig(1, "a100-40")
+    said = lines("Qwen/Qwen3-8B", 4)
+    assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size 1" in said
+    assert "fits with" in lines("Qwen/Qwen3-0.6B", 2)
+
+
+VERL = ["--config", "configs/classmate-mini.yaml", "--model.name", "Qwen/Qwen3-8B", "--model.dtype", "bfloat16", "--sft.muon_lr", "0", "--rollout.num_prompts", "16", "--sft.batch", "16", "--run.engine", "verl", "--verl.gpus", "8", "--plan.gpus", "8", "--plan.gpu", "h200"]
+
+
+def planned(*flags):
+    "Lines of a plan for verl, part → (learns, writes)"
+    said = "\n".join(gpu_plan(read_settings([*VERL, *flags])[1]))
+    return said, {part.strip(): (float(learns), float(writes)) for part, learns, writes in re.findall(r"^  (.{17}) +([\d.]+) +([\d.]+)", said, re.M)}
+
+
+def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
+    said, parts = planned("--verl.memory", "0.4")
+    assert parts["vLLM"] == (0.0, round(0.4 * 139, 1)) and "critic" not in parts and "judge" not in said
+    _, gae = planned("--classmate.estimator", "gae")
+    assert gae["critic"][0] == pytest.approx(sum(parts[name][0] for name in ("weights", "gradients", "optimiser")), abs=0.2)
+    _, away = planned("--verl.offload", "[parameters,optimizer,activations]")
+    assert away["weights"] == (parts["weights"][0], 0.0) and away["optimiser"] == (parts["optimiser"][0], 0.0) and away["activations"][0] < parts["activations"][0]
+    with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4"): planned("--verl.gpus", "4")
+    said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
+    assert "does not fit" in said and "--verl.offload" in said and "lora_rank" not in said
+
+
+def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_no_use(monkeypatch):
+    load = Load(8, True, 2, 16, 1024, 1024)
+    step = lambda **change: step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"])
+    once, twice, lora = step(checkpoints=False), step(), step(lora_rank=32, checkpoints=False)
+    assert once.flops == twice.flops and twice.seconds["learns"] == pytest.approx(4 / 3 * once.seconds["learns"])
+    assert 0.66 < lora.flops / once.flops < 0.75
+    rows = 16 * (1024 + 512)
+    assert step(critic=True).flops == pytest.approx(2 * once.flops) and once.flops == pytest.approx(8 * rows * (6 * QWEN.weights + 6 * 36 * 32 * 128 * 1536))
+
+
+def test_questions_are_counted_where_a_chat_model_answers():
+    from humanlm.training.run import _asking_groups
+    asking = lambda *flags: _asking_groups(read_settings(["--config", "configs/humanlm-mini.yaml", *flags])[1])
+    assert asking() == [] and [g.concurrency for g in asking("--judge.model", "openai/gpt-5-mini", "--judge.concurrency", "9")] == [9]
+
+
+def test_a_run_goes_on_whatever_machine_is_planned_for():
+    assert {f"plan.{f.name}" for f in fields(PlanConfig)} == {name for name in HARMLESS if name.startswith("plan.")}
+
+
+def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
+    for given, said in (({"gpu": "h1000"}, "h100"), ({"gpus": -1}, "or more"), ({"completion_tokens": 0}, "at least 1")):
+        with pytest.raises(ConfigError, match=said): PlanConfig(**given)
+    with pytest.raises(ConfigError, match="Qwen/Qwen3-8B"): shape_of(ModelConfig(name="some/model"))
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
+    with pytest.raises(ConfigError, match="does not describe a decoder"): shape_of(ModelConfig(name=str(tmp_path)))
+
+
+PAPER = Path(__file__).parents[2] / "configs" / "paper"
+
+
+@pytest.mark.parametrize("file", sorted(set(PAPER.glob("*.yaml")) - {PAPER / "shared.yaml"}), ids=lambda file: file.stem)
+def test_the_papers_runs_fit_eight_gpus_of_80_gb_and_with_an_adapter_also_without_splitting(file, monkeypatch):
+    whole, lora = ["--config", str(file)], ["--config", str(file), "--config", str(PAPER.parent / "engines" / "lora.yaml")]
+    for words, split in ((whole, True), (lora, True), (lora, False)):
+        _, s = read_settings([*words, "--plan.gpus=8", "--plan.gpu=h100", f"--plan.split={str(split).lower()}"])
+        said = "\n".join(gpu_plan(s))
+        assert "fits with" in said and f"2 rows of {s.model.max_prompt_tokens + 1024:,} tokens read at once, 16 written" in said
+        assert s.trainer["save_total_limit"] == 2 and s.trainer["beta"] == 0.001 and s.rollout.num_prompts * s.rollout.group_size == 128
+        assert s.run.name == file.stem + ("-lora" if words is lora else "") and bool(s.model.lora_rank) == (words is lora)
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        assert updates(s) == 8 and shares_of(s).size == 2, "the steps of the paper, whoever shares them"
+    assert "does not fit" in "\n".join(gpu_plan(read_settings([*whole, "--plan.gpus=8", "--plan.split=false"])[1]))
