@@ -222,14 +222,14 @@ def pick_examples(
     pairs = [(by_id[id], mean(e)) for id, e in found.items() if id in by_id]
     return spread(sorted(pairs, key=lambda pair: (math.isnan(pair[1]), -pair[1], pair[0].id)), n)
 
-# %% ../../nbs/alignment/05_sections.ipynb #_read_from_reply
+# %% ../../nbs/alignment/05_sections.ipynb #_answer
 def _read_from_reply(evaluation: Evaluation) -> Html:
     "List the states that the judge read from the reply"
     found = evaluation.scores.get("reply_state_alignment", {})
     items = [tag("li", level, " ", score_mark(score)) for level, score in found.items()]
     return fold("states read from it", tag("ul", *items)) if items else Html()
 
-# %% ../../nbs/alignment/05_sections.ipynb #_answer
+
 def _answer(evaluation: Evaluation, level: str) -> Html:
     "Give what a model wrote for one level, with its score"
     reply = level == "response"

@@ -87,7 +87,7 @@ def parser_of(
     given = {name: value for name, value in own.items() if value is not None}
     return make_parser(config.name, store, **given, **_clients_of(config, ledger, ask))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #_clients_of
+
 def _clients_of(config: ParsingConfig, ledger: Ledger | None, ask: bool) -> dict[str, Any]:
     "Give what a parser asks: clients, or names that stand for them"
     options = config.options(ledger) if ask else {"client": UnaskedModel(config.name)}
@@ -131,12 +131,12 @@ def one_of(inputs: Sequence[str], options: Iterable[str], what: str) -> str:
         raise ConfigError(f"Name one {what}: {', '.join(options)}." + (f" Got {shorten(' '.join(inputs))!r}." if inputs else ""))
     return check_name(inputs[0], options, what, ConfigError)
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #folder_name
+# %% ../../nbs/benchmarks/07_contexts.ipynb #file_name
 def folder_name(*parts: str) -> str:
     "Join words to the name of a folder"
     return re.sub(r"[^\w.,+=@-]+", "_", "-".join(parts))[:100].strip(". _")
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #file_name
+
 def file_name(
     name: str,   # of anybody
 ) -> str:
@@ -212,7 +212,7 @@ class ContextsConfig:
         require("tom", (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
                 (self.name is None or file_name(self.name) == self.name, f"name must be a plain folder name, got {shorten(self.name)!r}"))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #contexts_command
+
 def contexts_command(argv: Sequence[str]) -> int:  # exit code
     "Write the social contexts of a benchmark's texts, or of a text file, without answering; check those in a JSON file"
     groups = {"tom": ContextsConfig, "parser": ParsingConfig, "rows": dict}
@@ -234,7 +234,7 @@ def check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is 
     print("".join(f"{line}\n" for context, wrong in zip(contexts, found) for line in told_lines(context, wrong)), end="")
     return int(any(violation.severity == "error" for wrong in found for violation in wrong))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #told_lines
+
 def told_lines(context: Context, found: Iterable[Violation]) -> list[str]:
     "Tell violations with the steps called what the record calls them"
     return [f"{violation.severity} {violation.told(step_names(context))}" for violation in found]
@@ -253,7 +253,7 @@ def parse_file(path: Path, s: Settings) -> int:  # exit code
     print(to_json(to_published(parsed.context), indent=1))
     return 0
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #parsed_text
+
 def parsed_text(
     parsed: Parse,  # with a context
 ) -> str:  # one line, and below it what is wrong
@@ -316,10 +316,8 @@ class StoriesConfig:
         require("stories", (self.n > 0, f"n must be positive, got {self.n}"), (bool(self.tells), "tells needs true, false or both"),
                 (bool(self.lengths) and set(self.lengths) <= {1, 2, 3, 4}, f"lengths must be from 1 to 4, got {self.lengths}"))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #FAMILIES
-FAMILIES = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}   # family → file of questions
-
 # %% ../../nbs/benchmarks/07_contexts.ipynb #write_stories
+FAMILIES = {"tomi": "tomi.txt", "hitom": "hitom.jsonl"}   # family → file of questions
 def write_stories(
     family: str,         # a key of `FAMILIES`
     n: int,
@@ -371,7 +369,7 @@ def context_files(
         raise ConfigError(f"No .json file in {shorten(', '.join(map(str, inputs))) or 'nothing'}. Give files with contexts, or folders that hold some.")
     return found
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #first_context
+# %% ../../nbs/benchmarks/07_contexts.ipynb #story_of
 def first_context(path: Path) -> Context:
     "Read the first context of a file"
     found = read_contexts(path)
@@ -379,7 +377,7 @@ def first_context(path: Path) -> Context:
         raise DataError(f"{path.name} holds no context.")
     return found[0]
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #story_of
+
 def story_of(
     path: Path,  # a file of contexts
 ) -> str:  # "" = it does not say
@@ -420,7 +418,7 @@ class Viewer:
             back = tag("nav", tag("a", "all contexts", href="/"))
             return 422, "text/html", page(name, back, tag("h1", name), tag("p", str(e), class_="bad"))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #address_of
+# %% ../../nbs/benchmarks/07_contexts.ipynb #links_of
 def address_of(
     name: str,   # of anybody
     what: str = "page",
@@ -428,7 +426,7 @@ def address_of(
     "Give the address of a context"
     return f"/{what}/{quote(name, safe='')}"
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #links_of
+
 def links_of(
     name: str,
     names: Sequence[str],  # in order
@@ -438,10 +436,8 @@ def links_of(
     near = [("before: ", names[i - 1:i]), ("after: ", names[i + 1:i + 2])]
     return {"all contexts": "/"} | {word + shorten(found[0], 40): address_of(found[0]) for word, found in near if found}
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #MOST_CHECKED
+# %% ../../nbs/benchmarks/07_contexts.ipynb #list_row
 MOST_CHECKED = 500   # files
-
-# %% ../../nbs/benchmarks/07_contexts.ipynb #list_page
 def list_page(
     files: Mapping[str, Path],  # name → file
 ) -> str:  # a whole HTML page
@@ -452,7 +448,7 @@ def list_page(
     note = "" if checked else pale(f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.")
     return page("Social contexts", tag("h1", "Social contexts"), tag("p", f"{len(files):,} in all"), note, table)
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #list_row
+
 def list_row(
     name: str,
     path: Path,
@@ -480,7 +476,7 @@ def viewer_app(viewer: Viewer) -> Any:  # an ASGI application
 
     return web_app({"GET /{rest:path}": shown}, hosts=LOCAL)
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #ViewerConfig
+# %% ../../nbs/benchmarks/07_contexts.ipynb #viewer_command
 @dataclass
 class ViewerConfig:
     "Where contexts are served"
@@ -492,7 +488,7 @@ class ViewerConfig:
     def __post_init__(self):
         require("viewer", (0 <= self.port < 65536, f"port must be from 0 to 65535, got {self.port}"))
 
-# %% ../../nbs/benchmarks/07_contexts.ipynb #viewer_command
+
 def viewer_command(argv: Sequence[str]) -> int:  # exit code
     "Serve contexts as JSON, with a page that shows them, on this machine only"
     s = parse({"viewer": ViewerConfig}, argv, viewer_command.__doc__, "files or folders of contexts")

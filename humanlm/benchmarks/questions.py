@@ -37,13 +37,13 @@ class BenchmarkItem:
     groups: Mapping[str, str] = field(default_factory=dict)   # what a report breaks results down by
     facts: Mapping[str, Any] = field(default_factory=dict)    # whatever else scoring needs
 
-# %% ../../nbs/benchmarks/01_questions.ipynb #Problem
+# %% ../../nbs/benchmarks/01_questions.ipynb #RowTable
 class Problem(NamedTuple):
     "A row that cannot be used"
     where: str   # file and row
     reason: str
 
-# %% ../../nbs/benchmarks/01_questions.ipynb #RowTable
+
 class RowTable(NamedTuple):
     "The rows of a file"
     rows: list[tuple[str, dict]]  # where it stands, and the row
@@ -267,7 +267,7 @@ def plain(
     spelled = re.sub(r"n['’]t\b", " not", text.lower().replace("_", " "))
     return " ".join(word for word in re.findall(r"[^\W_]+", spelled) if word not in ("a", "an", "the"))
 
-# %% ../../nbs/benchmarks/01_questions.ipynb #_DENIED
+
 _DENIED = re.compile(r"(?:^| )(?:not|never|nor|without|rather than|instead of|no longer|other than)"
                      r"(?: (?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$")
 
@@ -316,12 +316,12 @@ def _letters(text: str) -> Iterator[tuple[str, int]]:
     for pattern in _LETTERS:
         yield from ((found[1], found.start(1)) for found in pattern.finditer(text))
 
-# %% ../../nbs/benchmarks/01_questions.ipynb #_numbers
+# %% ../../nbs/benchmarks/01_questions.ipynb #named_keys
 def _numbers(text: str) -> Iterator[tuple[str, int]]:
     "Give whole numbers, and where"
     yield from ((str(int(float(found[0].replace("−", "-")))), found.start()) for found in _NUMBER_KEY.finditer(text))
 
-# %% ../../nbs/benchmarks/01_questions.ipynb #named_keys
+
 def named_keys(
     text: str,             # a short answer
     keys: Iterable[str],   # single letters, or whole numbers as text

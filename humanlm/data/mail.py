@@ -40,10 +40,8 @@ class Who(NamedTuple):
     name: str  # words in lower case, given name first; "" if there is none
     address: str  # in lower case; "" if there is none
 
-# %% ../../nbs/data/05_mail.ipynb #_ADDRESS
-_ADDRESS = re.compile(r"[\w.!#$%&'*+=?^`{|}~-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,8}", re.I | re.A)
-
 # %% ../../nbs/data/05_mail.ipynb #read_who
+_ADDRESS = re.compile(r"[\w.!#$%&'*+=?^`{|}~-]{1,64}@[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,8}", re.I | re.A)
 @lru_cache(maxsize=65536)
 def read_who(
     text: str,  # what stands behind From: or in a role
@@ -207,13 +205,13 @@ def _head_at(lines, i, lotus):
     head = _block_at(lines, first, lotus)
     return head._replace(start=i) if head else Head(i, below)
 
-# %% ../../nbs/data/05_mail.ipynb #_block_at
+
 def _block_at(lines, i, lotus):
     if i in lotus:
         return lotus[i]
     return outlook_head(lines, i) if i < len(lines) and lines[i].lstrip(" \t*")[:5].lower() == "from:" else None
 
-# %% ../../nbs/data/05_mail.ipynb #quotation_heads
+
 def quotation_heads(
     lines: list[str],  # of a mail
 ) -> list[Head]:
@@ -227,7 +225,7 @@ def quotation_heads(
         heads += [head] if head else []
     return heads
 
-# %% ../../nbs/data/05_mail.ipynb #Part
+# %% ../../nbs/data/05_mail.ipynb #_BLANK
 class Part(NamedTuple):
     "A text inside a mail"
 
@@ -237,17 +235,15 @@ class Part(NamedTuple):
     subject: str = ""
     to: str = ""
 
-# %% ../../nbs/data/05_mail.ipynb #_BLANK
+
 _BLANK = re.compile(r"\n{3,}")
 
 
 def _tidy(lines): return _BLANK.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip()
-
-# %% ../../nbs/data/05_mail.ipynb #MAX_DEPTH
 MAX_DEPTH = 10
 "Most quotations inside a mail that are read; older ones are cut off and counted."
 
-# %% ../../nbs/data/05_mail.ipynb #body_parts
+# %% ../../nbs/data/05_mail.ipynb #_WROTE
 def body_parts(
     text: str,  # body of a mail
     depth: int = 0,  # of the quotation it is
@@ -261,7 +257,7 @@ def body_parts(
             break
     return parts[:MAX_DEPTH + 2 - depth]
 
-# %% ../../nbs/data/05_mail.ipynb #_WROTE
+
 _WROTE = re.compile(r"\s*(?:on\s(?P<date>.{6,60}?),\s)?(?P<who>(?!\d)[^\n:]{2,120}?)\s(?:wrote|writes|said)\s?:\s*", re.I)
 
 
@@ -293,7 +289,7 @@ def plain_body(
                 return text.replace("\r\n", "\n").replace("\r", "\n")
     return ""
 
-# %% ../../nbs/data/05_mail.ipynb #_part_text
+
 def _part_text(part):
     if str(part.get("Content-Transfer-Encoding", "")).strip().lower() not in ("quoted-printable", "base64"):
         return part.get_payload()
@@ -305,7 +301,7 @@ def _part_text(part):
             continue
     return data.decode("latin-1")
 
-# %% ../../nbs/data/05_mail.ipynb #Mail
+# %% ../../nbs/data/05_mail.ipynb #_own_mail
 class Mail(NamedTuple):
     "One mail, taken out of a file"
 
@@ -317,24 +313,22 @@ class Mail(NamedTuple):
     sender_name: str = ""
     facts: dict[str, str] = {}  # of the outermost mail: message_id, x_folder, x_origin
 
-# %% ../../nbs/data/05_mail.ipynb #_HEADERS
-_HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "X-From", "X-Folder", "X-Origin")
 
-# %% ../../nbs/data/05_mail.ipynb #_own_mail
+_HEADERS = ("From", "To", "Cc", "Date", "Subject", "Message-ID", "X-From", "X-Folder", "X-Origin")
 def _own_mail(head, body):
     who, known = read_who(head["From"]), read_who(head["X-From"])
     facts = {"message_id": head["Message-ID"], "x_folder": head["X-Folder"], "x_origin": head["X-Origin"]}
     time = parse_time(head["Date"])
     return Mail(who.address or who.name, time, head["Subject"], body, head["To"], who.name or known.name, facts)
 
-# %% ../../nbs/data/05_mail.ipynb #_quoted_mail
+# %% ../../nbs/data/05_mail.ipynb #read_mail
 def _quoted_mail(part, zone, people, latest):
     who, time = read_who(part.sender), parse_time(part.date, zone)
     sender = who.address or address_of(who.name, people) or who.name
     time = min(time, latest) if time and latest else time
     return Mail(sender, time, part.subject.strip(), part.text, part.to, who.name)
 
-# %% ../../nbs/data/05_mail.ipynb #read_mail
+
 def read_mail(
     text: str,  # a file: headers, an empty line, the body
 ) -> list[Mail]:  # oldest first; the last one is the mail itself
@@ -353,7 +347,7 @@ def read_mail(
     own = _own_mail(head, parts[0].text)
     return [*(_quoted_mail(part, zone, people, own.time) for part in reversed(parts[1:])), own]
 
-# %% ../../nbs/data/05_mail.ipynb #CONTEXT_GAP
+# %% ../../nbs/data/05_mail.ipynb #mail_threads
 CONTEXT_GAP = 7 * 86400
 "Longest time between two mails of one thread, in seconds."
 SHORTEST_MAIL = 10
@@ -374,8 +368,6 @@ MAIL_NOTES = {
     "quoted too deep": f"quotations more than {MAX_DEPTH} deep are left out",
 }
 "What is left out of a thread."
-
-# %% ../../nbs/data/05_mail.ipynb #mail_threads
 def mail_threads(
     mails: list[Mail],  # of one file, oldest first
 ) -> tuple[list[list[Mail]], list[str]]:  # threads, and why mails were left out
@@ -424,13 +416,13 @@ def _facts(mail):
 
 def _message(mail): return {"role": mail.sender, "content": mail.body, "metadata": _facts(mail)}
 
-# %% ../../nbs/data/05_mail.ipynb #_row
+# %% ../../nbs/data/05_mail.ipynb #mail_rows
 def _row(before, mail, facts):
     facts = {name: text for name, text in facts.items() if name != "message_id" or mail.facts}
     return {"prompt": [_message(m) for m in before], "completion": mail.body, "post_id": f"enron_{body_key(before[0])}",
             "user_id": mail.sender, "timestamp": mail.time, "metadata": _facts(mail) | facts}
 
-# %% ../../nbs/data/05_mail.ipynb #mail_rows
+
 def mail_rows(
     file: Mapping[str, str],  # with the columns `file` and `message`
 ) -> Iterator[dict | RowFault]:  # a fault stands for what is left out

@@ -296,7 +296,7 @@ def _load(path, variant, levels):
     for name in levels or (): full.index_of(name)
     return full if levels is None else Hierarchy([d for d in full if d.name in levels])
 
-# %% ../../nbs/10_hierarchy.ipynb #token_cap
+
 def token_cap(
     d: Dimension,            # the level that is asked
     config: HierarchyConfig, # caps and thinking

@@ -350,7 +350,7 @@ def sft_row(
     "Make one supervised row"
     return {"prompt": prompt, "target": target, "thinking": thinking, "row_id": row_id, "given": given}
 
-# %% ../../nbs/training/02_rollout.ipynb #Reward
+# %% ../../nbs/training/02_rollout.ipynb #Batch
 class Reward(Protocol):
     "Scores what was written, once per generation batch"
     names: tuple[str, ...]     # R components
@@ -362,7 +362,7 @@ class Reward(Protocol):
     ) -> Any: # [B, R], nan = no score; or that and the trajectories with their scores filled in
         ...
 
-# %% ../../nbs/training/02_rollout.ipynb #Batch
+
 class Batch(NamedTuple):
     "What an advantage may look at"
     rewards: Any  # [B, R], nan = no score
@@ -372,7 +372,7 @@ class Batch(NamedTuple):
     policy: Policy | None = None       # for methods that need log-probabilities
     rows: Sequence[dict] = ()          # the B rows that were asked, with all that a method put into them
 
-# %% ../../nbs/training/02_rollout.ipynb #Advantage
+
 class Advantage(Protocol):
     "Turns scores into a push"
 

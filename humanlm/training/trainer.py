@@ -311,13 +311,13 @@ class TrainerPolicy(ModelPolicy):
         "Add up a number over the processes"
         return sum(gather_object([count]))
 
-# %% ../../nbs/training/04_trainer.ipynb #random_state
+# %% ../../nbs/training/04_trainer.ipynb #set_random_state
 def random_state() -> tuple:
     "Take down where every random number generator stands"
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
 
-# %% ../../nbs/training/04_trainer.ipynb #set_random_state
+
 def set_random_state(
     state: tuple,  # as `random_state` gave it
 ) -> None:
