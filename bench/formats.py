@@ -16,8 +16,8 @@ from common import Clock, in_turns
 
 from raw_rows import ROWS, forwarded, mail, original
 
-from humanlm.data.formats import map_row
-from humanlm.data.mail import read_mail
+from humanlm.logs.rows import map_row
+from humanlm.logs.mail import read_mail
 
 PIECES = ("From: a\n", "To: a\n", "05/14/2001 03:05 PM\nTo: a\n", ">", "> x\n", "-----Original Message-----\n", "a wrote:\n> b\n", "\n", "a@", "<style")
 

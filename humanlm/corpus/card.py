@@ -15,11 +15,11 @@ import numpy as np
 
 from ..core.html import Table, escape, table_cell
 from ..data.files import Faults
-from ..data.formats import FAULTS, NOTES
+from ..logs.formats import FAULTS, NOTES
 from .personas import Failure
 from .selection import CODE, MEANING, TRAIN, Leak, Plan
 from .store import left_out
-from ..data.threads import LINES
+from ..logs.threads import LINES
 
 # %% ../../nbs/corpus/08_card.ipynb #CardLine
 class CardLine(NamedTuple):

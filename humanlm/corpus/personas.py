@@ -18,7 +18,7 @@ from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..models.settings import ChatConfig
 from ..data.persona import PERSONA_BLOCKS
-from ..data.threads import DEMOGRAPHICS, Corpus, line_features, write_persona
+from ..logs.replies import Corpus, DEMOGRAPHICS, line_features, write_persona
 
 # %% ../../nbs/corpus/04_personas.ipynb #_lists
 def _lists(text): return {"type": "array", "minItems": 1, "items": {"type": "string"}, "description": text}

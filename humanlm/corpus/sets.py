@@ -19,7 +19,7 @@ import numpy as np
 
 from ..data.records import SPLITS, Persona
 from ..core.basics import atomic_path, atomic_write, near_miss, run_sync, shorten, to_json
-from ..data.formats import hide_user
+from ..logs.rows import hide_user
 from ..hierarchy.prompts import HierarchyConfig
 from ..clients.client import ChatClient
 from ..clients.protocol import LLMError

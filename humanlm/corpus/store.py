@@ -20,12 +20,12 @@ import numpy as np
 from ..core.basics import DataError, atomic_path, atomic_write, to_json
 from .partition import hash64, name_hash
 from ..data.files import Faults, read_rows
-from ..data.formats import NOTES, RawRow, find_fact, formats, mapped_rows, shown_prompt, source_name, unfold_mail
-from ..data.mail import letters
+from ..logs.formats import NOTES, formats, source_name
+from ..logs.rows import RawRow, find_fact, mapped_rows, shown_prompt, unfold_mail
+from ..logs.mail import letters
 from ..data.records import Message, Persona, Thread
-from humanlm.data.threads import (
-    PersonaWriter, ThreadReport, automatic_accounts, import_threads, moments, reply_turns, thread_examples,
-)
+from ..logs.replies import PersonaWriter, ThreadReport, automatic_accounts, thread_examples
+from ..logs.threads import import_threads, moments, reply_turns
 
 # %% ../../nbs/corpus/02_store.ipynb #LogEntry
 class LogEntry(NamedTuple):

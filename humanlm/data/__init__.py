@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from .records import (
         Example, Message, Persona, Thread, User, check_leakage, load_examples, save_examples, split_by_context,
     )
-    from .threads import load_threads
     from .trajectory import Score, Trajectory, load_trajectories, save_trajectories
 
 __getattr__, __dir__ = lazy_names(__name__, {
@@ -17,6 +16,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
         "Example", "Message", "Persona", "Thread", "User", "check_leakage", "load_examples", "save_examples",
         "split_by_context",
     ],
-    "threads": ["load_threads"],
     "trajectory": ["Score", "Trajectory", "load_trajectories", "save_trajectories"],
 })

@@ -36,7 +36,7 @@ def _from_world(config: Settings) -> Data:
 
 def _from_threads(config: Settings) -> Data:
     "Import a file of messages with reply links"
-    from humanlm.data.threads import load_threads
+    from humanlm.logs.replies import load_threads
     found = load_threads(config.data)
     return Data(found.examples, None, found.report._repr_markdown_())
 

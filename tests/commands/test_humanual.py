@@ -13,7 +13,7 @@ from humanlm.data.records import (
     DataConfig, check_leakage, load_examples, persona_text, prepare_examples, quoted_share,
 )
 from humanlm.core.basics import DataError, ConfigError, write_jsonl
-from humanlm.data.formats import FAULTS, NOTES
+from humanlm.logs.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.corpus.build import GROUPS, build
 from humanlm.humanual import _forecast, main
@@ -24,7 +24,7 @@ from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_
 from humanlm.corpus.rows import quoted
 from humanlm.corpus.selection import MEANING, _settle_times
 from humanlm.corpus.store import RowStore, fill, rows_source
-from humanlm.data.threads import LINES
+from humanlm.logs.threads import LINES
 from humanlm.data.files import TIME_NOTES
 from server import run_under_kills, serving
 

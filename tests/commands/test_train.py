@@ -28,7 +28,7 @@ from halves import stop_in_the_first
 from humanlm.core.runs import alone
 from humanlm.data.records import Example, Message, Persona
 from humanlm.core.basics import read_jsonl, run_sync, to_json, write_jsonl
-from humanlm.data.formats import map_row
+from humanlm.logs.rows import map_row
 from humanlm.hierarchy.parsing import ParsePolicy, STATUSES
 from humanlm.hierarchy.prompts import closing, make_rows, markup, opening
 from humanlm.rewards.judge_settings import JudgeConfig, other_judge

@@ -15,7 +15,7 @@ from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
 from humanlm.data.records import DataConfig, check_leakage, load_examples
-from humanlm.data.threads import load_threads
+from humanlm.logs.replies import load_threads
 from humanlm.clients.client import ScriptedClient
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -94,9 +94,9 @@ def test_a_long_turn_is_known_only_when_its_last_line_was_written(tmp_path):
 def test_the_report_measures_written_rows_and_not_the_plan(tmp_path, monkeypatch):
     "With an order that is wrong everywhere in the builder, the times of messages still tell"
     import humanlm.corpus.store as store
-    import humanlm.data.threads as threads
+    import humanlm.logs.replies as replies
     def by_thread(found): return {m.id: i for i, m in enumerate(m for t in found for m in t.messages)}
-    for module in (store, threads): monkeypatch.setattr(module, "moments", by_thread)
+    for module in (store, replies): monkeypatch.setattr(module, "moments", by_thread)
     with pytest.raises(DataError, match=r"The build leaks:\s+- row with evidence that is not earlier than its reply, by the times of messages: \d\d"):
         build(settings(tmp_path, overlapping()))
     assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]

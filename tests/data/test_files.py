@@ -7,7 +7,7 @@ import raw_rows
 from raw_rows import CALLED
 from humanlm.core.basics import DataError
 from humanlm.data.files import Faults, RowFault, hub_items, on_hub, read_rows
-from humanlm.data.formats import map_row, mapped_rows
+from humanlm.logs.rows import map_row, mapped_rows
 from test_formats import names
 
 

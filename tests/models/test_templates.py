@@ -183,7 +183,7 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a
 def test_a_real_chat_is_printed_with_swapped_roles(toks):
     "The human's turns are the assistant's, the model's are the user's, and the text in between is untouched"
     from humanlm.data.records import Example, Persona
-    from humanlm.data.formats import map_row
+    from humanlm.logs.rows import map_row
     raws = [json.loads(line) for line in (DATA / "humanlm_official_sample" / "chat_sample.jsonl").open(encoding="utf-8")]
     for raw in raws:
         row = map_row("wildchat", raw | {"completion": raw["ground_truth"], "timestamp": None})

@@ -6,7 +6,7 @@ import pytest
 from nbclient import NotebookClient
 
 NBS = Path(__file__).parents[2] / "nbs"
-PAGES = [*sorted(NBS.glob("8*.ipynb")), *sorted(NBS.glob("9*.ipynb")), NBS / "index.ipynb"]
+PAGES = [*sorted(NBS.glob("8*.ipynb")), *sorted(NBS.glob("9*.ipynb"))]
 
 
 @pytest.mark.long

@@ -6,9 +6,9 @@ from hypothesis import given, settings, strategies as st
 
 from raw_rows import forwarded, mail, original
 from humanlm.data.files import Faults, RowFault, read_rows
-from humanlm.data.formats import mapped_rows, shown_prompt, unfold_mail
+from humanlm.logs.rows import mapped_rows, shown_prompt, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
-from humanlm.data.mail import (
+from humanlm.logs.mail import (
     CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, MAX_DEPTH, body_parts, mail_rows, name_key, parse_time, read_mail, read_who,
     thread_subject,
 )

@@ -10,9 +10,8 @@ import yaml
 from humanlm.data.records import DataConfig, Message, Thread, check_leakage, prepare_examples
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import escape
-from humanlm.data.threads import (
-    automatic_accounts, import_threads, load_threads, reply_turns, sample_threads, thread_examples,
-)
+from humanlm.logs.replies import automatic_accounts, load_threads, thread_examples
+from humanlm.logs.threads import import_threads, reply_turns, sample_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -147,7 +146,7 @@ def test_long_chains_take_linear_time_and_no_recursion():
 
 
 def test_importing_stays_light():
-    code = ("import sys; from humanlm.data.threads import *; thread_examples(import_threads(sample_threads(), %r)); "
+    code = ("import sys; from humanlm.logs.threads import *; from humanlm.logs.replies import *; thread_examples(import_threads(sample_threads(), %r)); "
             "print([m for m in ('torch', 'pandas', 'datasets', 'pyarrow', 'matplotlib', 'transformers') if m in sys.modules])" % INVENTED)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr
