@@ -28,7 +28,8 @@ from ..core.config import Settings
 from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
 from ..core.stats import known_mean
-from ..data.records import DataConfig, Example, data_fingerprint, dataset_card, persona_text
+from ..data.dataset import DataConfig, data_fingerprint, dataset_card
+from ..data.records import Example, persona_text
 from ..evaluation.measured import Measurement, Results, Result
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.composed import check_composed

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.records import Example, Persona, quoted_share
+from ..data.records import Example, Persona
+from ..data.splits import quoted_share
 from ..core.basics import shorten, to_json
 from ..hierarchy.prompts import HierarchyConfig, UNKNOWN, about_person, first_and_last, name_speakers, parts_text, prompt, speaker, target
 from ..clients.client import ChatClient, chat_all

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.records import SPLITS, Persona
+from ..data.records import Persona, SPLITS
 from ..core.basics import atomic_path, atomic_write, near_miss, run_sync, shorten, to_json
 from ..logs.rows import hide_user
 from ..hierarchy.prompts import HierarchyConfig

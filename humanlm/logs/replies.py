@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from ..core.basics import DataError, shorten
 from ..core.html import Table
 from ..data.files import Faults
-from ..data.records import DataConfig, Example, Message, Persona, Thread
+from ..data.dataset import DataConfig
+from ..data.records import Example, Message, Persona, Thread
 from .threads import ThreadTurn, met, import_threads, moments, reply_turns
 
 # %% ../../nbs/logs/05_replies.ipynb #_LEAD

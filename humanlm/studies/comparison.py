@@ -21,7 +21,7 @@ from ..alignment.sections import NAMES, SECTIONS, evaluations, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
 from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_config, save_record
-from ..data.records import data_fingerprint, dataset_card
+from ..data.dataset import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
 from ..clients.ledger import Ledger

@@ -20,7 +20,8 @@ from ..alignment.evaluation import EvalConfig, REFERENCES, settle_judges
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, near_miss, shorten
 from ..core.config import RunConfig, Settings
 from ..core.grammar import find_run, parse
-from ..data.records import DataConfig, Example, load_examples
+from ..data.dataset import DataConfig
+from ..data.records import Example, load_examples
 from ..hierarchy.prompts import HierarchyConfig, THINKING
 from ..models.config import ModelConfig
 from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig

@@ -21,7 +21,8 @@ from ..core.basics import ConfigError, fingerprint, write_jsonl
 from ..core.config import Settings
 from ..core.grammar import cut_line
 from ..core.runs import read_record
-from ..data.records import Example, data_fingerprint, from_dict, load_examples
+from ..data.dataset import data_fingerprint
+from ..data.records import Example, from_dict, load_examples
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..rewards.judge_settings import RUBRIC
 from humanlm.studies.systems import (

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ..core.basics import ConfigError, check_name, shorten
 from ..core.config import Settings
-from ..data.records import Example, load_examples, prepare_examples
+from ..data.dataset import prepare_examples
+from ..data.records import Example, load_examples
 from .mini import SyntheticWorld, make_world
 
 # %% ../../nbs/worlds/05_sources.ipynb #Data

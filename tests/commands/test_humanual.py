@@ -9,9 +9,9 @@ import pytest
 
 import raw_rows
 from humanlm.core.grammar import parse
-from humanlm.data.records import (
-    DataConfig, check_leakage, load_examples, persona_text, prepare_examples, quoted_share,
-)
+from humanlm.data.dataset import DataConfig, prepare_examples
+from humanlm.data.records import load_examples, persona_text
+from humanlm.data.splits import check_leakage, quoted_share
 from humanlm.core.basics import DataError, ConfigError, write_jsonl
 from humanlm.logs.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN

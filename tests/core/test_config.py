@@ -12,7 +12,7 @@ from humanlm.core.config import RunConfig, SFTConfig
 from humanlm.core.grammar import OptionDefaults, _known_settings, parse
 from humanlm.core.runs import save_config
 from humanlm.core.basics import ConfigError
-from humanlm.data.records import DataConfig
+from humanlm.data.dataset import DataConfig
 
 settings.register_profile("calm", deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("calm")
@@ -24,7 +24,7 @@ import sys
 from humanlm.core.commands import command
 from humanlm.core.config import RunConfig, SFTConfig
 from humanlm.core.grammar import parse
-from humanlm.data.records import DataConfig
+from humanlm.data.dataset import DataConfig
 @command("demo")
 def main(argv):
     print(parse({"run": RunConfig, "data": DataConfig, "sft": SFTConfig, "trainer": {}}, argv, "A demo."))

@@ -14,7 +14,9 @@ from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
-from humanlm.data.records import DataConfig, check_leakage, load_examples
+from humanlm.data.dataset import DataConfig
+from humanlm.data.records import load_examples
+from humanlm.data.splits import check_leakage
 from humanlm.logs.replies import load_threads
 from humanlm.clients.client import ScriptedClient
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
 from humanlm.core.html import escape
-from humanlm.data.records import (
-    Example, Message, Persona, check_leakage, data_fingerprint, from_dict, load_examples, pick,
-    quoted_share, sample_examples, save_examples, split_by_context,
-)
+from humanlm.data.dataset import data_fingerprint, pick
+from humanlm.data.records import Example, Message, Persona, from_dict, load_examples, sample_examples, save_examples
+from humanlm.data.splits import check_leakage, quoted_share, split_by_context
 
 settings.register_profile("calm", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("calm")
@@ -169,7 +168,7 @@ def test_leak_checks_are_fast():
 
 
 def test_fingerprint_of_the_sample_is_the_same_in_every_process():
-    code = "from humanlm.data.records import *; print(data_fingerprint(sample_examples()))"
+    code = "from humanlm.data.records import *; from humanlm.data.dataset import *; print(data_fingerprint(sample_examples()))"
     found = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                             env=os.environ | {"PYTHONHASHSEED": seed}).stdout.strip() for seed in ("0", "1")}
     assert found == {data_fingerprint(town)}
@@ -179,7 +178,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     target = write_jsonl(tmp_path / "rows.jsonl", [{"n": 1}])
     code = f"""
 import time
-from humanlm.data.records import write_jsonl
+from humanlm.core.basics import write_jsonl
 def rows():
     for n in range(10**9):
         if n == 1000: print("writing", flush=True)

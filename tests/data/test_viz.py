@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
-from humanlm.data.records import Message, Persona, Example
+from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 from humanlm.data.viz import (
     JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_figure, score_grid, score_mark, score_style, spread,

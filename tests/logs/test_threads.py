@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from humanlm.data.records import DataConfig, Message, Thread, check_leakage, prepare_examples
+from humanlm.data.dataset import DataConfig, prepare_examples
+from humanlm.data.records import Message, Thread
+from humanlm.data.splits import check_leakage
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.html import escape
 from humanlm.logs.replies import automatic_accounts, load_threads, thread_examples

@@ -10,7 +10,8 @@ from statistics import mean
 
 import pytest
 
-from humanlm.data.records import check_leakage, from_dict, split_by_context, Example
+from humanlm.data.records import Example, from_dict
+from humanlm.data.splits import check_leakage, split_by_context
 from humanlm.core.basics import read_jsonl, write_jsonl, ConfigError, DataError
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases, rule_states
 from humanlm.worlds.oracle import baselines, copied_share, score_reply, score_reply_states, score_state
