@@ -22,15 +22,15 @@ from pathlib import Path
 
 from common import Clock, in_turns, serving
 
-from humanlm.benchmarks.answers import AnswerConfig, Asker, shown
+from humanlm.harness.answers import AnswerConfig, Asker, shown
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.clients.client import chat_all
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import vllm_client
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.social.parsing import StoredParser, SymbolicParser
-from humanlm.benchmarks.contexts import write_stories
-from humanlm.benchmarks.respondent import AnswerFile, Respondent, answer_all
+from humanlm.harness.contexts import write_stories
+from humanlm.harness.respondent import AnswerFile, Respondent, answer_all
 
 CONCURRENCY, LATENCY = 64, 0.05
 SAYS = "Whoever left before the last move knows nothing of it. So the place of the first move is what counts here.\nAnswer: C"

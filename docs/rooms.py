@@ -11,9 +11,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms benchmarks serving engines studies".split()
+ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms benchmarks harness serving engines studies".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
-LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation social gyms benchmarks".split()  # their pages run where torch is not installed
+LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation social gyms benchmarks harness".split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
@@ -39,6 +39,7 @@ ABOUT = {
     "social": "social worlds",
     "gyms": "UserRL",
     "benchmarks": "Theory-of-Mind question sets",
+    "harness": "asking question sets: ways, contexts, runs",
     "serving": "trained simulators for other people",
     "engines": "the same methods on many machines",
     "studies": "comparisons of systems, experiments",

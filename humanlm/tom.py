@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .benchmarks.contexts import load_items, one_of, parsing_plan
+from .harness.contexts import load_items, one_of, parsing_plan
 from .benchmarks.questions import BenchmarkItem, ScoredAnswer
-from .benchmarks.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
-from .benchmarks.runs import GROUPS, TomRun, _Echo, make_run, run_once
+from .harness.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
+from .harness.runs import GROUPS, TomRun, _Echo, make_run, run_once
 from .benchmarks.sets import benchmarks
-from humanlm.benchmarks.reports import (
-    CompareConfig, ReportLine, baseline_table, ceiling, compare_runs, folded, oddity_text, result_table,
-)
+from .harness.comparison import CompareConfig, compare_runs
+from .harness.reports import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
 from .core.basics import run_sync, shorten
 from .core.html import aligned
 from .core.commands import menu

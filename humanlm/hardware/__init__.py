@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .memory import PlanConfig, memory
+    from .memory import PlanConfig, memory_lines
     from .performance import step_estimate
-    from .sharding import whole
+    from .sharding import sharding_faults, whole_weights
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "memory": ["PlanConfig", "memory"],
+    "memory": ["PlanConfig", "memory_lines"],
     "performance": ["step_estimate"],
-    "sharding": ["whole"],
+    "sharding": ["sharding_faults", "whole_weights"],
 })

@@ -13,10 +13,11 @@ from sklearn.metrics import f1_score
 
 from fantom_rows import fantom_set, right_answer
 
-from humanlm.benchmarks.answers import chance, commonest, solve
-from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, HITOM_100, benchmarks, hitom_set, lettered
+from humanlm.harness.solvers import chance, commonest, solve
+from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, benchmarks
+from humanlm.benchmarks.tales import HITOM_100, hitom_set, lettered
 from humanlm.core.basics import ConfigError, DataError, HumanLMError
-from humanlm.benchmarks.fantom import BINARY, Fantom, official_choice, published_choice
+from humanlm.benchmarks.fantom_scores import BINARY, Fantom, official_choice, published_choice
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import STATUSES, final_answer, read_choice, read_table, yes_no
 from humanlm.clients.reader import fenced, fill
@@ -203,10 +204,10 @@ def test_the_last_answer_counts():
 @pytest.mark.parametrize("name", ["hitom", "mmtom", "tomi", "fantom", "cobra", "simpletom", "bigtom"])
 def test_odd_answers_of_a_model_are_counted_and_listed(name, tmp_path):
     "A whole run: one right answer in odd form, both options, a full sentence that denies, an empty text, and no word of the kind"
-    from humanlm.benchmarks.answers import Asker, AnswerConfig
+    from humanlm.harness.answers import AnswerConfig, Asker
     from humanlm.clients.client import ScriptedClient
-    from humanlm.benchmarks.respondent import Respondent, answer_all
-    from humanlm.benchmarks.reports import oddity_text
+    from humanlm.harness.respondent import Respondent, answer_all
+    from humanlm.harness.reports import oddity_text
     rows = {"tomi": {"story": "Ira sat.", "question": "Where is the rope really?", "cands": ["crate", "sack"], "correct_answer": "crate"},
             "hitom": {"deception": False, "story_length": 1, "question_order": 0, "story": "s", "question": "Where is it?", "choices": "A. crate, B. sack", "correct_answer": "crate"},
             "mmtom": {"question": "x Question: w (a) crate (b) sack", "answer": "a", "question_type": 1.1},
@@ -467,9 +468,11 @@ def kept_vectors(texts):
 def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, monkeypatch):
     "ALL* asks for the free answers too, the distance is their share, and word F1 is taken of the right ones"
     import numpy as np
-    import humanlm.benchmarks.fantom as module
-    closer = {"words": module.by_words, "embedding/letters": lambda said, texts: module.by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
-    monkeypatch.setattr(module, "closeness", closer.__getitem__)
+    import humanlm.benchmarks.fantom as fantom_page
+    import humanlm.benchmarks.fantom_scores as module
+    from humanlm.benchmarks.fantom import by_vectors, by_words
+    closer = {"words": by_words, "embedding/letters": lambda said, texts: by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
+    for page in (module, fantom_page): monkeypatch.setattr(page, "closeness", closer.__getitem__)
     draw, fantom = random.Random(7), benchmarks["fantom"]
     loaded = fantom.load(written(tmp_path, "s.json", json.dumps([fantom_set(n, draw) for n in range(30)])), similarity=similarity)
     answered = [fantom.answered(item, some_answer(item, draw)) for item in loaded]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fantom_rows import fantom_set
 
-from humanlm.benchmarks.answers import chance, commonest
+from humanlm.harness.solvers import chance, commonest
 from humanlm.benchmarks.questions import read_table
 from humanlm.benchmarks.sets import CobraFrames, benchmarks
 

@@ -9,7 +9,7 @@ from contextlib import chdir
 import pytest
 
 from halves import stop_in_the_first
-from humanlm.benchmarks import contexts as records
+from humanlm.harness import contexts as records
 from humanlm.core.basics import read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.core.runs import read_record

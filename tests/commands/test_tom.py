@@ -19,12 +19,12 @@ import pytest
 from scipy.stats import binomtest
 from server import run_under_kills, serving
 
-import humanlm.benchmarks.answers
+import humanlm.harness.answers
+import humanlm.harness.solvers
 import humanlm.clients.names
 from clock import virtual
-from humanlm.benchmarks.answers import (
-    AnswerConfig, Asker, HOW, contradictions, debate, few_shot, solve, vote, ways,
-)
+from humanlm.harness.answers import AnswerConfig, Asker, HOW, few_shot
+from humanlm.harness.solvers import contradictions, debate, solve, vote, ways
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.stories.contexts import make_context, read_context, to_json, to_lists, to_published
 from humanlm.clients.client import Client, ScriptedClient
@@ -40,9 +40,9 @@ from humanlm.stories.world import read_story
 from humanlm.benchmarks.protocol import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import BenchmarkItem
-from humanlm.benchmarks.contexts import write_stories
-from humanlm.benchmarks.reports import StoredRun, differences
-from humanlm.benchmarks.respondent import Respondent, answer_all, read_outcomes, used_context
+from humanlm.harness.contexts import write_stories
+from humanlm.harness.comparison import StoredRun, differences
+from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
 from humanlm.tom import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -733,8 +733,8 @@ def test_contradictions_are_told_with_the_answer():
 
 def test_parts_of_a_context_can_be_left_out(own):
     item = one_item(own)
-    context = to_context(humanlm.benchmarks.answers._story(item.source))
-    shown = {part: humanlm.benchmarks.answers.shown(context, AnswerConfig(without=[part], manual=False)).text for part in ("mental_state", "state", "actions", "observations")}
+    context = to_context(humanlm.harness.solvers._story(item.source))
+    shown = {part: humanlm.harness.answers.shown(context, AnswerConfig(without=[part], manual=False)).text for part in ("mental_state", "state", "actions", "observations")}
     assert "I believe" not in shown["mental_state"] and "I believe" in shown["state"]
     for part in ("observations", "actions"):
         steps = json.loads(re.search(r"\{.*\}", shown[part], re.S)[0])["socialized_context"]
@@ -996,7 +996,7 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.benchmarks.contexts import Viewer, context_files, viewer_app
+    from humanlm.harness.contexts import Viewer, context_files, viewer_app
     from humanlm.core.web import serving_app
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
@@ -1031,7 +1031,7 @@ def test_help_is_fast_and_light():
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
     from humanlm.stories.presence import dialogue_context, read_dialogue
-    from humanlm.benchmarks.contexts import Viewer, context_files
+    from humanlm.harness.contexts import Viewer, context_files
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
     record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))
     (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": to_published(record), "story": nasty}))
@@ -1047,7 +1047,7 @@ def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
 
 
 def test_a_long_list_has_names_only(tmp_path, monkeypatch):
-    from humanlm.benchmarks import contexts as records
+    from humanlm.harness import contexts as records
     monkeypatch.setattr(records, "MOST_CHECKED", 1)
     for name in "ab": (tmp_path / f"{name}.json").write_text("{")
     page = records.Viewer(records.context_files([str(tmp_path)])).answer("/")[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.benchmarks.sets import HITOM_100
+from humanlm.benchmarks.tales import HITOM_100
 from humanlm.stories.generation import generate, hitom_rows, read_tomi, write_tomi
 from humanlm.stories.plots import tomi_story
 from humanlm.stories.answers import answer, known_faults
