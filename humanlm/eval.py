@@ -54,12 +54,11 @@ def _measured_of(
     "Read what runs measured of their models; `DataError` names an input behind which nothing lies"
     files: list[tuple[str, Path]] = []
     for given in inputs:
-        found = _run_of(given, out)
-        kept = sorted((found[0] / "measured").glob("*.jsonl")) if found else []
-        own = [path for path in kept if found[1] in ("", path.stem)]
-        if not own:
+        run, name = _run_of(given, out) or (None, "")
+        own = [path for path in sorted((run / "measured").glob("*.jsonl")) if name in ("", path.stem)] if run else []
+        if not run or not own:
             raise DataError(f"Nothing was measured behind {shorten(given)!r}. Give {INPUTS}; an unfinished run goes on with --resume.")
-        files += [(found[0].name, path) for path in own if path not in [p for _, p in files]]
+        files += [(run.name, path) for path in own if path not in [p for _, p in files]]
     stems, several = [path.stem for _, path in files], len({path.parent for _, path in files}) > 1
     return {f"{run}.{path.stem}" if several and stems.count(path.stem) > 1 else path.stem: load_measured(path) for run, path in files}
 
@@ -77,7 +76,8 @@ def _compare_runs(
         print("\n".join(f"{name:<20}{len(found):,} units" for name, found in models.items()))
         return 0
     found = results(models, getattr(s.groups.get("eval"), "bootstrap", 2000))
-    own = s.changed(run={"name": s.run.name if "--run.name" in " ".join(argv) else f"{_run_of(s.inputs[0], s.run.out)[0].name}-eval"})
+    first, _ = _run_of(s.inputs[0], s.run.out) or (Path(s.inputs[0]), "")
+    own = s.changed(run={"name": s.run.name if "--run.name" in " ".join(argv) else f"{first.name}-eval"})
     with alone(Path(own.run.out) / own.run.name):
         folder = open_run(own.run.out, own.run.name, "", s.fresh)
         save_config(folder / "config.yaml", own)

@@ -140,7 +140,7 @@ def _hub_errors(
         raise
     except Exception as e:
         status = getattr(getattr(e, "response", None), "status_code", None)
-        why = {401: "does not know you. Next: hf auth login, or set HF_TOKEN.", 403: f"does not let you write to {config.repo}. Check name and token.",
+        why: dict[Any, str] = {401: "does not know you. Next: hf auth login, or set HF_TOKEN.", 403: f"does not let you write to {config.repo}. Check name and token.",
                409: "has changed meanwhile. Try again."}
         where = os.environ.get("HF_ENDPOINT", "huggingface.co")
         hint = why.get(status, f"could not be asked: {type(e).__name__}: {shorten(e, 200)} Check the network, HF_ENDPOINT and HF_HUB_OFFLINE.")
@@ -216,7 +216,7 @@ def _checkpoint_model(
             yield folder
             return
         own = folder / _ADAPTER
-        told = json.loads(own.read_text("utf-8")) | {"base_model_name_or_path": str(Path(adapter_base(model)).resolve())}
+        told = json.loads(own.read_text("utf-8")) | {"base_model_name_or_path": str(Path(adapter_base(model) or model).resolve())}
         own.unlink()
         own.write_text(json.dumps(told), "utf-8")
         merge_adapter(folder, merged, dtype)

@@ -22,7 +22,7 @@ from .social.parsing import parsers
 from .training.run import COMMON, keep_memory, quiet_libraries, read_settings, train_or_plan
 
 # %% ../nbs/87_parsers.ipynb #data_main
-def _settings(argv: Sequence[str], about: str) -> Settings: return parse(COMMON | dict(recipe.groups), argv, about, runs=False)
+def _settings(argv: Sequence[str], about: str | None) -> Settings: return parse(COMMON | dict(recipe.groups), argv, about, runs=False)
 
 
 def data_main(argv: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ def data_main(argv: Sequence[str]) -> None:
 # %% ../nbs/87_parsers.ipynb #train_main
 def train_main(argv: Sequence[str]) -> None:
     "Train and measure a parser"
-    train_or_plan(*read_settings(["--run.recipe", "parser", *argv], train_main.__doc__))
+    train_or_plan(*read_settings(["--run.recipe", "parser", *argv], train_main.__doc__ or ""))
 
 # %% ../nbs/87_parsers.ipynb #evaluate_main
 def evaluate_main(argv: Sequence[str]) -> None:

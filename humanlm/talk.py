@@ -67,10 +67,9 @@ def _run_judge(
     if config is None and "judge" not in settings:
         return None
     group, kind = ("test_judge", EvalJudgeConfig) if "test_judge" in settings else ("judge", JudgeConfig)
-    config = config or from_dict(kind, settings[group], f"{place}, settings of {group}")
     synthetic = settings.get("data", {}).get("source", "") == "miniworld"
     world = make_world(from_dict(WorldConfig, settings.get("world", {}))) if synthetic else None
-    return make_judge(config, world)
+    return make_judge(config or from_dict(kind, settings[group], f"{place}, settings of {group}"), world)
 
 # %% ../nbs/86_talk.ipynb #show
 def show(talk: Talk, example: Example, seed: int = 0) -> Interview:
@@ -87,7 +86,7 @@ def show(talk: Talk, example: Example, seed: int = 0) -> Interview:
 def choose(talk: Talk, config: TalkConfig, read: Callable[[str], str]) -> Example | None:  # None: nobody was chosen
     "Find out whom to talk to"
     if config.persona is not None:
-        return typed(config.persona, config.said, config.source or talk.client.setup.source)
+        return typed(config.persona, config.said or "", config.source or talk.client.setup.source)
     if not talk.examples:
         raise ConfigError("This model has no run with held-out rows. Make somebody up with --talk.persona and --talk.said.")
     number = _asked_number(talk.examples, config.show, read) if config.example is None else config.example

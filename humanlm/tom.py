@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .harness.contexts import load_items, one_of, parsing_plan
 from .benchmarks.questions import BenchmarkItem, ScoredAnswer
@@ -54,13 +54,14 @@ def _rehearse(
     "Estimate what answering takes"
     if run.respondent.asker is None or not items:
         return Cost(0, 0, 0, (0.0, 0.0))
-    client, tried = run.respondent.asker.client, [items[i * len(items) // min(most, len(items))] for i in range(min(most, len(items)))]
+    client: Any = run.respondent.asker.client  # counts what it would ask
+    tried = [items[i * len(items) // min(most, len(items))] for i in range(min(most, len(items)))]
     times, found = len(items) / len(tried), []
     run_sync(answer_all(run.respondent, tried, found.append, 1))
     used = client.ledger.total
     read, written = round(times * used.tokens_in), round(times * sum(r.n * r.max_tokens for r in client.requests))
-    prices = [price(client.name, read, 0), price(client.name, read, written)]
-    return Cost(round(times * used.calls), read, written, None if None in prices else tuple(prices), _otherwise(run, found))
+    least, most_paid = price(client.name, read, 0), price(client.name, read, written)
+    return Cost(round(times * used.calls), read, written, None if least is None or most_paid is None else (least, most_paid), _otherwise(run, found))
 
 # %% ../nbs/83_tom.ipynb #_otherwise
 def _otherwise(run: TomRun, rehearsed: Sequence[ScoredAnswer]) -> str:
@@ -76,7 +77,8 @@ def refused(
     items: Sequence[BenchmarkItem],
 ) -> str:  # empty: none, or a model parses
     "Say how many texts a rule cannot parse"
-    if not run.respondent.parses or isinstance(run.respondent.parser, _Echo):
+    parser = run.respondent.parser
+    if parser is None or not run.respondent.parses or isinstance(parser, _Echo):
         return ""
 
     async def reasons():
@@ -88,7 +90,7 @@ def refused(
     if not why:
         return ""
     most = shorten(Counter(why).most_common(1)[0][0], 120)
-    return f"{run.respondent.parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no context; most often: {most}"
+    return f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no context; most often: {most}"
 
 # %% ../nbs/83_tom.ipynb #cost_text
 def _cost_text(cost: Cost) -> str:

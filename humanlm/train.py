@@ -20,7 +20,7 @@ from .training.run import read_settings, train_or_plan
 # %% ../nbs/80_train.ipynb #print_trainer_options
 def _print_trainer_options() -> int:
     "Print TRL's own options with their defaults"
-    from humanlm.training.trainer import GRPOConfig
+    from humanlm.training.trainer import GRPOConfig  # type: ignore[reportPrivateImportUsage]
     for name, field in GRPOConfig.__dataclass_fields__.items():
         print(f"--trainer.{name}  {shorten(field.metadata.get('help', ''), 100)}")
     return 0

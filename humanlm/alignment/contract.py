@@ -68,7 +68,7 @@ def read_contract(
     if not file.is_file(): return {}
     try:
         found = json.loads(file.read_text("utf-8"))
-        own = {name: dict(found[name]) for name in ("model", "hierarchy", "rollout")} | {"source": str(found["source"])}
+        own: dict[str, Any] = {name: dict(found[name]) for name in ("model", "hierarchy", "rollout")} | {"source": str(found["source"])}
     except (OSError, ValueError, KeyError, TypeError) as e:
         problem = f"{type(e).__name__}: {shorten(e)}"
         raise RolloutError(f"{file} is broken ({problem}). Save the model again, or remove the file.") from e
@@ -121,7 +121,7 @@ def find_model(
 # %% ../../nbs/alignment/01_contract.ipynb #PolicySetup
 class PolicySetup(NamedTuple):
     "A policy, and how it wants to be asked"
-    policy: Policy
+    policy: Any  # a `Policy`; None: only how it wants to be asked
     hierarchy: HierarchyConfig = HierarchyConfig()
     sampling: Sampling = RolloutConfig().eval_sampling(seed=0)
     source: str = "chat" # where conversations take place, unless somebody says otherwise

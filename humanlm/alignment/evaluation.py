@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,8 +95,8 @@ async def ask(
         if composed and levels == ["response"]:
             own = [{level: t.fields.get(level, "") for level, t in row.items()} for row in answers]
             others = {}
-            for at in range(0, len(examples) if states else 0, batch):
-                others |= await states(examples[at : at + batch])
+            if states:
+                for at in range(0, len(examples), batch): others |= await states(examples[at : at + batch])
             rows = [compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)]
         for at in range(0, len(rows), batch):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
@@ -344,7 +344,7 @@ def evaluate_model(
     return judged(run_sync(evaluate(policy, examples, s.hierarchy, judge, *asking)), s)
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #model_policy
-def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> Policy:
+def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> Any:  # a `Policy`, or as much of it as an evaluation needs
     "Load a model into this process, or make the client of a chat model, with the patience and the cache of the test judge"
     s = settings
     if is_chat_model(name):

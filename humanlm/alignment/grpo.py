@@ -50,11 +50,11 @@ def schedule(
         return list(islice(endless(rows, rng), steps * prompts))
     levels = list(dict.fromkeys(row["level"] for row in rows))
     streams = {level: endless([row for row in rows if row["level"] == level], rng) for level in levels}
-    fixed = reply_share is not None and "response" in levels and len(levels) > 1
-    turns = [level for level in levels if not fixed or level != "response"]
+    fixed = reply_share if "response" in levels and len(levels) > 1 else None
+    turns = [level for level in levels if fixed is None or level != "response"]
     order = [level for _ in range(0, steps, len(turns)) for level in rng.sample(turns, len(turns))][:steps]
-    if fixed:
-        order = ["response" if int((i + 1) * reply_share) > int(i * reply_share) else level for i, level in enumerate(order)]
+    if fixed is not None:
+        order = ["response" if int((i + 1) * fixed) > int(i * fixed) else level for i, level in enumerate(order)]
     return [next(streams[level]) for level in order for _ in range(prompts)]
 
 # %% ../../nbs/30_grpo.ipynb #batch_metrics

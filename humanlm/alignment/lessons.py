@@ -55,7 +55,7 @@ def _reply_rows(
     "Rows that teach replies and, where `describe` speaks, states; levels come in turn"
     hierarchy, pools = config.load(), {}
     for level in hierarchy.names if describe else ("response",):
-        texts = [(e, e.reply if level == "response" else describe(level, e.reply)) for e in examples]
+        texts = [(e, describe(level, e.reply) if describe and level != "response" else e.reply) for e in examples]
         pools[level] = [(e, text) for e, text in texts if text]
     taught = [level for level, pairs in pools.items() if pairs]
     picked = [(level, *rng.choice(pools[level])) for level in itertools.islice(itertools.cycle(taught), count)]
@@ -94,6 +94,12 @@ def _thought_from(
 # %% ../../nbs/alignment/09_lessons.ipynb #WorldLessons
 class WorldLessons:
     "What a cold start in the synthetic world teaches, row by row, in fresh wordings"
+    lesson: Callable[..., dict]  # it and the next ones are written below, a section each
+    true: Callable[..., dict]
+    polite: Callable[..., dict]
+    faithful: Callable[..., dict]
+    rows: Callable[[], list[dict]]
+    last_rows: Callable[[], list[dict]]
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ class PrefixConfig:
 # %% ../../nbs/alignment/02_modes.ipynb #PrefixMap
 class PrefixMap:
     "The best entries so far, by level and example"
+    load: Callable[[str | Path], None]  # written below
 
     def __init__(
         self,

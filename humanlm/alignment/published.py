@@ -119,8 +119,8 @@ def _table(head: Sequence[str], lines: Sequence[tuple[str, Sequence[float | None
 
 def _mean(values: Sequence[float | None]) -> float | None:
     "Average a full row; a row with gaps has no mean"
-    full = values and all(v is not None and not math.isnan(v) for v in values)
-    return sum(values) / len(values) if full else None
+    known = [v for v in values if v is not None and not math.isnan(v)]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 # %% ../../nbs/alignment/04_published.ipynb #response_table
 def _response_table(

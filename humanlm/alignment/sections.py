@@ -88,8 +88,8 @@ def scatter(
     found = {level: [] for e in evaluations for level in e.scores.get(metric, {})}
     for e in evaluations:
         reply = e.scores.get("response_alignment", {}).get("response")
-        for level, score in e.scores.get(metric, {}).items() if reply else ():
-            found[level].append((score.value, reply.value))
+        for level, score in e.scores.get(metric, {}).items():
+            if reply: found[level].append((score.value, reply.value))
     down, across = -(-len(found) // 3), min(3, len(found))
     figure, axes = axes_of(6.9, 0.6 + 1.9 * down, down, across, sharex=True, sharey=True, squeeze=False)
     for ax, (level, points) in zip(axes.flat, found.items()):

@@ -48,8 +48,8 @@ def as_context(
     user_id: str = SPEAKER,         # who is meant by the name HUMAN
 ) -> tuple[Message, ...]:
     "Turn whatever was said into messages"
-    if _is_pair(context) or not isinstance(context, (list, tuple)): context = [context]
-    messages = tuple(_message(said, f"m{i}", user_id) for i, said in enumerate(context))
+    said: Sequence[Any] = context if isinstance(context, (list, tuple)) and not _is_pair(context) else [context]
+    messages = tuple(_message(one, f"m{i}", user_id) for i, one in enumerate(said))
     if any(m.content.strip() for m in messages): return messages
     raise RolloutError("There is nothing to reply to. Give a text, or a list of (name, text) pairs.")
 
@@ -97,6 +97,7 @@ def _read_utterance(
 # %% ../../nbs/alignment/08_simulator.ipynb #RequestError
 class RequestError(LLMError):
     "A request that cannot be answered; nothing was asked"
+    status: int
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class RowWriter:
         self.policy, self.sizes = policy, []  # sizes of the batches so far
         self._batches, self._lock = PerLoop(lambda: Batches(self._answers, window)), threading.Lock()
 
-    async def __call__(self, row: dict, sampling: Sampling) -> list[Completion]:
+    async def __call__(self, row: dict, sampling: Any) -> list[Completion]:  # sampling: with a seed for each completion
         "Complete a row once per seed of the sampling"
         if getattr(self.policy, "batches", False): return await self.policy.generate([row] * len(sampling.seed), sampling)
         return await self._batches.get().add((row, sampling))
@@ -262,13 +263,14 @@ class SimulatorClient(Client):
         compose: bool | None = None,      # ask for replies after the states; None = as the model was trained
         **options,                        # as for `Client`
     ):
-        ready, self.dtype = isinstance(model, PolicySetup), dtype
+        self.dtype, ready = dtype, isinstance(model, PolicySetup)
         super().__init__(f"simulator/{'policy' if ready else model}", limits or LOCAL_LIMITS, **options)
-        self.place = None if ready else ModelChoice(str(model)).place
-        self.setup = model if ready else _loaded(self.name, lambda: how_to_ask(self.place))[2]
+        self.place: Any = None if ready else ModelChoice(str(model)).place
+        self.setup: PolicySetup = model if isinstance(model, PolicySetup) else _loaded(self.name, lambda: how_to_ask(self.place))[2]
         self.compose = self.setup.compose if compose is None else compose
         if self.compose: check_composed(self.setup.hierarchy)
-        self.write, self._lock = RowWriter(self.setup.policy) if ready else None, threading.Lock()
+        self.write: Any = RowWriter(self.setup.policy) if ready else None  # made with the weights
+        self._lock = threading.Lock()
 
     @property
     def levels(self) -> tuple[str, ...]: return self.setup.hierarchy.load().names
@@ -295,7 +297,7 @@ class SimulatorClient(Client):
             said |= await self.say(example, ["response"], sampling, {level: u.text for level, u in said.items() if u.is_read})
             return {level: said[level] for level in levels or said}
         rows = make_rows([example], h, levels)
-        if self.compose: rows = [compose(row, states) if row["level"] == "response" else row for row in rows]
+        if self.compose: rows = [compose(row, states or {}) if row["level"] == "response" else row for row in rows]
         return {level: _at(level, completion, row, h)
                 for row, completion in zip(rows, await self.write.each(rows, own)) for level in row.get("levels", (row["level"],))}
 
@@ -315,7 +317,7 @@ class SimulatorClient(Client):
 def _drawn_as(
     request: ChatRequest,
     own: Sampling,  # of the model, where the request leaves something open
-) -> Sampling:  # with a seed per answer
+) -> Any:  # a `Sampling` with a seed per answer
     "Say how the answers to a request are drawn"
     wanted = {name: getattr(request, name) for name in ("temperature", "top_p") if getattr(request, name) is not None}
     return replace(own, **{name: float(value) for name, value in wanted.items()}, seed=tuple(seeds(request)))

@@ -37,7 +37,7 @@ class ShownReasoning(NamedTuple):
     "A question, and what of the reasoning classmates see of one response"
     row: str       # id of the prompt
     copy: int      # number of the response to it
-    messages: tuple[Mapping[str, str], ...]  # the question, as the policy had it
+    messages: tuple[dict[str, str], ...]  # the question, as the policy had it
     reasoning: str | None  # None: nobody's, to see what a classmate can do alone
     status: str = "whole"  # or empty, or unfinished: see `ReasoningSpans.status`
 
@@ -90,7 +90,7 @@ class Classmate:
     def request(self, shown: ShownReasoning, step: int = 0) -> ChatRequest:
         "Ask for answers to one reasoning"
         seed = crc32(f"{self.seed}/{step}/{shown.row}/{shown.copy}/{self.name}".encode())
-        asked = dict(n=self.samples, seed=seed % 2**31, **self.settings)
+        asked: dict[str, Any] = dict(n=self.samples, seed=seed % 2**31, **self.settings)
         if shown.reasoning is None: return ChatRequest(tuple(shown.messages), **asked)
         if getattr(self.client, "takes_prefill", False):
             return ChatRequest(tuple(shown.messages), prefill=f"{self.marks.start}{break_markers(shown.reasoning)}{self.marks.end}", **asked)

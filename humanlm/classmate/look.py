@@ -89,12 +89,12 @@ class RunLook:
         "Show one prompt of a step"
         found = self.groups.get((step, row))
         if not found: raise DataError(f"No prompt {shorten(row)!r} in step {step}. There are steps {min(self.groups)[0]} to {max(self.groups)[0]}.")
-        return PromptLook(found, self.pieces, self.tokenizer.decode(found[0].prompt_ids, skip_special_tokens=True))
+        return PromptLook(found, self.pieces, str(self.tokenizer.decode(found[0].prompt_ids, skip_special_tokens=True)))
 
     def widget(self) -> Any:  # an ipywidgets box
         "Choose step and prompt"
         import ipywidgets as w
-        chosen = w.Dropdown(options=[(f"step {step}, {shorten(row, 40)}", (step, row)) for step, row in self.groups], description="prompt", layout={"width": "420px"})
+        chosen: Any = w.Dropdown(options=[(f"step {step}, {shorten(row, 40)}", (step, row)) for step, row in self.groups], description="prompt", layout={"width": "420px"})
         page = w.HTML(self.prompt(*chosen.value)._repr_html_())
         def show(change): page.value = self.prompt(*change["new"])._repr_html_()
         chosen.observe(show, "value")

@@ -50,7 +50,7 @@ class ResponseReader:
 
     def __call__(
         self,
-        rows: Sequence[Mapping],         # B, what was asked
+        rows: Sequence[dict],            # B, what was asked
         completions: Sequence[Sequence[int]],  # B, token ids
         step: int | None = None,         # of training; None: evaluation, where nothing is cut at random
     ) -> ReadResponses:
@@ -158,7 +158,7 @@ class ReasoningRollout:
         done = await self.write(rows, policy)
         found = await self.scored(rows, [t.completion_ids for t in done], policy.step)
         greedy = await self.greedy(rows, policy) if self.config.advantage == "remax" else [{}] * len(done)
-        scored = [_noted(t, *each, more) for t, *each, more in zip(done, found.read.shown, found.values, found.answers, found.read.mask, greedy)]
+        scored = [_noted(t, *each, more=more) for t, *each, more in zip(done, found.read.shown, found.values, found.answers, found.read.mask, greedy)]
         return scored, found.values
 
     async def scored(self, rows: Sequence[dict], completions: Sequence[Sequence[int]], step: int | None, shuffle: bool | None = None) -> ScoredResponses:
@@ -221,7 +221,8 @@ def _classmate_advantage(
 
 class NotedReward:
     "Both rewards, as the rollout has noted them"
-    names, weights = REWARDS, (1.0, 1.0)
+    names: tuple[str, ...] = REWARDS
+    weights: tuple[float, ...] = (1.0, 1.0)
 
     async def __call__(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         "Give the values `[B, 2]`"
@@ -289,12 +290,13 @@ def make_classmates(
     others: Mapping[str, LoadedModel] = {},  # further models of the run, by name
 ) -> tuple[list[Classmate], LaggedCopy | None]:  # and what remembers, where one lags
     "Make the classmates of a run; models in this process are asked without a cache, since their weights change under one name"
-    lagged = LaggedCopy(model, config.lag) if "lagged" in config.models else None
+    lagged: Any = LaggedCopy(model, config.lag) if "lagged" in config.models else None
 
-    def client(name):
+    def client(name) -> Any:
         if name not in SELVES and name not in others: return config.client(name, ledger)
         found = others.get(name) or LoadedModel({"initial": frozen_copy, "lagged": lambda _: lagged.copy, "live": lambda live: live}[name](model), tokenizer)
-        return HFClient(name, found, **{name: value for name, value in config.options(ledger).items() if name != "workers"} | {"cache": None})
+        own: dict[str, Any] = config.options(ledger) | {"cache": None}
+        return HFClient(name, found, **{name: value for name, value in own.items() if name != "workers"})
 
     weights, asked = config.weights or [1.0] * len(config.models), {"temperature": config.temperature, "max_tokens": config.max_tokens}
     return [Classmate(client(name), config.samples, weight, MARKS[config.marks], seed, name, **asked) for name, weight in zip(config.models, weights)], lagged

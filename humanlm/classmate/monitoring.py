@@ -10,7 +10,7 @@ __all__ = ['MONITORED', 'Scores', 'MonitorRow', 'monitor_rows', 'InformedMonitor
 # %% ../../nbs/classmate/07_monitoring.ipynb #imports
 import math
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,8 +190,8 @@ def monitor_metrics(
 ) -> MonitorMetrics:
     "Compare what was foretold with what was judged"
     a, b = np.asarray(predicted, float), np.asarray(judged, float)
-    found, known = association(a, b, (_rmse, pearson, spearman), questions, seed), ~np.isnan(a) & ~np.isnan(b)
-    return MonitorMetrics(*found, float(known_mean(a[known])), float(known_mean(b[known])), len(a), int(np.isnan(a).sum()), int(np.isnan(b).sum()))
+    (rmse, linear, ranked), known = association(a, b, (_rmse, pearson, spearman), questions, seed), ~np.isnan(a) & ~np.isnan(b)
+    return MonitorMetrics(rmse, linear, ranked, float(known_mean(a[known])), float(known_mean(b[known])), len(a), int(np.isnan(a).sum()), int(np.isnan(b).sum()))
 
 
 def _metrics_table(
@@ -259,7 +259,7 @@ def monitorability(
     change, z = np.asarray(on, float) - np.asarray(off, float), np.asarray(monitor, float)
     known = ~np.isnan(change) & ~np.isnan(z)
     (r,), change, z, rows = association(change, z, (pearson,), questions, seed), change[known], z[known], len(z)
-    p = float(pearsonr(change, z).pvalue) if len(z) > 2 and not math.isnan(r.value) else math.nan
+    p = float(pearsonr(change, z).pvalue) if len(z) > 2 and not math.isnan(r.value) else math.nan  # type: ignore[reportAttributeAccessIssue]
     def spread(values): return float(values.std(ddof=1)) if len(values) > 1 else math.nan
     return Monitorability(r, p, float(known_mean(change)), spread(change), float(known_mean(z)), spread(z), rows - len(z))
 
@@ -286,7 +286,7 @@ Scores = Mapping[str, tuple[float, float]]  # question → prediction and score 
 
 
 def _common_questions(
-    runs: Mapping[Hashable, Scores],  # by method, seed, or both
+    runs: Mapping[Any, Scores],  # by method, seed, or both
 ) -> list[str]:  # in the order of the first run
     "List the questions that have a prediction and a score in every run"
     def valid(scores): return {question for question, pair in scores.items() if not any(map(math.isnan, pair))}
@@ -295,15 +295,15 @@ def _common_questions(
 
 
 def _common_metrics(
-    runs: Mapping[Hashable, Scores],
+    runs: Mapping[Any, Scores],
     least: int = 2,  # fewer questions in common are an error
     seed: int = 0,
-) -> dict[Hashable, MonitorMetrics]:
+) -> dict[Any, MonitorMetrics]:
     "Compare runs on the questions that all of them have in common"
     shared = _common_questions(runs)
     if len(shared) < least:
         raise DataError(f"{len(shared)} questions are valid in all of {len(runs)} runs, and {least} are needed. Look for a run with few predictions or scores, or leave it out.")
-    return {name: monitor_metrics(*zip(*(scores[question] for question in shared)), shared, seed) for name, scores in runs.items()}
+    return {name: monitor_metrics(*zip(*(scores[question] for question in shared)), questions=shared, seed=seed) for name, scores in runs.items()}
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #calibration
 def calibration(
@@ -359,7 +359,7 @@ def monitor_section(run: RunFolder) -> Html:
         runs = {name: dict(zip([row.unit for row in rows], zip(column(rows, metric), column(rows, "rating")))) for name, rows in found.items()}
         runs = {name: pairs for name, pairs in runs.items() if _common_questions({name: pairs})}
         if (shared := len(_common_questions(runs))) > 1: parts.append(markdown_html(f"**{title}**, on the {shared} questions that {'all' if len(runs) > 1 else 'one'} of {', '.join(runs)} can be rated on\n\n{_metrics_table(_common_metrics(runs))}"))
-        if metric == "foretold": curves = {name: calibration(*zip(*pairs.values()), [*pairs]) for name, pairs in runs.items()}
+        if metric == "foretold": curves = {name: calibration(*zip(*pairs.values()), questions=[*pairs]) for name, pairs in runs.items()}
     if curves: parts.append(figure_html(_calibration_figure(curves, *_ends(curves)), "Mean rating of the judge over the rating that the monitor foretold, by model."))
     for name, rows in found.items():
         if "second rating" in rows[0].values: parts.append(markdown_html(f"**The second judge**, on answers of {name}\n\n{_judges_agreement(column(rows, 'rating'), column(rows, 'second rating'), questions=[row.unit for row in rows])._repr_markdown_()}"))

@@ -91,7 +91,7 @@ class _Mark:
 
     def _read(self, window):
         "Give where marks begin (token, counted back from the last, and letter) and how many letters of the last token they take"
-        last, texts, room = self.pieces[window[-1]], [], len(self.mark) - 1
+        last, texts, room = self.pieces[int(window[-1])], [], len(self.mark) - 1
         for i in window[-2::-1].tolist():
             if i < 0 or room <= 0: break
             texts.append(self.pieces[i])
@@ -204,21 +204,21 @@ class Keep:
 
     def span(
         self,
-        pieces: Sequence[Any],  # texts of the reasoning's tokens; for shares and numbers of tokens the ids do as well
+        pieces: Sequence[Any] | np.ndarray,  # texts of the reasoning's tokens; for shares and numbers of tokens the ids do as well
     ) -> tuple[int, int]:  # the first token that is shown, and behind the last
         "Cut one reasoning"
         n = len(pieces)
         if self.count is None: kept = min(n, max(1, int(n * self.share)))
         elif self.unit == "tokens": kept = min(n, self.count)
-        else: return self._units(pieces)
+        else: return self._units(pieces, self.count)
         return (0, kept) if self.side == "first" else (n - kept, n)
 
-    def _units(self, pieces):
+    def _units(self, pieces, count):
         text, starts = "".join(pieces), [0, *accumulate(map(len, pieces))]
         ends = [match.end() for match in _ENDS[self.unit].finditer(text)]
         ends = [end for begin, end in zip([0, *ends], ends) if text[begin:end].strip()]
-        if self.side == "first": return 0, int(np.searchsorted(starts, ends[min(self.count, len(ends)) - 1])) if ends and self.count else 0
-        since = 0 if self.count >= len(ends) else ends[-1 - self.count] if self.count else len(text)
+        if self.side == "first": return 0, int(np.searchsorted(starts, ends[min(count, len(ends)) - 1])) if ends and count else 0
+        since = 0 if count >= len(ends) else ends[-1 - count] if count else len(text)
         return int(np.searchsorted(starts, since, "right")) - 1 if since < len(text) else len(pieces), len(pieces)
 
 

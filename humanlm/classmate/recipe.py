@@ -91,7 +91,7 @@ class ReasoningWork(Work):
 _SEEDS = {"train": 2, "valid": 4, "test": 3}  # remainders by 3 differ
 
 
-def _load_tasks(s: Settings) -> dict[str, list[ReasoningTask]]:
+def _load_tasks(s: Settings) -> dict[str, Sequence[ReasoningTask]]:
     "Read or make questions; `DataError` where one is asked in training and held out"
     t, counts = s.tasks, {"train": s.tasks.train_n, "valid": s.tasks.test_n, "test": s.tasks.test_n}
     if t.toy: return {part: toy_tasks(t.toy, counts[part], seed) for part, seed in _SEEDS.items()}
@@ -276,7 +276,7 @@ def _check_settings(s: Settings) -> None:
 # %% ../../nbs/classmate/51_recipe.ipynb #ClassmateRecipe
 class ClassmateRecipe(Recipe):
     "Reason so that others can go on"
-    groups = {"classmate": ClassmateConfig, "tasks": TasksConfig, "judge": AnswerRewardConfig, "model": AssistantModel, "rollout": ReasoningSampling, "sft": ReasoningLessons,
+    groups: Mapping[str, Any] = {"classmate": ClassmateConfig, "tasks": TasksConfig, "judge": AnswerRewardConfig, "model": AssistantModel, "rollout": ReasoningSampling, "sft": ReasoningLessons,
               "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("classmate",)
     study = "humanlm.classmate.recipe:ClassmateStudy"

@@ -23,7 +23,7 @@ async def answer_scores(
 ) -> torch.Tensor:  # [B, M, S] float64; nan where there is no answer, no score, or a classmate answers less often than others
     "Score what classmates answered, all of it at once"
     places = [(i, m, s) for i, row in enumerate(answers) for m, one in enumerate(row) for s, text in enumerate(one.texts) if text is not None]
-    found = await values([i for i, _, _ in places], [answers[i][m].texts[s] for i, m, s in places])
+    found = await values([i for i, _, _ in places], [answers[i][m].texts[s] or "" for i, m, s in places])
     most = max((len(one.texts) for row in answers for one in row), default=0)
     scores = torch.full((len(answers), max(map(len, answers), default=0), most), math.nan, dtype=torch.float64)
     for place, value in zip(places, found, strict=True): scores[place] = value
@@ -81,7 +81,8 @@ def classmate_advantages(
     greedy: Any = None,       # remax: [B, 2] main and classmate reward of the likeliest response to the same prompt
 ) -> torch.Tensor:  # [B, T]
     "Give every token what the answers say that it deserves"
-    check_name(estimator, ESTIMATORS, "estimator", ValueError), check_name(placement, PLACEMENTS, "placement", ValueError)
+    check_name(estimator, ESTIMATORS, "estimator", ValueError)
+    check_name(placement, PLACEMENTS, "placement", ValueError)
     here, elsewhere = _compared(main, classmate, groups, estimator, scale, greedy)
     here = torch.where(main.isnan(), 0.0, here)
     if placement == "all" or estimator in ("grpo", "dr_grpo"): return broadcast(here, mask)

@@ -120,7 +120,7 @@ def _task(row, where, number):
     if not (isinstance(source, str) and whole and isinstance(reward, dict)):
         raise DataError(f"{where}: no task: {shorten(repr(row))}. A row has data_source (a name), prompt (messages with role and content) and reward_model (with ground_truth).")
     gold = reward.get("ground_truth")
-    return ReasoningTask(str(row.get("id") or f"row-{number}"), tuple({"role": m["role"], "name": "", "content": m["content"]} for m in prompt), "" if gold is None else str(gold), source, source)
+    return ReasoningTask(str(row.get("id") or f"row-{number}"), tuple({"role": m["role"], "name": "", "content": m["content"]} for m in prompt or ()), "" if gold is None else str(gold), source, source)
 
 # %% ../../nbs/50_classmate.ipynb #PrepareTasks
 class RowUnusable(ValueError):

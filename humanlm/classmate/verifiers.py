@@ -122,11 +122,13 @@ def _read_formula(
 class FormulaProcess:
     "A process that compares formulas: begun with the first, and anew after one that was too much for it"
 
+    process: Any  # None: it has not begun
+
     def __init__(self): self.lock, self.process = threading.Lock(), None
 
     def _start(self):
         run = "from humanlm.classmate.verifiers import _compare_lines; _compare_lines()"
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen([sys.executable, "-c", run], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, start_new_session=True, **pipes)
         if self.process.stdout.readline() != "ready\n":
             self.stop()
@@ -166,7 +168,7 @@ def _compare_lines():
     logging.disable()
     resource.setrlimit(resource.RLIMIT_AS, (MATH_BYTES, MATH_BYTES))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    def read(formula): return parse(rf"\boxed{{{formula}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=None)
+    def read(formula): return parse(rf"\boxed{{{formula}}}", [LatexExtractionConfig(boxed_match_priority=0)], parsing_timeout=None)  # type: ignore[reportArgumentType]
     print("ready", flush=True)
     for line in sys.stdin:
         signal.alarm(MATH_SECONDS)
@@ -338,7 +340,8 @@ class RewardModel:
     def ids(self, case: Case) -> list[int]:
         "Write a case as a conversation, in tokens"
         turns = [{"role": role, "content": break_markers(text or "")} for role, text in (("user", case.question), ("assistant", case.answer))]
-        return self.tokenizer(self.tokenizer.apply_chat_template(turns, tokenize=False), add_special_tokens=False)["input_ids"]
+        text: Any = self.tokenizer.apply_chat_template(turns, tokenize=False)
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def scores(self, cases: Sequence[Case]) -> list[float]:  # [B]; nan = too long, or no answer
         "Score answers in batches of similar length"

@@ -65,7 +65,7 @@ def check_name(
     name: Any,  # what was given
     options: Iterable[str],  # the names that exist
     what: str = "name",  # the kind of thing, for the message
-    error: type[HumanLMError] = DataError,  # class to raise
+    error: type[Exception] = DataError,  # class to raise
 ) -> Any:
     "Return `name` if it is one of `options`, else raise with the nearest of them"
     options = list(options)

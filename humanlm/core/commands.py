@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import __version__
 from .basics import ConfigError, HumanLMError, check_name
@@ -87,7 +87,7 @@ def _commands_below(
 def command(
     name: str,  # in `COMMANDS`
     run: Callable[[Sequence[str]], int | None] | None = None,  # from arguments to an exit code; None: decorate one
-) -> Callable[..., int]:
+) -> Callable[..., Any]:
     "Make the `main` of a command: it prints `HumanLMError`s as messages and always returns an exit code"
     if run is None:
         return partial(command, name)

@@ -205,7 +205,7 @@ PROG = ContextVar("PROG", default="")  # the command as the user typed it
 def parse(
     groups: Mapping[str, Any],  # name → settings class; `dict` or a dict of defaults for what is passed on
     argv: Sequence[str] | None = None,  # None: the command line
-    about: str = "",  # what the command does
+    about: str | None = "",  # what the command does
     inputs: str | None = None,  # what arguments without a flag are; None: there are none
     runs: bool = True,  # whether the command keeps a run, which can be resumed or started anew
 ) -> Settings:
@@ -219,7 +219,7 @@ def parse(
     known = _known_settings(groups)
     problems = [*_unknown_in_files(files, known), *_unknown_on_line(line, known, inputs), *_without_run(line, runs)]
     settings = _typed_settings(parser, line, files, groups, problems)
-    if problems:
+    if settings is None or problems:
         raise ConfigError(_all_of(problems), problems)
     if line.has("--print_config"):
         print(settings_yaml(settings), end="")
@@ -420,7 +420,7 @@ def _settings(found, groups, free, line, problems):
 # %% ../../nbs/core/03_grammar.ipynb #_built
 def _built(name, kind, values, problems):
     try:
-        return kind(**values) if is_dataclass(kind) else values
+        return kind(**values) if isinstance(kind, type) and is_dataclass(kind) else values
     except ConfigError as e:
         problems += e.problems
     except ValueError as e:

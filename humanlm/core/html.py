@@ -116,7 +116,7 @@ def _padded(lines: Sequence[str]) -> list[str]:
     head, rule, *body = ([html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines)
     widths = [max(map(len, column)) for column in zip(head, *body)]
     pads = [str.rjust if mark.endswith(":") else str.ljust for mark in rule]
-    shown = ["  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths)).rstrip() for row in (head, *body)]
+    shown = ["  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths)).rstrip() for row in (head, *body)]
     return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
 
 # %% ../../nbs/core/05_html.ipynb #markdown_html
@@ -142,7 +142,7 @@ def markdown_html(
 
 # %% ../../nbs/core/05_html.ipynb #styled
 INK, LINE = "#24292f", "#d0d7de"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 10, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK,
     "ytick.color": INK, "axes.edgecolor": LINE, "grid.color": LINE, "grid.linewidth": 0.7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,

@@ -268,7 +268,7 @@ def wait_for_all() -> None:
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 # %% ../../nbs/core/06_runs.ipynb #one_leads
-_helpers = None  # the group of processes that wait to help this one, and a lock
+_helpers: Any = None  # the group of processes that wait to help this one, and a lock
 
 
 @contextmanager
@@ -327,22 +327,22 @@ class ProcessError(HumanLMError):
     "Raised when a process that helps another one fails"
 
 
-def _tried(part, work, given=()):
+def _tried(part, work, given=()) -> tuple[Any, Any]:
     try:
         return work(part, process_count(), *given), None
     except Exception as e:
         return None, e if part == 0 else f"{type(e).__name__}: {e}"
 
 
-def _told(group, word=None):
+def _told(group, word: Any = None) -> Any:
     "Let all processes know what the first one says"
-    import torch.distributed as dist
+    from torch import device, distributed as dist
     box = [word]
-    dist.broadcast_object_list(box, src=0, group=group, device="cpu")
+    dist.broadcast_object_list(box, src=0, group=group, device=device("cpu"))
     return box[0]
 
 
-def _collected(group, own):
+def _collected(group, own) -> Any:
     "Give the first process what all of them bring"
     import torch.distributed as dist
     found = [None] * process_count() if is_main_process() else None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .basics import DataError
 
@@ -37,17 +38,17 @@ def ratio(
 
 
 def known_mean(
-    values: np.ndarray,       # of any shape; nan = no score
+    values: ArrayLike,        # of any shape; nan = no score
     axis: int | None = None,  # None: over everything
-) -> np.ndarray:
+) -> Any:  # a number, or an array where there is an axis
     "Average what is known; nan if nothing is"
     return ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
 
 # %% ../../nbs/core/04_stats.ipynb #cluster_sums
 def cluster_sums(
-    parts: Sequence | np.ndarray,  # [E] or [E, K]
-    index: np.ndarray,             # [E] number of the cluster of each example
-    clusters: int,                 # C
+    parts: ArrayLike,   # [E] or [E, K]
+    index: np.ndarray,  # [E] number of the cluster of each example
+    clusters: int,      # C
 ) -> np.ndarray:  # [C] or [C, K]
     "Add up the examples of each cluster"
     parts = np.asarray(parts, float)
@@ -62,7 +63,7 @@ class Bootstrap:
 
     def __init__(
         self,
-        clusters: Sequence[Any],  # [E] the cluster of each example
+        clusters: ArrayLike,      # [E] the cluster of each example
         seed: int = 0,
         resamples: int = 2000,    # R
     ):
@@ -71,14 +72,14 @@ class Bootstrap:
 
     def sums(
         self,
-        parts: Sequence | np.ndarray,  # [E] or [E, K]
+        parts: ArrayLike,  # [E] or [E, K]
     ) -> np.ndarray:  # [R] or [R, K]
         "Add up the examples of every resample"
         return self.counts @ cluster_sums(parts, self.index, len(self.names))
 
     def means(
         self,
-        values: Sequence | np.ndarray,  # [E] or [E, L]; nan = no score
+        values: ArrayLike,  # [E] or [E, L]; nan = no score
     ) -> np.ndarray:  # [R] or [R, L]; nan where a resample holds no score
         "Average the examples of every resample, missing scores left out"
         values = np.asarray(values, float)
@@ -114,8 +115,8 @@ def percentile_interval(
 
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
 def mean_interval(
-    values: Sequence[float],               # [E] one score per example; nan = no score
-    clusters: Sequence[Any] | None = None, # [E] the cluster of each example; None = each its own
+    values: ArrayLike,                     # [E] one score per example; nan = no score
+    clusters: ArrayLike | None = None,     # [E] the cluster of each example; None = each its own
     seed: int = 0,                         # of the resampling
     resamples: int = 2000,                 # how many
 ) -> Interval:
@@ -130,7 +131,7 @@ def _each(clusters, values): return np.arange(len(values)) if clusters is None e
 # %% ../../nbs/core/04_stats.ipynb #crossed_means
 def crossed_means(
     values: np.ndarray,       # [S, E, L] scores of E examples from S seeds; nan = no score
-    clusters: Sequence[Any],  # [E]
+    clusters: ArrayLike,      # [E]
     seed: int = 0,            # of the resampling; seeds are drawn with seed + 1
     resamples: int = 2000,    # R
 ) -> np.ndarray:  # [R, L]; nan where a resample holds no score
@@ -184,8 +185,8 @@ class SignedRank(NamedTuple):
 
 
 def signed_rank(
-    differences: Sequence[float],          # [E] one per example; nan = no score
-    clusters: Sequence[Any] | None = None, # [E] the cluster of each example; None = each its own
+    differences: ArrayLike,                # [E] one per example; nan = no score
+    clusters: ArrayLike | None = None,     # [E] the cluster of each example; None = each its own
 ) -> SignedRank:
     "Test paired differences by the ranks of their size"
     from scipy.stats import rankdata, wilcoxon
@@ -197,7 +198,7 @@ def signed_rank(
     means = means[means != 0]
     if not len(means): return SignedRank(1.0, 0.0, 0)
     ranks = np.sign(means) * rankdata(np.abs(means))
-    p = sign_flips(2 * ranks) if len(means) <= 13 else wilcoxon(means).pvalue  # scipy would try these patterns one by one
+    p = sign_flips(2 * ranks) if len(means) <= 13 else wilcoxon(means).pvalue  # type: ignore[reportAttributeAccessIssue]  # scipy would try these patterns one by one
     return SignedRank(float(p), float(ranks.sum() / np.abs(ranks).sum()), len(means))
 
 # %% ../../nbs/core/04_stats.ipynb #exchange_p
@@ -283,10 +284,10 @@ Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # x [E],
 
 
 def association(
-    x: Sequence[float],                    # [E]; nan = no score
-    y: Sequence[float],                    # [E] of the same examples in the same order
+    x: ArrayLike,                          # [E]; nan = no score
+    y: ArrayLike,                          # [E] of the same examples in the same order
     statistics: Sequence[Statistic] = (pearson, spearman),
-    clusters: Sequence[Any] | None = None, # [E]; None = each example its own
+    clusters: ArrayLike | None = None,     # [E]; None = each example its own
     seed: int = 0,                         # of the resampling
     resamples: int = 2000,                 # how many
 ) -> list[Interval]:  # one for each statistic
@@ -321,9 +322,9 @@ class Agreement(NamedTuple):
 
 
 def agreement(
-    a: Sequence[float],                 # [E] scores of one judge, 0..1; nan = no score
-    b: Sequence[float],                 # [E] scores of the other, same candidates in the same order
-    cases: Sequence[Any] | None = None, # [E] what each candidate belongs to; None = each its own
+    a: ArrayLike,                       # [E] scores of one judge, 0..1; nan = no score
+    b: ArrayLike,                       # [E] scores of the other, same candidates in the same order
+    cases: ArrayLike | None = None,     # [E] what each candidate belongs to; None = each its own
     bins: int = BINS,                   # for kappa
     seed: int = 0,                      # of the resampling
     resamples: int = 2000,              # how many

@@ -44,7 +44,7 @@ class Index(NamedTuple):
 
     def __getitem__(self, rows: np.ndarray) -> "Index":
         "Choose rows; as for arrays"
-        return Index(*(a if a is None else a[rows] for a in tuple(self)))
+        return Index._make(a if a is None else a[rows] for a in tuple(self))
 
 # %% ../../nbs/corpus/01_partition.ipynb #chance
 def chance(

@@ -90,7 +90,7 @@ def write_people(
 ) -> list[Failure]:
     "Write the personas of everyone who has a row left"
     index, end, failures = [], 0, []
-    corpus = None if client else rule_corpus(_sample(store, plan))
+    corpus = rule_corpus(() if client else _sample(store, plan))
     with atomic_path(path) as new, open(new, "wb") as file:
         for batch in batches(store, plan, contexts=client is not None):
             if client: written, failed = run_sync(ask_personas(client, source, batch.said, c))

@@ -247,4 +247,4 @@ def rule_persona(
 ) -> dict[str, Any]:  # the five parts
     "Describe a person by counting"
     messages = [Message(s.id, "user", user_id, s.reply) for s in said]
-    return write_persona(messages, corpus, None, user_id).fields
+    return write_persona(messages, corpus, None, user_id).fields or {}

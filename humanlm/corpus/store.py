@@ -147,7 +147,7 @@ class RowStore:
                 records.append(record(entry, data := pack(entry), part, offset))
                 offset += f.write(data)
         with atomic_path(path.with_suffix(".npy")) as new: np.save(new, np.array(records, RECORD))
-        atomic_write(path.with_suffix(".json"), to_json({"entries": len(records)} | note()))
+        atomic_write(path.with_suffix(".json"), to_json({"entries": len(records), **note()}))
         return len(records)
 
     def fetch(

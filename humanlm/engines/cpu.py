@@ -55,7 +55,7 @@ def complete_torch() -> None:
                 set_rng_state=lambda state, *_: torch.set_rng_state(state))
     for name, function in more.items():
         if not hasattr(cpu, name): setattr(cpu, name, function)
-    cpu.current_device = lambda: "cpu"
+    setattr(cpu, "current_device", lambda: "cpu")
     started = torch.distributed.init_process_group
     def init_process_group(backend=None, *rest, **options):
         options.pop("device_id", None)
@@ -134,6 +134,7 @@ SERVER = "humanlm-server-0"  # the actor
 
 class TransformersReplica:
     "Starts the server"
+    model_config: Any  # set by verl
 
     def rollout_worker_use_gpu(self): return False
 

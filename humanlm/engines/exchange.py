@@ -85,6 +85,7 @@ class LoopExchange:
 # %% ../../nbs/engines/03_exchange.ipynb #RolloutLoop
 class RolloutLoop:
     "One completion of one row: asks verl's servers what the leading process wants to know"
+    server_manager: Any  # set by verl
     record: Any = None  # verl's, with a number on every token; the plugin puts it here
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
@@ -100,7 +101,7 @@ class RolloutLoop:
     async def written(self, name: str, order: Order) -> tuple:
         "Let a server write; what it wrote, or why it could not"
         try:
-            found = await self.server_manager.generate(request_id=name, prompt_ids=list(order.prompt_ids), sampling_params=dict(order.sampling))
+            found = await self.server_manager.generate(request_id=name, prompt_ids=list(order.prompt_ids), sampling_params=dict(order.sampling or {}))
         except Exception as e:  # whatever a server fails with, the leading process must hear of it
             return "failed", f"{type(e).__name__}: {shorten(e, 300)}"
         return "written", list(found.token_ids), None if found.log_probs is None else list(found.log_probs)

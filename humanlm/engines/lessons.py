@@ -30,7 +30,7 @@ def lesson_rows(
 ) -> list[Trajectory]:  # whole steps
     "Turn supervised rows into completions that stand written"
     found = []
-    for number, row in enumerate(sft_dataset(rows, tokenizer, max_prompt_tokens, max_tokens)):
+    for number, row in enumerate(sft_dataset(rows, tokenizer, max_prompt_tokens, max_tokens).to_list()):
         start = next(i for i, label in enumerate(row["labels"]) if label != -100)
         ids = row["input_ids"]
         found.append(Trajectory(f"lesson-{number}", rows[number]["row_id"] or "", number, 0, "lesson", (), ids[:start], ids[start:], [True] * (len(ids) - start)))

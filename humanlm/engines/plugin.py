@@ -28,9 +28,9 @@ def _joined(
 # %% ../../nbs/engines/05_plugin.ipynb #register
 def register() -> None:
     "Enter what is ours into verl's tables, once"
-    module = sys.modules[__name__]
-    if module._registered: return
-    module._registered = True
+    global _registered
+    if _registered: return
+    _registered = True
     import verl.utils.import_utils as packages
     packages.is_trl_available = lambda: False  # verl would look for a class that TRL 1.16 no longer has
     if os.environ.get("VERL_PLATFORM") == "cpu": _register_cpu()

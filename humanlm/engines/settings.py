@@ -101,7 +101,7 @@ def trainer_options(
     falls = found.get("lr_scheduler_kwargs") or {}
     require("trainer", (not falls or found["lr_scheduler_type"] == "warmup_stable_decay" and {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls,
                         "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
-            (falls or found["lr_scheduler_type"] != "warmup_stable_decay", 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs {"num_decay_steps":N,"decay_type":"linear"}'))
+            (bool(falls) or found["lr_scheduler_type"] != "warmup_stable_decay", 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs {"num_decay_steps":N,"decay_type":"linear"}'))
     check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError)
     return found
 

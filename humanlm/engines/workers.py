@@ -23,7 +23,7 @@ class AskingWorker:
     "Asks for another process; an actor of Ray"
 
     def __init__(self, name: str, options: dict[str, Any]):
-        self.client = client(name, **options)
+        self.client: Any = client(name, **options)
 
     async def send(self, request: ChatRequest) -> ChatReply | dict[str, Any]:
         "Ask once; a failure comes back as the arguments of `LLMError`"
@@ -40,7 +40,7 @@ class AskingWorker:
 class WorkersClient(Client):
     "A client whose questions are asked by others"
 
-    def __init__(self, here: Client, count: int, options: dict[str, Any]):  # here: the client that each of them has
+    def __init__(self, here: Any, count: int, options: dict[str, Any]):  # here: the `Client` that each of them has
         most = replace(here.limits, concurrency=here.limits.concurrency * count)
         super().__init__(here.name, most, here.ledger, here.cache, here.sleep)
         self.takes_n, self.takes_schema, self.takes_extra, self.takes_prefill = here.takes_n, here.takes_schema, here.takes_extra, here.takes_prefill

@@ -156,7 +156,7 @@ def win_rate(
     clusters = [pair.cluster or f"pair {i}" for i, pair in enumerate(pairs)]
     wins, losses, ties, none = (sum(v.decision == kind for v in verdicts) for kind in ("a", "b", "tie", "none"))
 
-    def mean(values): return mean_interval(values, clusters, seed, resamples) if values else Interval(*[math.nan] * 3, 0)
+    def mean(values): return mean_interval(values, clusters, seed, resamples) if values else Interval(math.nan, math.nan, math.nan, 0)
     said = ["\n".join(m["content"] for m in pair.messages) for pair in pairs]
     topic = [kept_share(pair.a, text) - kept_share(pair.b, text) for pair, text in zip(pairs, said)]
     return WinRate(*contest[:3], len(pairs), wins, losses, ties, none, mean([v.score for v in verdicts]), _wilson_interval(wins, wins + losses),
@@ -166,7 +166,7 @@ def win_rate(
 
 def _wilson_interval(wins: int, n: int) -> Interval:
     "Give a share with Wilson's interval; nan of nothing"
-    return Interval(wins / n, *wilson(wins / n, n), n) if n else Interval(*[math.nan] * 3, 0)
+    return Interval(wins / n, *wilson(wins / n, n), n) if n else Interval(math.nan, math.nan, math.nan, 0)
 
 
 def _words(text): return math.nan if text is None else float(len(text.split()))
@@ -195,7 +195,7 @@ def gain(
     "Compute how much higher the win rate of one contest is than that of another, prompt by prompt"
     old, clusters = before.scores, {pair.id: pair.cluster or pair.id for pair in after.pairs}
     gains = {id: score - old[id] for id, score in after.scores.items() if id in old}
-    return mean_interval(list(gains.values()), [clusters[id] for id in gains], seed, resamples) if gains else Interval(*[math.nan] * 3, 0)
+    return mean_interval(list(gains.values()), [clusters[id] for id in gains], seed, resamples) if gains else Interval(math.nan, math.nan, math.nan, 0)
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PreferenceJudge
 class PreferenceJudge(Protocol):
@@ -231,7 +231,7 @@ async def compare(
 ) -> list[Contest]:
     "Let every candidate meet the base, and the start of its phase"
     known = {**candidates, "base": base}
-    others = {name: dict.fromkeys(["base", *([(starts or {})[name]] if name in (starts or {}) else [])]) for name in candidates}
+    others: dict[str, dict[str, None]] = {name: dict.fromkeys(["base", *([(starts or {})[name]] if name in (starts or {}) else [])]) for name in candidates}
     found = []
     for judge in judges:
         for name, other in ((name, other) for name in candidates for other in others[name] if other != name):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
@@ -59,7 +60,7 @@ def level_intervals(
     levels: Sequence[str],    # L of them
     values: np.ndarray,       # [E, L] scores; nan = no score
     drawn: np.ndarray,        # [R, L] their means in resamples
-    clusters: Sequence[int],  # [E]
+    clusters: ArrayLike,      # [E]
 ) -> dict[str, Interval]:  # `all`, the mean over the levels, and each level
     "Give the mean over the levels and each level an interval"
     clusters, known = np.asarray(clusters), ~np.isnan(values)
@@ -300,7 +301,7 @@ def load_results(
     kinds = {"rows": Result, "paired": PairedDifference, "importance": Importance}
     lists = ([from_dict(kind, _filled(row), f"{path}, {name} {i}") for i, row in enumerate(found.get(name, ()), 1)]
              for name, kind in kinds.items())
-    return Results(*lists, {name: value for name, value in found.items() if name not in kinds})
+    return Results._make([*lists, {name: value for name, value in found.items() if name not in kinds}])
 
 
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,8 +175,8 @@ def rounded(
     value: Any,  # rows, or anything in them
 ) -> Any:
     "Make plain data of rows, with numbers of four digits and null for nan"
-    if is_dataclass(value) or hasattr(value, "_asdict"):
-        value = asdict(value) if is_dataclass(value) else value._asdict()
+    if hasattr(value, "_asdict"): value = value._asdict()
+    elif is_dataclass(value) and not isinstance(value, type): value = asdict(value)
     if isinstance(value, dict):
         return {key: rounded(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

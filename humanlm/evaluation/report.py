@@ -268,7 +268,7 @@ def dynamics_curves(
     names: Names = Names(),
 ) -> Any:  # a matplotlib figure
     "Draw the mean of every metric over the steps of training"
-    found = [(*STEP.match(r.model).groups(), r) for r in rows if r.level == ALL and STEP.match(r.model)]
+    found = [(*step.groups(), r) for r in rows if r.level == ALL and (step := STEP.match(r.model))]
     metrics = [m for m in dict.fromkeys(r.metric for _, _, r in found) if not is_text_metric(m)]
     if not metrics:
         raise DataError("No checkpoint was evaluated. Use python -m humanlm.eval dynamics RUN.")

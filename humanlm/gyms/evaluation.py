@@ -103,9 +103,9 @@ class PlayedEpisode:
 def kept_episode(gym: Gym, env: Environment, copy: int = 0) -> PlayedEpisode:
     "Make the record of an episode that has ended"
     if not env.stop: raise DataError(f"The episode of {env.task.id} is still going on. Play it to its end.")
-    who = {name: player_name(getattr(env, name)) for name in ("user", "judge")}
     return PlayedEpisode(gym.name, env.task.id, copy, [turn._asdict() | {"parts": dict(turn.parts)} for turn in env.turns], env.stop,
-                         math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task), tags=[mistake._asdict() for mistake in episode_mistakes(env)], **who)
+                         math.nan if env.stop in BROKEN else gym.score(env), gym.best(env.task), tags=[mistake._asdict() for mistake in episode_mistakes(env)],
+                         user=player_name(env.user), judge=player_name(env.judge))
 
 # %% ../../nbs/70_gyms.ipynb #play_gyms
 async def play_tasks(

@@ -84,7 +84,7 @@ def _spelt(*choices): return [spelling for choice in choices for spelling in (ch
 def _schema(name, **kind): return {"type": "object", "properties": {name: kind}, "required": [name], "additionalProperties": False}
 
 # %% ../../nbs/gyms/04_guessing.ipynb #sorts
-_SORTS = {  # sort → (words of its categories, words that are true of it; those of other sorts are not)
+_WORDS_OF = {  # sort → (words of its categories, words that are true of it; those of other sorts are not)
     "person": ("person figure leader artist painter composer singer athlete actor author scientist president musician celebrity inventor queen king", "person male female"),
     "animal": ("animal bird fish dog cat dinosaur creature mammal reptile insect breed", "animal alive living creature"),
     "plant": ("plant flower fruit tree vegetable", "plant alive living grow"), "food": ("food dish dessert beverage drink fruit cuisine snack", "food edible eat drink"),
@@ -92,7 +92,7 @@ _SORTS = {  # sort → (words of its categories, words that are true of it; thos
     "thing": ("thing object device vehicle instrument tool toy aircraft invention weapon appliance furniture ship gadget", "object item"),
     "work": ("movie book literature play artwork painting show series song novel poem", "art fiction"), "event": ("event phenomenon season holiday festival war", "event"),
 }
-_SORTS = {sort: (_content_stems(words), _content_stems(true)) for sort, (words, true) in _SORTS.items()}
+_SORTS = {sort: (_content_stems(words), _content_stems(true)) for sort, (words, true) in _WORDS_OF.items()}
 _FRAME = _content_stems("entity famous known kind type sort thing thought considered guess called related associated")
 _ARTICLES = {"a", "an", "the", "is", "it", "i", "think", "my", "guess", "are", "you", "thinking", "of"}
 
@@ -141,7 +141,8 @@ class TelepathyTask(GymTask):
         prompt, row = row.get("prompt"), published_row(row)
         told = row.get("description") or (str(prompt[-1]["content"]).partition("\n")[0] if prompt is not None and len(prompt) else "")
         row |= {"id": str(row.get("id") or row.get("title")), "description": told, "target": row.get("target_entity", row.get("ground_truth"))}
-        return cls(row["id"], *(_written(row, name) for name in ("title", "target", "description", "category")))
+        title, target, description, category = (_written(row, name) for name in ("title", "target", "description", "category"))
+        return cls(row["id"], title, target, description, category)
 
 # %% ../../nbs/gyms/04_guessing.ipynb #TelepathyEnvironment
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ class TelepathyConfig(TriesConfig):
 
 class TelepathyEnvironment(TriesEnvironment):
     "Ask, then say what it is"
+    task: TelepathyTask
     formats = {"action": "a question that can be answered with yes or no", "answer": "the one thing you think it is; wrong answers are few"}
     roles = {
         "answerer": UserRole("You play a game: you think of this, and keep it to yourself: {target}\nThe other player asks questions. Earlier ones, with your answers: {history}\n"
@@ -268,7 +270,7 @@ class TurtleTask(GymTask):
         flat = _story(str(flat.get("title"))) if "evaluation" not in flat and "reward_model" in row else flat
         title, surface, bottom = (_written(flat, name) for name in ("new_title", "new_surface", "new_bottom"))
         parts = flat.get("evaluation")
-        try: criteria = tuple(StoryCriterion(_written(part, "statement"), float(part["score"])) for part in parts)
+        try: criteria = tuple(StoryCriterion(_written(part, "statement"), float(part["score"])) for part in parts or ())
         except (TypeError, KeyError, ValueError, AttributeError): criteria = ()
         if not criteria or not all(0 < part.weight <= 1 for part in criteria) or abs(sum(part.weight for part in criteria) - 1) > 1e-3:
             raise DataError(f"Row {shorten(title)}: evaluation is {shorten(repr(parts))}. Give statements with scores that sum to 1.")
@@ -280,7 +282,7 @@ def _read_marks(
     count: int,       # how many there must be
 ) -> list[float]:
     "Bring marks to 0, a half or 1; `UserError` where they are too few, too many or no numbers"
-    scores = [score.get("score") if isinstance(score, Mapping) else score for score in found] if isinstance(found := answer.get("scores"), list) else []
+    scores: list[Any] = [score.get("score") if isinstance(score, Mapping) else score for score in found] if isinstance(found := answer.get("scores"), list) else []
     if len(scores) != count or not all(isinstance(score, (int, float)) and math.isfinite(score) for score in scores):
         raise UserError(f"The marks are {shorten(repr(found))}, not {count} numbers.")
     return [min((0.0, 0.5, 1.0), key=lambda mark: abs(mark - score)) for score in scores]
@@ -300,6 +302,8 @@ class TurtleConfig(GymConfig):
 
 class TurtleEnvironment(Environment):
     "Ask, then tell the story"
+    task: TurtleTask
+    config: TurtleConfig
     formats = {"action": "a question about the story that can be answered with yes or no", "answer": "the whole hidden story, in sentences; answers are few"}
     roles = {
         "answerer": UserRole("You know a riddle. What is told: {surface}\nWhat lies behind it, which you keep to yourself: {bottom}\nEarlier questions with your answers: {history}\n"
@@ -375,7 +379,7 @@ def _turtle_tasks(count: int, seed: int) -> list[TurtleTask]:
         title, surface, bottom = (text.format(**slots) for text in plot)
         weights = rng.sample((0.5, 0.3, 0.2), 3)
         never = (tuple(sorted(_content_stems(" ".join(_SLOTS[slot])) - _content_stems(slots[slot]))) for slot in _HIDDEN)
-        criteria = tuple(StoryCriterion(text.format(**slots), *rest) for text, *rest in zip(_HIDDEN.values(), weights, never))
+        criteria = tuple(StoryCriterion(text.format(**slots), weight, wrong) for text, weight, wrong in zip(_HIDDEN.values(), weights, never))
         made.setdefault((surface, bottom), (title, surface, bottom, criteria))
     return [TurtleTask(f"turtle-{seed}-{n}", *rest) for n, rest in enumerate(made.values())]
 
@@ -413,7 +417,7 @@ def answer_quality(
     cases: Iterable[tuple[TurtleTask, str, bool]],  # a story, a statement about it, whether it is right
 ) -> AnswerQuality:
     "Measure the rule that answers questions about stories; `DataError` unless both labels occur"
-    pairs = [(turtle.play(task).rule_answerer(text)["response"] == "Yes", label) for task, text, label in cases]
+    pairs = [(TurtleEnvironment(task, TurtleConfig()).rule_answerer(text)["response"] == "Yes", label) for task, text, label in cases]
     hits = {label: [said == label for said, own in pairs if own == label] for label in (True, False)}
     if not all(hits.values()): raise DataError("The cases have one label only. Give statements that are right, and others that are not.")
     rates = [sum(hit) / len(hit) for hit in hits.values()]
@@ -497,7 +501,7 @@ class IntentionTask(GymTask):
         row = published_row(row, "userrl/gym_intention.jsonl")
         name, found = str(row.get("id")), row.get("missing_details")
         try: details = tuple(MissingDetail(_written(part, "description"), int(part["importance"]), str(part.get("inquiry") or "")[:1000],
-                                           tuple(str(option).strip()[:500] for option in part.get("options") or ())) for part in found)
+                                           tuple(str(option).strip()[:500] for option in part.get("options") or ())) for part in found or ())
         except (TypeError, KeyError, ValueError, AttributeError): details = ()
         if not details or any(detail.importance not in PAY_BY_IMPORTANCE for detail in details):
             raise DataError(f"Row {shorten(name)}: missing_details is {shorten(repr(found))}. Give descriptions with importance 1, 2 or 3.")
@@ -512,6 +516,7 @@ class IntentionConfig(GymConfig):
 
 class IntentionEnvironment(Environment):
     "Ask for what a request leaves open"
+    task: IntentionTask
     kinds = ("action",)
     formats = {"action": "one question to the user about what the request leaves open"}
     roles = {

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'MAX_REPLY', 'PLACES', 'MEASURES', 'REASONS', 'persuade', 'VIEWS', 'GUIDE',
            'advice', 'appeal', 'PersuadeTask', 'PersuadeConfig', 'PersuadeEnvironment', 'split_by_claim',
-           'PersonConfig', 'PersonEnvironment', 'PolitePerson', 'AdviceTask', 'AdviceEnvironment', 'AppealTask',
-           'AppealEnvironment']
+           'PersonConfig', 'PersonTask', 'PersonEnvironment', 'PolitePerson', 'AdviceTask', 'AdviceEnvironment',
+           'AppealTask', 'AppealEnvironment']
 
 # %% ../../nbs/gyms/05_people.ipynb #imports
 import random
@@ -101,6 +101,7 @@ def _checked_reply(
 
 class PersuadeEnvironment(Environment):
     "Somebody who holds a claim listens"
+    task: PersuadeTask
     kinds = ("answer",)
     formats = {"answer": "an argument against the claim, in your own words"}
     roles = {"listener": UserRole(
@@ -198,7 +199,7 @@ _POINTS = (
     "Although early praise was loud, a later study of 64 councils saw trust fall wherever decisions came from above; asking citizens beforehand would have worked better")
 
 
-def _persuade_expert(env: Environment) -> ToolCall:
+def _persuade_expert(env: PersuadeEnvironment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
     task, point = env.task, _POINTS[len(env.turns) % len(_POINTS)]
     about = sorted(_topic(task.claim))[:6] + sorted(_topic(task.argument) - _topic(task.claim))[:max(2, len(_topic(task.argument)) // 8)]
@@ -275,8 +276,19 @@ def _view_score(
     return VIEWS[stance.strength] if stance.direction == side else 0.0
 
 # %% ../../nbs/gyms/05_people.ipynb #PersonEnvironment
+@dataclass(frozen=True)
+class PersonTask(GymTask):
+    "Something to get done with a person of the synthetic world"
+    person: Profile
+
+    @property
+    def secrets(self) -> tuple[str, ...]: return self.person.phrases
+
+
 class PersonEnvironment(Environment):
     "A person of the synthetic world, who answers posts"
+    task: PersonTask
+    config: PersonConfig
     roles = {"person": UserRole(
         "You play one person of a small made-up world. Who they are, in stock phrases: {persona}\nSomebody writes to them: {post}\n"
         "Answer as this person would, in one to four short sentences: whether they are for or against it, how firmly, and what they value.",
@@ -359,9 +371,8 @@ GUIDE = ("Things here speak for one of six values, in three opposed pairs: "
 
 
 @dataclass(frozen=True)
-class AdviceTask(GymTask):
+class AdviceTask(PersonTask):
     "Somebody to be advised, and what is on offer"
-    person: Profile
     options: tuple[tuple[str, str, str], ...]  # target, value, reason
     domain: str
     author: str  # who asks
@@ -370,12 +381,10 @@ class AdviceTask(GymTask):
     def opening(self) -> str:
         return "What should this person back?\n" + "\n".join(f"{i}. {target}, {reason}" for i, (target, _, reason) in enumerate(self.options, 1))
 
-    @property
-    def secrets(self) -> tuple[str, ...]: return self.person.phrases
-
 
 class AdviceEnvironment(PersonEnvironment):
     "Ask about options, then recommend one"
+    task: AdviceTask
     formats = {"action": "the number of an option, about which the person is asked", "answer": "the number of the option that you recommend; this ends it"}
 
     def option(self, content):
@@ -407,7 +416,7 @@ def _advice_tasks(count: int, seed: int) -> list[AdviceTask]:
     return tasks
 
 
-def _advice_expert(env: Environment) -> ToolCall:
+def _advice_expert(env: AdviceEnvironment) -> ToolCall:
     "Ask about one option of each pair until a reply is firm, then recommend what speaks for that value"
     value, asks = _next_value(env.heard, env.config.questions)
     number = 1 + [pole for _, pole, _ in env.task.options].index(value)
@@ -415,7 +424,7 @@ def _advice_expert(env: Environment) -> ToolCall:
 
 
 def _advice_gold(task):
-    posts = [_world_post(task.domain, *option, task.author) for option in task.options]
+    posts = [_world_post(task.domain, *option, author=task.author) for option in task.options]
     views = [_view_score(_true_stance(task.person, post), "for") for post in posts]
     return ToolCall("answer", str(1 + views.index(max(views))))
 
@@ -439,9 +448,8 @@ def _reasons_in(
 
 
 @dataclass(frozen=True)
-class AppealTask(GymTask):
+class AppealTask(PersonTask):
     "Somebody to be won for something, or turned against it"
-    person: Profile
     side: str  # for or against
     target: str
     aside: str  # what else can be talked about
@@ -453,12 +461,10 @@ class AppealTask(GymTask):
         what = "Win this person for" if self.side == "for" else "Turn this person against"
         return f"{what} {self.target}. You may talk about {self.aside} first."
 
-    @property
-    def secrets(self) -> tuple[str, ...]: return self.person.phrases
-
 
 class AppealEnvironment(PersonEnvironment):
     "Talk about one thing, then argue about another"
+    task: AppealTask
     formats = {"action": "something that the other topic does, such as: it cuts costs. The person says what they make of that",
                "answer": "something that the topic itself does; this ends it"}
 
@@ -484,7 +490,7 @@ def _appeal_tasks(count: int, seed: int) -> list[AppealTask]:
     return tasks
 
 
-def _appeal_expert(env: Environment) -> ToolCall:
+def _appeal_expert(env: AppealEnvironment) -> ToolCall:
     "Talk about one value of each pair until a reply is firm; then argue with that value, or with its opposite against something"
     value, asks = _next_value(env.heard, env.config.questions)
     if not asks and env.task.side == "against": value = OPPOSED[value]

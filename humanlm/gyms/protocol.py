@@ -253,17 +253,17 @@ class Gym:
     "All there is to know of a gym"
     name: str
     environment: type[Environment]
-    tasks: Callable[[int, int], list[GymTask]]  # (how many, seed) → tasks of our own making, all different
-    expert: Callable[[Environment], ToolCall]   # what somebody who has read the task does next
+    tasks: Callable[[int, int], Sequence[GymTask]]  # (how many, seed) → tasks of our own making, all different
+    expert: Callable[[Any], ToolCall]  # an environment of this gym → what somebody who has read the task does next
     about: str  # what the policy is told about the world
     hint: str = ""  # and about a good way to go
     config: type[GymConfig] = GymConfig
     read: Callable[[Mapping], GymTask] | None = None  # a public row → its task; None: there are none
-    guess: Callable[[Environment, random.Random], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
-    open_loop: Callable[[Environment], ToolCall] | None = None  # calls that pay and follow from the opening and the number of the turn alone, whatever is replied; None: none are known
-    gold: Callable[[GymTask], ToolCall] | None = None  # the one call that earns all there is; None: there are several, or none
-    best: Callable[[GymTask], float] = lambda task: 1.0  # the highest score that can be reached
-    score: Callable[[Environment], float] = lambda played: played.score  # of an episode that has ended, as it is published
+    guess: Callable[[Any, random.Random], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
+    open_loop: Callable[[Any], ToolCall] | None = None  # calls that pay and follow from the opening and the number of the turn alone, whatever is replied; None: none are known
+    gold: Callable[[Any], ToolCall] | None = None  # the one call that earns all there is; None: there are several, or none
+    best: Callable[[Any], float] = lambda task: 1.0  # the highest score that can be reached
+    score: Callable[[Any], float] = lambda played: played.score  # of an episode that has ended, as it is published
     held_out: bool = False  # never trained on, in the published split
     source: str = "made up"
     licence: str = ""
@@ -310,7 +310,7 @@ def find_gym(
     plain = re.sub(r"^interact_|-v\d+$|gym(?=$|-v)|\d+(?=$|_)", "", name.lower()) if not is_plugin(name) else name
     plain = _SPELT.get(plain, plain)
     if is_plugin(plain): found = find_plugin(plain, {}, "gym")
-    elif plain in GYMS: found = GYMS[plain] if isinstance(GYMS[plain], Gym) else find_plugin(GYMS[plain], {}, "gym")
+    elif plain in GYMS: found = known if isinstance(known := GYMS[plain], Gym) else find_plugin(known, {}, "gym")
     elif plain in _installed(): found = _installed()[plain].load()
     else: found = check_name(plain, gym_names(), "gym", ConfigError)
     if not isinstance(found, Gym): raise ConfigError(f"gym {shorten(name)!r} is no record: {shorten(repr(found))}. Give an object of humanlm.gyms.protocol.Gym.")

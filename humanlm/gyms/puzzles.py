@@ -46,6 +46,7 @@ class TemplateTask(GymTask):
 # %% ../../nbs/gyms/03_puzzles.ipynb #TemplateEnvironment
 class TemplateEnvironment(Environment):
     "Say a word, hear it again, answer"
+    task: TemplateTask
     kinds = ("action", "answer")
     formats = {"action": "anything; the user says it again", "answer": "the word"}
     roles = {"echo": UserRole("Say again what the assistant said, word for word and without anything else: {said}", {
@@ -163,6 +164,8 @@ def _named(values): return "a = {}, b = {}, c = {}, d = {}".format(*values)
 
 class TriesEnvironment(Environment):
     "A gym with one right answer and few tries"
+    config: TriesConfig
+
     def start(self): self.missed = 0
 
     def judged(self, right: bool) -> Feedback:
@@ -176,6 +179,7 @@ class TriesEnvironment(Environment):
 
 class FunctionEnvironment(TriesEnvironment):
     "Probe, fetch the test, answer"
+    task: FunctionTask
     kinds = ("action", "search", "answer")
     formats = {"action": "four whole numbers, such as `1 2 0 3`; you are told what the function makes of them",
                "search": "the word `test`; you are told the test numbers",
@@ -431,6 +435,8 @@ class SearchConfig(TriesConfig):
 # %% ../../nbs/gyms/03_puzzles.ipynb #SearchEnvironment
 class SearchEnvironment(TriesEnvironment):
     "Search, answer"
+    task: SearchTask
+    config: SearchConfig
     kinds = ("search", "answer")
     formats = {"search": "a query", "answer": "the answer alone, in a few words"}
     roles = {"grader": UserRole(
@@ -756,6 +762,7 @@ class HouseholdConfig(GymConfig):
 
 class HouseholdEnvironment(Environment):
     "Give commands in a room"
+    task: HouseholdTask | AlfworldTask
     kinds = ("action",)
     formats = {"action": "one command, such as `go to crate 1`, `open crate 1`, `take lemon 1 from crate 1`, `move lemon 1 to barrel 2`, "
                          "`heat lemon 1 with stove 1`, `use lantern 1`, `look`, `inventory`, `help`"}

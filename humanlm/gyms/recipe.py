@@ -162,6 +162,7 @@ class GymUsers:
     def gold(self, t: Trajectory) -> str:
         "Give the right call of a dialogue's task"
         gym, task = self.tasks[t.row_id]
+        if gym.gold is None: raise DataError(f"The gym {gym.name} has no single right call. Train on another one.")
         return str(gym.gold(task))
 
     def begin(self, talk: TokenDialogue) -> Environment:
@@ -348,7 +349,7 @@ def _reference_episodes(work: GymWork, s: Settings, player: str) -> list[PlayedE
 # %% ../../nbs/gyms/51_recipe.ipynb #GymRecipe
 class GymRecipe(Recipe):
     "Get things done with a user over several turns"
-    groups = {"gyms": GymsConfig, "credit": CreditConfig, "model": AssistantModel, "rollout": GymRollout, "sft": GymLessons,
+    groups: Mapping[str, Any] = {"gyms": GymsConfig, "credit": CreditConfig, "model": AssistantModel, "rollout": GymRollout, "sft": GymLessons,
               "user": GymUserConfig, "judge": GymJudgeConfig, "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("gyms",)
     study = "humanlm.gyms.recipe:GymStudy"
@@ -389,7 +390,7 @@ class GymRecipe(Recipe):
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
         "Measure a model on held-out tasks"
-        def make(): return _model_episodes(run.work, run.settings, ModelPolicy(*run.load(name), run.settings.model.max_prompt_tokens))
+        def make(): return _model_episodes(run.work, run.settings, ModelPolicy(*run.load(name), max_prompt_tokens=run.settings.model.max_prompt_tokens))
         return measured_tasks(run.kept(f"episodes/{name}.jsonl", make, write_jsonl, load_episodes))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:

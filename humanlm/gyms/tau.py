@@ -249,7 +249,7 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 
 def _value(node):
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float): return float(node.value)
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool): return float(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)): return _value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS: return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
     raise ValueError("numbers, + - * / and brackets only")
@@ -504,6 +504,7 @@ _PAGES = {"tools": "\n".join(f"{name}({', '.join(tool.takes)}): {tool.about}" fo
 # %% ../../nbs/gyms/07_tau.ipynb #DeskCustomer
 class DeskCustomer(Environment):
     "A desk, and a customer who talks by script where nobody else plays them"
+    task: TauTask
     roles = {"customer": UserRole(_CUSTOMER, _REPLY)}
 
     def start(self): self.desk, self.settled = RetailDesk(_open_shop(self.task.shop)), None
@@ -596,7 +597,7 @@ def _variants(rng, shop, order, item_ids):
     return found
 
 
-def _calls(rng, shop, user, order):
+def _calls(rng, shop, user, order) -> list[tuple[str, dict]]:
     "Make right calls for an order"
     ways, key = list(user["payment_methods"]), order["order_id"]
     ids = [item["item_id"] for item in order["items"] if rng.random() < 0.6] or [order["items"][0]["item_id"]]
@@ -647,8 +648,8 @@ def _read_tau(
     if not isinstance(name, str) or not isinstance(task, Mapping): raise DataError(f"Row {shorten(repr(name))} has no id, or no info.task. Give the row as it was published.")
     if "retail" not in name: raise DataError(f"Row {shorten(name)} is not of the retail domain, the only one whose data are public here. Leave it out.")
     actions, outputs, texts = task.get("actions"), task.get("outputs", []), [row.get("obs"), task.get("instruction"), task.get("user_id")]
-    good = all(isinstance(text, str) and text for text in texts) and isinstance(outputs, list) and all(isinstance(one, str) for one in outputs) and isinstance(actions, list)
-    if not good or not all(isinstance(one, Mapping) and one.get("name") in DESK_TOOLS and isinstance(one.get("kwargs"), Mapping) for one in actions):
+    good = all(isinstance(text, str) and text for text in texts) and isinstance(outputs, list) and all(isinstance(one, str) for one in outputs)
+    if not good or not isinstance(actions, list) or not all(isinstance(one, Mapping) and one.get("name") in DESK_TOOLS and isinstance(one.get("kwargs"), Mapping) for one in actions):
         raise DataError(f"Row {shorten(name)}: obs, user_id, instruction, actions or outputs are missing or of another form. Give the row as it was published.")
     if texts[2] not in _open_shop(shop).tables["users"]: raise DataError(f"Row {shorten(name)}: {shorten(texts[2], 60)} is no user of the shop {shop}. Give the shop that belongs to the row.")
     return TauTask(name, texts[2], texts[1], texts[0], tuple(actions), tuple(outputs), shop, "" if any(one["name"] in _WHAT for one in actions) else texts[1])
@@ -680,7 +681,7 @@ def _clerk_plan(
     return next((plan for plan in ([*meet, *looks, *agree, *end], [*meet, *agree, *end]) if len(plan) <= turns), end)
 
 
-def _tau_expert(env: Environment) -> ToolCall:
+def _tau_expert(env: TauEnvironment) -> ToolCall:
     "Do the first thing of the plan that is not done; say the last one again"
     turns = env.config.max_turns
     plan = env.task.plans.get(turns) or env.task.plans.setdefault(turns, _clerk_plan(env.task, turns))

@@ -405,7 +405,7 @@ class TravelConfig(GymConfig):
 # %% ../../nbs/gyms/06_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
     "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
-    found = next(iter(read_json(text)), {}) if "{" in text else dict(pair.partition("=")[::2] for pair in re.split(r"[;,\n]", text) if "=" in pair)
+    found = next(iter(read_json(text)), {}) if "{" in text else {name: value for name, is_so, value in (pair.partition("=") for pair in re.split(r"[;,\n]", text)) if is_so}
     pairs = {name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower() for name, value in list(found.items())[:20]}
     if "aspect" not in pairs and "{" not in text: pairs["aspect"] = re.split(r"[;,\n]", text)[0].strip().lower()
     pairs["aspect"] = {"car_rental": "rental_car"}.get(aspect := pairs.get("aspect", "").replace(" ", "_"), aspect)
@@ -469,6 +469,8 @@ _TOLD = {"none": "I have no wish there; choose what you like.", "vague": "That i
 
 class Traveller(Environment):
     "The user's side of a trip: what they have told, what they understand, what they say"
+    task: TravelTask
+    config: TravelConfig
     roles = TRAVEL_ROLES
 
     def start(self):
@@ -599,10 +601,10 @@ def _stated(opening):
 def _read_travel(row: Mapping[str, Any]) -> TravelTask:
     "Read a published row; wishes and option tables are generated"
     kept = row["reward_model"] if isinstance(row.get("reward_model"), Mapping) else row
-    name, prompt = str(kept.get("id")), row.get("prompt")
+    name, prompt = str(kept.get("id")), row.get("prompt", ())
     if hasattr(prompt, "tolist"): prompt = prompt.tolist()  # an array, as pandas reads it
-    parts = [_PART.fullmatch(part) for part in name.split("|")]
-    if not all(parts) or len(parts) > 5: raise DataError(f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the row as it was published.")
+    parts = [*filter(None, map(_PART.fullmatch, name.split("|")))]
+    if len(parts) != name.count("|") + 1 or len(parts) > 5: raise DataError(f"Row {shorten(name)}: its id must be like flight:2-48|hotel:2-29. Give the row as it was published.")
     best = dict(re.findall(r"\b([ACFHR])(\d{1,3})\b", str(kept.get("ground_truth"))[:500]))
     kinds = [part[1] for part in parts]
     if sorted(best) != sorted(TRAVEL_KINDS[kind].letter for kind in kinds):
@@ -642,7 +644,7 @@ def _travel_guess(env, rng):
             "answer": ToolCall("answer", f"{aspect.letter}{rng.randint(1, sum(_SORTS.values()))}")}[rng.choice(env.kinds)]
 
 
-def _travel_score(env: Environment) -> float:
+def _travel_score(env: TravelEnvironment) -> float:
     "Score an episode as published: the best reward of an answer for each letter, over the number of aspects"
     if env.score != env.score: return env.score
     best: dict[str, float] = {}

@@ -122,7 +122,8 @@ def note_answer(env: Environment, name: str, payload: Mapping[str, Any], answer:
 def check_said(value: Any) -> None:
     "Raise `ValueError` where a text in an answer is no turn of a user"
     if isinstance(value, Mapping): value = list(value.values())
-    if isinstance(value, (list, tuple)): return [check_said(one) for one in value] and None
+    if isinstance(value, (list, tuple)):
+        for one in value: check_said(one)
     if not isinstance(value, str): return
     if _REASONS.search(value): raise ValueError("reasoning stands in the answer: write the answer alone")
     if _BOTH.search(value): raise ValueError("the answer speaks for the assistant: write only what the user says")
@@ -130,7 +131,7 @@ def check_said(value: Any) -> None:
     if len(value) > MAX_SAID: raise ValueError(f"a text has {len(value):,} characters: {MAX_SAID:,} at most")
 
 
-def _unmarked(value):
+def _unmarked(value) -> Any:
     if isinstance(value, str): return break_markers(value)
     if isinstance(value, Mapping): return {name: _unmarked(one) for name, one in value.items()}
     return [_unmarked(one) for one in value] if isinstance(value, list) else value
@@ -458,7 +459,7 @@ def tag_measures(
 # %% ../../nbs/gyms/02_users.ipynb #episode_dialogue
 def _known_facts(env: Environment) -> UserFacts:
     "Say what is true for the user of an episode: what its gym says by `user_facts`, else by its task"
-    if hasattr(env, "user_facts"): return env.user_facts()
+    if facts := getattr(env, "user_facts", None): return facts()
     return UserFacts(f"{env.task.opening}\n{json.dumps(asdict(env.task), default=str, ensure_ascii=False)}", tuple(env.task.secrets))
 
 
@@ -486,7 +487,7 @@ def _untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  #
         true, fixed = getattr(env, f"rule_{asked.role}")(**asked.payload), [name for name, form in env.roles[asked.role].schema["properties"].items() if "enum" in form]
         pairs = [(name, str(true[name]), str(asked.answer.get(name, true[name]))) for name in fixed if name in true]
         found += [UserMistake(asked.turn, "contradicts", False, f"{name} is {is_so!r}, and it says {said!r}") for name, is_so, said in pairs if is_so.casefold() != said.casefold() and "maybe" not in (is_so + said).casefold()]
-    if hasattr(env, "untrue"): found += [UserMistake(asked.turn, "contradicts", False, shorten(why, 200)) for asked in env.__dict__.get("asked", ()) if (why := env.untrue(asked.role, asked.payload, asked.answer))]
+    if untrue := getattr(env, "untrue", None): found += [UserMistake(asked.turn, "contradicts", False, shorten(why, 200)) for asked in env.__dict__.get("asked", ()) if (why := untrue(asked.role, asked.payload, asked.answer))]
     return found
 
 

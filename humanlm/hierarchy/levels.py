@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from ..core.basics import ConfigError, check_name, near_miss, require, shorten
 from ..core.html import Table
@@ -92,6 +93,8 @@ class Dimension:
 # %% ../../nbs/hierarchy/01_levels.ipynb #Hierarchy
 class Hierarchy(tuple):
     "Dimensions in order, also found by name"
+    names: tuple[str, ...]
+
     def __new__(
         cls,
         dimensions: Sequence[Dimension], # in order, no name twice
@@ -146,7 +149,7 @@ def read_template(
 # %% ../../nbs/hierarchy/01_levels.ipynb #read_json
 def read_json(
     path: Path, # a JSON file in which no key stands twice
-) -> object:
+) -> Any:
     "Read a settings file that is written in JSON"
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -313,9 +313,10 @@ class Audit:
         return to_dict(self) | {"findings": [to_dict(f) | {"verdict": f.verdict} for f in self.findings]}
 
     @classmethod
-    def from_dict(cls, plain: dict) -> "Audit":
+    def from_dict(cls, plain: dict[str, Any]) -> "Audit":
         "Read what `to_dict` wrote, also after JSON"
-        return cls(**plain | {"findings": tuple(_finding(row) for row in plain["findings"])})
+        rest = {name: value for name, value in plain.items() if name != "findings"}
+        return cls(findings=tuple(_finding(row) for row in plain["findings"]), **rest)
 
     @property
     def title(self) -> str:
@@ -333,7 +334,7 @@ class Audit:
 
 
 def _finding(row):
-    known = {name: math.nan if value is None else value for name, value in row.items() if name != "verdict"}
+    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in row.items() if name != "verdict"}
     return Finding(**known)
 
 # %% ../../nbs/rewards/06_audit.ipynb #audit

@@ -310,14 +310,14 @@ def judging_plan(
         beside = "" if protocol == config.protocol else "  (not chosen)"
         lines.append(f"{protocol + ' judging':<16}{add_up(costs[protocol])}{beside}")
     lines.append("not counted     questions repeated after a fault, and what a model thinks before it answers")
-    return lines + ([_budget_line(config, costs[config.protocol])] if config.budget else [])
+    return lines + ([_budget_line(config.budget, costs[config.protocol])] if config.budget else [])
 
 
-def _budget_line(config: JudgeConfig, costs: Sequence[Estimate]) -> str:
+def _budget_line(budget: float, costs: Sequence[Estimate]) -> str:
     "State the budget, and warn where the plan needs more"
     planned = sum(cost.dollars or 0 for cost in costs)
-    short = f"; WARNING: the plan needs ~${planned:,.2f}" if planned > config.budget else ""
-    return f"budget          ${config.budget:,.2f}; the run stops before it spends more{short}"
+    short = f"; WARNING: the plan needs ~${planned:,.2f}" if planned > budget else ""
+    return f"budget          ${budget:,.2f}; the run stops before it spends more{short}"
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #audit_plan
 def _audit_plan(

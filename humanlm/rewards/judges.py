@@ -9,13 +9,12 @@ __all__ = ['OracleJudge', 'RuleJudge', 'rule_reason', 'LabelledReply', 'EmbedJud
 import csv
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 
 from ..data.trajectory import Score
-from ..hierarchy.levels import HIERARCHY
+from ..hierarchy.levels import FIXTURES, HIERARCHY
 from ..clients.ledger import Ledger
 from .matching import rule_match
 from .rules import VALENCE, describes_manner, feelings, read_rules, side, surface
@@ -88,7 +87,7 @@ class LabelledReply(NamedTuple):
 @lru_cache(maxsize=1)
 def _labelled_pairs() -> tuple[LabelledReply, ...]:
     "Read the labelled pairs of this package"
-    with (files("humanlm") / "fixtures" / "judge_pairs.tsv").open(encoding="utf-8", newline="") as lines:
+    with (FIXTURES / "judge_pairs.tsv").open(encoding="utf-8", newline="") as lines:
         return tuple(LabelledReply(**row) for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 # %% ../../nbs/rewards/07_judges.ipynb #_SIGNS
@@ -113,7 +112,7 @@ def _rule_opinion(
     item: str,   # what it is: state or reply
 ) -> float: # from -1, they disagree, to 1, they agree; 0: nothing was read
     "Say what the rules make of two texts, as far as sides and manners go"
-    if level == "communication": return 2 * rule_match(level, truth, text, item=item).value - 1
+    if level == "communication": return 2 * match.value - 1 if (match := rule_match(level, truth, text, item=item)) else 0.0
     return float(_sign(level, truth) * _sign(level, text))
 
 # %% ../../nbs/rewards/07_judges.ipynb #fit_logistic

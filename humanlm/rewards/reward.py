@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any, NamedTuple
 import numpy as np
+from numpy.typing import ArrayLike
 from ..core.basics import DataError, near_miss, require, shorten
 from ..core.plugins import is_plugin, load_plugin
 from ..data.records import Example
@@ -85,7 +86,7 @@ class RewardConfig:
 # %% ../../nbs/20_rewards.ipynb #combine
 def combine(
     rewards: Any,             # [B, R], array or tensor; nan = no score
-    weights: Sequence[float], # [R]
+    weights: ArrayLike,       # [R]
 ) -> np.ndarray:  # [B] float64; nan where a component that counts has no score
     "Add up the components by weight"
     rewards = np.asarray(rewards.detach().cpu() if hasattr(rewards, "detach") else rewards, float)
@@ -169,7 +170,7 @@ async def _judge_trajectories(
     truth_inside: bool = False,            # one of each group is the real reply, put there on purpose
 ) -> list[Trajectory]:  # in the same order, each with a score for its levels
     "Score trajectories, one call of the judge per group and level"
-    scores = {(i, level): _fault(t, level, str(i)) for i, t in enumerate(trajectories) for level in levels or (t.level,)}
+    scores: dict[tuple[int, str], Any] = {(i, level): _fault(t, level, str(i)) for i, t in enumerate(trajectories) for level in levels or (t.level,)}
     groups: dict[tuple[int, str, str], list] = {}
     for (i, level), score in scores.items():
         t = trajectories[i]
@@ -288,10 +289,11 @@ class AlignmentReward:
         levels: Sequence[str] | None = None,   # rewarded in every completion; None = the one it was asked for
         extra: Callable[[Sequence[Trajectory]], Any] | None = None,  # B trajectories → B numbers; None = what the settings name
         composed: bool = False,                # replies come after thoughts composed for them, and following those is rewarded too
-        **judging,                             # concurrency, max_failed_share, seed, truth_inside of `_judge_trajectories`
+        **judging: Any,                        # concurrency, max_failed_share, seed, truth_inside of `_judge_trajectories`
     ):
-        self.judge, self.requests, self.hierarchy, self.judging = judge, requests, hierarchy, judging | {"levels": levels}
-        self.extra = extra or (load_plugin(config.extra, "reward.extra") if config.extra else None)
+        self.judge, self.requests, self.hierarchy = judge, requests, hierarchy
+        self.judging: dict[str, Any] = judging | {"levels": levels}
+        self.extra: Any = extra or (load_plugin(config.extra, "reward.extra") if config.extra else None)
         weights = config.weights | ({"reading": config.reading} if composed and config.reading else {})
         weights |= {"extra": config.extra_weight} if self.extra else {}
         self.names, self.weights, self.how = tuple(weights), tuple(weights.values()), config.over_levels

@@ -10,13 +10,15 @@ __all__ = ['Measure', 'BERTSCORE', 'text_metrics', 'WITH_MODEL', 'measured', 'bl
 # %% ../../nbs/rewards/09_texts.ipynb #import-math-from-collections
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..core.basics import DataError, check_name, shorten
 
 # %% ../../nbs/rewards/09_texts.ipynb #Measure
-Measure = Callable[[Sequence[str], Sequence[str]], Sequence[float]]  # N texts, N truths → N numbers
+Measure = Callable[[Sequence[str], Sequence[str]], ArrayLike]  # N texts, N truths → N numbers
 
 
 def measured(
@@ -48,7 +50,7 @@ def _edit_similarity(
 @cache
 def _bleu(longest: int):
     "Make SacreBLEU's measure for runs of up to `longest` words"
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
     return BLEU(max_ngram_order=longest, tokenize="none", smooth_method="floor", smooth_value=0.1, effective_order=True)
 
 
@@ -66,7 +68,7 @@ def bleu(
 @cache
 def _chrf():
     "Make SacreBLEU's measure"
-    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.chrf import CHRF
     return CHRF()
 
 
@@ -100,7 +102,7 @@ BERTSCORE = "microsoft/deberta-xlarge-mnli"
 
 
 @cache
-def _bert_scorer(model: str):
+def _bert_scorer(model: str) -> Any:
     "Make the scorer of a model; what is missing is an error with the next step"
     try:
         from bert_score import BERTScorer

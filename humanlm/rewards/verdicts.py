@@ -7,7 +7,7 @@ __all__ = ['Verdict', 'split_request', 'LLMJudge', 'judging_tokens', 'score_aspe
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #exported-imports
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -46,13 +46,14 @@ class Verdict(BaseModel):
     def value(self, points: int) -> float:
         "Compute the score for a number of key points, in [0, 1]; ValueError if it cannot be"
         numbers = [*self.matches, self.penalty] if self.matches else [self.score]
-        if not all(n is not None and 0 <= n <= 1 for n in numbers):
+        known = [n for n in numbers if n is not None and 0 <= n <= 1]
+        if len(known) < len(numbers):
             raise ValueError(f"numbers outside 0..1 or missing: {shorten(numbers)}")
         if not self.matches:
-            return self.score
+            return known[0]
         if len(self.matches) != points:
             raise ValueError(f"{points} key points, but {len(self.matches)} in matches")
-        return max(0.0, sum(self.matches) / len(self.matches) - self.penalty)
+        return max(0.0, sum(self.matches) / len(self.matches) - known[-1])
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_gate
 def _gate(verdict, variant):
@@ -81,7 +82,7 @@ def _read_verdict(raw, id, points, variant):
     except ValueError as e:
         detail = e.errors()[0]["msg"] if isinstance(e, ValidationError) else e
         return ruled(id, "judge failed", f"unusable verdict: {shorten(str(detail), 200)}")
-    penalty = verdict.penalty if verdict.matches else math.nan
+    penalty = math.nan if verdict.penalty is None or not verdict.matches else verdict.penalty
     flags = (*_oddities(verdict, value), *gate)
     return Score(id, value * factor, "scored", verdict.reason, points, tuple(verdict.matches), penalty, flags=flags)
 
@@ -192,6 +193,8 @@ def _mean_score(
 # %% ../../nbs/rewards/05_verdicts.ipynb #LLMJudge
 class LLMJudge:
     "A chat model as judge"
+    _read: Callable[..., dict[str, list[Score]]]  # both are written below
+    _answer: Callable[..., Any]
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ def play(
     kept, hooks, write, claims = dict(vars(builtins)), [*sys.meta_path], json.dumps, []
     exec(compile(job["program"], "program.py", "exec"), vars(module))
     if job["test"] is None: return
-    vars(builtins).update(kept)
+    builtins.__dict__.update(kept)
     sys.meta_path[:] = hooks
     vars(module)[job["word"]] = lambda place, value: claims.append((place, plain(value)))
     exec(compile(job["test"], "test.py", "exec"), vars(module))
@@ -133,7 +133,7 @@ def end(run, *given) -> None:
     try:
         if "threading" in sys.modules: sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
-        for output in (sys.stdout, sys.__stdout__): output.flush()
+        for output in filter(None, (sys.stdout, sys.__stdout__)): output.flush()
     finally: os._exit(code & 255)
 
 # %% ../../nbs/sandbox/01_cell.ipynb #watch
@@ -223,7 +223,9 @@ def main(
     line = socket.socket(fileno=0)
     try:
         if cell["contained"]: _make_root(cell["shown"])
-    except OSError as e: return line.send(str(e).encode())
+    except OSError as e:
+        line.send(str(e).encode())
+        return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     line.send(b"ready")
     while True:

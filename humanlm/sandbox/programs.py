@@ -8,7 +8,6 @@ __all__ = ['NOT_CONTAINED', 'MAX_SAID', 'SandboxConfig', 'SandboxError', 'keeper
 
 # %% ../../nbs/sandbox/02_programs.ipynb #imports
 import ast
-import importlib.util
 import json
 import math
 import operator
@@ -27,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from importlib.resources import files
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Protocol
 
@@ -168,7 +168,8 @@ def answered(
     "Say whether a test has passed"
     try:
         found = json.loads(said) if len(said) <= MAX_SAID else {}
-        claims = found["claims"] if found["word"] == word else None
+        if found["word"] != word: return False
+        claims = found["claims"]
         return {place for place, _ in claims} == {*range(len(checks))} and all(checks[place](_value(value)) is True for place, value in claims)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError): return False
 
@@ -213,11 +214,11 @@ class Keeper:
         c, million = self.config, 2**20
         cell = {"memory": c.memory * million, "processes": c.processes, "folder": c.folder * million, "file": c.output * million, "files": 32,
                 "contained": not c.unsafe, "root": not os.getuid(), "home": "/tmp", "shown": ["/usr", "/lib", "/lib64", "/bin", sys.base_prefix]}
-        command = [*keeper_command(c.unsafe), importlib.util.find_spec("humanlm.sandbox.cell").origin, json.dumps(cell)]
+        command = [*keeper_command(c.unsafe), str(files("humanlm") / "sandbox" / "cell.py"), json.dumps(cell)]
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, TemporaryFile() as errors:
             clean = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
-            self._process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=errors, env=clean, cwd="/", start_new_session=True)
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=errors, env=clean, cwd="/", start_new_session=True)
             theirs.close()
             self._line.settimeout(30)
             said = self._line.recv(4096).decode("utf-8", "replace")
@@ -347,7 +348,7 @@ class SandboxClient:
         where = f"{self.url}/test_program" + "_stdio" * isinstance(tests[0], dict)
         try:
             with build_opener(ProxyHandler({})).open(Request(where, to_json(body).encode(), headers), timeout=self.patience) as answer: found = json.loads(answer.read(1_000_000))
-            results, runtimes = ([*map(kind, found[name])] for kind, name in ((int, "results"), (float, "runtimes")))
+            results, runtimes = [*map(int, found["results"])], [*map(float, found["runtimes"])]
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as e: raise SandboxError(f"The sandbox at {self.url} failed: {shorten(e, 200)}") from e
         if len(results) != len(tests) or not {*results} <= {0, 1}: raise SandboxError(f"The sandbox at {self.url} answered {shorten(results)} for {len(tests)} tests.")
         return ProgramScore(results, runtimes)

@@ -63,7 +63,7 @@ def _read_cases(
     found = {}
     for where, row in jsonl_rows(path):
         if not found and "completion" in row: return _logged_cases(read_interactions(path))
-        texts = {name: _text(row, name, where) for name in _TEXTS} | {"reply": _text(row, "reply", where) if row.get("reply") else ""}
+        texts: dict[str, Any] = {name: _text(row, name, where) for name in _TEXTS} | {"reply": _text(row, "reply", where) if row.get("reply") else ""}
         if "\n" not in texts["raw_prompt"]: texts["raw_prompt"] = texts["raw_prompt"].replace("\\n", "\n")
         if not texts["raw_prompt"].strip(): raise DataError(f"{where}: raw_prompt is empty. Say what is asked, or remove the row.")
         if texts["id"] in found: raise DataError(f"{where}: the id {shorten(texts['id'])!r} stands twice. Give each case its own.")
@@ -187,7 +187,7 @@ def score_reply(
     with torch.no_grad():
         plain, *shown = (completion_states(loaded.model, [prompt], [ids]) for prompt in every)
         found = {name: in_chunks(both, plain, [(states, 1.0)], plain.ids).T.tolist() for name, states in zip(["", *prompts], (plain, *shown))}
-    tokens = [loaded.tokenizer.decode([i]) for i in ids]
+    tokens = [str(loaded.tokenizer.decode([i])) for i in ids]
     before, _, _ = found.pop("")
     return SignalRow(case, copy, reply.text, ids, tokens, before, {name: x[1] for name, x in found.items()}, {name: x[2] for name, x in found.items()}, skipped)
 
@@ -374,7 +374,7 @@ class SignalWidget:
         self.most = _signal_range(study.rows, names)
         cases = [(f"{i}. {shorten(row.case.id, 40)} ({shorten(row.case.tag, 20)})", i) for i, row in enumerate(study.rows)]
         self.case = w.Dropdown(options=cases, description="case", layout={"width": "420px"})
-        self.followup = w.ToggleButtons(options=names, description="follow-up", style={"button_width": "90px"})
+        self.followup: Any = w.ToggleButtons(options=names, description="follow-up", style={"button_width": "90px"})
         self.own = w.Checkbox(False, description="one colour scale for this reply alone", indent=False)
         self.page = w.HTML()
         for control in (self.case, self.followup, self.own): control.observe(self.show, "value")

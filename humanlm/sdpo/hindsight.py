@@ -114,8 +114,8 @@ def message_text(
     "Give the text of a message; `HindsightError` for anything else"
     if content is None or isinstance(content, str): return content or ""
     parts = content if isinstance(content, list) else [None]
-    texts = [p.get("text") for p in parts if isinstance(p, Mapping) and p.get("type", "text") == "text"]
-    if len(texts) == len(parts) and all(isinstance(text, str) for text in texts): return "".join(texts)
+    texts = [p["text"] for p in parts if isinstance(p, Mapping) and p.get("type", "text") == "text" and isinstance(p.get("text"), str)]
+    if len(texts) == len(parts): return "".join(texts)
     raise HindsightError(f"a message must hold text, got {shorten(repr(content)[:400])}")
 
 
@@ -328,7 +328,7 @@ def show_contexts(
     first, last = _shared(*both)
 
     def box(i, colour):
-        text = tokenizer.decode([i])
+        text = str(tokenizer.decode([i]))
         style = f"background:{colour};border:1px solid #fff;border-radius:3px;padding:1px;display:inline-block;line-height:1.4"
         return tag("span", text.replace(" ", "·").replace("\n", "↵"), style=style) + (tag("br") if "\n" in text else "")
 

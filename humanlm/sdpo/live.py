@@ -112,7 +112,8 @@ class LiveTrainer:
     @property
     def numbers(self) -> dict:
         "The optimiser's numbers by parameter"
-        return getattr(self.trainer.optimizer, "optimizer", self.trainer.optimizer).state
+        optimizer: Any = self.trainer.optimizer
+        return getattr(optimizer, "optimizer", optimizer).state
 
     def keep(self) -> WeightSnapshot:
         "Copy what an update changes"
@@ -328,6 +329,7 @@ class LiveChat:
     def learn(self, text: str) -> Lesson:
         "Learn from what was said to the last answer, and write it down"
         asked, count = self.pending, len(self.log.lessons)
+        if asked is None: raise HumanLMError("There is no answer yet from which something could be learned. Call say first.")
         reason = problem(asked.messages, asked.completion.text, text, self.loaded.tokenizer, self.hindsight, self.limit)
         said = replace(asked, followup=Followup(text, "live"), filters=(reason,) if reason else ())
         if reason == "empty follow-up": return Lesson(said)
@@ -362,7 +364,7 @@ def _drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
     prompt = contexts(chat.loaded.tokenizer, seen, "", chat.hindsight, chat.limit).plain
     drawn = {"temperature": c.temperature, "top_p": c.top_p, "seed": c.seed + turn}
     found = generate(*chat.loaded, [prompt], c.max_tokens, **drawn)[0]
-    reply = AssistantReply(found.text, tuple(found.ids), tuple(min(p, 0.0) for p in found.logps), "length" if found.finish == "length" else "stop")
+    reply = AssistantReply(found.text, tuple(found.ids), tuple(min(p, 0.0) for p in found.logps or ()), "length" if found.finish == "length" else "stop")
     return Interaction(f"live_{turn:06d}", tuple(seen), reply, Followup("", "live"), turn=turn, sampling=drawn | {"max_tokens": c.max_tokens},
                        timestamp=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
@@ -380,7 +382,7 @@ def teach(
     def learned(done: Trajectory) -> None:
         signal = [h - p for h, p in zip(done.signals["hindsight"], done.signals["plain"])]
         about = {"signal": fmean(signal), "tokens": len(signal), "steps": chat.config.steps}
-        note(Lesson(replace(interaction, learned=about), [decode([i]) for i in done.completion_ids], signal))
+        note(Lesson(replace(interaction, learned=about), [str(decode([i])) for i in done.completion_ids], signal))
     chat.trainer.learn(logged_row(interaction, chat.loaded.tokenizer, chat.limit, chat.config.max_tokens), learned)
 
 
@@ -397,7 +399,7 @@ def resume(chat: LiveChat) -> None:
     if known:
         chat.history.messages = list(known.messages)
         chat.history.answer(known.completion.text)
-        if not chat.pending: chat.history.hear(last.followup.text)
+        if not chat.pending: chat.history.hear(known.followup.text)
 
 # %% ../../nbs/sdpo/52_live.ipynb #signal_text
 def _signal_text(
@@ -450,12 +452,12 @@ def _converse(
     colours: bool | None = None,  # None: where the output is a terminal
 ) -> None:
     "Talk until nothing more is said; the weights are saved however this ends"
-    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colours is None else colours
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colours is None else colours
     try:
         if chat.history.waits: print(f"model> {_spoken_plainly(chat.answer())}", flush=True)
         while (text := read("you> ")) is not None and text.strip() != "/quit":
             if text.startswith("/"):
-                print(_obey(chat, text.split(), colours), flush=True)
+                print(_obey(chat, text.split(), coloured), flush=True)
                 continue
             try: lesson, answer = chat.say(text)
             except HumanLMError as e:
@@ -542,7 +544,7 @@ def _open_chat(s: Any, folder: Path) -> LiveChat:
     return LiveChat(model.load(_TEXTS), s.live, s.hindsight, s.sdpo, s.model.max_prompt_tokens, LiveLog(folder, known), start)
 
 
-_TEXTS = (HELP, ABOUT, HindsightConfig().template, *LiveConfig.__doc__.split())  # from which the tiny model makes its tokens
+_TEXTS = (HELP, ABOUT, HindsightConfig().template, *str(LiveConfig.__doc__).split())  # from which the tiny model makes its tokens
 
 
 def chat_command(argv: Sequence[str]) -> int:

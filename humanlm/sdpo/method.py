@@ -66,7 +66,7 @@ class Teacher:
         rate: float = 0.05,
     ):
         self.kind, self.rate, self.follows = kind, rate, kind == "ema"
-        self.copy = None if kind == "live" else frozen_copy(model)
+        self.copy: Any = None if kind == "live" else frozen_copy(model)
 
     def parts(self, live: Any) -> list[tuple[Any, float]]:
         "Give the models whose logits are added, with their weights"
@@ -147,7 +147,7 @@ def logged_row(
 
 def offline() -> Rollout:
     "Make a rollout that reads replies and follow-ups from logs"
-    async def rollout(rows: Sequence[dict], policy: ModelPolicy) -> list[Trajectory]:
+    async def rollout(rows: Sequence[dict], policy: Any) -> list[Trajectory]:
         return [_logged(row, policy.prompt_ids(row), i) for i, row in enumerate(rows)]
 
     return rollout
@@ -197,7 +197,8 @@ class HindsightReader:
         found, rows = torch.full(batch.mask.shape, torch.nan, device=batch.mask.device), [i for i, each in enumerate(read) if each]
         if not rows: return found
         found[rows] = 0.0
-        written, policy = [batch.trajectories[i].completion_ids for i in rows], batch.policy
+        policy: Any = batch.policy
+        written = [batch.trajectories[i].completion_ids for i in rows]
         with torch.no_grad(), policy.computing():
             (first, share), *others = self.states(policy.model, [read[i] for i in rows], written)
             def chosen(one, rest, ids): return chosen_logps(one if rest is None else share * one + rest, ids)
@@ -212,16 +213,17 @@ class SelfDistillation:
 
     def __init__(self, config: SDPOConfig, reader: HindsightReader, start: Any = None):
         self.config, self.reader, self.temperature = config, reader, 1.0
-        self.reference = frozen_copy(start) if config.kl and not config.is_sampled else None
+        self.reference: Any = frozen_copy(start) if config.kl and not config.is_sampled else None
 
     def advantage(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         "Read the replies in hindsight; the advantages themselves are made in the training pass, and here for the record"
-        self.temperature, read = batch.policy.temperature, self.reader.contexts(batch)
-        recorded, sampled = batch.policy.step % self.config.log_every == 0, self.config.is_sampled
+        policy: Any = batch.policy
+        self.temperature, read = policy.temperature, self.reader.contexts(batch)
+        recorded, sampled = policy.step % self.config.log_every == 0, self.config.is_sampled
         found = {"hindsight": self.reader.scored(batch, read)} if sampled or recorded else {}
         if not sampled: found |= _padded(read, batch)
         if not recorded: return torch.full((len(batch.rows),), torch.nan, device=batch.mask.device), found
-        found["plain"] = batch.policy.token_logps(*zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))).to(batch.mask.device)
+        found["plain"] = policy.token_logps(*zip(*((t.prompt_ids, t.completion_ids) for t in batch.trajectories))).to(batch.mask.device)
         return self.signal(found["plain"], found | {"completion_mask": batch.mask})[0], found
 
     def signal(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -77,7 +77,7 @@ class TraitJudge:
 
     def decide(self, pair: Pair) -> PairVerdict:
         "Compare two replies that say something"
-        a, b = self.score(pair.a), self.score(pair.b)
+        a, b = self.score(pair.a or ""), self.score(pair.b or "")
         if math.isnan(a - b): return PairVerdict("none", "rule", reason=f"{self.name} has no measure")
         decision = "tie" if abs(a - b) <= self.tie_margin else "a" if a > b else "b"
         return PairVerdict(decision, "rule", reason=f"{a:.2f} against {b:.2f}")
@@ -158,26 +158,28 @@ class PairJudge:
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs; `LLMError` if nobody can be asked"
-        open_ = [i for i, pair in enumerate(pairs) if settled(pair) is None]
+        known = [settled(pair) for pair in pairs]
+        open_ = [i for i, verdict in enumerate(known) if verdict is None]
         asked = [self.request(pairs[i], swapped) for i in open_ for swapped in (False, True)]
         width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
         answers = await in_turn(self._answer, asked, width)
         found = {i: _joined(*answers[2 * n:2 * n + 2]) for n, i in enumerate(open_)}
-        return [found.get(i) or settled(pair) for i, pair in enumerate(pairs)]
+        return [verdict or found[i] for i, verdict in enumerate(known)]
 
     async def _answer(self, request):
         "Give decision, way and reason of one question"
+        client: Any = self.client
         try:
-            said = (await self.client(request)).parsed
+            said = (await client(request)).parsed
             return VERDICTS[said["verdict"]], "asked", shorten(said["reason"], 200)
         except LLMError as e:
             if e.stops: raise
-            if e.kind != "bad answer" or not hasattr(self.client, "answer_logps"): return "none", "asked", shorten(e, 200)
+            if e.kind != "bad answer" or not hasattr(client, "answer_logps"): return "none", "asked", shorten(e, 200)
         options = [to_json({"reason": "", "verdict": name}) for name in VERDICTS]
-        return _letter(await asyncio.to_thread(self.client.answer_logps, request, options), self.tie_margin), "logps", ""
+        return _letter(await asyncio.to_thread(client.answer_logps, request, options), self.tie_margin), "logps", ""
 
 
-def _joined(first, second):
+def _joined(first: tuple[str, str, str], second: tuple[str, str, str]) -> PairVerdict:
     "Join the answers in both orders; the second one sees a and b swapped"
     orders = first[0], {"a": "b", "b": "a"}.get(second[0], second[0])
     by = "logps" if "logps" in (first[1], second[1]) else "asked"
@@ -261,7 +263,7 @@ class PairJudgeConfig(ChatConfig):
     def judges(self, styles: Sequence[str], client: ChatClient | None = None, ledger: Ledger | None = None) -> list[PreferenceJudge]:
         "Make a judge for each style and, beside them, the rules that count what can be counted of them"
         names = dict.fromkeys(name for style in styles for name in style.split("+"))
-        rules = [TraitJudge(name) for name in names if isinstance(_trait(name), Taste) or _trait(name).checks]
+        rules: list[PreferenceJudge] = [TraitJudge(name) for name in names if isinstance(trait := _trait(name), Taste) or trait.checks]
         if not rules and self.is_rule(self.model): raise ConfigError(f"Nothing of {', '.join(styles)} can be counted. Name a chat model with --judge.model.")
         if self.is_rule(self.model): return rules
         asked = client or self.client(self.model, ledger)
@@ -336,9 +338,10 @@ def _field_of(
     "Find candidates, base and starts of phases"
     a = find_contestant(inputs[0], c.runs)
     run = a.run
-    if len(inputs) < 2 and run is None:
-        raise ConfigError(f"{shorten(a.name)} belongs to no run, so name the model to compare it with: sdpo compare A B.")
-    base = (find_contestant(inputs[1], c.runs) if len(inputs) > 1 else _base_of(run))._replace(name="base")
+    if len(inputs) > 1: base = find_contestant(inputs[1], c.runs)
+    elif run is not None: base = _base_of(run)
+    else: raise ConfigError(f"{shorten(a.name)} belongs to no run, so name the model to compare it with: sdpo compare A B.")
+    base = base._replace(name="base")
     told = [base._replace(name=f"oracle {style}", told=style) for style in styles if c.oracle]
     if not c.sweep: return Field((a._replace(name=a.name if a.name != "base" else "base (A)"), *told), base, {})
     if run is None: raise ConfigError(f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} belongs to none.")
@@ -417,7 +420,7 @@ def prepare(
     settings = settings.changed(compare={"max_tokens": c.max_tokens or (group_of(run, "prompts").get("max_tokens") if run else None) or 256, **drawing(run, c)})
     folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
     settings.judge.require_price(settings.judge.model)
-    field, asked = _field_of(inputs, c, styles), _named_prompts(c, run) if c.prompts else (held_out(run, c.limit, c.seed), Counter())
+    field, asked = _field_of(inputs, c, styles), _named_prompts(c, run) if c.prompts or run is None else (held_out(run, c.limit, c.seed), Counter())
     return ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #plan

@@ -161,7 +161,8 @@ def helpsteer2(
     "Make a prompt of a row of HelpSteer2; `RowFault` says why not"
     prompt, reply = _text(values.get("prompt"), "empty prompt"), _text(values.get("response"), "empty reply")
     if _TURN_MARK.search(prompt): raise RowFault("several turns in one text", shorten(prompt))
-    _short(prompt, c.max_prompt_chars or 2048), _short(reply, 2048, "reply too long")
+    _short(prompt, c.max_prompt_chars or 2048)
+    _short(reply, 2048, "reply too long")
     return {"messages": [{"role": "user", "content": prompt}]}
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #any_prompt
@@ -426,7 +427,8 @@ def _prepare_files(
     "Read, filter and write; `DataError` if nothing is left"
     kind, out, tallies, train = KINDS[name], Path(out), {}, set()
     sources = _sources_of(kind, c)
-    _free_folder(out), [_files_of(where) for where, _ in sources.values()]
+    _free_folder(out)
+    for where, _ in sources.values(): _files_of(where)
     with atomic_path(out) as new:
         new.mkdir()
         for split, (where, part) in sources.items():

@@ -113,7 +113,8 @@ def asked(messages: Sequence[Mapping], system: str) -> list[dict]:
 
 def _toy_prompts() -> tuple[list, list]:
     "Give the made-up requests of training and the held-out ones, the same for every seed"
-    return tuple([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
+    train, test = ([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
+    return train, test
 
 
 class Requests(NamedTuple):
@@ -130,7 +131,9 @@ def _load_requests(s: Settings) -> Requests:
     p = s.prompts
     if _learns_offline(s): found = _logged_requests(s)
     elif p.train == TOY: found = Requests(*_toy_prompts())
-    else: found = Requests(*([row["messages"] for row in part] for part in _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"]))))
+    else:
+        train, test = _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"]))
+        found = Requests([row["messages"] for row in train], [row["messages"] for row in test])
     test = found.test if p.held_out is None else [row["messages"] for row in read_prompts(p.held_out)]
     if not found.train or not test: raise DataError(f"{p.train} leaves {len(found.train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
     train, test = ([asked(m, p.system) for m in part] for part in (found.train[:p.train_n], test[:p.test_n]))
@@ -205,7 +208,7 @@ MORE = 512  # tokens that a prompt may have beyond the longest, where it says wh
 
 
 def _prompt_row(
-    messages: Sequence[Mapping],
+    messages: Sequence[dict],
     tokenizer: Any,
     s: Settings,
     more: int = 0,  # tokens beyond model.max_prompt_tokens
@@ -251,7 +254,7 @@ def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 # %% ../../nbs/sdpo/51_recipe.ipynb #replies_of
 def _tastes_of(s: Settings) -> list[str]:
     "Name the tastes or styles that are measured"
-    own = [] if s.user.is_simulator else [name for names in s.user.sequence for name in names.split("+") if name not in CONTROLS]
+    own: list[str] = [] if s.user.is_simulator else [name for names in s.user.sequence for name in names.split("+") if name not in CONTROLS]
     return list(dict.fromkeys(ALIASES.get(name, name) for name in s.preference.tastes or own))
 
 
@@ -267,7 +270,7 @@ def _start_of(s: Settings) -> str: return "cold-start" if _has_lessons(s) else "
 def _has_lessons(s: Settings) -> bool: return s.prompts.train == TOY and s.sft.lesson_steps > 0
 
 
-def _replies_of(run: Any, name: str, told: Sequence[Sequence[Mapping]] | None = None, kept: str = "") -> list[str]:
+def _replies_of(run: Any, name: str, told: Sequence[Sequence[dict]] | None = None, kept: str = "") -> list[str]:
     "Give a model's replies to the held-out prompts, or to such that say more and so may be longer; made once"
     def make():
         s, (_, tokenizer) = run.settings, run.load(name)
@@ -297,7 +300,7 @@ def _measured_replies(
     return [one(i, *each) for i, each in enumerate(zip(tests, texts, first))]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #told_prompt
-def _told_prompt(s: Settings, messages: Sequence[Mapping], taste: str, number: int) -> Sequence[Mapping]:
+def _told_prompt(s: Settings, messages: Sequence[dict], taste: str, number: int) -> Sequence[dict]:
     "Tell a model in advance what is wanted: in its system message, a tiny one in the words of its lessons"
     if s.prompts.train != TOY or taste not in TASTES: return with_style(messages, taste)
     said = TASTES[taste].complaints
@@ -423,7 +426,7 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
 # %% ../../nbs/sdpo/51_recipe.ipynb #SDPORecipe
 class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
-    groups = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": PromptsConfig, "preference": PreferenceConfig,
+    groups: Mapping[str, Any] = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": PromptsConfig, "preference": PreferenceConfig,
               "model": AssistantModel, "rollout": SDPORollout, "sft": ColdStart,
               "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("online",)

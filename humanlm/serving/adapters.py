@@ -125,6 +125,8 @@ def gym_from_gymnasium(
 
     class GymnasiumPlay(Environment):
         "An episode of it"
+        task: SeedTask
+        inner: Any
         kinds, formats, __slots__ = ("action",), {"action": f"at most {space.max_length} characters"}, ("inner",)  # a slot: not in the state
 
         def start(self):
@@ -178,7 +180,9 @@ class RowTask(GymTask):
 # %% ../../nbs/serving/05_adapters.ipynb #gym_from_verifiers
 class VerifiersPlay(Environment):
     "An episode of an environment in the manner of verifiers"
-    kinds, formats, inner = ("action",), {"action": "your message"}, None
+    task: RowTask
+    inner: Any = None
+    kinds, formats = ("action",), {"action": "your message"}
 
     def start(self):
         row = self.task.row
@@ -251,7 +255,8 @@ def trl_environment(
 
     class GymTool:
         "One rollout"
-        def __init__(self): self._play, self._count = None, 0
+        _play: Any = None
+        _count = 0
 
         def reset(self, task_id: str = "", **row) -> str:
             if task_id not in known: raise DataError(f"A row names the task {shorten(repr(task_id))}, which is not among the {len(known)} of {gym.name}. Make the rows with trl_rows.")

@@ -182,7 +182,8 @@ def host_plan(places: Mapping[str, str], c: HostConfig, key: str) -> str:
     engine = choose_engine(c)
     ports = {name: c.port + i * (engine == "vllm") if c.port else 0 for i, name in enumerate(places)}
     lines = [f"{name}: {place}, {server_url(c.host, ports[name])}/v1" for name, place in places.items()]
-    program = shlex.join(vllm_command(vllm_program() or "vllm", *reversed(next(iter(places.items()))), c.port, c.dtype or "auto", c.vllm, c.host))
+    name, place = next(iter(places.items()))
+    program = shlex.join(vllm_command(vllm_program() or "vllm", place, name, c.port, c.dtype or "auto", c.vllm, c.host))
     dtype = c.dtype or ("auto" if engine == "vllm" else "float32")
     lines += [f"engine       {engine}, {dtype}, {'with' if key else 'without'} a key", f"with vLLM    {program}", *[f"written to   {c.out}, when all are ready"] * bool(c.out)]
     return "\n".join(lines)

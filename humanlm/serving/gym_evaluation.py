@@ -87,7 +87,7 @@ class GymEvaluation(NamedTuple):
     settings: Settings
     players: list[PlayerChoice]
     gyms: dict[str, Gym]
-    tasks: dict[str, list[GymTask]]  # gym → tasks
+    tasks: Mapping[str, Sequence[GymTask]]  # gym → tasks
     splits: dict[str, Counter]  # gym → split of published rows; none where tasks are made up
     left_out: Faults
 

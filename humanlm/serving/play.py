@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -109,7 +109,6 @@ def _row_gym(
     if not isinstance(name, str) or ":" in name: raise DataError(f"data_source is {shorten(repr(name))}, no gym")  # a file may not name code
     try: gym = find_gym(name)
     except ConfigError as e: raise DataError(shorten(e, 200)) from e
-    if gym.read is None: raise DataError(f"the gym {gym.name} has no public rows")
     return gym
 
 
@@ -128,6 +127,7 @@ def read_gym_rows(
     for row in read_rows(path, faults):
         try:
             gym = _row_gym(row)
+            if gym.read is None: raise DataError(f"the gym {gym.name} has no public rows")
             own, extra = tasks.setdefault(gym.name, {}), row.values.get("extra_info")
             if wanted and gym.name not in wanted or limit is not None and len(own) >= limit: continue
             task = gym.read(row.values)
@@ -273,7 +273,8 @@ class ByHandConfig:
 
 def played_config(gym: Gym, max_turns: int | None, compat: str) -> GymConfig:
     "Say how a gym is played"
-    return gym.config(compat=compat, **({} if max_turns is None else {"max_turns": max_turns}))
+    config = gym.config(compat=compat)
+    return config if max_turns is None else replace(config, max_turns=max_turns)
 
 
 async def _watch(gym: Gym, env: Environment, player: Callable, say: Callable[[str], Any] = print) -> None:

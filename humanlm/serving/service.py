@@ -189,7 +189,7 @@ def _completion_body(
     speech: Speech,
 ) -> dict:
     "A whole answer"
-    ours = speech.reply().extra | {"ignored_system_messages": speech.scene.ignored}
+    ours = (speech.reply().extra or {}) | {"ignored_system_messages": speech.scene.ignored}
     return answers_body(name, [(_message_of(u), u.finish) for u in speech.said], _usage(speech)) | {"humanlm": ours}
 
 

@@ -180,6 +180,7 @@ def score_lines(interview: Interview) -> str:
     lines = [lines_of("real reply", interview.example.reply)] if interview.example.reply else []
     for level in interview.said if interview.evaluation else ():
         score = interview.score(level)
+        if score is None: continue
         number = "no score" if math.isnan(score.value) else f"{score.value:.2f}"
         reason = score.reason if score.reason not in ("", score.status) else ""
         lines.append(lines_of(f"  {level}", " ".join(filter(None, (number, score.status * (score.status != "scored"), shorten(reason, 200))))))
@@ -238,7 +239,8 @@ class TalkWidget:
     "Controls above a page; `box` is what a notebook shows"
 
     def __init__(self, talk: Talk):
-        self.talk, self.interview = talk, None
+        self.talk = talk
+        self.interview: Any = None
         self.draw()
         self.menu.observe(lambda change: self.choose(), "value")
         self.answer.on_click(lambda button: self.run(self.chosen))
@@ -257,7 +259,7 @@ class TalkWidget:
         import ipywidgets as w
         people = [("somebody new", -1), *((title_of(i, e), i) for i, e in enumerate(self.talk.examples))]
         first, wide = 0 if self.talk.examples else -1, dict(width="auto")
-        self.menu = w.Dropdown(options=people, value=first, description="who", layout=wide)
+        self.menu: Any = w.Dropdown(options=people, value=first, description="who", layout=wide)
         self.persona, self.said = (w.Textarea(description=name, layout=wide | dict(height="72px")) for name in ("persona", "said"))
         self.answer = w.Button(description="Answer", button_style="primary", layout=dict(margin="2px 2px 2px 92px"))
         self.seed = w.BoundedIntText(0, min=0, max=2**31, description="seed", layout=dict(width="200px"))

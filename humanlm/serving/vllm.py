@@ -73,7 +73,7 @@ class Child:
         self,
         command: Sequence[str],
     ):
-        self.log = tempfile.TemporaryFile()
+        self.log, self.program = tempfile.TemporaryFile(), Path(command[0]).name
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
                                         start_new_session=True, preexec_fn=_end_with_parent)
 
@@ -89,7 +89,7 @@ class Child:
         while not ready():
             if self.process.poll() is not None or time.monotonic() > end:
                 how = "takes too long" if self.process.poll() is None else f"ended with {self.process.returncode}"
-                raise ConfigError(f"{Path(self.process.args[0]).name} {how}. Its last words:\n{self.words()}")
+                raise ConfigError(f"{self.program} {how}. Its last words:\n{self.words()}")
             time.sleep(0.2)
 
     def close(self, seconds: float = 20.0) -> None:
@@ -153,7 +153,7 @@ class VLLMPolicy:
                 "include_stop_str_in_output": True, "skip_special_tokens": False, "return_token_ids": True}
         return cut_completion(self.tokenizer, await self._ids(body), row["stop"], row["max_tokens"], ends, ids)
 
-    async def _ids(self, body):
+    async def _ids(self, body) -> Any:
         from openai import OpenAIError
         limits, name = self.limits, f"vllm/{self.name}"
         for attempt in range(1, limits.attempts + 1):
@@ -195,7 +195,7 @@ def start_server(
     "Start the server of vLLM for a model and wait until it answers"
     with listen(host, port, option) as free:
         port = free.getsockname()[1]
-    child = Child(vllm_command(vllm_program(), place, name, port, dtype, more, host))
+    child = Child(vllm_command(vllm_program() or "vllm", place, name, port, dtype, more, host))
     try:
         child.wait(lambda: is_up(f"{server_url(host, port)}/health"))
     except BaseException:

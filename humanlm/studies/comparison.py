@@ -9,7 +9,7 @@ __all__ = ['WORLDS', 'TABLES', 'plan', 'record', 'draw', 'compare', 'compare_sys
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from humanlm.alignment.evaluation import (
     METRICS, REFERENCES, Evaluation, bundle_request, bundles, evaluate_model, importance, judge_texts, judged, judges_record,
@@ -69,7 +69,7 @@ def plan(
 def record(
     c: Comparison,
     stages: Stages,
-    state: str,  # started or finished
+    state: Literal["started", "finished"],
     **more: Any,
 ) -> None:
     "Write `run.json`"
@@ -98,7 +98,7 @@ def _evaluation_of(
     task: Task,
     c: Comparison,
     judge: Judge,
-    world: SyntheticWorld | None,  # where the data are synthetic
+    world: Any,  # `SyntheticWorld`, or None where the data are not synthetic
     ledger: Ledger | None = None,  # takes what chat models cost
 ) -> list[Evaluation]:
     "Judge what a system says about the rows, or read how that was judged before"

@@ -40,7 +40,7 @@ from ..worlds.sources import load_data
 
 # %% ../../nbs/studies/04_thoughts.ipynb #dice_thoughts
 def _dice_thoughts(
-    world: SyntheticWorld,
+    world: Any,  # a `SyntheticWorld`
     examples: Sequence[Example],
     seed: int = 0,
 ) -> list[dict[str, str]]:  # level → description, one per example
@@ -52,7 +52,7 @@ def _dice_thoughts(
 # %% ../../nbs/studies/04_thoughts.ipynb #true_thoughts
 def _true_thoughts(examples: Sequence[Example]) -> list[dict[str, str]]:
     "Take the known states of each example"
-    return [{level: e.states[level] for level in TRACE} for e in examples]
+    return [{level: states[level] for level in TRACE} for states in (e.states or {} for e in examples)]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #told_rows
 def _told_rows(
@@ -187,7 +187,7 @@ def _composers(
     "List the arms whose replies are composed although their model was trained otherwise"
     think, aligned = _thinkers(settings), [name for name in settings.run.methods if MODES[name].asks == "each"]
     others = [name for name in dict.fromkeys([*think.values(), *aligned]) if name not in MODES or not MODES[name].composed]
-    own = {f"{name} (composed)": (name, None) for name in others}
+    own: dict[str, tuple[str, str | None]] = {f"{name} (composed)": (name, None) for name in others}
     return own | {f"cold-start (states of {name})": ("cold-start", name) for name in aligned} if think else {}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #further-2
@@ -257,7 +257,7 @@ def choice(
     by_arm = {arm: float(np.mean(values)) for arm, values in found.items()}
     if not by_arm:
         return {}
-    chosen = max(by_arm, key=by_arm.get)
+    chosen = max(by_arm, key=by_arm.__getitem__)
     return {"split": _validation_split(trials[0].settings), "response_alignment": by_arm, "chosen": chosen, "by_seed": _seed_by_seed(trials, chosen)}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, fingerprint, require, shorten
 from ..core.html import Table, tag
@@ -65,7 +65,7 @@ def make_users(
     while len(traits) < n:
         values = [rng.choice(axis) for axis in AXES]
         rng.shuffle(values)
-        traits[Traits(tuple(values), *(rng.choice(tuple(table)) for table in _TRAITS))] = None
+        traits[Traits._make([tuple(values), *(rng.choice(tuple(table)) for table in _TRAITS)])] = None
     return [Profile(f"u{i:03}", t, _persona_phrases(t, rng), i % 6 == 5) for i, t in enumerate(traits)]
 
 
@@ -267,6 +267,6 @@ SPLIT_OF = {  # held-out user, held-out topic → split
 def _example(world, reply, order, personas):
     user, post = world.users[reply.user_id], world.posts[reply.post_id]
     split = SPLIT_OF.get((user.held_out, post.held_out), "")
-    where = dict(source=post.domain, split=split, context_id=post.id, context=post.messages, order=order)
-    who = dict(user_id=user.id, persona=personas[user.id], reply=reply.text, states=describe_all(reply.states))
+    where: dict[str, Any] = dict(source=post.domain, split=split, context_id=post.id, context=post.messages, order=order)
+    who: dict[str, Any] = dict(user_id=user.id, persona=personas[user.id], reply=reply.text, states=describe_all(reply.states))
     return Example(reply.id, **where, **who)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
 from ..data.records import Example
@@ -63,7 +63,7 @@ def _match_communication(truth: Communication, reading: Reading) -> tuple[float,
     return (float(truth.tone in reading.keys("tone")), float(truth.structure in reading.keys("structure")))
 
 # %% ../../nbs/worlds/04_oracle.ipynb #MATCHES
-MATCHES: dict[str, Callable[[State, Reading], tuple[float, ...]]] = {
+MATCHES: dict[str, Callable[[Any, Reading], tuple[float, ...]]] = {
     "stance": _match_stance, "emotion": _match_emotion, "goal": _match_goal, "communication": _match_communication,
     "belief": lambda truth, reading: (float(truth in reading.keys("belief")),),
     "value": lambda truth, reading: (float(truth in reading.keys("value")),),
@@ -92,7 +92,7 @@ def _charges(*pairs):
 # %% ../../nbs/worlds/04_oracle.ipynb #contradiction_charges
 def _contradiction_charges(
     level: str,  # one of `STATE_LEVELS`
-    truth: State,  # the true state of that level
+    truth: Any,  # the true state of that level
     reading: Reading,  # of a candidate
 ) -> list[Charge]:
     "Charge what speaks against the true state"

@@ -7,12 +7,12 @@ __all__ = ['SLOTS', 'GLUE', 'NEGATORS', 'LEVEL_SLOTS', 'words_of', 'Item', 'Read
 
 # %% ../../nbs/worlds/03_reading.ipynb #exported-imports
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.basics import DataError
 from ..core.html import Html, tag
 from .states import (
-    BELIEFS, Communication, DOMAINS, EMOTIONS, Emotion, GOALS, INTENSITIES, STANCES, STATE_LEVELS, STRUCTURES, Stance, State, TONES, VALUES)
+    BELIEFS, Communication, DOMAINS, EMOTIONS, Emotion, GOALS, INTENSITIES, STANCES, STATE_LEVELS, STRUCTURES, Stance, TONES, VALUES)
 
 # %% ../../nbs/worlds/03_reading.ipynb #SLOTS
 SLOTS = {
@@ -122,7 +122,7 @@ def read(
         (end, meaning), after = _longest(tokens, at), word + 1
         if meaning or at in targets:
             target = next((targets[i] for i in range(at, end) if i in targets), None)
-            slot, key = meaning or ("target", target)
+            slot, key = meaning or ("target", targets[at])
             after = word + end - at + (2 if target else 0)
             items.append(Item(slot, key, target, negated and slot != "target", word, after))
             negated = negated and slot == "target"
@@ -173,13 +173,13 @@ def _highlight(text):
 # %% ../../nbs/worlds/03_reading.ipynb #expressed
 def expressed(
     reading: Reading,  # of a description or a reply
-) -> dict[str, State]:  # only the levels about which something is said
+) -> dict[str, Any]:  # level → its `State`; only the levels about which something is said
     "Give the states that a text expresses"
     first = {item.slot: item for item in reversed(reading.items)}
-    key = lambda slot: first[slot].key if slot in first else None
-    target = next((item.target for item in reading.items if item.target), None)
-    states = {level: key(level) for level in STATE_LEVELS}
-    if key("stance"): states["stance"] = Stance(*key("stance").split("/"), first["stance"].target)
+    def key(slot) -> Any: return first[slot].key if slot in first else None
+    target: Any = next((item.target for item in reading.items if item.target), None)
+    states: dict[str, Any] = {level: key(level) for level in STATE_LEVELS}
+    if key("stance"): states["stance"] = Stance._make([*key("stance").split("/"), first["stance"].target])
     if key("emotion"): states["emotion"] = Emotion(key("emotion"), key("intensity"), target)
     if key("tone") and key("structure"): states["communication"] = Communication(key("tone"), key("structure"))
     return {level: state for level, state in states.items() if state}

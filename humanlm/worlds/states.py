@@ -122,7 +122,7 @@ def uniform_states(
 ) -> States:
     "Draw each state uniformly from its space"
     pick = lambda table: rng.choice(tuple(table))
-    stance = Stance(*pick(STANCES).split("/"), target)
+    stance = Stance._make([*pick(STANCES).split("/"), target])
     emotion = Emotion(pick(EMOTIONS), pick(INTENSITIES), target)
     belief, value, goal = pick(BELIEFS), pick(VALUES), pick(GOALS)
     return States(stance, emotion, belief, value, goal, Communication(pick(TONES), pick(STRUCTURES)))
@@ -138,7 +138,7 @@ def perturb(
     target = states.stance.target
     dice, polite = uniform_states(target, rng), agreeable_states(target)
     other = (p if rng.random() < agreeable else d for d, p in zip(dice, polite))
-    return States(*(o if rng.random() < share else s for s, o in zip(states, other)))
+    return States._make(o if rng.random() < share else s for s, o in zip(states, other))
 
 # %% ../../nbs/worlds/01_states.ipynb #describe
 def describe(
@@ -148,10 +148,11 @@ def describe(
 ) -> str:
     "Write one state as a short line"
     pick = rng.choice if rng else lambda options: options[0]
-    match check_name(level, STATE_LEVELS, "level"):
-        case "stance": return pick(STANCES[f"{state.direction}/{state.strength}"].state).replace("{T}", state.target)
-        case "emotion": return f"{_emotion(state, pick)} about {state.target}"
-        case "communication": return f"{pick(TONES[state.tone].state)} tone, {pick(STRUCTURES[state.structure].state)}"
+    check_name(level, STATE_LEVELS, "level")
+    match state:
+        case Stance(): return pick(STANCES[f"{state.direction}/{state.strength}"].state).replace("{T}", state.target)
+        case Emotion(): return f"{_emotion(state, pick)} about {state.target}"
+        case Communication(): return f"{pick(TONES[state.tone].state)} tone, {pick(STRUCTURES[state.structure].state)}"
     return pick({"belief": BELIEFS, "value": VALUES, "goal": GOALS}[level][state].state)
 
 
