@@ -17,7 +17,7 @@ from common import Clock, in_turns
 from raw_rows import ROWS, forwarded, mail, original
 
 from humanlm.logs.rows import map_row
-from humanlm.logs.mail import read_mail
+from humanlm.logs.mail import _read_mail
 
 PIECES = ("From: a\n", "To: a\n", "05/14/2001 03:05 PM\nTo: a\n", ">", "> x\n", "-----Original Message-----\n", "a wrote:\n> b\n", "\n", "a@", "<style")
 
@@ -48,7 +48,7 @@ def per_second(f, n):
 
 def seconds(text):
     def measure():
-        with Clock() as clock: read_mail(text)
+        with Clock() as clock: _read_mail(text)
         return clock.cpu
     return measure
 
@@ -66,7 +66,7 @@ def rates(n, rounds):
 
 def mails(n, rounds):
     text = mail("I have them all." + original("Who has the numbers?" + " word" * 300) + forwarded("Up again, all of them."))
-    found = in_turns({"mail": per_second(lambda: read_mail(text), n // 4)}, rounds)
+    found = in_turns({"mail": per_second(lambda: _read_mail(text), n // 4)}, rounds)
     print(f"\nfiles of a mailbox ({len(text) / 1000:.1f} kB, two quotations): {statistics.median(found['mail']):,.0f} per s\n")
     print(f"{'100 kB of':34}{'ms':>8}{'400 kB / 100 kB':>18}")
     for piece in PIECES:

@@ -4,10 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS', 'evaluations',
-           'held_out', 'importance_bars', 'scatter', 'rewarded_levels', 'reward_curves', 'statement', 'composed_models',
-           'composed_line', 'judge_of_test', 'models_of', 'pick_examples', 'completions_html', 'readable',
-           'within_limits', 'run_limits', 'reply_words', 'form_html', 'paper_html', 'importance_section',
-           'examples_section', 'training_section', 'audit_html']
+           'held_out', 'scatter', 'statement', 'readable']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -68,7 +65,7 @@ NAMES = Names(
 )
 
 # %% ../../nbs/alignment/05_sections.ipynb #importance_bars
-def importance_bars(
+def _importance_bars(
     rows: Sequence[Importance],  # of any models
     metric: str = "reply_state_alignment",  # of the states
 ) -> Any:  # a matplotlib figure
@@ -123,7 +120,7 @@ def _reward_panel(ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[
     ax.set_title(label(level), fontsize=9)
 
 # %% ../../nbs/alignment/05_sections.ipynb #rewarded_levels
-def rewarded_levels(
+def _rewarded_levels(
     log: Sequence[Mapping],  # lines of metrics.jsonl
 ) -> list[str]:
     "List the levels that have a reward in the log: those we know in their order, others, the reply"
@@ -134,12 +131,12 @@ def rewarded_levels(
 
 # %% ../../nbs/alignment/05_sections.ipynb #reward_curves
 @styled
-def reward_curves(
+def _reward_curves(
     log: Sequence[Mapping],  # lines of metrics.jsonl
     rows: Sequence[Result] = (),  # results, for the lines of chance and ceiling
 ) -> Any:  # a matplotlib figure
     "Draw the mean reward of every level over the training steps"
-    levels, stages = rewarded_levels(log), stages_of(log)
+    levels, stages = _rewarded_levels(log), stages_of(log)
     if not levels:
         raise DataError("The log holds no reward of any level. Train a method by reinforcement first.")
     down, across = -(-len(levels) // 4), min(4, len(levels))
@@ -174,33 +171,33 @@ def statement(
 ) -> list[str]:
     "Say what kind of data, judge and model stand behind the numbers"
     data, trained, model = (config.get(group, {}) for group in ("data", "judge", "model"))
-    source, made, name = data.get("source"), model.get("name"), judge_of_test(config)
+    source, made, name = data.get("source"), model.get("name"), _judge_of_test(config)
     said = [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
             JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
             TOY if made == "tiny" else f"Model: {made or 'unknown'}."]
-    said += composed_line(composed_models(config) if composed is None else composed)
+    said += _composed_line(_composed_models(config) if composed is None else composed)
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said
 
 
-def composed_models(config: Mapping[str, Any]) -> list[str]:
+def _composed_models(config: Mapping[str, Any]) -> list[str]:
     "Name the models of a run that are asked for composed replies"
     methods, own = config.get("run", {}).get("methods") or [], config.get("rollout", {}).get("compose")
     return [*(["base", "cold-start"] if own else []), *(m for m in methods if m in MODES and MODES[m].composed)]
 
 
-def composed_line(models: Sequence[str]) -> list[str]:  # of one sentence, or none
+def _composed_line(models: Sequence[str]) -> list[str]:  # of one sentence, or none
     "Say whose replies are composed, where any are"
     return [f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained."] if models else []
 
 
-def judge_of_test(config: Mapping[str, Any]) -> str:
+def _judge_of_test(config: Mapping[str, Any]) -> str:
     "Name the judge of the held-out answers; runs of before had one judge for everything"
     return config.get("test_judge", {}).get("model") or config.get("judge", {}).get("model", "")
 
 # %% ../../nbs/alignment/05_sections.ipynb #models_of
-def models_of(
+def _models_of(
     run: RunFolder,
 ) -> list[str]:
     "List evaluated models in the order of the results, others last"
@@ -208,7 +205,7 @@ def models_of(
     return sorted((m for m in evaluations(run) if m not in NAMES.references), key=lambda m: order.get(m, len(order)))
 
 # %% ../../nbs/alignment/05_sections.ipynb #pick_examples
-def pick_examples(
+def _pick_examples(
     run: RunFolder,
     n: int = 4,
 ) -> list[tuple[Example, float]]:  # example, mean score of the last model
@@ -217,7 +214,7 @@ def pick_examples(
         found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
         return average([score.value for score in found.values()])
 
-    by_id, models = {e.id: e for e in held_out(run)}, models_of(run)
+    by_id, models = {e.id: e for e in held_out(run)}, _models_of(run)
     found = evaluations(run)[models[-1]] if models else {}
     pairs = [(by_id[id], mean(e)) for id, e in found.items() if id in by_id]
     return spread(sorted(pairs, key=lambda pair: (math.isnan(pair[1]), -pair[1], pair[0].id)), n)
@@ -239,7 +236,7 @@ def _answer(evaluation: Evaluation, level: str) -> Html:
     return tag("td", thought, tag("p", text), score_mark(found.get(level)), _read_from_reply(evaluation) if reply else "")
 
 # %% ../../nbs/alignment/05_sections.ipynb #completions_html
-def completions_html(
+def _completions_html(
     answers: Mapping[str, Evaluation],  # model → what it wrote about one example
     truth: Mapping[str, str],  # level → what would have been right, where it is known
 ) -> Html:
@@ -262,7 +259,7 @@ def readable(
     return average([float(score.status not in UNREAD) for score in found if score])
 
 # %% ../../nbs/alignment/05_sections.ipynb #within_limits
-def within_limits(
+def _within_limits(
     evaluations: Sequence[Evaluation],
     limits: Mapping[str, Mapping],  # level → limits, as `text_limits` gives them
 ) -> float:  # in [0, 1]; nan where no text has a limit
@@ -273,7 +270,7 @@ def within_limits(
     return 1 - broken / total if total else math.nan
 
 # %% ../../nbs/alignment/05_sections.ipynb #run_limits
-def run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
+def _run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
     "Give the limits under which the models of a run wrote"
     try:
         return text_limits(HierarchyConfig(**run.config.get("hierarchy", {})).load())
@@ -281,24 +278,24 @@ def run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings o
         return {}
 
 # %% ../../nbs/alignment/05_sections.ipynb #reply_words
-def reply_words(
+def _reply_words(
     texts: Sequence[str],
 ) -> float:  # nan for no texts
     "Count the words of a reply, on average over those that have any"
     return average([float(n) for n in (len(text.split()) for text in texts) if n])
 
 # %% ../../nbs/alignment/05_sections.ipynb #form_html
-def form_html(run: RunFolder) -> Html:
+def _form_html(run: RunFolder) -> Html:
     "Show what share of the texts could be read and kept to its limits, and the length of replies"
-    said, limits = {model: list(evaluations(run)[model].values()) for model in models_of(run)}, run_limits(run)
-    lines = [(model, number(readable(found)), number(within_limits(found, limits)),
-              reply_words([e.texts.get("response", "") for e in found])) for model, found in said.items()]
-    lines.append(("real replies", "–", "–", reply_words([e.reply for e in held_out(run)])))
+    said, limits = {model: list(evaluations(run)[model].values()) for model in _models_of(run)}, _run_limits(run)
+    lines = [(model, number(readable(found)), number(_within_limits(found, limits)),
+              _reply_words([e.texts.get("response", "") for e in found])) for model, found in said.items()]
+    lines.append(("real replies", "–", "–", _reply_words([e.reply for e in held_out(run)])))
     rows = [[tag("th", name), *shares, number(words, ".1f")] for name, *shares, words in lines]
     return Table(("model", "share that could be read", "states within caps and labels", "words per reply"), rows).html()
 
 # %% ../../nbs/alignment/05_sections.ipynb #paper_html
-def paper_html(run: RunFolder) -> Html:
+def _paper_html(run: RunFolder) -> Html:
     "Show the same numbers in the shape of the paper's tables; empty if replies were not judged"
     if not run.results.rows:
         return Html()
@@ -314,7 +311,7 @@ MATTER_SAYS = {"reply_state_alignment": "States that the judge reads from the re
                "state_alignment": "States that the model wrote when it was asked for them: do they carry into the reply?"}
 
 
-def importance_section(run: RunFolder) -> Html:
+def _importance_section(run: RunFolder) -> Html:
     "Show how the scores of replies go with those of states"
     rows = run.results.importance
     if not rows:
@@ -329,7 +326,7 @@ def _importance_part(run: RunFolder, metric: str) -> Html:
     table = Table(("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %"), [_matter_line(r) for r in rows], "l").html()
     said = evaluations(run).get(last)
     points = figure_html(scatter(list(said.values()), metric), f"{title} and reply scores", "Points are moved a little.") if said else ""
-    bars = figure_html(importance_bars(rows, metric), f"{title}: correlation with the reply")
+    bars = figure_html(_importance_bars(rows, metric), f"{title}: correlation with the reply")
     return Html().join([tag("h3", title), tag("p", MATTER_SAYS[metric]), bars, fold(f"Every reply of {last}", points) if points else "",
                         fold("As a table", table)])
 
@@ -342,40 +339,40 @@ def _matter_line(r: Importance) -> list[object]:
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _example(run: RunFolder, example: Example, value: float, place: str) -> Html:
     "Show one held-out row"
-    models, said = models_of(run), evaluations(run)
+    models, said = _models_of(run), evaluations(run)
     answers = {m: said[m][example.id] for m in models if example.id in said[m]}
     title = tag("h3", f"{place}: mean score of {models[-1]} {number(value)}")
-    return tag("article", title, example_html(replace(example, states=None)), completions_html(answers, example.states or {}))
+    return tag("article", title, example_html(replace(example, states=None)), _completions_html(answers, example.states or {}))
 
 
-def examples_section(run: RunFolder, n: int = 4) -> Html:
+def _examples_section(run: RunFolder, n: int = 4) -> Html:
     "Show a few held-out rows with everything that was written about them"
-    picked = pick_examples(run, n)
+    picked = _pick_examples(run, n)
     if not picked:
         return missing("No texts: evaluations or held-out examples are missing.")
-    return form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))
+    return _form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))
 
 # %% ../../nbs/alignment/05_sections.ipynb #training_section
 PANELS = report.PANELS | {"reward": "mean reward, all levels", "parse/ok": "share that could be read",
                           "judge/no_score": "share without a score"}
 
 
-def training_section(run: RunFolder) -> Html:
+def _training_section(run: RunFolder) -> Html:
     "Show the reward of every level, then the other curves of training"
     return (_rewards(run) if run.log else Html()) + report.training_section(run, PANELS, NAMES)
 
 
 def _rewards(run: RunFolder) -> Html:
     "Show the reward of every level, and what it is made of"
-    if not rewarded_levels(run.log):
+    if not _rewarded_levels(run.log):
         return missing("No reward curves: no method of this run was trained by reinforcement.")
     others = [name for name, weight in run.config.get("reward", {}).items() if weight and name != "alignment"]
     made = f", made of alignment and {', '.join(others)}" if others else ""
-    figure = reward_curves(run.log, () if others else run.results.rows)
+    figure = _reward_curves(run.log, () if others else run.results.rows)
     return figure_html(figure, "Mean reward by level", f"Reward on training samples{made}. {PALE}")
 
 # %% ../../nbs/alignment/05_sections.ipynb #audit_html
-def audit_html(folder: Path) -> Html:
+def _audit_html(folder: Path) -> Html:
     "Show the last audit of the judge, if there was one"
     path = folder / "audits.jsonl"
     rows = read_jsonl(path) if path.exists() else []
@@ -394,14 +391,14 @@ def _sections() -> dict[str, Section]:
         return title, about, lambda run: draw(run) + more(run)
     return {
         "first": ("", "", lambda run: report.first_screen(run, statement(run.config), NAMES)),
-        "results": extended("results", paper_html),
+        "results": extended("results", _paper_html),
         "differences": frame["differences"],
-        "importance": ("Which states matter", "Correlation of the score of a reply with the score of each state.", importance_section),
+        "importance": ("Which states matter", "Correlation of the score of a reply with the score of each state.", _importance_section),
         "examples": ("What the models write", "Held-out rows, evenly from best to worst. Click a score for its reason.",
-                     examples_section),
-        "training": (*frame["training"][:2], training_section),
+                     _examples_section),
+        "training": (*frame["training"][:2], _training_section),
         "samples": (*frame["samples"][:2], partial(report.samples_section, order=LEVELS)),
-        "run": extended("run", lambda run: audit_html(run.folder)),
+        "run": extended("run", lambda run: _audit_html(run.folder)),
     }
 
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LONGEST_RECORD', 'STATUSES', 'FORMS', 'BenchmarkItem', 'Problem', 'RowTable', 'read_text', 'read_table', 'need',
-           'literal_list', 'QuestionSet', 'collect', 'final_answer', 'untagged', 'plain', 'mentions', 'named_keys',
-           'AnswerReading', 'read_choice', 'two_options', 'distinct', 'yes_no', 'word_f1', 'ScoredAnswer', 'outcome']
+           'literal_list', 'QuestionSet', 'collect', 'final_answer', 'untagged', 'plain', 'AnswerReading',
+           'read_choice', 'two_options', 'distinct', 'yes_no', 'word_f1', 'ScoredAnswer', 'outcome']
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #import-ast-import-csv
 import ast
@@ -276,7 +276,7 @@ def _denied(before: str) -> bool:
     return bool(_DENIED.search(before[-80:]))
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #mentions
-def mentions(
+def _mentions(
     text: str,                   # a short answer
     options: Mapping[str, str],  # key → text
 ) -> set[str]:
@@ -322,7 +322,7 @@ def _numbers(text: str) -> Iterator[tuple[str, int]]:
     yield from ((str(int(float(found[0].replace("−", "-")))), found.start()) for found in _NUMBER_KEY.finditer(text))
 
 
-def named_keys(
+def _named_keys(
     text: str,             # a short answer
     keys: Iterable[str],   # single letters, or whole numbers as text
 ) -> set[str]:
@@ -356,7 +356,7 @@ def read_choice(
     said = final_answer(text)
     if not plain(said) and not _BARE.fullmatch(said):
         return AnswerReading(None, "empty" if not said else "unreadable")
-    found = (named_keys(said, options) if keys else set()) | mentions(said, options)
+    found = (_named_keys(said, options) if keys else set()) | _mentions(said, options)
     found = found or _parts(said, options)
     if len(found) != 1:
         return AnswerReading(None, "several" if found else "unreadable", "sentence")

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['name_hash', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 'STRANGER', 'EVIDENCE', 'BEFORE',
            'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_share', 'keep_active', 'in_order',
-           'keep_first', 'count_fates', 'Groups', 'part', 'split_post', 'split_user', 'split_user_time', 'TurnCounts',
-           'turn_counts', 'split_turn', 'split', 'Evidence', 'choose_evidence', 'drop_strangers']
+           'keep_first', 'count_fates', 'Groups', 'part', 'TurnCounts', 'split', 'Evidence', 'choose_evidence',
+           'drop_strangers']
 
 # %% ../../nbs/corpus/01_partition.ipynb #import-hashlib-from-collections
 import hashlib
@@ -157,7 +157,7 @@ def _ends(order, n_test, n_val):
     return fate
 
 # %% ../../nbs/corpus/01_partition.ipynb #split_post
-def split_post(
+def _split_post(
     rows: Index,
     test_frac: float = 0.08,  # share of discussions, the latest
     val_frac: float = 0.02,   # share of discussions before them
@@ -193,7 +193,7 @@ def _follow(groups, wish, among):
     return taken
 
 # %% ../../nbs/corpus/01_partition.ipynb #split_user
-def split_user(
+def _split_user(
     rows: Index,
     unseen_frac: float = 0.08,  # share of the people held out
     seen_frac: float = 0.08,    # share of everyone else's rows, the latest
@@ -222,7 +222,7 @@ _NO_TRAINING = ("{} discussions are too few to hold out unseen_frac={} of the pe
                 "none is left for training. Add data, lower the shares, or split by post.")
 
 # %% ../../nbs/corpus/01_partition.ipynb #split_user_time
-def split_user_time(
+def _split_user_time(
     rows: Index,
     test_frac: float = 0.08,  # share of each person's rows, the latest
     val_frac: float = 0.02,   # share of each person's rows before them
@@ -245,7 +245,7 @@ class TurnCounts(NamedTuple):
     test: np.ndarray
 
 
-def turn_counts(
+def _turn_counts(
     n: np.ndarray,           # turns of each conversation
     test_frac: float = 0.05,
     val_frac: float = 0.05,
@@ -258,7 +258,7 @@ def turn_counts(
     return TurnCounts(train, val, n - train - val)
 
 # %% ../../nbs/corpus/01_partition.ipynb #split_turn
-def split_turn(
+def _split_turn(
     rows: Index,
     test_frac: float = 0.08,      # share of conversations, the latest
     val_frac: float = 0.02,       # share of conversations before them
@@ -275,18 +275,18 @@ def split_turn(
     n[order] = counts[of]
     allowed = (n >= turns[0]) & (n <= turns[1])
     if compat:
-        train, val, _ = turn_counts(n, test_frac, val_frac, compat)
+        train, val, _ = _turn_counts(n, test_frac, val_frac, compat)
         fate = np.where(place < train, TRAIN, np.where(place < train + val, VAL, TEST))
     else:
         fate = np.full(len(n), TURNS)
-        fate[allowed] = split_post(rows[allowed], test_frac, val_frac)
+        fate[allowed] = _split_post(rows[allowed], test_frac, val_frac)
         evaluated = np.maximum(1, (n * late + 0.5).astype(int))
         fate[(fate > TRAIN) & (place < n - evaluated)] = EARLY
     return np.where(allowed, fate, TURNS)
 
 # %% ../../nbs/corpus/01_partition.ipynb #splitters
 splitters: dict[str, Callable[..., np.ndarray]] = {
-    "post": split_post, "user": split_user, "user_time": split_user_time, "turn": split_turn}
+    "post": _split_post, "user": _split_user, "user_time": _split_user_time, "turn": _split_turn}
 
 
 def split(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FINISHES', 'SCHEMA_VERSION', 'Completion', 'Turn', 'Score', 'Trajectory', 'token_strip', 'score_from_dict',
-           'trajectory_from_dict', 'save_trajectories', 'load_trajectories']
+           'save_trajectories', 'load_trajectories']
 
 # %% ../../nbs/data/01_trajectory.ipynb #import-json-math-from
 import json, math
@@ -172,7 +172,7 @@ def _nested(d: dict[str, Any], where: str) -> dict[str, Any]:
     return _fill(d, "advantage") | dict(turns=tuple(turns), scores=scores, rewards=rewards, signals=signals, errors=tuple(d["errors"]))
 
 # %% ../../nbs/data/01_trajectory.ipynb #trajectory_from_dict
-def trajectory_from_dict(
+def _trajectory_from_dict(
     d: dict[str, Any],          # as `humanlm.core.basics.to_dict` makes it; None or nan for a missing number
     where: str = "trajectory",  # file and row, for messages
 ) -> Trajectory:
@@ -250,7 +250,7 @@ def _unflatten(d: dict[str, Any], where: str) -> Trajectory:
         fault = f"a nested column is not JSON ({shorten(str(e))})"
         raise DataError(f"{where}: {fault}. Restore the file or leave it out.") from e
     per_token = d.pop("token_advantages")
-    return trajectory_from_dict(d if per_token is None else d | {"advantage": per_token}, where)
+    return _trajectory_from_dict(d if per_token is None else d | {"advantage": per_token}, where)
 
 # %% ../../nbs/data/01_trajectory.ipynb #load_trajectories
 def load_trajectories(

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'simulations', 'EXAMPLES', 'SolverAnswer', 'AnswerConfig',
-           'answer_schema', 'Asker', 'trimmed', 'sentences', 'shown', 'noted', 'vanilla', 'with_context',
-           'pure_context', 'memory_prompt', 'chain_of', 'simulate_chain', 'simulate_council', 'simulate_futures',
-           'simulation', 'simulated_examples', 'examples_for', 'few_shot']
+           'Asker', 'sentences', 'shown', 'noted', 'vanilla', 'with_context', 'pure_context', 'simulation',
+           'examples_for', 'few_shot']
 
 # %% ../../nbs/harness/01_answers.ipynb #exported-imports
 import asyncio
@@ -94,7 +93,7 @@ HOW = {("json", True): "Think it through first. Reply with a JSON object: \"reas
        ("text", False): "Reply with the answer alone, without any explanation."}
 
 # %% ../../nbs/harness/01_answers.ipynb #answer_schema
-def answer_schema(reasoning: bool = True) -> dict:
+def _answer_schema(reasoning: bool = True) -> dict:
     "Give the JSON schema of an answer"
     names = list(_FIELDS) if reasoning else ["answer"]
     fields = {name: {"type": "string", "description": _FIELDS[name]} for name in names}
@@ -138,7 +137,7 @@ class Asker:
     ) -> ChatRequest:
         "Make the request of a question"
         c = self.config
-        schema = answer_schema(c.reasoning) if c.form == "json" else None
+        schema = _answer_schema(c.reasoning) if c.form == "json" else None
         usual = {"temperature": c.temperature, "max_tokens": c.max_tokens, "seed": c.seed, "schema": schema, "caller": self.benchmark.name}
         return chat(f"{prompt}\n\n{HOW[c.form, c.reasoning]}", system, **usual | settings)
 
@@ -159,7 +158,7 @@ class Asker:
     def examples(self) -> str: return examples_for(self.benchmark, self.config)
 
 # %% ../../nbs/harness/01_answers.ipynb #trimmed
-def trimmed(
+def _trimmed(
     context: Context,
     without: Sequence[str] = (),  # of `PARTS`
 ) -> Context:
@@ -189,7 +188,7 @@ def _step_lines(step: Step) -> list[str]:
 # %% ../../nbs/harness/01_answers.ipynb #shown
 def shown(context: Context, config: AnswerConfig) -> Extra:
     "Write a context as the settings say"
-    context = trimmed(context, config.without)
+    context = _trimmed(context, config.without)
     return Extra(sentences(context) if config.rendering == "text" else to_text(context, config.manual))
 
 # %% ../../nbs/harness/01_answers.ipynb #Way
@@ -231,7 +230,7 @@ AGENT = ("You are {name}. You know what you remember and nothing else. Think of 
          "question is about, and answer from that. Be as exact as your memory is.")
 
 # %% ../../nbs/harness/01_answers.ipynb #memory_prompt
-def memory_prompt(
+def _memory_prompt(
     asker: Asker,
     item: BenchmarkItem,
     context: Context,
@@ -245,7 +244,7 @@ def memory_prompt(
     return asked, fill(AGENT, name=name)
 
 # %% ../../nbs/harness/01_answers.ipynb #chain_of
-def chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  # or why there is none
+def _chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  # or why there is none
     "Find who thinks about whom in a question, in the spelling of the context"
     asked = read_question(item.question)
     named = tuple(filter(None, (item.facts.get("char1"), item.facts.get("char2"))))
@@ -257,20 +256,20 @@ def chain_of(item: BenchmarkItem, context: Context) -> tuple[str, ...] | str:  #
     return f"{missing} is not in the context" if missing else tuple(known[name.casefold()] for name in chain)
 
 # %% ../../nbs/harness/01_answers.ipynb #simulate_memory
-async def simulate_chain(
+async def _simulate_chain(
     asker: Asker,
     item: BenchmarkItem,
     context: Context,
     last: bool = False,  # ask the last of the chain, in the second person; else the first, and as it stands
 ) -> SolverAnswer:
     "Ask somebody of the chain, who remembers what all of them perceived"
-    chain = chain_of(item, context)
+    chain = _chain_of(item, context)
     if isinstance(chain, str):
         return noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
     question, asked, who = item.question, read_question(item.question), chain if last else (*chain, chain[0])
     if last and isinstance(asked, PlaceQuestion):
         question = f"Where will you look for the {asked.object}?"
-    prompt, system = memory_prompt(asker, item, perspective(context, who), who[-1], question)
+    prompt, system = _memory_prompt(asker, item, perspective(context, who), who[-1], question)
     return await asker(item, prompt, system)
 
 # %% ../../nbs/harness/01_answers.ipynb #VIEWS
@@ -279,7 +278,7 @@ VIEWS = "What each person would say, from their own memory. These are views: the
 # %% ../../nbs/harness/01_answers.ipynb #_view
 async def _view(asker: Asker, item: BenchmarkItem, context: Context, name: str, reference: bool) -> str:
     "Ask one person; empty if the model fails"
-    prompt, system = memory_prompt(asker, item, context, name, item.question)
+    prompt, system = _memory_prompt(asker, item, context, name, item.question)
     at_hand = f"{asker.benchmark.label}, for reference:\n{fenced(item.source)}\n\n" if reference else ""
     try:
         given = await asker(item, at_hand + prompt, system)
@@ -290,7 +289,7 @@ async def _view(asker: Asker, item: BenchmarkItem, context: Context, name: str, 
     return f"{name}: {given.answer} ({given.reasoning})" if given.reasoning else f"{name}: {given.answer}"
 
 # %% ../../nbs/harness/01_answers.ipynb #simulate_council
-async def simulate_council(
+async def _simulate_council(
     asker: Asker,
     item: BenchmarkItem,
     context: Context,
@@ -307,7 +306,7 @@ async def simulate_council(
     return noted(given, f"no view of {', '.join(missing)}") if missing else given
 
 # %% ../../nbs/harness/01_answers.ipynb #simulate_futures
-async def simulate_futures(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
+async def _simulate_futures(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
     "Imagine how it may go on, then ask with these futures"
     found = await futures(asker.client, item.source, 2, asker.benchmark.task)
     known = [each.context for each in found if each.context]
@@ -317,14 +316,14 @@ async def simulate_futures(asker: Asker, item: BenchmarkItem, context: Context |
 
 # %% ../../nbs/harness/01_answers.ipynb #simulations
 simulations: dict[str, Callable[[Asker, BenchmarkItem, Context], Awaitable[SolverAnswer]]] = {
-    "memory": partial(simulate_chain, last=True), "chain": simulate_chain, "council": simulate_council,
-    "witnesses": partial(simulate_council, reference=False), "futures": simulate_futures}
+    "memory": partial(_simulate_chain, last=True), "chain": _simulate_chain, "council": _simulate_council,
+    "witnesses": partial(_simulate_council, reference=False), "futures": _simulate_futures}
 
 # %% ../../nbs/harness/01_answers.ipynb #simulation
 async def simulation(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask the people of the text, in the way that suits the benchmark"
     way = simulations.get(asker.benchmark.simulation)
-    if context is None and way is not simulate_futures:
+    if context is None and way is not _simulate_futures:
         return noted(await vanilla(asker, item), "simulation fell back to vanilla: no context")
     if way is None:
         return noted(await with_context(asker, item, context), "simulation fell back to context: nobody to ask in this benchmark")
@@ -341,7 +340,7 @@ EXAMPLES = {
                "stayed in the greenhouse for 1 minute. Runa exited the greenhouse.", "Where does Runa think Oda thinks the trowel is?"),)}
 
 # %% ../../nbs/harness/01_answers.ipynb #simulated_examples
-def simulated_examples(
+def _simulated_examples(
     task: str,   # tomi or hitom
 ) -> str:
     "Write examples that the simulator answers"
@@ -354,7 +353,7 @@ def examples_for(benchmark: Benchmark, config: AnswerConfig) -> str:
     "Give the worked examples of a benchmark; `ConfigError` if there are none"
     if not config.examples:
         check_name(benchmark.task, EXAMPLES, "built-in examples: give answer.examples a file, or take", ConfigError)
-        return simulated_examples(benchmark.task)
+        return _simulated_examples(benchmark.task)
     try:
         found = json.loads(read_text(config.examples))[benchmark.name]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -4,11 +4,8 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'MOST_CHECKED', 'ParsingConfig', 'parser_of', 'parsing_plan', 'load_items', 'one_of', 'folder_name',
-           'file_name', 'write_csv', 'texts_of', 'parse_all', 'context_file', 'context_row', 'ContextsConfig',
-           'contexts_command', 'check_contexts', 'told_lines', 'parse_file', 'parsed_text', 'parse_benchmark',
-           'say_contexts', 'StoriesConfig', 'write_stories', 'generate_command', 'context_files', 'first_context',
-           'story_of', 'Viewer', 'address_of', 'links_of', 'list_page', 'list_row', 'viewer_app', 'ViewerConfig',
-           'viewer_command']
+           'write_csv', 'ContextsConfig', 'contexts_command', 'StoriesConfig', 'write_stories', 'generate_command',
+           'Viewer', 'ViewerConfig', 'viewer_command']
 
 # %% ../../nbs/harness/03_contexts.ipynb #import-csv-import-json
 import csv
@@ -137,7 +134,7 @@ def folder_name(*parts: str) -> str:
     return re.sub(r"[^\w.,+=@-]+", "_", "-".join(parts))[:100].strip(". _")
 
 
-def file_name(
+def _file_name(
     name: str,   # of anybody
 ) -> str:
     "Make a name that is safe for a file"
@@ -151,7 +148,7 @@ def write_csv(path: str | Path, head: Iterable[str], rows: Iterable[Iterable]) -
     return atomic_write(path, text.getvalue())
 
 # %% ../../nbs/harness/03_contexts.ipynb #texts_of
-def texts_of(
+def _texts_of(
     benchmark: Benchmark,
     loaded: QuestionSet,
 ) -> dict[str, BenchmarkItem]:  # name → the first question about it
@@ -163,7 +160,7 @@ def texts_of(
     return {item.set_id if sets[item.set_id] == 1 else item.id: item for item in first.values()}
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_all
-async def parse_all(
+async def _parse_all(
     parser: Parser,
     texts: Mapping[str, str],   # name → text
     task: str = "",
@@ -175,7 +172,7 @@ async def parse_all(
     return dict(zip(texts, await in_turn(parse, texts.values(), workers)))
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_file
-def context_file(
+def _context_file(
     parsed: Parse,
     item: BenchmarkItem,
     answer: str = "",  # to the question, where somebody gave one
@@ -185,7 +182,7 @@ def context_file(
     return to_json(row, indent=1) + "\n"
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_row
-def context_row(name: str, found: Parse) -> dict[str, Any]:
+def _context_row(name: str, found: Parse) -> dict[str, Any]:
     "Describe what became of a text"
     context = found.context or Context(agents_names=[], socialized_context=[])
     wrong = violations(context) if found.context else []
@@ -210,7 +207,7 @@ class ContextsConfig:
 
     def __post_init__(self):
         require("tom", (self.limit is None or self.limit > 0, f"limit must be positive, got {self.limit}"),
-                (self.name is None or file_name(self.name) == self.name, f"name must be a plain folder name, got {shorten(self.name)!r}"))
+                (self.name is None or _file_name(self.name) == self.name, f"name must be a plain folder name, got {shorten(self.name)!r}"))
 
 
 def contexts_command(argv: Sequence[str]) -> int:  # exit code
@@ -219,11 +216,11 @@ def contexts_command(argv: Sequence[str]) -> int:  # exit code
     s = parse(groups, argv, contexts_command.__doc__, "a benchmark, a .txt file with one text, or a .json file with contexts")
     place = Path(s.inputs[0]) if len(s.inputs) == 1 else Path()
     if place.suffix in (".json", ".txt"):
-        return {".json": check_contexts, ".txt": parse_file}[place.suffix](place, s)
-    return parse_benchmark(benchmarks[one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)")], s)
+        return {".json": _check_contexts, ".txt": _parse_file}[place.suffix](place, s)
+    return _parse_benchmark(benchmarks[one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)")], s)
 
 # %% ../../nbs/harness/03_contexts.ipynb #check_contexts
-def check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is an error
+def _check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is an error
     "Say what is wrong with the contexts of a file"
     contexts = read_contexts(path)
     if s.dry_run:
@@ -231,16 +228,16 @@ def check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is 
         return 0
     found = [violations(context) for context in contexts]
     print(f"{path}: {count_violations(sum(found, []))}")
-    print("".join(f"{line}\n" for context, wrong in zip(contexts, found) for line in told_lines(context, wrong)), end="")
+    print("".join(f"{line}\n" for context, wrong in zip(contexts, found) for line in _told_lines(context, wrong)), end="")
     return int(any(violation.severity == "error" for wrong in found for violation in wrong))
 
 
-def told_lines(context: Context, found: Iterable[Violation]) -> list[str]:
+def _told_lines(context: Context, found: Iterable[Violation]) -> list[str]:
     "Tell violations with the steps called what the record calls them"
     return [f"{violation.severity} {violation.told(step_names(context))}" for violation in found]
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_file
-def parse_file(path: Path, s: Settings) -> int:  # exit code
+def _parse_file(path: Path, s: Settings) -> int:  # exit code
     "Print the context of a text"
     text = read_text(path)
     if s.dry_run:
@@ -249,41 +246,41 @@ def parse_file(path: Path, s: Settings) -> int:  # exit code
     parsed = run_sync(parser_of(s.parser, s.tom.out)(text))
     if parsed.context is None:
         raise DataError(f"{path}: {parsed.reason}")
-    print(f"{path}: {parsed_text(parsed)}", file=sys.stderr)
+    print(f"{path}: {_parsed_text(parsed)}", file=sys.stderr)
     print(to_json(to_published(parsed.context), indent=1))
     return 0
 
 
-def parsed_text(
+def _parsed_text(
     parsed: Parse,  # with a context
 ) -> str:  # one line, and below it what is wrong
     "Count and list what is wrong with a record, and with the text it was made from"
     found, odd = violations(parsed.context), len(parsed.contradictions)
     counts = f"{count_violations(found)}, {odd:,} contradiction{'s' * (odd != 1)} in the text"
-    return "\n".join([counts, *parsed.notes, *told_lines(parsed.context, found)])
+    return "\n".join([counts, *parsed.notes, *_told_lines(parsed.context, found)])
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_benchmark
-def parse_benchmark(
+def _parse_benchmark(
     benchmark: Benchmark,
     s: Settings,
 ) -> int:  # exit code: 1 if no text could be parsed
     "Write the contexts of a benchmark into a folder"
     folder = Path(s.tom.out) / (s.tom.name or folder_name(benchmark.name, "contexts", s.parser.name))
-    items = texts_of(benchmark, load_items(benchmark, s.tom.file, s.tom.limit, s.rows))
+    items = _texts_of(benchmark, load_items(benchmark, s.tom.file, s.tom.limit, s.rows))
     texts = {name: benchmark.source_text(item) for name, item in items.items()}
     if s.dry_run:
         print(f"{len(items):,} texts of {benchmark.title} into {folder}\n{parsing_plan(s.parser, s.tom.out, list(texts.values()), benchmark.task)}")
         return 0
-    found = run_sync(parse_all(parser_of(s.parser, s.tom.out), texts, benchmark.task, 2 * s.parser.concurrency))
+    found = run_sync(_parse_all(parser_of(s.parser, s.tom.out), texts, benchmark.task, 2 * s.parser.concurrency))
     for name, parsed in found.items():
         if parsed.context:
-            atomic_write(folder / "files" / f"{file_name(name)}.json", context_file(parsed, items[name]))
-    return say_contexts(folder, [context_row(name, parsed) for name, parsed in found.items()])
+            atomic_write(folder / "files" / f"{_file_name(name)}.json", _context_file(parsed, items[name]))
+    return _say_contexts(folder, [_context_row(name, parsed) for name, parsed in found.items()])
 
 # %% ../../nbs/harness/03_contexts.ipynb #say_contexts
-def say_contexts(
+def _say_contexts(
     folder: Path,
-    rows: Sequence[Mapping[str, Any]],  # as `context_row` gives them
+    rows: Sequence[Mapping[str, Any]],  # as `_context_row` gives them
 ) -> int:  # exit code
     "Print and keep what became of texts"
     write_csv(folder / "contexts.csv", rows[0], [row.values() for row in rows])
@@ -350,13 +347,13 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
     for i, tale in enumerate(tales):
         asked = tale.asked[0]
         item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")
-        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", context_file(Parse(to_context(tale.story)), item, asked.answer))
+        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", _context_file(Parse(to_context(tale.story)), item, asked.answer))
     print(f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
           f"ask: python -m humanlm.tom run {family} --tom.file {path}")
     return 0
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_files
-def context_files(
+def _context_files(
     inputs: Sequence[str],   # JSON files, or folders that hold some
 ) -> dict[str, Path]:  # name → file
     "Find files of contexts"
@@ -370,7 +367,7 @@ def context_files(
     return found
 
 # %% ../../nbs/harness/03_contexts.ipynb #story_of
-def first_context(path: Path) -> Context:
+def _first_context(path: Path) -> Context:
     "Read the first context of a file"
     found = read_contexts(path)
     if not found:
@@ -378,7 +375,7 @@ def first_context(path: Path) -> Context:
     return found[0]
 
 
-def story_of(
+def _story_of(
     path: Path,  # a file of contexts
 ) -> str:  # "" = it does not say
     "Read the text that a context was made from"
@@ -403,15 +400,15 @@ class Viewer:
         what, _, rest = unquote(address.partition("?")[0]).lstrip("/").partition("/")
         name = rest.removesuffix(".json") if what == "data" else rest
         if what in ("", "list.json") and not rest:
-            return (200, "application/json", to_json(list(self.files))) if what else (200, "text/html", list_page(self.files))
+            return (200, "application/json", to_json(list(self.files))) if what else (200, "text/html", _list_page(self.files))
         if what not in ("data", "page") or name not in self.files:
             return 404, "text/plain", "No such context."
         path, reference = self.files[name], self.references.get(name)
         try:
-            both = first_context(path), reference and first_context(reference)
+            both = _first_context(path), reference and _first_context(reference)
             if what == "data":
                 return 200, "application/json", to_json(viewer_data(*both))
-            return 200, "text/html", timeline_page(*both, title=name, source=story_of(path), links=links_of(name, list(self.files)))
+            return 200, "text/html", timeline_page(*both, title=name, source=_story_of(path), links=_links_of(name, list(self.files)))
         except HumanLMError as e:
             if what == "data":
                 return 422, "text/plain", str(e)
@@ -419,7 +416,7 @@ class Viewer:
             return 422, "text/html", page(name, back, tag("h1", name), tag("p", str(e), class_="bad"))
 
 # %% ../../nbs/harness/03_contexts.ipynb #links_of
-def address_of(
+def _address_of(
     name: str,   # of anybody
     what: str = "page",
 ) -> str:
@@ -427,39 +424,39 @@ def address_of(
     return f"/{what}/{quote(name, safe='')}"
 
 
-def links_of(
+def _links_of(
     name: str,
     names: Sequence[str],  # in order
 ) -> dict[str, str]:  # words → address
     "Link the list, and the contexts before and after"
     i = names.index(name)
     near = [("before: ", names[i - 1:i]), ("after: ", names[i + 1:i + 2])]
-    return {"all contexts": "/"} | {word + shorten(found[0], 40): address_of(found[0]) for word, found in near if found}
+    return {"all contexts": "/"} | {word + shorten(found[0], 40): _address_of(found[0]) for word, found in near if found}
 
 # %% ../../nbs/harness/03_contexts.ipynb #list_row
 MOST_CHECKED = 500   # files
-def list_page(
+def _list_page(
     files: Mapping[str, Path],  # name → file
 ) -> str:  # a whole HTML page
     "List contexts with their size and their faults"
     checked = len(files) <= MOST_CHECKED
     head = ["context", "data", *(["agents", "steps", "errors", "warnings", "what is wrong"] if checked else [])]
-    table = Table(head, [list_row(name, path, checked) for name, path in files.items()], "llrrrrl").html()
+    table = Table(head, [_list_row(name, path, checked) for name, path in files.items()], "llrrrrl").html()
     note = "" if checked else pale(f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.")
     return page("Social contexts", tag("h1", "Social contexts"), tag("p", f"{len(files):,} in all"), note, table)
 
 
-def list_row(
+def _list_row(
     name: str,
     path: Path,
     checked: bool = True,  # say what is wrong, too
 ) -> list[object]:  # cells
     "Describe a context in the list"
-    links = [tag("a", shorten(name, 80), href=address_of(name)), tag("a", "JSON", href=address_of(name, "data") + ".json")]
+    links = [tag("a", shorten(name, 80), href=_address_of(name)), tag("a", "JSON", href=_address_of(name, "data") + ".json")]
     if not checked:
         return links
     try:
-        context = first_context(path)
+        context = _first_context(path)
     except HumanLMError as e:
         return [*links[:1], "", "", "", "", "", tag("span", shorten(str(e).replace(str(path), path.name), 120), class_="bad")]
     found = violations(context)
@@ -468,7 +465,7 @@ def list_row(
     return [*links, f"{len(context.agents):,}", f"{len(context.steps):,}", errors, f"{kinds['warning']:,}", ", ".join(codes)]
 
 # %% ../../nbs/harness/03_contexts.ipynb #viewer_app
-def viewer_app(viewer: Viewer) -> Any:  # an ASGI application
+def _viewer_app(viewer: Viewer) -> Any:  # an ASGI application
     "Put a viewer behind an address, for this machine only"
     def shown(request):
         status, kind, content = viewer.answer(request.scope["raw_path"].decode("latin-1"))
@@ -492,11 +489,11 @@ class ViewerConfig:
 def viewer_command(argv: Sequence[str]) -> int:  # exit code
     "Serve contexts as JSON, with a page that shows them, on this machine only"
     s = parse({"viewer": ViewerConfig}, argv, viewer_command.__doc__, "files or folders of contexts")
-    viewer = Viewer(context_files(s.inputs), context_files([s.viewer.reference]) if s.viewer.reference else None)
+    viewer = Viewer(_context_files(s.inputs), _context_files([s.viewer.reference]) if s.viewer.reference else None)
     if s.dry_run:
         print("\n".join(viewer.files))
         return 0
-    app, line = viewer_app(viewer), listen(port=s.viewer.port, option="--viewer.port")
+    app, line = _viewer_app(viewer), listen(port=s.viewer.port, option="--viewer.port")
     print(f"{len(viewer.files):,} contexts at {address(line)}/ (Ctrl-C ends)", flush=True)
     serve_app(app, line)
     return 0

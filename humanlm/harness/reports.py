@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAULTY', 'COMPARED', 'MISMATCH', 'ReportLine', 'lines_of', 'baseline_outcomes', 'ceiling_outcomes', 'ceiling',
            'needs_ceiling', 'result_table', 'folded', 'where', 'counts', 'baseline_table', 'comparison_table',
-           'oddities', 'contradictory', 'contradiction_text', 'oddity_text', 'mismatches']
+           'oddities', 'contradictory', 'oddity_text', 'mismatches']
 
 # %% ../../nbs/harness/05_reports.ipynb #exported-imports
 from collections import Counter
@@ -184,7 +184,7 @@ def contradictory(
     return {name: list(notes) for name, notes in found.items()}
 
 # %% ../../nbs/harness/05_reports.ipynb #contradiction_text
-def contradiction_text(
+def _contradiction_text(
     outcomes: Sequence[ScoredAnswer],
     most: int = 20,   # stories to list
 ) -> str:  # Markdown; empty if there are none
@@ -207,7 +207,7 @@ def oddity_text(
     odd = [o for o in outcomes if o.failed or o.status != "read"]
     listed = [f"- {table_cell(o.id, 60)} ({table_cell(o.failed or o.status, 100)}): {table_cell(repr(o.answer), 160)}" for o in odd[:most]]
     more = [f"- … and {len(odd) - most} more"] if len(odd) > most else []
-    parts = [Table(["", "what", "answers"], rows, "llr").markdown(), "\n".join([*listed, *more]), contradiction_text(outcomes, most)]
+    parts = [Table(["", "what", "answers"], rows, "llr").markdown(), "\n".join([*listed, *more]), _contradiction_text(outcomes, most)]
     return "\n\n".join(filter(None, parts))
 
 # %% ../../nbs/harness/05_reports.ipynb #_counted

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SYMBOLIC', 'read_outcomes', 'AnswerFile', 'Respondent', 'wants_contexts', 'answer_all', 'fall_back', 'used_context',
-           'is_contradiction', 'why_none', 'contexts_text', 'concerns', 'nothing_answered']
+           'is_contradiction', 'contexts_text', 'concerns', 'nothing_answered']
 
 # %% ../../nbs/harness/04_respondent.ipynb #imports
 from collections import Counter
@@ -154,7 +154,7 @@ def is_contradiction(note: str) -> bool:
     return note.startswith("contradiction in ")
 
 # %% ../../nbs/harness/04_respondent.ipynb #why_none
-def why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
+def _why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
     "Say why answers used no context, most often"
     without = [o for o in outcomes if not used_context(o)]
     own = (next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "") if o.context == "none" else "" for o in without)
@@ -165,7 +165,7 @@ def why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
 def contexts_text(outcomes: Sequence[ScoredAnswer]) -> str:
     "Say how many answers used a social context"
     used = sum(map(used_context, outcomes))
-    return f"contexts used: {used:,} of {len(outcomes):,}" + (f" (without one, most often: {why_none(outcomes)})" if used < len(outcomes) else "")
+    return f"contexts used: {used:,} of {len(outcomes):,}" + (f" (without one, most often: {_why_none(outcomes)})" if used < len(outcomes) else "")
 
 # %% ../../nbs/harness/04_respondent.ipynb #concerns
 def concerns(

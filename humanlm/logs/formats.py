@@ -4,10 +4,8 @@
 
 # %% auto #0
 __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'HASHED', 'formats', 'source_name', 'decode_prompt', 'decode_field', 'read_facts',
-           'fact_at', 'AuthorFacts', 'known_name', 'is_hash_of', 'digests', 'Format', 'reddit_author', 'reddit_user',
-           'likely_source', 'youtube_author', 'youtube_user', 'plain_text', 'youtube_content', 'medium_author',
-           'medium_user', 'medium_content', 'amazon_author', 'amazon_user', 'amazon_content', 'is_model', 'chat_author',
-           'chat_user', 'enron_author', 'enron_user']
+           'fact_at', 'AuthorFacts', 'known_name', 'is_hash_of', 'digests', 'Format', 'reddit_user', 'plain_text',
+           'is_model']
 
 # %% ../../nbs/logs/02_formats.ipynb #exported-imports
 import json
@@ -192,7 +190,7 @@ def _login(name): return re.sub(r"^/?u/", "", name).casefold()
 def _redditor(name): return AuthorFacts(name, _ids(_login(name)))
 
 
-def reddit_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
+def _reddit_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     "Who wrote a post or comment on Reddit"
     author = facts.get("author")  # null where a table of all facts has an empty cell
     return _redditor(known_name(message.get("role") if author is None else author))
@@ -223,7 +221,7 @@ _SIGNS = {
 }
 
 
-def likely_source(
+def _likely_source(
     facts: Mapping,  # about a message
 ) -> str:  # "" nobody can tell
     "Guess from its facts which source a message comes from"
@@ -250,12 +248,12 @@ def _is_video(facts, place):
     kind = facts.get("kind")
     if "#video" in str(kind) or "#comment" in str(kind):
         return "#video" in str(kind)
-    found, guess = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}", likely_source(facts)
+    found, guess = "has no kind" if kind is None else f"is of kind {shorten(repr(kind), 30)}", _likely_source(facts)
     other = "" if guess in ("", "youtube") else f"; it looks like {guess}, see build.source"
     raise RowFault("unknown kind of message", f"field 'prompt', message {place} {found}{other}")
 
 # %% ../../nbs/logs/02_formats.ipynb #youtube_author
-def youtube_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
+def _youtube_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     "Who published a video or wrote a comment"
     snippet, role = _snippet(facts), _role(message)
     if _is_video(facts, place):
@@ -266,7 +264,7 @@ def youtube_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     return AuthorFacts(name or role, _ids(channel), _ids(_handle(name or (role if role != channel else ""))))
 
 
-def youtube_user(user_id: str, facts: dict) -> AuthorFacts:
+def _youtube_user(user_id: str, facts: dict) -> AuthorFacts:
     "Who wrote the reply"
     snippet, raw = _snippet(facts), _raw(user_id)
     is_channel = raw.startswith("UC")
@@ -286,7 +284,7 @@ def plain_text(
     return unescape(text) if "&" in text else text
 
 # %% ../../nbs/logs/02_formats.ipynb #youtube_content
-def youtube_content(message: dict, facts: dict, place: int = 0) -> str:
+def _youtube_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows of a video or a comment"
     text, snippet = _content(message, facts, place), _snippet(facts)
     if not _is_video(facts, place):
@@ -313,17 +311,17 @@ def _writer(name): return known_name(name).lstrip("@")
 def _medium_writer(role): return AuthorFacts(role, _ids(_writer(role)))
 
 
-def medium_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
+def _medium_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     "Who wrote the article or a response"
     return _medium_writer(_role(message))
 
 # %% ../../nbs/logs/02_formats.ipynb #medium_user
-def medium_user(user_id: str, facts: dict) -> AuthorFacts:
+def _medium_user(user_id: str, facts: dict) -> AuthorFacts:
     "Who wrote the response to predict"
     return AuthorFacts(_writer(user_id), _ids(_raw(_writer(user_id))))
 
 
-def medium_content(message: dict, facts: dict, place: int = 0) -> str:
+def _medium_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows: the text without the heading line of the section"
     first, line_end, rest = _content(message, facts, place).partition("\n")
     return rest.lstrip("\n") if line_end and first.strip() == "POLITICS" else first + line_end + rest
@@ -372,18 +370,18 @@ _PRODUCT = {
 }
 
 
-def amazon_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
+def _amazon_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     "The shop that sells the product"
     shop = f"Amazon store: {known_name(facts.get('store')) or _role(message) or 'unknown'}"
     return AuthorFacts(shop, (shop,))
 
 # %% ../../nbs/logs/02_formats.ipynb #amazon_content
-def amazon_user(user_id: str, facts: dict) -> AuthorFacts:
+def _amazon_user(user_id: str, facts: dict) -> AuthorFacts:
     "Who wrote the review"
     return AuthorFacts(user_id, (user_id,))
 
 
-def amazon_content(message: dict, facts: dict, place: int = 0) -> str:
+def _amazon_content(message: dict, facts: dict, place: int = 0) -> str:
     "What a prompt shows of a product: the path to it and what its page says"
     path = _shown(_value(facts, "categories"), " > ") or _shown(facts.get("main_category"))
     found = ((label, _value(facts, name), joint) for label, (name, joint) in _PRODUCT.items())
@@ -404,18 +402,18 @@ def is_model(
     return "gpt" in role.casefold() or role.casefold() == "assistant" or bool(facts.get("model"))
 
 
-def chat_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
+def _chat_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     "Who said it: a model, or the address of the user"
     role = _role(message)
     return AuthorFacts(role, _ids(role))
 
 # %% ../../nbs/logs/02_formats.ipynb #chat_user
-def chat_user(user_id: str, facts: dict) -> AuthorFacts:
+def _chat_user(user_id: str, facts: dict) -> AuthorFacts:
     "Whose chat it is"
     return AuthorFacts(user_id, _ids(user_id))
 
 # %% ../../nbs/logs/02_formats.ipynb #enron_author
-def enron_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
+def _enron_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
     "Who wrote a mail, by address or, where a quotation has none, by name"
     return _correspondent(_role(message), known_name(facts.get("from")))
 
@@ -427,7 +425,7 @@ def _correspondent(role, sender):
     return AuthorFacts(who.address or name, _ids(who.address), _ids(name))
 
 # %% ../../nbs/logs/02_formats.ipynb #enron_user
-def enron_user(user_id: str, facts: dict) -> AuthorFacts:
+def _enron_user(user_id: str, facts: dict) -> AuthorFacts:
     "Who wrote the mail to predict"
     who, sender = read_who(_raw(user_id)), read_who(known_name(facts.get("from")))
     return AuthorFacts(who.address or who.name or user_id, _ids(who.address, sender.address), _ids(who.name, sender.name))
@@ -447,15 +445,15 @@ _MEDIUM_PROFILE = ("counts.claps", "counts.voters", "counts.views", "counts.publ
 # %% ../../nbs/logs/02_formats.ipynb #formats
 # Source → what is particular to it. Add a line to read another source.
 formats: dict[str, Format] = {
-    "youtube": Format("News", "Youtube", _date(2005, 2), youtube_author, youtube_user, youtube_content, _youtube_root,
+    "youtube": Format("News", "Youtube", _date(2005, 2), _youtube_author, _youtube_user, _youtube_content, _youtube_root,
                       post=("statistics.viewCount", "statistics.likeCount", "statistics.commentCount")),
-    "amazon": Format("Book", "Amazon", _date(1995, 7), amazon_author, amazon_user, amazon_content, _post,
+    "amazon": Format("Book", "Amazon", _date(1995, 7), _amazon_author, _amazon_user, _amazon_content, _post,
                      ("rating", "verified_purchase", "helpful_vote"), ("average_rating", "rating_number")),
-    "reddit": Format("Opinion", "Reddit", _date(2005, 6), reddit_author, reddit_user, _content, _reddit_root,
+    "reddit": Format("Opinion", "Reddit", _date(2005, 6), _reddit_author, reddit_user, _content, _reddit_root,
                      post=("score", "upvote_ratio", "num_comments")),
-    "medium": Format("Politics", "Medium", _date(2012, 8), medium_author, medium_user, medium_content, _medium_root,
+    "medium": Format("Politics", "Medium", _date(2012, 8), _medium_author, _medium_user, _medium_content, _medium_root,
                      _MEDIUM_PROFILE, ("claps", "voters", "responses_count")),
-    "wildchat": Format("Chat", "WildChat", _date(2022, 11), chat_author, chat_user, _content, _post, chat=True),
-    "enron": Format("Email", "Enron", _date(1985), enron_author, enron_user, _content, _enron_root,
+    "wildchat": Format("Chat", "WildChat", _date(2022, 11), _chat_author, _chat_user, _content, _post, chat=True),
+    "enron": Format("Email", "Enron", _date(1985), _enron_author, _enron_user, _content, _enron_root,
                     ("subject", "x_folder", "x_origin")),
 }

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'SDPORollout',
-           'SDPOWork', 'asked', 'Requests', 'toy_lessons', 'phases', 'together', 'oracle', 'plan_lines', 'SDPORecipe',
-           'SDPOStudy']
+           'SDPOWork', 'asked', 'Requests', 'toy_lessons', 'phases', 'together', 'oracle', 'SDPORecipe', 'SDPOStudy']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import math
@@ -403,7 +402,7 @@ def _data_card(s: Settings, work: SDPOWork) -> str:
     return f"- prompts: {s.prompts.train}, {len(work.train):,} for training, {len(work.test):,} held out\n- logged interactions: {len(work.logged):,}\n{skipped}{toy}"
 
 
-def plan_lines(s: Settings) -> list[str]:
+def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does and costs"
     found, each = _load_requests(s), s.rollout.num_prompts * s.rollout.group_size
     own = s.user.steps_each if len(s.user.sequence) > 1 else 0
@@ -485,7 +484,7 @@ class SDPORecipe(Recipe):
         found = oracle(run)
         return {"in-context": found} if found else {}
 
-    def plan(self, s: Settings) -> list[str]: return plan_lines(s)
+    def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"

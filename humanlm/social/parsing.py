@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VERSION', 'parsers', 'SETTINGS', 'Parse', 'Parser', 'SymbolicParser', 'DialogueParser', 'LLMParser', 'read_reply',
-           'ContextStore', 'StoredParser', 'parser', 'trained_settings', 'UnaskedModel', 'parsing_cost']
+           'ContextStore', 'StoredParser', 'parser', 'UnaskedModel', 'parsing_cost']
 
 # %% ../../nbs/60_social_world.ipynb #exported-imports
 import asyncio
@@ -279,11 +279,11 @@ def parser(
         check_name(name, [name] if slash else [*parsers, "PROVIDER/MODEL"], "parser")
         own = {key: options.pop(key) for key in SETTINGS if key in options}
         client = options.pop("client", None) or chat_client(name, **options)
-        made = LLMParser(client, **(trained_settings(model) if provider == "hf" else {}) | own)
+        made = LLMParser(client, **(_trained_settings(model) if provider == "hf" else {}) | own)
     return StoredParser(made, folder) if folder else made
 
 # %% ../../nbs/60_social_world.ipynb #trained_settings
-def trained_settings(
+def _trained_settings(
     folder: str | Path,  # of a model that was trained to write records
 ) -> dict[str, Any]:
     "Read how a trained parser wants to be asked; empty if it does not say"

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'is_none', 'Step', 'Context', 'make_context', 'StepLists', 'ContextLists',
-           'context_schema', 'split_entry', 'read_entries', 'is_unread', 'to_lists', 'Violation', 'shape_faults',
-           'read_contexts', 'read_context', 'manual', 'to_json', 'to_published', 'to_text', 'simulations_text',
-           'has_tag', 'split_mental', 'untagged']
+           'context_schema', 'read_entries', 'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts',
+           'read_context', 'to_json', 'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental',
+           'untagged']
 
 # %% ../../nbs/stories/01_contexts.ipynb #exported-imports
 import json
@@ -125,7 +125,7 @@ def _bare(schema: Any, names: set[str]) -> Any:
 LONGEST_NAME = 60  # characters before a colon that can still be meant as a name
 
 
-def split_entry(
+def _split_entry(
     entry: str,  # "name: text"
     names: Sequence[str] = (),  # agents that are known
     expected: str = "",  # the agent whose turn it is
@@ -148,7 +148,7 @@ def read_entries(
     found = {}
     for i, entry in enumerate(listed):
         entry = entry if isinstance(entry, str) else json.dumps(entry)
-        name, text = split_entry(entry, names, names[i] if i < len(names) else "")
+        name, text = _split_entry(entry, names, names[i] if i < len(names) else "")
         readable = name and name not in found
         found[name if readable else f":{i}"] = text if readable else entry
     return found
@@ -287,7 +287,7 @@ def read_context(
 
 # %% ../../nbs/stories/01_contexts.ipynb #manual
 @cache
-def manual(
+def _manual(
     hints: str | None = None,  # task-specific instructions
 ) -> str:
     "Explain how to read a context"
@@ -304,7 +304,7 @@ def to_published(
     context: Context,
 ) -> dict:  # the storage shape
     "Give plain data as the published programs store them"
-    text = context.context_manual or manual(context.task_specific_instructions)
+    text = context.context_manual or _manual(context.task_specific_instructions)
     return context.model_dump() | {"context_manual": text}
 
 # %% ../../nbs/stories/01_contexts.ipynb #to_text
@@ -314,7 +314,7 @@ def to_text(
 ) -> str:
     "Write a context for the model that answers questions"
     text = f"### Who perceived and did what (the text above, step by step)\n{to_json(context)}"
-    return f"{text}\n\n{context.context_manual or manual(context.task_specific_instructions)}" if with_manual else text
+    return f"{text}\n\n{context.context_manual or _manual(context.task_specific_instructions)}" if with_manual else text
 
 # %% ../../nbs/stories/01_contexts.ipynb #simulations_text
 def simulations_text(
@@ -323,7 +323,7 @@ def simulations_text(
     "Write several alternative contexts for a model, with the manual of the first"
     parts = [f"#### Possible continuation {i}\n{to_json(context)}" for i, context in enumerate(contexts)]
     first = contexts[0]
-    parts.append(first.context_manual or manual(first.task_specific_instructions))
+    parts.append(first.context_manual or _manual(first.task_specific_instructions))
     return "\n\n".join(["### What might happen (several possibilities)", *parts])
 
 # %% ../../nbs/stories/01_contexts.ipynb #TAG

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'ROOMS', 'THINGS', 'BOXES', 'COLOURS', 'BEASTS', 'LOSSES', 'TOMI_KINDS', 'PLANS', 'TALKS', 'chains',
-           'StoryQuestion', 'Tale', 'ask', 'Act', 'Cast', 'tomi_cast', 'tomi_story', 'Says', 'House', 'hitom_house',
-           'belief_question', 'hitom_story']
+           'StoryQuestion', 'Tale', 'ask', 'Act', 'Cast', 'tomi_story', 'Says', 'House', 'belief_question',
+           'hitom_story']
 
 # %% ../../nbs/stories/08_plots.ipynb #exported-imports
 import random
@@ -89,7 +89,7 @@ class Cast(NamedTuple):
     boxes: list[str]    # two per asked object: where it is and where it goes
 
 # %% ../../nbs/stories/08_plots.ipynb #tomi_cast
-def tomi_cast(
+def _tomi_cast(
     rng: random.Random,
     objects: int = 1,  # how many are moved and asked about
 ) -> Cast:
@@ -183,7 +183,7 @@ def tomi_story(
     kind: str = "",  # one of `TOMI_KINDS`; "" = as it comes
 ) -> Tale:
     "Make one story of the ToMi family"
-    cast = tomi_cast(rng, objects)
+    cast = _tomi_cast(rng, objects)
     plot, found = _plot(rng, cast, objects)
     while kind and found != check_name(kind, TOMI_KINDS, "kind"):
         plot, found = _plot(rng, cast, objects)
@@ -232,7 +232,7 @@ def _underlined(words: Iterable[str]) -> list[str]:
     return [word.replace(" ", "_") for word in words]
 
 # %% ../../nbs/stories/08_plots.ipynb #hitom_house
-def hitom_house(rng: random.Random) -> House:
+def _hitom_house(rng: random.Random) -> House:
     "Draw people, rooms, containers and objects"
     rooms, things = _underlined(rng.sample(ROOMS, 3)), rng.sample(THINGS, 6)
     kinds = _underlined(BOXES)
@@ -302,7 +302,7 @@ def hitom_story(
 ) -> Tale:
     "Make one story of the Hi-ToM family"
     check_name(length, PLANS, "length")
-    house, things, lines = hitom_house(rng), [], []
+    house, things, lines = _hitom_house(rng), [], []
     for people, may_talk in PLANS[length]:
         room, group = rng.choice(list(house.rooms)), rng.sample(house.people, people)
         things.append(rng.choice(house.things[room]))

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['ESTIMATORS', 'Sampling', 'RolloutConfig', 'Shares', 'shares', 'Policy', 'repeat_rows', 'group_index', 'copy_index',
-           'row_seeds', 'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'check_rows',
-           'by_level', 'sft_row', 'Reward', 'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig',
-           'generated_tokens', 'other_tokens', 'from_everywhere', 'together', 'numbered_together', 'at_step',
-           'scored_in_parts', 'ModelPolicy']
+           'row_seeds', 'RolloutError', 'ScriptedPolicy', 'trajectory', 'Rollout', 'single_turn', 'by_level', 'sft_row',
+           'Reward', 'Batch', 'Advantage', 'Memory', 'Method', 'AdvantageConfig', 'generated_tokens', 'other_tokens',
+           'from_everywhere', 'together', 'numbered_together', 'at_step', 'scored_in_parts', 'ModelPolicy']
 
 # %% ../../nbs/training/02_rollout.ipynb #import-json-import-re
 import asyncio
@@ -307,7 +306,7 @@ def single_turn(
     def reader(row): return replace(reading, thinking=bool(row["thinking"]), form=row.get("form", reading.form))
 
     async def rollout(rows: Sequence[dict], policy: Policy) -> list[Trajectory]:
-        check_rows(rows)
+        _check_rows(rows)
         rows = prepare(rows)
         completions = await policy.generate(rows, sampling)
         if len(completions) != len(rows):
@@ -322,7 +321,7 @@ def single_turn(
 _NEEDED = ("row_id", "level", "prompt", "max_tokens", "stop", "thinking", "example_id", "context_id", "user_id")
 
 
-def check_rows(
+def _check_rows(
     rows: Sequence[dict], # rows of the hierarchy
 ) -> None:
     "Refuse rows that lack a field, before anything is generated"

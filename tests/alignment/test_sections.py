@@ -6,7 +6,7 @@ import pytest
 from pages import CHROMIUM, in_browser, read
 
 from humanlm.alignment.evaluation import Evaluation, save_evaluations
-from humanlm.alignment.sections import NAMES, SECTIONS, completions_html, reward_curves, statement
+from humanlm.alignment.sections import NAMES, SECTIONS, _completions_html, _reward_curves, statement
 from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
@@ -165,7 +165,7 @@ def test_hostile_text_does_not_run_in_a_real_browser(hostile, tmp_path):
 def test_hostile_names_stay_text():
     rows = [Result(HOSTILE, HOSTILE, HOSTILE, 2, 0.5, 0.4, 0.6)]
     answer = {HOSTILE: Evaluation("1", "1", {HOSTILE: HOSTILE}, {})}
-    pages = (_results_html(rows, {(HOSTILE, HOSTILE): HOSTILE}), completions_html(answer, {HOSTILE: HOSTILE}),
+    pages = (_results_html(rows, {(HOSTILE, HOSTILE): HOSTILE}), _completions_html(answer, {HOSTILE: HOSTILE}),
              paired_html([PairedDifference(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 2, 0.1, 0.0, 0.2)]), markdown_html(HOSTILE),
              figure_svg(results_bars(rows, HOSTILE), HOSTILE))
     found = read("".join(pages), figures=True)
@@ -239,14 +239,14 @@ def test_an_unfinished_run_says_so(tmp_path):
 def test_long_logs_give_small_figures():
     log = [{"stage": "humanlm", "step": step, "reward/stance": step % 7 / 7, "reward": 0.1} for step in range(1, 20_001)]
     assert len(thin(curve(log, "humanlm", "reward/stance")).steps) <= 300
-    assert len(figure_svg(reward_curves(log), "")) + len(figure_svg(_training_curves(log), "")) < 150_000
+    assert len(figure_svg(_reward_curves(log), "")) + len(figure_svg(_training_curves(log), "")) < 150_000
 
 
 def test_figures_leave_no_window_and_no_style_behind():
     import matplotlib, matplotlib.pyplot as plt
     before = dict(matplotlib.rcParams), plt.get_fignums()
     rows, log = result_rows(), log_lines()
-    for figure in (results_bars(rows, "state_alignment"), radar(rows, "state_alignment"), _training_curves(log), reward_curves(log, rows)):
+    for figure in (results_bars(rows, "state_alignment"), radar(rows, "state_alignment"), _training_curves(log), _reward_curves(log, rows)):
         figure_svg(figure, "x")
     assert (dict(matplotlib.rcParams), plt.get_fignums()) == before
 

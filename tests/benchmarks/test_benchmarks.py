@@ -15,9 +15,9 @@ from fantom_rows import fantom_set, right_answer
 
 from humanlm.harness.solvers import chance, commonest, solve
 from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, benchmarks
-from humanlm.benchmarks.tales import HITOM_100, hitom_set, lettered
+from humanlm.benchmarks.tales import HITOM_100, _hitom_set, _lettered
 from humanlm.core.basics import ConfigError, DataError, HumanLMError
-from humanlm.benchmarks.fantom_scores import BINARY, Fantom, official_choice, published_choice
+from humanlm.benchmarks.fantom_scores import BINARY, Fantom, _official_choice, _published_choice
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import STATUSES, final_answer, read_choice, read_table, yes_no
 from humanlm.clients.reader import fenced, fill
@@ -258,7 +258,7 @@ def test_set_numbers_of_hitom_follow_the_published_manifest():
     assert len(texts) == 63 and {len(t) for t in texts.values()} == {1}
     assert len({*map(int, (item.id for item in rows))} & HITOM_100) == 48
     assert len(real("hitom", split="published")) == 48
-    assert all(int(item.set_id) == hitom_set(item.groups["deception"] == "lies told", int(item.groups["length"]), int(item.id)) for item in rows)
+    assert all(int(item.set_id) == _hitom_set(item.groups["deception"] == "lies told", int(item.groups["length"]), int(item.id)) for item in rows)
 
 
 def test_the_symbolic_reader_has_the_figures_of_the_label_study():
@@ -281,8 +281,8 @@ def test_published_rules_are_stricter():
 
 
 def test_options_come_in_one_string():
-    assert list(lettered("A. x y, B. z_1,\nC. w")) == ["A", "B", "C"]
-    with pytest.raises(DataError): lettered("nothing of the kind")
+    assert list(_lettered("A. x y, B. z_1,\nC. w")) == ["A", "B", "C"]
+    with pytest.raises(DataError): _lettered("nothing of the kind")
 
 
 @pytest.mark.parametrize("said, value", [("1", "1"), ("0", "0"), ("1.", "1"), ("offensive", "1"), ("It is not offensive", "0"), ("0 or 1", None), ("maybe", None), ("10", None)])
@@ -418,7 +418,7 @@ def independent_report(pairs, scenario):
     for item, said in pairs:
         kind = item.kind
         if kind == "fact" or kind.endswith("accessible"): continue
-        if kind.endswith("multiple-choice"): right = official_choice(said, item.gold)
+        if kind.endswith("multiple-choice"): right = _official_choice(said, item.gold)
         elif kind.endswith("list"):
             low = said.lower()
             right = bool(low) and all(n.lower() in low for n in item.gold) and not any(n.lower() in low for n in item.facts["wrong"])
@@ -470,8 +470,8 @@ def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, m
     import numpy as np
     import humanlm.benchmarks.fantom as fantom_page
     import humanlm.benchmarks.fantom_scores as module
-    from humanlm.benchmarks.fantom import by_vectors, by_words
-    closer = {"words": by_words, "embedding/letters": lambda said, texts: by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
+    from humanlm.benchmarks.fantom import _by_vectors, _by_words
+    closer = {"words": _by_words, "embedding/letters": lambda said, texts: _by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
     for page in (module, fantom_page): monkeypatch.setattr(page, "closeness", closer.__getitem__)
     draw, fantom = random.Random(7), benchmarks["fantom"]
     loaded = fantom.load(written(tmp_path, "s.json", json.dumps([fantom_set(n, draw) for n in range(30)])), similarity=similarity)
@@ -557,7 +557,7 @@ def test_fantom_choices_by_three_rules():
     expected = {"b": (1, 1, 0), "(b)": (1, 1, 1), "b)": (1, 1, 1), "b.": (1, 1, 1), "b:": (1, 1, 0), "b, so": (1, 1, 0), "B": (1, 1, 0), "I say (b)": (1, 1, 0),
                 "**b**": (1, 0, 0), "(a) or (b)": (0, 1, 0), "not (b)": (0, 1, 0), "a": (0, 0, 0), "": (0, 0, 0)}
     for said, (ours, official, published) in expected.items():
-        assert (read_choice(said, options).value == "b", official_choice(said, "b"), published_choice(said, "b")) == (ours, official, published), said
+        assert (read_choice(said, options).value == "b", _official_choice(said, "b"), _published_choice(said, "b")) == (ours, official, published), said
 
 
 def test_fantom_keeps_long_questions_for_the_full_conversation(tmp_path):

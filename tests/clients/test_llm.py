@@ -26,7 +26,7 @@ from humanlm.clients.ledger import Ledger, price, prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import ask, client, providers, vllm_client
 from humanlm.clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
-from humanlm.clients.providers import AnthropicClient, OpenAIClient, anthropic_arguments, openai_arguments
+from humanlm.clients.providers import AnthropicClient, OpenAIClient, _anthropic_arguments, _openai_arguments
 from humanlm.clients.cache import DiskCache, request_key
 
 SECRET = "sk-loopback-0123456789abcdef"
@@ -652,7 +652,7 @@ def test_a_refusal_with_an_odd_body_keeps_its_kind(make, server):
 def test_a_count_that_cannot_be_is_the_most_that_it_can_be_with_a_note(make, server, monkeypatch, odd):
     c, question = make(), chat("hello", max_tokens=7, caller="test")
     monkeypatch.setitem(prices, c.name, (1.0, 100.0))
-    most = money.most_tokens(question)
+    most = money._most_tokens(question)
     for counts, expected in (((odd, 3), (most[0], 3)), ((12, odd), (12, most[1])), ((odd, odd), most)):
         server.script = [(200, with_counts(c, *counts), {})]
         reply = run_sync(c(question))
@@ -1074,11 +1074,11 @@ BEGUN = ChatRequest(({"role": "user", "content": "what is 2 + 2?"},), prefill="2
 
 
 def test_a_server_is_told_to_go_on_with_what_was_begun():
-    args = openai_arguments(BEGUN, official=False)
+    args = _openai_arguments(BEGUN, official=False)
     assert args["messages"][-1] == {"role": "assistant", "content": "2 + 2 is"} and args["continue_final_message"] and args["add_generation_prompt"] is False
-    assert anthropic_arguments(BEGUN)["messages"][-1] == {"role": "assistant", "content": "2 + 2 is"}
+    assert _anthropic_arguments(BEGUN)["messages"][-1] == {"role": "assistant", "content": "2 + 2 is"}
     plain = replace(BEGUN, prefill="")
-    assert "continue_final_message" not in openai_arguments(plain, False) and len(anthropic_arguments(plain)["messages"]) == 1
+    assert "continue_final_message" not in _openai_arguments(plain, False) and len(_anthropic_arguments(plain)["messages"]) == 1
 
 
 def test_a_provider_that_cannot_go_on_with_a_text_refuses_before_it_is_asked(monkeypatch):

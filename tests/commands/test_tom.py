@@ -24,7 +24,7 @@ import humanlm.harness.solvers
 import humanlm.clients.names
 from clock import virtual
 from humanlm.harness.answers import AnswerConfig, Asker, HOW, few_shot
-from humanlm.harness.solvers import contradictions, debate, solve, vote, ways
+from humanlm.harness.solvers import contradictions, _debate, solve, _vote, ways
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.stories.contexts import make_context, read_context, to_json, to_lists, to_published
 from humanlm.clients.client import Client, ScriptedClient
@@ -630,7 +630,7 @@ class Slow(Client):
 
 def test_a_debate_takes_four_turns_and_not_ten(own, monkeypatch):
     slow = Slow(lambda r: said("B"))
-    given = virtual(debate(Asker(slow, benchmarks["hitom"]), one_item(own)), monkeypatch)
+    given = virtual(_debate(Asker(slow, benchmarks["hitom"]), one_item(own)), monkeypatch)
     assert given.answer == "B" and slow.turns == [0, 0, 0, 3, 3, 3, 6, 6, 6, 9]
     assert [r.temperature for r in slow.asked] == [0.7] * 3 + [0.5] * 6 + [0.0]
     assert len({(json.dumps(r.messages), r.repeat) for r in slow.asked}) == 10   # none could be taken for another in a cache
@@ -647,14 +647,14 @@ def test_a_debate_survives_failing_calls(own, good, answer):
         return said("C" if len(calls) == 10 else ["A", "B", "b"][(len(calls) - 1) % 3])
 
     model = ScriptedClient(reply, limits=Limits(attempts=1, concurrency=1))
-    given = asyncio.run(debate(Asker(model, benchmarks["hitom"]), one_item(own)))
+    given = asyncio.run(_debate(Asker(model, benchmarks["hitom"]), one_item(own)))
     assert given.answer.upper() == answer and len(given.facts["debate"]) == 3
 
 
 def test_votes_count_meanings_not_spellings(own):
     item = one_item(own)
     answers = iter([said("A"), said(f"({item.gold})"), "no JSON", "still none. Answer: Z", said(item.options[item.gold]), said("A or B")])
-    given = asyncio.run(vote(Asker(ScriptedClient(answers, limits=Limits(concurrency=1)), benchmarks["hitom"]), item))
+    given = asyncio.run(_vote(Asker(ScriptedClient(answers, limits=Limits(concurrency=1)), benchmarks["hitom"]), item))
     assert benchmarks["hitom"].parse(item, given.answer).value == item.gold or item.gold == "A"
 
 
@@ -996,12 +996,12 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.harness.contexts import Viewer, context_files, viewer_app
+    from humanlm.harness.contexts import Viewer, _context_files, _viewer_app
     from humanlm.core.web import serving_app
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
     (tmp_path / "contexts/broken.json").write_text("{")
-    with serving_app(viewer_app(Viewer(context_files([str(tmp_path)])))) as base:
+    with serving_app(_viewer_app(Viewer(_context_files([str(tmp_path)])))) as base:
         assert base.startswith("http://127.0.0.1:")
 
         def get(path):
@@ -1031,12 +1031,12 @@ def test_help_is_fast_and_light():
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
     from humanlm.stories.presence import dialogue_context, read_dialogue
-    from humanlm.harness.contexts import Viewer, context_files
+    from humanlm.harness.contexts import Viewer, _context_files
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
     record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))
     (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": to_published(record), "story": nasty}))
     (tmp_path / "empty.json").write_text('{"simulations": []}')
-    viewer = Viewer(context_files([str(tmp_path)]))
+    viewer = Viewer(_context_files([str(tmp_path)]))
     for address in ("/", "/page/%3Cscript%3E"):
         status, _, page = viewer.answer(address)
         assert status == 200 and "<script" not in page and "&lt;script&gt;" in page
@@ -1050,5 +1050,5 @@ def test_a_long_list_has_names_only(tmp_path, monkeypatch):
     from humanlm.harness import contexts as records
     monkeypatch.setattr(records, "MOST_CHECKED", 1)
     for name in "ab": (tmp_path / f"{name}.json").write_text("{")
-    page = records.Viewer(records.context_files([str(tmp_path)])).answer("/")[2]
+    page = records.Viewer(records._context_files([str(tmp_path)])).answer("/")[2]
     assert "warnings" not in page and "More than 1 contexts" in page and "/page/a" in page

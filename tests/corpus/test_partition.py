@@ -9,7 +9,7 @@ from humanlm.core.basics import DataError
 from humanlm.corpus.partition import (
     EARLY, EVIDENCE, FATES, HISTORY, NEWCOMER, SEEN, STRANGER, TEST, TRAIN, TURNS, UNSEEN, VAL, Groups, Index, chance,
     choose_evidence, count_fates, drop_strangers, hash64, in_order, keep_active, keep_first, keep_share,
-    part, split, split_post, split_turn, splitters, turn_counts,
+    part, split, _split_post, _split_turn, splitters, _turn_counts,
 )
 
 OUT = (TRAIN, VAL, TEST, SEEN)
@@ -89,14 +89,14 @@ def test_tested_people_are_known_from_training(seed):
 def test_posts_are_held_out_by_their_earliest_reply():
     contexts = [f"c{i}" for i in range(50)] * 2
     rows = make_index([f"u{i % 7}" for i in range(100)], contexts, [*range(50), *range(1000, 950, -1)])  # late replies in the other order
-    fate = split_post(rows)
+    fate = _split_post(rows)
     assert fate[:50].tolist() == [TRAIN] * 45 + [VAL] + [TEST] * 4
     assert (fate[50:] == fate[:50]).all()
 
 
 def test_shares_are_rounded_half_up_and_take_at_least_one():
     assert [part(n, 0.08) for n in (1, 6, 7, 18, 19, 31, 32)] == [1, 1, 1, 1, 2, 2, 3]
-    with pytest.raises(DataError, match="1 discussions are too few"): split_post(make_index(["a"], ["c"], [0]))
+    with pytest.raises(DataError, match="1 discussions are too few"): _split_post(make_index(["a"], ["c"], [0]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -121,10 +121,10 @@ def test_separate_discussions_give_the_published_user_split():
 
 def test_the_published_table_of_turns():
     n = np.arange(5, 11)
-    found = turn_counts(n)  # 5 % and 5 %, at least six turns train
+    found = _turn_counts(n)  # 5 % and 5 %, at least six turns train
     assert np.stack(found).T.tolist() == [[5, 0, 0], [6, 0, 0], [6, 1, 0], [6, 1, 1], [6, 1, 2], [7, 1, 2]]
     rows = make_index(*zip(*[("u", f"chat {k}", 100 * k + t) for k in n for t in range(k)]), turns=[2 * t + 2 for k in n for t in range(k)])
-    fate = split_turn(rows, 0.05, 0.05, turns=(5, 9), compat=6)
+    fate = _split_turn(rows, 0.05, 0.05, turns=(5, 9), compat=6)
     per_chat = [[int((fate[rows.context == hash64(f"chat {k}")] == f).sum()) for f in (TRAIN, VAL, TEST, TURNS)] for k in n]
     assert per_chat == [[5, 0, 0, 0], [6, 0, 0, 0], [6, 1, 0, 0], [6, 1, 1, 0], [6, 1, 2, 0], [0, 0, 0, 10]]
     train, test = (rows.turn[(rows.context == hash64("chat 9")) & (fate == f)] for f in (TRAIN, TEST))
@@ -134,7 +134,7 @@ def test_the_published_table_of_turns():
 def test_our_turns_test_the_end_of_whole_conversations():
     rows = make_index(*zip(*[("u", f"chat {k}", 100 * k + t) for k in range(20) for t in range(10)]),
                       turns=[2 * t + 2 for _ in range(20) for t in range(10)])
-    fate = split_turn(rows, 0.1, 0.05)
+    fate = _split_turn(rows, 0.1, 0.05)
     for k in range(20):
         mine = fate[rows.context == hash64(f"chat {k}")].tolist()
         assert mine == ([EARLY] * 8 + [TEST] * 2 if k >= 18 else [EARLY] * 8 + [VAL] * 2 if k == 17 else [TRAIN] * 10)

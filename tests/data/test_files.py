@@ -6,7 +6,7 @@ import pytest
 import raw_rows
 from raw_rows import CALLED
 from humanlm.core.basics import DataError
-from humanlm.data.files import Faults, RowFault, hub_items, on_hub, read_rows
+from humanlm.data.files import Faults, RowFault, _hub_items, on_hub, read_rows
 from humanlm.logs.rows import map_row, mapped_rows
 from test_formats import names
 
@@ -89,10 +89,10 @@ def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
     for name in splits: (tmp_path / f"{name}.jsonl").write_bytes(lines([raw_rows.reddit() | {"completion": name}] * 2))
     files = "\n".join(f"  - split: {name}\n    path: {name}.jsonl" for name in splits)
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
-    found = [map_row("reddit", raw) for _, raw in hub_items(str(tmp_path), "train.*")]
+    found = [map_row("reddit", raw) for _, raw in _hub_items(str(tmp_path), "train.*")]
     assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
     assert names(found[0]) == CALLED["reddit"]
-    with pytest.raises(DataError, match="no split fits 'val"): list(hub_items(str(tmp_path), "val.*"))
+    with pytest.raises(DataError, match="no split fits 'val"): list(_hub_items(str(tmp_path), "val.*"))
 
 
 def test_reading_does_not_hold_the_file(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.data.records import Persona
-from humanlm.data.persona import PERSONA_BLOCKS, drop_persona, format_persona, kept_fields, persona_id
+from humanlm.data.persona import PERSONA_BLOCKS, drop_persona, format_persona, _kept_fields, _persona_id
 
 ITEM = st.text("abcdefg .!čž馬<|>", min_size=1, max_size=8)
 FIELDS = st.dictionaries(st.sampled_from(PERSONA_BLOCKS), st.lists(ITEM, max_size=4) | st.dictionaries(ITEM, ITEM, max_size=3) | ITEM | st.none())
@@ -39,14 +39,14 @@ def test_the_same_persona_always_loses_the_same(persona, fields, items, seed):
 @given(SHARE, st.sampled_from([NURSE, NURSE | {"demographics": {"gender": "NA", "age": ""}}, {}, {"interests": []}]))
 def test_at_least_one_field_is_kept_and_as_many_as_the_rule_says(share, persona):
     pool = 5 if persona.get("demographics", {}).get("location") else 4
-    if not persona: assert kept_fields(persona, share) == []
-    else: assert len(kept_fields(persona, share)) == pool - min(int(share * 5), pool - 1) >= 1
+    if not persona: assert _kept_fields(persona, share) == []
+    else: assert len(_kept_fields(persona, share)) == pool - min(int(share * 5), pool - 1) >= 1
 
 
 @pytest.mark.parametrize("share, left", [(0.0, 5), (0.1, 5), (0.2, 4), (0.6, 2), (0.8, 1), (1.0, 1)])
 def test_fields_with_the_smallest_numbers_stay(share, left):
     by_hand = sorted(PERSONA_BLOCKS, key=lambda name: number(42, NURSE, f"field_{name}"))[:left]
-    assert kept_fields(NURSE, share) == by_hand
+    assert _kept_fields(NURSE, share) == by_hand
     assert sorted(drop_persona(NURSE, fields=share)) == sorted(by_hand)
 
 
@@ -87,4 +87,4 @@ def test_hostile_personas_take_no_longer_than_they_are_long(persona):
 @given(FIELDS)
 def test_key_order_does_not_matter(fields):
     turned = dict(reversed(fields.items()))
-    assert persona_id(turned) == persona_id(fields) and drop_persona(turned, 0.4, 0.5) == drop_persona(fields, 0.4, 0.5)
+    assert _persona_id(turned) == _persona_id(fields) and drop_persona(turned, 0.4, 0.5) == drop_persona(fields, 0.4, 0.5)

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import DataError, to_dict, to_json
 from humanlm.data.trajectory import (
-    Score, Trajectory, Turn, load_trajectories, save_trajectories, token_strip, trajectory_from_dict,
+    Score, Trajectory, Turn, load_trajectories, save_trajectories, token_strip, _trajectory_from_dict,
 )
 
 TEXT = st.text(max_size=40) | st.sampled_from(["<stance>x</stance>", "<|im_end|>", "<script>alert(1)</script>", "a\x00b", '"}], {', "\ud800"])
@@ -34,7 +34,7 @@ def test_any_text_and_number_survive_a_file(tmp_path_factory, text, n, value):
 @given(TEXT, NUMBER)
 def test_any_text_and_number_survive_json(text, value):
     t = make(text, value=value)
-    assert repr(trajectory_from_dict(json.loads(to_json(t)))) == repr(t)
+    assert repr(_trajectory_from_dict(json.loads(to_json(t)))) == repr(t)
 
 
 def test_lone_surrogates_do_not_lose_the_step(tmp_path):
@@ -84,7 +84,7 @@ def test_damaged_row_is_named(tmp_path):
     ({"turns": 3}, "not a trajectory"), ({"scores": {"stance": 0.5}}, "score 'stance'.* Score"),
     ({"mask": [True]}, "mask has 1 entries"), ({"surprise": 1}, "surprise"), ({"rewards": [1]}, "not a trajectory")])
 def test_wrong_fields_are_named(change, message):
-    with pytest.raises(DataError, match=message): trajectory_from_dict(to_dict(make()) | change)
+    with pytest.raises(DataError, match=message): _trajectory_from_dict(to_dict(make()) | change)
 
 
 def test_light_import():

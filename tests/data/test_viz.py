@@ -9,7 +9,7 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
 from humanlm.data.viz import (
-    JudgedBatch, TrajectoryViewer, cut, example_html, group_html, push, score_figure, score_grid, score_mark, score_style, spread,
+    JudgedBatch, TrajectoryViewer, cut, example_html, _group_html, push, score_figure, score_grid, score_mark, score_style, spread,
 )
 
 def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
@@ -38,12 +38,12 @@ def test_an_example_stays_text(text):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_training_sample_stays_text(text):
     samples = [replace(trajectory(text, reason=text, status=text, errors=(text,)), row_id=text, level=text)]
-    read(group_html(samples))
+    read(_group_html(samples))
     read(TrajectoryViewer(samples)._repr_html_())
 
 
 def test_a_text_can_be_read_again():
-    assert "<stance>for</stance>" in read(group_html([trajectory("<stance>for</stance>")])).text
+    assert "<stance>for</stance>" in read(_group_html([trajectory("<stance>for</stance>")])).text
 
 
 # ---- no score is not zero
@@ -71,7 +71,7 @@ def test_a_cell_that_was_not_asked_for_is_empty():
 
 
 def test_an_advantage_that_is_missing_is_not_a_push():
-    page = group_html([trajectory("a", advantage=math.nan), trajectory("b", value=math.nan, advantage=math.nan)])
+    page = _group_html([trajectory("a", advantage=math.nan), trajectory("b", value=math.nan, advantage=math.nan)])
     assert "none" in page and "no push" in page and "nan" not in page
 
 
@@ -92,13 +92,13 @@ def test_a_cut_text_says_what_is_missing(text, limit):
 
 def test_samples_stand_best_first_and_missing_pushes_between():
     pushes = {"worst": -1.0, "best": 1.0, "unscored": math.nan}
-    page = group_html([trajectory(text, advantage=push) for text, push in pushes.items()])
+    page = _group_html([trajectory(text, advantage=push) for text, push in pushes.items()])
     assert page.index("best") < page.index("unscored") < page.index("worst")
 
 
 def test_token_advantages_are_averaged():
     t = replace(trajectory(), completion_ids=[1, 2], mask=[True, True], advantage=[1.0, 0.0])
-    assert push(t) == 0.5 and "+0.50" in group_html([t])
+    assert push(t) == 0.5 and "+0.50" in _group_html([t])
     assert math.isnan(push(replace(t, completion_ids=[], mask=[], advantage=[])))
 
 

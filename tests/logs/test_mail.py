@@ -9,7 +9,7 @@ from humanlm.data.files import Faults, RowFault, read_rows
 from humanlm.logs.rows import mapped_rows, shown_prompt, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.mail import (
-    CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, MAX_DEPTH, body_parts, mail_rows, name_key, parse_time, read_mail, read_who,
+    CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, MAX_DEPTH, _body_parts, mail_rows, _name_key, _parse_time, _read_mail, read_who,
     thread_subject,
 )
 
@@ -23,14 +23,14 @@ def rows_of(*files):
 # ---- quotations
 
 def test_outlook_quotations():
-    question, answer = read_mail(mail("I have them all." + original("Who has the numbers?")))
+    question, answer = _read_mail(mail("I have them all." + original("Who has the numbers?")))
     assert (question.sender, question.body, question.subject) == ("kim.poe@enron.com", "Who has the numbers?", "Gas prices in May")
     assert (answer.sender, answer.body) == ("ira.rook@enron.com", "I have them all.")
     assert answer.time - question.time == 94 * 60
 
 
 def test_lotus_forwards_with_a_broken_line_of_dashes():
-    first, last = read_mail(mail("Please have a look at this.\n" + forwarded("Who has the numbers?")))
+    first, last = _read_mail(mail("Please have a look at this.\n" + forwarded("Who has the numbers?")))
     assert (first.sender, first.body, last.body) == ("kim.poe@enron.com", "Who has the numbers?", "Please have a look at this.")
 
 
@@ -42,26 +42,26 @@ def test_lotus_forwards_with_a_broken_line_of_dashes():
     "*From:* Kim Poe\n*Date:* Monday, May 14, 2001 3:05 PM\n*To:* Ira Rook\n*Subject:* Gas\n",
     "-----Original Message-----\nFrom: Kim Poe [mailto:kim.poe@enron.com]\nSent: Monday, May 14, 2001 3:05 PM\nTo: 'Ira Rook'\nCc: A; B;\n C; D\nSubject: Gas\n"])
 def test_heads_of_many_mail_programs(head):
-    first, last = read_mail(mail(f"I have them all.\n\n{head}\nWho has the numbers?"))
+    first, last = _read_mail(mail(f"I have them all.\n\n{head}\nWho has the numbers?"))
     assert (first.sender, first.body, last.body) == ("kim.poe@enron.com", "Who has the numbers?", "I have them all.")
     assert last.time - first.time == 94 * 60
 
 
 def test_quoted_lines_belong_to_whoever_is_named_above_them():
     text = "On Mon, May 14, 2001 at 3:05 PM, Kim Poe wrote:\n> Who has them?\n>\n> > Ira wrote:\n> > > Nobody.\nI do.\n> And when?\nToday, I hope."
-    mails = read_mail(mail(text))
+    mails = _read_mail(mail(text))
     assert [m.body for m in mails][-2:] == ["Who has them?\n\nAnd when?", "I do.\nToday, I hope."]
     assert [m.sender for m in mails][-2:] == ["kim.poe@enron.com", "ira.rook@enron.com"]
 
 
 def test_people_who_write_from_and_to_are_not_quoted():
     text = "From: here on it is easy.\nTo: do that, you need time.\nSubject: to change.\n\nRegards, Ira"
-    assert [m.body for m in read_mail(mail(text))] == [text]
+    assert [m.body for m in _read_mail(mail(text))] == [text]
 
 
 def test_chains_come_in_order_and_end_at_ten():
     chain = "".join(original(f"This is mail number {i}.", sender="Poe, Kim" if i % 2 else "Rook, Ira") for i in range(14))
-    mails = read_mail(mail("The newest of them all." + chain))
+    mails = _read_mail(mail("The newest of them all." + chain))
     assert len(mails) == MAX_DEPTH + 2 and mails[-2].body == "This is mail number 0."
     _, found = rows_of(mail("The newest of them all." + chain))
     assert found == ["quoted too deep"]
@@ -78,18 +78,18 @@ def test_senders(text, address, name): assert (read_who(text).address, read_who(
 
 @pytest.mark.parametrize("text", ["Mon, 14 May 2001 15:05:00 -0700 (PDT)", "Monday, May 14, 2001 3:05 PM", "05/14/2001 03:05:00 PM",
                                   "14/05/2001 15:05", "Mon, May 14, 2001 at 3:05 pm", "14 May 2001 15:05:00", "05/14/01 3:05 PM"])
-def test_dates(text): assert parse_time(text, -7 * 3600) == 989877900.0
+def test_dates(text): assert _parse_time(text, -7 * 3600) == 989877900.0
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4} [0-9]{1,2}:[0-9]{2}( [AP]M)?", fullmatch=True))
 @settings(max_examples=150, deadline=None)
 def test_dates_never_raise(text):
-    found = parse_time(text)
+    found = _parse_time(text)
     assert found is None or isinstance(found, float)
 
 
 def test_a_quotation_is_never_later_than_the_mail_around_it():
-    first, last = read_mail(mail("I have them all." + original("Who has the numbers?", sent="Monday, May 14, 2001 6:05 PM")))
+    first, last = _read_mail(mail("I have them all." + original("Who has the numbers?", sent="Monday, May 14, 2001 6:05 PM")))
     assert first.time == last.time
 
 
@@ -153,7 +153,7 @@ PIECES = ["From: a", "To: b", "Sent: Monday, May 14, 2001 3:05 PM", "Subject: c"
 @settings(max_examples=300, deadline=None)
 def test_no_body_crashes_and_no_word_is_made_up(lines):
     text = "\n".join(lines)
-    parts = body_parts(text)
+    parts = _body_parts(text)
     assert 1 <= len(parts) <= MAX_DEPTH + 2
     assert {w for p in parts for w in p.text.split()} <= {w for line in lines for w in (line + " " + line.lstrip("> ")).split()} | set(
         w.lstrip(">") for line in lines for w in line.split()) | {w for line in lines for i in range(len(line)) if line[:i].strip("> ") == "" for w in line[i:].split()}
@@ -172,7 +172,7 @@ def test_time_is_linear(piece):
     def took(n):
         text = mail(piece * (n // len(piece)))
         start = time.process_time()
-        read_mail(text)
+        _read_mail(text)
         return time.process_time() - start
     assert min(took(400_000) for _ in range(2)) < 50 * max(4e-3, min(took(40_000) for _ in range(2)))  # squared, it would be 100
 
@@ -186,10 +186,10 @@ def test_nested_parts_are_unreadable_and_nothing_worse():
 def test_the_first_plain_part_is_the_text():
     parts = [("text/html", "<p>caf&eacute;</p>"), ("text/plain", "plain café, long enough")]
     body = "".join(f"--b\nContent-Type: {kind}; charset=utf-8\n\n{text}\n" for kind, text in parts)
-    assert read_mail(f"From: a@b.org\nContent-Type: multipart/alternative; boundary=b\n\n{body}--b--\n")[-1].body == "plain café, long enough"
+    assert _read_mail(f"From: a@b.org\nContent-Type: multipart/alternative; boundary=b\n\n{body}--b--\n")[-1].body == "plain café, long enough"
 
 
 def test_subjects():
     assert thread_subject("RE: FW: Re[3]: Gas  prices") == thread_subject("gas PRICES") == "gas prices"
     assert thread_subject("Re: hello") == "" == thread_subject("")
-    assert name_key("Poe, Kim T.") == "kim t. poe"
+    assert _name_key("Poe, Kim T.") == "kim t. poe"

@@ -14,7 +14,7 @@ from humanlm.clients.ledger import Ledger
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
-from humanlm.models.embeddings import Embedder, MINILM, check_files, has_minilm, minilm_folder
+from humanlm.models.embeddings import Embedder, MINILM, _check_files, has_minilm, minilm_folder
 from humanlm.models.local import Batches, HFClient
 from humanlm.clients.reader import break_markers
 from humanlm.models.checkpoints import make_model, save_model
@@ -340,10 +340,10 @@ def test_a_model_that_pools_otherwise_is_refused_or_obeyed(folder, tmp_path):
 def test_a_changed_file_of_the_small_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     right = hashlib.sha256(b"{}").hexdigest()
-    assert check_files(tmp_path, {"config.json": right}) == tmp_path
+    assert _check_files(tmp_path, {"config.json": right}) == tmp_path
     with pytest.raises(ModelError, match="config.json of the installed MiniLM is not the known file"):
-        check_files(tmp_path, {"config.json": "0" * 64})
-    with pytest.raises(ModelError, match="missing"): check_files(tmp_path, {"model.safetensors": right})
+        _check_files(tmp_path, {"config.json": "0" * 64})
+    with pytest.raises(ModelError, match="missing"): _check_files(tmp_path, {"model.safetensors": right})
 
 
 def test_an_absent_small_model_is_named(monkeypatch):

@@ -17,7 +17,7 @@ from humanlm.models.checkpoints import adapter_base, add_adapter, contract_files
 from humanlm.models.config import END, ModelConfig, ModelError, START, tiny_model, train_tokenizer
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
-from humanlm.models.prompts import end_id, end_ids, fit_prompt, render, render_target, segments
+from humanlm.models.prompts import end_id, end_ids, fit_prompt, render, render_target, _segments
 from humanlm.models.sampling import cut_completion
 
 TEXTS = [f"the {a} {b} is {c}" for a in ("night", "city", "river") for b in ("tram", "market", "bridge") for c in ("fine", "too loud", "late")]
@@ -52,7 +52,7 @@ def test_hostile_text_never_becomes_markup(tok):
     rng, special = random.Random(0), set(tok.convert_tokens_to_ids(MARKERS))
     for _ in range(300):
         name, text = hostile(rng), hostile(rng)
-        parts = segments(tok, [{"role": "system", "content": text}, user(text, name)], speaker=name or "HUMAN")
+        parts = _segments(tok, [{"role": "system", "content": text}, user(text, name)], speaker=name or "HUMAN")
         assert not special & {i for s in parts if s.kind == "content" for i in s.ids}
         assert text.strip() + END in tok.decode([i for s in parts for i in s.ids])
         assert not special & set(render_target(tok, text, end=False)) and tok.decode(render_target(tok, text, False)) == text

@@ -11,7 +11,7 @@ from humanlm.hierarchy.levels import LEVELS, VARIANTS
 from humanlm.models.checkpoints import load_model, make_model, save_model
 from humanlm.models.config import ModelConfig, ModelError, TEMPLATES, template_text, tiny_model, train_tokenizer
 from humanlm.models.generation import generate
-from humanlm.models.prompts import end_id, end_ids, render, render_target, segments
+from humanlm.models.prompts import end_id, end_ids, render, render_target, _segments
 
 OURS = [name for name, needed in TEMPLATES.items() if needed]
 THINKS = ("humanlm", "wildchat", "chatml")
@@ -74,7 +74,7 @@ def test_no_text_can_forge_a_turn(toks, name):
     for _ in range(100):
         words = ["".join(rng.choices([*marks, "tram", "\n", " ", "ž", "<|", "|>"], k=rng.randrange(10))) for _ in range(3)]
         messages = [{"role": "system", "content": words[0]}, {"role": "user", "name": words[1], "content": words[2]}]
-        found = segments(tok, messages)
+        found = _segments(tok, messages)
         assert not own & {i for s in found if s.kind == "content" for i in s.ids}
         assert words[2].strip() + TEMPLATES[name][-1] in tok.decode([i for s in found for i in s.ids])
         assert render(tok, messages).count(end_id(tok)) == 2

@@ -10,7 +10,7 @@ from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
 from humanlm.clients.client import chat_all
-from humanlm.clients.ledger import most_tokens, prices
+from humanlm.clients.ledger import _most_tokens, prices
 from humanlm.clients.limits import Limits, in_turn
 from humanlm.clients.names import client
 from humanlm.clients.protocol import ChatReply, LLMError, chat
@@ -476,7 +476,7 @@ def test_a_simulator_behind_a_server_is_believed_in_its_counts_as_long_as_no_mon
         assert (reply.usage.tokens_in, reply.usage.tokens_out, reply.notes) == (5000, 40, ())
         monkeypatch.setitem(prices, "vllm/tram", (1.0, 1.0))
         with pytest.warns(UserWarning, match="the notes of its replies say which"): reply = run_sync(client("vllm/tram", base_url=url)(question))
-    assert (reply.usage.tokens_in, reply.usage.tokens_out) == most_tokens(question) and len(reply.notes) == 2
+    assert (reply.usage.tokens_in, reply.usage.tokens_out) == _most_tokens(question) and len(reply.notes) == 2
 
 
 def test_vllms_last_words_are_shown(folder, tmp_path, capsys, monkeypatch):

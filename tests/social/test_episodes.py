@@ -9,8 +9,8 @@ import pytest
 from humanlm.stories.contexts import make_context
 from humanlm.core.basics import DataError
 from humanlm.social.agents import (
-    Buyer, ChatAgent, EpisodePlan, Foresight, JudgeEvaluator, bargain, bargain_marks, literal_world, make_agent, private_record, run_episodes,
-    seller, world_model)
+    Buyer, ChatAgent, EpisodePlan, Foresight, JudgeEvaluator, bargain, bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
+    _seller, _world_model)
 from humanlm.social.episodes import (
     Action, DIMENSIONS, EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
     to_sotopia, to_trajectory, transcript)
@@ -42,7 +42,7 @@ def test_nothing_private_of_others_reaches_any_prompt():
     clients = {name: ScriptedClient(lambda request, name=name: say(f"PUBLIC-{name}", f"THOUGHT-{name}")) for name in ("Ada", "Bo", "Cy")}
     clients["Cy"] = ScriptedClient(lambda request: say("WHISPER", "THOUGHT-Cy", to=["Bo"]))
     worlds = {name: ScriptedClient(lambda request: LLMError("bad answer", "no")) for name in clients}
-    cast = {name: Foresight(ChatAgent(client), world_model(worlds[name])) for name, client in clients.items()}
+    cast = {name: Foresight(ChatAgent(client), _world_model(worlds[name])) for name, client in clients.items()}
     episode = run(run_episode(party(3), cast, max_turns=9))
     assert [event.action.kind for event in episode.events] == ["speak"] * 9
     for name in clients:
@@ -75,14 +75,14 @@ def test_who_has_left_perceives_nothing_more_and_is_not_asked():
 
 def test_refinement_is_used_and_sees_the_prediction():
     actor, world = ScriptedClient([say("draft"), say("refined")]), ScriptedClient([GUESS])
-    cast = {"Ada": Foresight(ChatAgent(actor), world_model(world)), "Bo": ScriptedAgent()}
+    cast = {"Ada": Foresight(ChatAgent(actor), _world_model(world)), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert str(episode.events[0].action) == 'said: "refined"' and "I am moved" in json.dumps(actor.requests[1].messages)
     assert "draft" in json.dumps(world.requests[0].messages)
 
 
 @pytest.mark.parametrize("predict", [
-    world_model(ScriptedClient(lambda request: "nothing")), world_model(ScriptedClient(lambda request: LLMError("auth", "down"))),
+    _world_model(ScriptedClient(lambda request: "nothing")), _world_model(ScriptedClient(lambda request: LLMError("auth", "down"))),
     lambda record: record.steps[99], lambda record: None])
 def test_the_draft_stands_when_prediction_fails(predict):
     cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft")])), predict), "Bo": ScriptedAgent()}
@@ -91,14 +91,14 @@ def test_the_draft_stands_when_prediction_fails(predict):
 
 
 def test_the_draft_stands_when_refinement_fails():
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), world_model(ScriptedClient([GUESS]))), "Bo": ScriptedAgent()}
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), _world_model(ScriptedClient([GUESS]))), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.argument == "draft" and "refinement failed" in episode.events[0].action.note
 
 
 def test_a_draft_of_nothing_is_not_foreseen():
     world = ScriptedClient([GUESS])
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), world_model(world)), "Bo": ScriptedAgent("x")}
+    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), _world_model(world)), "Bo": ScriptedAgent("x")}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.kind == "none" and world.requests == []
 
@@ -107,7 +107,7 @@ def test_a_private_record_survives_names_that_begin_alike():
     scenario = Scenario("twins", "A hall.", (Role("Ann", "x"), Role("Anna", "y")))
     seen = ScriptedAgent("Me.")
     run(run_episode(scenario, {"Ann": ScriptedAgent("Hi."), "Anna": seen}, max_turns=2))
-    record = private_record(seen.views[0], Action("speak", "Me."))
+    record = _private_record(seen.views[0], Action("speak", "Me."))
     assert [step.actions for step in record.steps] == [{"Anna": "none", "Ann": 'said: "Hi."'}, {"Anna": 'said: "Me."', "Ann": "none"}]
 
 
@@ -157,8 +157,8 @@ def test_a_judge_keeps_to_the_ranges_or_gives_nothing():
 
 def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
     def blind(record): return make_context(record.agents, [("none", {}, {}) for _ in record.steps])
-    buyers = {"plain": Buyer, "blind": lambda: Foresight(Buyer(), blind), "foresight": lambda: Foresight(Buyer(), literal_world)}
-    goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": seller}, bargain_marks)).goal("Piet") for seed in range(60)]
+    buyers = {"plain": Buyer, "blind": lambda: Foresight(Buyer(), blind), "foresight": lambda: Foresight(Buyer(), _literal_world)}
+    goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": _seller}, bargain_marks)).goal("Piet") for seed in range(60)]
              for name, make in buyers.items()}
     assert goals["plain"] == goals["blind"] and sum(goals["foresight"]) > sum(goals["plain"]) + 60
 
@@ -178,7 +178,7 @@ def test_resume_runs_only_what_is_missing(tmp_path):
 
     def make(name):
         asked.append(name)
-        return ChatAgent(ScriptedClient(lambda request: LLMError("auth", "down"))) if name == "buyer" and len(asked) < 4 else make_agent(name)
+        return ChatAgent(ScriptedClient(lambda request: LLMError("auth", "down"))) if name == "buyer" and len(asked) < 4 else _make_agent(name)
 
     plans = [EpisodePlan(bargain(seed), {"Piet": "buyer", "Hanne": "seller"}) for seed in range(3)]
     first = run(run_episodes(plans, bargain_marks, tmp_path, make, concurrency=1))

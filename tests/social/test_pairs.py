@@ -12,11 +12,11 @@ from humanlm.stories.contexts import ContextLists, read_context
 from humanlm.stories.memories import observation_scores
 from humanlm.stories.violations import violations
 from humanlm.social.pairs import (
-    ContextPair, chat_row, completion, exact, fault, fresh_pairs, read_pairs, sift, split_pairs, story_key,
+    ContextPair, chat_row, completion, exact, fault, fresh_pairs, read_pairs, _sift, _split_pairs, story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import omniscient
-from humanlm.social.recipe import written_form
+from humanlm.social.recipe import _written_form
 from humanlm.stories.generation import generate, hitom_rows, write_tomi
 from humanlm.stories.world import read_story
 
@@ -69,7 +69,7 @@ def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
     del lame.steps[1].observations[lame.agents[0]]
     wrong = PAIRS[1]._replace(context=omniscient(PAIRS[1].context), name="wrong")
     limit = sorted(len(completion(pair.context)) for pair in PAIRS)[-2]
-    found = sift([PAIRS[0]._replace(context=lame, name="lame"), wrong, *PAIRS, PAIRS[5]._replace(name="twice")], max_tokens=limit)
+    found = _sift([PAIRS[0]._replace(context=lame, name="lame"), wrong, *PAIRS, PAIRS[5]._replace(name="twice")], max_tokens=limit)
     assert len(found.kept) == len(PAIRS) - 1
     assert [(name, why.partition(":")[0]) for name, why in found.dropped if not name.startswith("tomi")] == \
         [("lame", "not valid"), ("wrong", "unlike the story"), ("twice", "repeated")]
@@ -112,15 +112,15 @@ def test_a_story_has_one_key_in_running_text_and_in_lines():
 def test_split_is_by_story_and_does_not_depend_on_the_order_of_input(seed):
     asked_often = [pair._replace(text=f"{text}", name=f"{pair.name} {n}") for pair in PAIRS for n, text in
                    enumerate((pair.text, "\n".join(f"{i} {line}" for i, line in enumerate(read_story(pair.text).sentences, 1))))]
-    train, held = split_pairs(asked_often, 0.2, seed)
+    train, held = _split_pairs(asked_often, 0.2, seed)
     assert not stories(train) & stories(held) and len(stories(held)) == math.ceil(len(stories(PAIRS)) * 0.2)
     random.Random(seed).shuffle(asked_often)
-    again = split_pairs(asked_often, 0.2, seed)
+    again = _split_pairs(asked_often, 0.2, seed)
     assert same(train, again[0]) and same(held, again[1])
 
 
 def test_more_stories_move_few_of_the_others():
-    small, large = split_pairs(PAIRS[:50], 0.2)[1], split_pairs(PAIRS, 0.2)[1]
+    small, large = _split_pairs(PAIRS[:50], 0.2)[1], _split_pairs(PAIRS, 0.2)[1]
     assert len(stories(small) - stories(large)) <= 4
 
 
@@ -131,7 +131,7 @@ def test_assistant_text_validates_against_the_generation_schema():
         text = row["completion"][0]["content"]
         ContextLists.model_validate_json(text)
         assert list(json.loads(text)) == ["agents_names", "socialized_context"]
-        assert written_form(text) == (1.0, 1.0)
+        assert _written_form(text) == (1.0, 1.0)
         assert not [v for v in violations(read_context(text)) if v.severity == "error"]
 
 

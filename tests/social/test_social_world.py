@@ -21,7 +21,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.social.parsing import LLMParser, Parse, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
 from humanlm.social.prediction import futures, predict_step, simulation, with_step
 from humanlm.social.quality import (
-    Accuracy, JUDGE, Quality, QualityReport, RecordPair, evaluate, evaluate_folders, exact_accuracy, forgetful, omniscient, quality_figure, to_csv)
+    Accuracy, JUDGE, Quality, QualityReport, RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure, to_csv)
 from humanlm.social.requests import (
     EXAMPLES, HINTS, RULES, STYLES, Strangers, TASKS, parse_prompt, read_record, read_verdict, strangers, worked_example)
 from humanlm.stories.generation import generate
@@ -410,7 +410,7 @@ def test_spoilt_records_have_the_published_profile():
     rng, noise = random.Random(1), random.Random(0)
     stories = [tomi_story(rng).story for _ in range(60)]
     def mean(change):
-        found = [exact_accuracy(change(to_context(story)), story) for story in stories]
+        found = [_exact_accuracy(change(to_context(story)), story) for story in stories]
         return [sum(column) / len(found) for column in zip(*((f.scores.precision, f.scores.recall, f.value, f.downstream) for f in found))]
     exact, all_seeing, with_gaps = mean(lambda c: c), mean(omniscient), mean(lambda c: forgetful(c, 0.2, noise))
     assert exact == [1, 1, 1, 1]
@@ -420,7 +420,7 @@ def test_spoilt_records_have_the_published_profile():
 
 def test_a_strange_record_of_a_known_story_scores_zero_and_raises_nothing():
     stranger = Context(agents_names=["Zoe"], socialized_context=[])
-    accuracy = exact_accuracy(stranger, read_story(STORY))
+    accuracy = _exact_accuracy(stranger, read_story(STORY))
     assert accuracy.value == 0 and accuracy.downstream == 0
 
 

@@ -7,11 +7,11 @@ from pages import CHROMIUM, read
 
 from humanlm.stories.contexts import Context, make_context, to_lists
 from humanlm.stories.violations import step_names, violations
-from humanlm.harness.contexts import Viewer, context_files
+from humanlm.harness.contexts import Viewer, _context_files
 from humanlm.stories.answers import to_context
 from humanlm.stories.world import read_story
-from humanlm.social.timeline import beliefs, load_text, objects, timeline_figure, view
-from humanlm.social.viewer import TABS, Timeline, comparison_html, paired_steps, timeline_page, viewer_data
+from humanlm.social.timeline import beliefs, load_text, _objects, timeline_figure, view
+from humanlm.social.viewer import TABS, Timeline, comparison_html, _paired_steps, timeline_page, viewer_data
 
 HOSTILE = [*pages.HOSTILE, "<same_as_state />", "<mental_state>x", "a: b\n\n- c", ":1", ""]
 
@@ -66,7 +66,7 @@ def test_plain_data_for_another_viewer():
 
 def test_beliefs_follow_what_was_seen_together():
     found = {(belief.object, belief.chain): belief.places for belief in beliefs(GOLDEN)}
-    assert objects(GOLDEN) == ["bell"]
+    assert _objects(GOLDEN) == ["bell"]
     assert found["bell", ()] == [None, "hay", None, "cart"]
     assert len(found) == 1 + 3 + 6
     many = make_context([f"P{i}" for i in range(30)], [("The cup is in the box.", {"P0": "<same_as_state />"}, {})])
@@ -103,8 +103,8 @@ def test_leaks_inventions_and_omissions_stand_in_their_column():
 
 def test_steps_are_paired_by_their_actions():
     def record(*deeds): return view(make_context("A", [("", {}, {"A": deed} if deed else {}) for deed in deeds]))
-    assert paired_steps(record("x", "y", ""), record("x", "extra", "y", "")) == [(0, 0), (None, 1), (1, 2), (2, 3)]
-    assert paired_steps(record("x"), record()) == [(0, None)] and paired_steps(record(), record()) == []
+    assert _paired_steps(record("x", "y", ""), record("x", "extra", "y", "")) == [(0, 0), (None, 1), (1, 2), (2, 3)]
+    assert _paired_steps(record("x"), record()) == [(0, None)] and _paired_steps(record(), record()) == []
 
 
 # ---- hostile and broken records
@@ -271,7 +271,7 @@ def test_the_served_list_counts_as_people_do_and_names_every_column(tmp_path):
     bad.steps[1].observations.popitem()
     (tmp_path / "tale-3.json").write_text(json.dumps(good | {"socialized_context": bad.model_dump()}))
     (tmp_path / "tale-11.json").write_text("{")
-    viewer = Viewer(context_files([str(tmp_path)]))
+    viewer = Viewer(_context_files([str(tmp_path)]))
     page = viewer.answer("/")[2]
     assert json.loads(viewer.answer("/list.json")[2]) == [f"tale-{i}" for i in (1, 2, 3, 10, 11)]
     heads, *rows = ([re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd]\b.*?</t[hd]>", row)] for row in page.split("<tr")[1:])

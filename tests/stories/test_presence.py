@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.stories.memories import memories, structural_score
 from humanlm.stories.presence import (
-    DialogueTurn, dialogue_context, leave_cue, read_dialogue, read_turns,
+    DialogueTurn, dialogue_context, _leave_cue, read_dialogue, read_turns,
 )
 
 CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
@@ -69,7 +69,7 @@ def test_hostile_length_stays_linear():
                  "Ada and " * 30_000, "Ada, Ivo" * 30_000 + ": hi", "Ada: hi\nAda & Ivo: hi\n" * 5_000):
         start = time.process_time()
         read_turns(text)
-        leave_cue(text)
+        _leave_cue(text)
         assert time.process_time() - start < 3, text[:20]
 
 

@@ -11,7 +11,7 @@ import pytest
 from humanlm.stories import generation, world as worlds
 from humanlm.stories.memories import perspective, structural_score
 from humanlm.core.basics import DataError
-from humanlm.stories.generation import Replay, answer_class, balanced, class_shares, generate, hitom_rows, read_tomi, slow_answer, write_tomi
+from humanlm.stories.generation import Replay, _answer_class, balanced, class_shares, generate, hitom_rows, read_tomi, slow_answer, write_tomi
 from humanlm.stories.plots import PLANS, StoryQuestion, TOMI_KINDS, Tale, belief_question, hitom_story, tomi_story
 from humanlm.stories.answers import answer, memory_answer, to_context
 from humanlm.stories.language import read_question
@@ -263,7 +263,7 @@ def test_balanced_answers_cannot_be_guessed(hitom):
 def test_balanced_answers_stay_right(hitom):
     tales = list(balanced(hitom[:60], seed=2))
     assert wrong(tales) == [] and [len(t.asked) for t in tales] == [5] * 60
-    assert {answer_class(t, a) for t in tales for a in t.asked} == {"reality", "first place", "elsewhere"}
+    assert {_answer_class(t, a) for t in tales for a in t.asked} == {"reality", "first place", "elsewhere"}
 
 
 @pytest.mark.parametrize("call, reason", [

@@ -12,9 +12,9 @@ from humanlm.stories.contexts import Context, make_context
 from humanlm.stories.memories import decode, memories, observation_scores, perspective, structural_score
 from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
-from humanlm.stories.answers import answer, baselines, known_faults, memory_answer, memory_answers, shipped_faults, to_context
+from humanlm.stories.answers import answer, baselines, known_faults, memory_answer, memory_answers, _shipped_faults, to_context
 from humanlm.stories.language import Event, PlaceQuestion, UnknownPhrase, parse_sentence, plain, read_question
-from humanlm.stories.world import Story, World, read_story, witness_table
+from humanlm.stories.world import Story, World, read_story, _witness_table
 
 HI_TOM = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "hi_tom/hi_tom.jsonl")
 
@@ -390,7 +390,7 @@ def test_fault_f4_counts_moves_in_one_order_only():
     text = """Read the following story and answer the question.\n1 Ada, Ben and Cleo entered the attic.\n2 The kettle is in the tin.
 3 Ada moved the kettle to the box.\n4 Ada exited the attic."""
     story = read_story(text)
-    assert story.instructed and shipped_faults(story) == {"F4"}
+    assert story.instructed and _shipped_faults(story) == {"F4"}
     ask = "Where does {} think {} thinks the kettle is?".format
     assert answer(story, ask("Ben", "Ada"), "as_shipped").text == "box"  # others in order of entrance, then the mover
     assert answer(story, ask("Ada", "Ben"), "as_shipped").text == "tin"
@@ -548,7 +548,7 @@ def test_omniscient_and_thinned_records_are_found_out():
 
 
 def test_the_table_escapes_what_it_shows():
-    text = witness_table(read_story(["<script>x</script> entered the shed", "Nora entered the <b>shed</b>"]))
+    text = _witness_table(read_story(["<script>x</script> entered the shed", "Nora entered the <b>shed</b>"]))
     assert "<script>" not in text and "<b>" not in text
 
 

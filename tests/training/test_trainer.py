@@ -37,7 +37,7 @@ from humanlm.training.rollout import (
 )
 from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import (
-    MethodTrainer, TokenBudget, TrainerError, is_spent, is_whole, latest_checkpoint, logged_tokens, trainer_args,
+    MethodTrainer, TokenBudget, TrainerError, is_spent, _is_whole, latest_checkpoint, _logged_tokens, trainer_args,
 )
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 
@@ -146,7 +146,7 @@ def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     mask = torch.tensor([row + [False] * (T - len(row)) for row in MASKS])
     assert seen[0].tolist() == mask.tolist()
     assert_same(t.model, gradient_step(made, tmp_path, advantages, mask))
-    assert logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
+    assert _logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
 
 
 def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
@@ -400,7 +400,7 @@ def test_a_checkpoint_says_whether_the_budget_was_spent(made, tmp_path):
 def test_tokens_are_counted_whatever_is_logged(made, tmp_path, options):
     t = trainer(made, Method(single_turn(), by_group, EvenTokens()), tmp_path / "c", 8, PLAIN_SGD | options, records=tmp_path / "t", rows=ROWS * 4)
     t.train()
-    assert logged_tokens(t.state.log_history) == generated_tokens(load_trajectories(tmp_path / "t"))
+    assert _logged_tokens(t.state.log_history) == generated_tokens(load_trajectories(tmp_path / "t"))
 
 
 # ---- broken checkpoints
@@ -452,9 +452,9 @@ def test_a_checkpoint_that_lacks_the_random_state_of_a_process_is_not_whole(chec
     shutil.copytree(checkpoints / "checkpoint-2", tmp_path / "checkpoint-2")
     monkeypatch.setenv("WORLD_SIZE", "2")
     (tmp_path / "checkpoint-2" / "rng_state.pth").rename(tmp_path / "checkpoint-2" / "rng_state_0.pth")
-    assert not is_whole(tmp_path / "checkpoint-2")
+    assert not _is_whole(tmp_path / "checkpoint-2")
     shutil.copy(tmp_path / "checkpoint-2" / "rng_state_0.pth", tmp_path / "checkpoint-2" / "rng_state_1.pth")
-    assert is_whole(tmp_path / "checkpoint-2")
+    assert _is_whole(tmp_path / "checkpoint-2")
 
 
 # ---- options
@@ -559,7 +559,7 @@ def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(
         assert last.fields == {"response": replies[last.example_id]} and last.text == f"<response>{replies[last.example_id]}</response>"
         best = max(x.scores["response"].value for x in others)
         assert last.scores["response"].value == pytest.approx(min(1, best + 0.1)) and last.advantage > 0
-    assert logged_tokens(t.state.log_history) == sum(len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7])
+    assert _logged_tokens(t.state.log_history) == sum(len(x.completion_ids) for x in t.trajectories[:3] + t.trajectories[4:7])
 
 
 # ---- engines and number formats
@@ -650,7 +650,7 @@ def test_a_batch_in_which_everything_is_given_is_not_sampled(made, tmp_path):
     t._generate_single_turn = never
     t.train()
     assert {x.completion_ids[-1] for x in t.trajectories} == {end_id(made.tokenizer)}, "the end token is learned too"
-    assert logged_tokens(t.state.log_history) == 0
+    assert _logged_tokens(t.state.log_history) == 0
 
 
 def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
@@ -916,7 +916,7 @@ def test_tokens_of_a_second_model_count_in_the_budget(made, tmp_path):
     t = trainer(made, Method(rollout, by_group, EvenTokens()), tmp_path, steps=8, options=ADAM, callbacks=[TokenBudget(600)])
     t.train()
     line = t.state.log_history[0]
-    assert line["tokens/others"] == 400 and t.state.global_step == 2 and logged_tokens([line]) == 400 + line["tokens/generated"]
+    assert line["tokens/others"] == 400 and t.state.global_step == 2 and _logged_tokens([line]) == 400 + line["tokens/generated"]
 
 
 def test_signals_per_token_are_kept_with_their_trajectories(made, tmp_path):
