@@ -186,7 +186,7 @@ _ORDERS = {
 def _words(example: Example | None, candidates: Iterable[Candidate]) -> str:
     "Collect what a search looks at"
     told = [persona_text(example.persona), *(m.content for m in example.context), example.reply, *(example.states or {}).values()] if example else []
-    return "\n".join([*told, *(f"{c.text}\n{c.score.reason}" for c in candidates)]).casefold()
+    return "\n".join([*told, *(line for c in candidates for line in (c.text, c.score.reason, *c.score.key_points))]).casefold()
 
 
 def _evaluated(runs, models):
@@ -207,14 +207,14 @@ def case_html(
     facts = ("persona", persona_text(example.persona)), (last.name or last.role, last.content), ("truth" if known else "real reply", known or example.reply)
     lines = [tag("div", tag("b", f"{shorten(name, 30)}: "), cut(text, 240)) for name, text in facts]
     head = tag("div", tag("b", level), tag("small", f" · {shorten(example.id, 40)}", class_="soft"))
-    return tag("div", head, *lines, fold("all of it", example_html(example)), style="max-width:380px;overflow-wrap:anywhere;white-space:pre-wrap")
+    return tag("div", head, *lines, fold("all of it", example_html(example)), style="max-width:380px;line-height:1.4;overflow-wrap:anywhere;white-space:pre-wrap")
 
 
 def _candidate_html(c: Candidate | None, labels: Mapping[str, str]) -> Html:
     "Show text, score and label"
     if c is None: return tag("i", "none")
     label = tag("div", tag("b", f"label: {shorten(labels[c.id], 40)}")) if c.id in labels else ""
-    text = tag("div", cut(c.text, 400) or tag("i", "nothing"), style="white-space:pre-wrap;overflow-wrap:anywhere;max-width:260px")
+    text = tag("div", cut(c.text, 400) or tag("i", "nothing"), style="white-space:pre-wrap;line-height:1.4;overflow-wrap:anywhere;max-width:260px")
     return text + score_mark(c.score) + label
 
 # %% ../../nbs/data/09_widgets.ipynb #Line

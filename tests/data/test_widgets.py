@@ -80,10 +80,10 @@ def test_lines_without_a_number_come_last_in_every_order(values):
         assert len(found) == len(values) and found[:len(numbers)] == numbers == sorted(numbers, key=lambda v: sign * v)
 
 
-@pytest.mark.parametrize("place", ["persona", "words", "reply", "states", "text", "reason"])
+@pytest.mark.parametrize("place", ["persona", "words", "reply", "states", "text", "reason", "key_points"])
 def test_a_search_reads_what_is_shown(place):
     told = {place: {"stance": "a Needle"} if place == "states" else "a Needle"} if place in ("persona", "words", "reply", "states") else {}
-    said = {place: "a Needle"} if place in ("text", "reason") else {}
+    said = {"text": {"text": "a Needle"}, "reason": {"reason": "a Needle"}, "key_points": {"key_points": ("a Needle",)}}.get(place, {})
     batch = JudgedBatch([candidate("a", "1", **said), candidate("a", "2")], [example("1", **told), example("2")])
     assert batch.keep(search="nEEDLE") == [("1", "stance", 0)]
 
