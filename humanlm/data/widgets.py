@@ -106,8 +106,7 @@ class JudgedBatch:
         labels: Mapping[str, str] | None = None,  # id of a candidate → label, as `load_labels` gives them
     ):
         self.candidates, self.examples = {c.id: c for c in candidates}, {e.id: e for e in examples}
-        self.sources = list(dict.fromkeys(c.source for c in self.candidates.values()))
-        self.levels = list(dict.fromkeys(c.level for c in self.candidates.values()))
+        self.sources, self.levels = ([*dict.fromkeys(getattr(c, name) for c in self.candidates.values())] for name in ("source", "level"))
         self.rows: dict[tuple[str, str, int], dict[str, Candidate]] = {}
         for c in self.candidates.values():
             self.rows.setdefault((c.example_id, c.level, c.sample), {})[c.source] = c
@@ -115,12 +114,8 @@ class JudgedBatch:
         for id, label in (labels or {}).items(): self.mark(id, label)
 
     @classmethod
-    def from_run(
-        cls,
-        *runs: str | Path,  # folders, each with `evaluations` and `examples.jsonl`
-        models: Sequence[str] = (),  # empty: all that were evaluated
-    ) -> "JudgedBatch":
-        "Read what models answered about held-out rows; of several runs, each model by the name of its run too"
+    def from_run(cls, *runs: str | Path, models: Sequence[str] = ()) -> "JudgedBatch":
+        "Read what all models, or those named, answered about held-out rows; of several runs, each by the name of its run too"
         return cls(_evaluated(runs, models), [e for run in runs for e in load_examples(Path(run) / "examples.jsonl")])
 
     def mark(self, id: str, label: str) -> None:
@@ -310,7 +305,7 @@ class _Desk:
         numbers = f"of {self.page.max} · {len(self.keys)} of {len(self.batch.rows)} lines · {len(self.batch.labels)} labels"
         self.count.value = str(tag("span", numbers))
 
-
+# %% ../../nbs/data/09_widgets.ipynb #label_file
 def _label_file(batch: JudgedBatch, refresh: Callable[[], None]) -> Any:
     "Give a field for a path and two buttons that save and load labels"
     import ipywidgets as w
