@@ -27,7 +27,8 @@ from humanlm.core.html import (
 )
 from ..core.runs import grown_rows
 from ..data.trajectory import Trajectory, load_trajectories
-from ..data.viz import TrajectoryViewer, score_style, spread
+from ..data.viz import score_style, spread
+from ..data.widgets import TrajectoryViewer
 from .measured import Results, load_results, ALL, PairedDifference, Result
 from ..clients.ledger import Ledger
 from ..rewards.texts import is_text_metric

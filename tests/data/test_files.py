@@ -7,8 +7,8 @@ import raw_rows
 from raw_rows import CALLED
 from humanlm.core.basics import DataError
 from humanlm.data.files import Faults, RowFault, _hub_items, on_hub, read_rows
-from humanlm.logs.rows import map_row, mapped_rows
-from test_formats import names
+from humanlm.hierarchy.prompts import name_speakers
+from humanlm.logs.rows import map_row, mapped_rows, shown_prompt
 
 
 def values(where, *more, **options): return [row.values for row in read_rows(where, *more, **options)]
@@ -91,7 +91,7 @@ def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
     found = [map_row("reddit", raw) for _, raw in _hub_items(str(tmp_path), "train.*")]
     assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
-    assert names(found[0]) == CALLED["reddit"]
+    assert [m["name"] for m in name_speakers(shown_prompt(found[0]), found[0].user_id)] == CALLED["reddit"]
     with pytest.raises(DataError, match="no split fits 'val"): list(_hub_items(str(tmp_path), "val.*"))
 
 
