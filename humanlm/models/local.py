@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..clients.client import Client
+from ..clients.client import Client, settled_request
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..core.basics import HumanLMError, shorten
@@ -217,7 +217,7 @@ class HFClient(LocalClient):
     def answer_logps(self, request: ChatRequest, answers: Sequence[str]) -> list[float]:
         "Compute the log-probability of each of several whole answers to a request, its end token included"
         import torch
-        sent = self._sent(request, self.name)[0]
+        sent = settled_request(self, request, self.name)[0]
         ids, options = self.prompt_ids(sent), [render_target(self.tokenizer, answer) for answer in answers]
         if problem := _request_problem(replace(sent, max_tokens=max(map(len, options))), len(ids), self.room):
             raise LLMError("bad request", f"{self.name}: {problem}")

@@ -15,7 +15,7 @@ from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, _local_replies, read_prompts
 from humanlm.evaluation.contests import Pair, win_rate, Contest
 from humanlm.clients.cache import DiskCache
-from humanlm.clients.client import Client, ScriptedClient
+from humanlm.clients.client import Client, ScriptedClient, settled_request
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import ChatReply, LLMError, Usage
 from humanlm.models.local import HFClient
@@ -167,7 +167,7 @@ def local(): return HFClient("tiny", make_model(SHAPE, TEXTS, seed=1))
 def test_answers_are_scored_as_one_by_one_without_padding(local):
     import torch
     request = PairJudge("casual", local).request(pair())
-    answers, sent = [says("A", ""), says("B", ""), "no"], local._sent(request, local.name)[0]
+    answers, sent = [says("A", ""), says("B", ""), "no"], settled_request(local, request, local.name)[0]
     prompt = render(local.tokenizer, sent.messages, "", False)
     for answer, found in zip(answers, local.answer_logps(request, answers)):
         target = render_target(local.tokenizer, answer)
