@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastcore.basics import patch
 
 from ..core.basics import ConfigError, DataError, atomic_write, check_name, near_miss, require, shorten, to_json
 from ..core.html import Table
@@ -58,7 +57,6 @@ class PrefixConfig:
 # %% ../../nbs/alignment/02_modes.ipynb #PrefixMap
 class PrefixMap:
     "The best entries so far, by level and example"
-    load: Callable[[str | Path], None]  # written below
 
     def __init__(
         self,
@@ -110,6 +108,19 @@ class PrefixMap:
                  for level, found in self.entries.items()]
         return Table(("level", "examples", "best score", "its text"), cells, "lrrl").html()._repr_html_()
 
+    def load(self, path: str | Path) -> None:  # a file that `save` wrote
+        "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
+        levels, found = _read(path)
+        if levels != self.hierarchy.names:
+            mine = ", ".join(self.hierarchy.names)
+            raise DataError(f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run.")
+        strange = next((e.level for e in found if e.level not in levels), None)
+        if strange is not None:
+            raise DataError(f"{path} has an entry of level {shorten(strange)!r}, which is none of {', '.join(levels)}. Resume from an older checkpoint.")
+        self.entries = {level: {} for level in levels}
+        for entry in found:
+            self.offer(entry)
+
 # %% ../../nbs/alignment/02_modes.ipynb #Choice
 class Choice(NamedTuple):
     "What is asked instead of a row"
@@ -137,24 +148,6 @@ def choose(
         return choose(states, before, example, places, taken)
     name = min(free, key=lambda name: (places[name] - start) % len(places))
     return Choice(level, name, known[name].prefix)
-
-# %% ../../nbs/alignment/02_modes.ipynb #load
-@patch
-def load(
-    self: PrefixMap,
-    path: str | Path,  # from `save`
-) -> None:
-    "Replace all entries by those of a file that are still good enough; `DataError` says what is wrong with it"
-    levels, found = _read(path)
-    if levels != self.hierarchy.names:
-        mine = ", ".join(self.hierarchy.names)
-        raise DataError(f"{path} was made for the levels {shorten(', '.join(levels))}, not for {mine}. Use the settings of its run.")
-    strange = next((e.level for e in found if e.level not in levels), None)
-    if strange is not None:
-        raise DataError(f"{path} has an entry of level {shorten(strange)!r}, which is none of {', '.join(levels)}. Resume from an older checkpoint.")
-    self.entries = {level: {} for level in levels}
-    for entry in found:
-        self.offer(entry)
 
 # %% ../../nbs/alignment/02_modes.ipynb #_read
 def _read(path):

@@ -7,12 +7,11 @@ __all__ = ['Verdict', 'split_request', 'LLMJudge', 'judging_tokens', 'score_aspe
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #exported-imports
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from fastcore.basics import patch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
 
 from ..core.basics import ConfigError, check_name, shorten
@@ -193,8 +192,6 @@ def _mean_score(
 # %% ../../nbs/rewards/05_verdicts.ipynb #LLMJudge
 class LLMJudge:
     "A chat model as judge"
-    _read: Callable[..., dict[str, list[Score]]]  # both are written below
-    _answer: Callable[..., Any]
 
     def __init__(
         self,
@@ -240,7 +237,7 @@ class LLMJudge:
         try:
             request, cut = self.fit(request)
             question, ids = judge_chat(request, self.hierarchy, self.variant, **self.settings)
-            scores, cached = await self._answer(question, partial(self._read, request, dict(zip(ids, ids))))
+            scores, cached = await _answer(self, question, partial(_read, self, request, dict(zip(ids, ids))))
         except CacheError:
             raise
         except Exception as e:  # of any kind: one question must not cost the others
@@ -265,15 +262,13 @@ async def _together(jobs):
     return [task.result() for task in tasks]
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_how
-@patch
-def _read(self: LLMJudge, request, ids, answer):
+def _read(judge: LLMJudge, request, ids, answer):
     if request.levels:
-        return _aspect_scores(answer, ids, request.levels, self.variant)
-    return {request.level: _answer_scores(answer, ids, self.variant)}
+        return _aspect_scores(answer, ids, request.levels, judge.variant)
+    return {request.level: _answer_scores(answer, ids, judge.variant)}
 
 
-@patch
-async def _answer(self: LLMJudge, question, read):
+async def _answer(judge: LLMJudge, question, read):
     "Ask the client; give the scores that can be bound, and whether a cache gave them"
     found = {}
 
@@ -282,11 +277,11 @@ async def _answer(self: LLMJudge, question, read):
         _complain(score for scores in found.values() for score in scores)
 
     try:
-        reply = await self.client(question, check=check)
+        reply = await judge.client(question, check=check)
     except LLMError as e:
         if not e.raw:
             raise
-        return _known(self, read(e.raw), e), False
+        return _known(judge, read(e.raw), e), False
     return found or read(reply.text), reply.cached
 
 # %% ../../nbs/rewards/05_verdicts.ipynb #_known

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fastcore.basics import patch
 
 from ..core.basics import DataError, atomic_write, check_name, fingerprint, shorten
 from ..clients.client import ChatClient
@@ -149,7 +148,7 @@ class LLMParser:
     async def __call__(self, text: str, task: str = "") -> Parse:
         "Write the context of a text"
         found = await self._write(text, task)
-        return await self._reviewed(text, task, found) if self.critic and found.context else found
+        return await _reviewed(self, text, task, found) if self.critic and found.context else found
 
     async def _write(self, text: str, task: str, problems: str = "", start: int = 0) -> Parse:
         "Ask until there is a record, or `attempts` are used up; a model that is asked barely is not told what was wrong"
@@ -193,23 +192,22 @@ def _told(problems: str, record: str) -> str:
     return f"{problems}\nThis was the attempt:\n{fenced(record[:8000])}\nWrite the whole record again without these faults."
 
 # %% ../../nbs/60_social_world.ipynb #_reviewed
-@patch
-async def _reviewed(self: LLMParser, text: str, task: str, found: Parse) -> Parse:
+async def _reviewed(parser: LLMParser, text: str, task: str, found: Parse) -> Parse:
     "Have a record looked over and written anew until the critic accepts it"
-    for i in range(self.rounds):
+    for i in range(parser.rounds):
         record = to_json(found.context)
         prompt = fill(CRITIC, text=fenced(text), hints=section("About this kind of text", hint(task)), record=fenced(record))
         try:
-            reply = await self.critic(chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict)
+            reply = await parser.critic(chat(prompt, temperature=0.0, max_tokens=2048, caller="critic"), read_verdict)
         except LLMError as e:
             return replace(found, notes=(*found.notes, f"not reviewed: {shorten(e, 200)}"))
         found = replace(found, usage=found.usage + reply.usage)
         accepted, problems = read_verdict(reply.text)
         if accepted:
             return found
-        again = await self._write(text, task, _told("\n".join(problems), record), self.attempts * (i + 1))
+        again = await parser._write(text, task, _told("\n".join(problems), record), parser.attempts * (i + 1))
         found = replace(again if again.context else found, usage=found.usage + again.usage)
-    return replace(found, notes=(*found.notes, f"the critic objected {self.rounds} times"))
+    return replace(found, notes=(*found.notes, f"the critic objected {parser.rounds} times"))
 
 # %% ../../nbs/60_social_world.ipynb #ContextStore
 class ContextStore:

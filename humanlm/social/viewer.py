@@ -12,7 +12,6 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any
 
-from fastcore.basics import patch
 
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, page, tag
@@ -342,7 +341,7 @@ class TimelineControls:
         loading = ipywidgets.VBox([self.pasted, ipywidgets.HBox([self.show, self.compare])])
         seen = _pane(_perception_html(self.view), _violations_html(self.view))
         believed = _pane(_beliefs_html(self.view, beliefs(context)))
-        self.tabs.children = [seen, self._actions(), self._steps(), self._memory(), believed, _pane(compared), loading]
+        self.tabs.children = [seen, _actions(self), self._steps(), _memory(self), believed, _pane(compared), loading]
         self.tabs.titles = TABS
 
     def _steps(self) -> Any:
@@ -358,41 +357,39 @@ class TimelineControls:
 TABS = ("Perception", "Actions", "Steps", "Memory", "Beliefs", "Compare", "Load")
 
 # %% ../../nbs/social/02_viewer.ipynb #_actions
-@patch
-def _actions(self: TimelineControls) -> Any:
+def _actions(controls: TimelineControls) -> Any:
     "Put a chip per agent and three boxes above the actions"
     import ipywidgets
 
-    self.chips = {name: ipywidgets.ToggleButton(True, description=shorten(name, 30)) for name in self.view.agents}
-    self.toggles = {name: ipywidgets.Checkbox(name != "everyone", description=label, indent=False)
+    controls.chips = {name: ipywidgets.ToggleButton(True, description=shorten(name, 30)) for name in controls.view.agents}
+    controls.toggles = {name: ipywidgets.Checkbox(name != "everyone", description=label, indent=False)
                     for name, label in TOGGLES.items()}
-    pane = self.actions = _pane()
+    pane = controls.actions = _pane()
 
     def refresh(*_):
-        parts = {name for name, box in self.toggles.items() if box.value}
+        parts = {name for name, box in controls.toggles.items() if box.value}
         parts -= {"own"} if "everyone" in parts else set()
-        pane.value = part(_actions_html(self.view, [name for name, chip in self.chips.items() if chip.value], parts))
+        pane.value = part(_actions_html(controls.view, [name for name, chip in controls.chips.items() if chip.value], parts))
 
-    for control in (*self.chips.values(), *self.toggles.values()):
+    for control in (*controls.chips.values(), *controls.toggles.values()):
         control.observe(refresh, "value")
     refresh()
-    rows = [ipywidgets.HBox(list(group.values())) for group in (self.chips, self.toggles)]
+    rows = [ipywidgets.HBox(list(group.values())) for group in (controls.chips, controls.toggles)]
     for row in rows:
         row.layout.flex_flow = "row wrap"
     return ipywidgets.VBox([*rows, pane])
 
 # %% ../../nbs/social/02_viewer.ipynb #_memory
-@patch
-def _memory(self: TimelineControls) -> Any:
+def _memory(controls: TimelineControls) -> Any:
     "Put a menu of agents above the memory of one"
     import ipywidgets
 
-    options = [(shorten(name, 40), name) for name in self.view.agents]
-    self.who, self.memory = ipywidgets.Dropdown(options=options, description="agent"), _pane()
+    options = [(shorten(name, 40), name) for name in controls.view.agents]
+    controls.who, controls.memory = ipywidgets.Dropdown(options=options, description="agent"), _pane()
 
     def refresh(*_):
-        self.memory.value = part(_memory_html(self.view, self.who.value)) if options else part()
+        controls.memory.value = part(_memory_html(controls.view, controls.who.value)) if options else part()
 
-    self.who.observe(refresh, "value")
+    controls.who.observe(refresh, "value")
     refresh()
-    return ipywidgets.VBox([self.who, self.memory])
+    return ipywidgets.VBox([controls.who, controls.memory])
