@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
 from typing import Any
+from uuid import uuid4
 
 # %% ../../nbs/core/01_basics.ipynb #HumanLMError
 class HumanLMError(Exception):
@@ -90,18 +90,18 @@ def atomic_path(
 ) -> Iterator[Path]:
     "Give a temporary path; what the block wrote there replaces `path` if the block succeeds"
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(prefix=f".{path.name[:80]}.", dir=path.parent))
-    except OSError as e:
-        raise DataError(f"Cannot write {path}: {e.strerror}. Check the folder and its permissions.") from e
+    room = path.parent / f".{path.name[:80]}.{uuid4().hex[:8]}"
     new = room / "new" / path.name
-    new.parent.mkdir()
     try:
+        try: new.parent.mkdir(parents=True)
+        except OSError as e: raise DataError(f"Cannot write {path}: {e.strerror}. Check the folder and its permissions.") from e
         yield new
         _swap(new, path, room / "old")
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        try: shutil.rmtree(room, ignore_errors=True)
+        except BaseException:  # Ctrl-C while it tidies up
+            shutil.rmtree(room, ignore_errors=True)
+            raise
 
 # %% ../../nbs/core/01_basics.ipynb #_swap
 def _swap(new, path, old):
