@@ -24,6 +24,7 @@ _code_or_link = re.compile(r"""^(?:```|~~~).*?^(?:```|~~~)[ \t]*$      # a fence
                                | (!?\[[^\]\n]*\])\(([^()\s]+)(\s+"[^"]*")?\)   # [words](target "title")
                                | `[^`\n]+`                              # code in a line""", re.M | re.S | re.X)
 _not_linked = re.compile(r"""(^```.*?^```[ \t]*$ | ^[ ]{4}[^\n]*$         # code
+                               | `_[^`\n]*`                                # a helper, which has no anchor
                                | !?\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\]))   # a link
                                """, re.M | re.S | re.X)
 _formula = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)

@@ -127,6 +127,7 @@ def test_a_link_or_code_that_holds_a_symbol_is_not_linked_again(text, symbols):
 
 
 def test_symbols_in_prose_are_linked(symbols):
+    assert build.link_symbols("`_plan_lines` and `_plan_lines(s)`", lambda text: text.upper()) == "`_plan_lines` AND `_plan_lines(s)`"
     linked = build.link_symbols("[a](b.ipynb), `Benchmark`.", symbols.link_line)
     assert linked.startswith("[a](b.ipynb), [`Benchmark`](") and linked.endswith(").")
 
