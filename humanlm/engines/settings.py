@@ -27,7 +27,7 @@ class VerlConfig:
     device: str = "cuda"
     """cuda, or cpu for a tiny model."""
     rollout: str = "vllm"
-    """Who writes the rollouts: vllm, sglang, or hf (transformers, one process)."""
+    """Who writes the rollouts: vllm, sglang, or, on a CPU, hf (transformers, one process)."""
     nodes: int = 1
     """Machines."""
     gpus: int = 1
@@ -57,7 +57,8 @@ class VerlConfig:
                 *((value >= 1, f"{name} must be at least 1, got {value}") for name, value in least.items()),
                 (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
                 (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
-                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus. Take vllm for more"),
+                (self.rollout != "hf" or self.device == "cpu", "rollout hf writes on a CPU only. Take vllm or sglang on GPUs, or --verl.device cpu for a tiny model"),
+                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
                 (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
