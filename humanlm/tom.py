@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .harness.contexts import load_items, one_of, parsing_plan
-from .benchmarks.questions import BenchmarkItem, ScoredAnswer
+from .benchmarks.questions import BenchmarkItem
+from .benchmarks.readings import ScoredAnswer
 from .harness.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
 from .harness.runs import GROUPS, TomRun, _Echo, make_run, run_once
 from .benchmarks.sets import benchmarks

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .questions import distinct, literal_list, need, plain, two_options, word_f1
+from .questions import literal_list, need
+from .readings import distinct, plain, two_options, word_f1
 from ..core.basics import ConfigError, DataError, check_name, shorten
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #KEYS

@@ -15,7 +15,8 @@ import numpy as np
 
 from .fantom import asked, belief_options, closeness, form_of, kinds_asked, names, nearer, questions_of, target_of
 from .protocol import Benchmark, Measure, class_f1, confusion, joint, mean_of, weighted_f1
-from .questions import AnswerReading, BenchmarkItem, ScoredAnswer, final_answer, need, plain, read_choice, untagged, word_f1, yes_no
+from .questions import BenchmarkItem, need
+from .readings import AnswerReading, ScoredAnswer, final_answer, plain, read_choice, untagged, word_f1, yes_no
 from ..core.basics import DataError, check_name, shorten
 from ..stories.presence import read_turns
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .protocol import Benchmark, Measure, joint
-from .questions import (
-    AnswerReading, BenchmarkItem, RowTable, ScoredAnswer, distinct, literal_list, need, plain, read_choice, read_table, untagged)
+from .questions import BenchmarkItem, RowTable, literal_list, need, read_table
+from .readings import AnswerReading, ScoredAnswer, distinct, plain, read_choice, untagged
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..stories.answers import answer as symbolic_answer
 from ..stories.generation import read_tomi

@@ -42,7 +42,7 @@ COMMANDS = {
     "tom compare": Command("humanlm.harness.comparison:compare_command", "compare runs on the same questions: tom compare A B", _AGAIN),
     "tom contexts": Command("humanlm.harness.contexts:contexts_command", "write the social contexts of texts, or check such a file", _AGAIN),
     "tom generate": Command("humanlm.harness.contexts:generate_command", "make stories with questions, answers and exact contexts"),
-    "tom serve-viewer-data": Command("humanlm.harness.contexts:viewer_command", "show contexts in a browser", "the page is closed"),
+    "tom serve-viewer-data": Command("humanlm.harness.viewer_server:viewer_command", "show contexts in a browser", "the page is closed"),
     "parsers": Command("humanlm.parsers:main", "make, train and compare models that write social contexts"),
     "parsers data": Command("humanlm.parsers:data_main", "write training sets of stories and contexts, for chat trainers and for verl"),
     "parsers train": Command("humanlm.parsers:train_main", "train a parser on them, and measure it before and after"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..benchmarks.protocol import Benchmark, Difference, Measure, difference
-from ..benchmarks.questions import ScoredAnswer
+from ..benchmarks.readings import ScoredAnswer
 from ..benchmarks.sets import benchmarks
 from ..benchmarks.tales import HITOM_100
 from ..core.basics import ConfigError, atomic_write, check_name, near_miss, require, shorten, to_json

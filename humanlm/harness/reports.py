@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..benchmarks.protocol import Benchmark, Difference, Measure, interval
-from ..benchmarks.questions import BenchmarkItem, ScoredAnswer
+from ..benchmarks.questions import BenchmarkItem
+from ..benchmarks.readings import ScoredAnswer
 from ..core.basics import shorten
 from ..core.html import Table, table_cell
 from ..core.stats import number_text, p_text, range_text, ratio

@@ -15,7 +15,8 @@ from pathlib import Path
 from .answers import Asker, SolverAnswer
 from .solvers import AbstentionError, contradictions, needs_context, solve, ways
 from ..benchmarks.protocol import Benchmark
-from ..benchmarks.questions import BenchmarkItem, ScoredAnswer, AnswerReading, outcome
+from ..benchmarks.questions import BenchmarkItem
+from ..benchmarks.readings import AnswerReading, ScoredAnswer, outcome
 from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
 from ..core.runs import append_row, grown_rows
 from ..clients.limits import in_turn

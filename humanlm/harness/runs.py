@@ -21,7 +21,8 @@ from .answers import AnswerConfig, Asker, examples_for
 from .solvers import solvers, ways
 from .contexts import ParsingConfig, folder_name, parser_of, write_csv
 from ..benchmarks.protocol import Benchmark
-from ..benchmarks.questions import QuestionSet, ScoredAnswer
+from ..benchmarks.questions import QuestionSet
+from ..benchmarks.readings import ScoredAnswer
 from .respondent import AnswerFile, Respondent, answer_all, concerns, wants_contexts
 from ..benchmarks.sets import benchmarks
 from .comparison import published_text

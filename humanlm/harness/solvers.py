@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..benchmarks.protocol import Benchmark, from_other_half
-from ..benchmarks.questions import BenchmarkItem, ScoredAnswer, plain
+from ..benchmarks.questions import BenchmarkItem
+from ..benchmarks.readings import ScoredAnswer, plain
 from ..clients.protocol import ChatReply, LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import HumanLMError

@@ -19,7 +19,8 @@ from humanlm.benchmarks.tales import HITOM_100, _hitom_set, _lettered
 from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.benchmarks.fantom_scores import BINARY, Fantom, _official_choice, _published_choice
 from humanlm.benchmarks.protocol import Extra
-from humanlm.benchmarks.questions import STATUSES, final_answer, read_choice, read_table, yes_no
+from humanlm.benchmarks.questions import read_table
+from humanlm.benchmarks.readings import STATUSES, final_answer, read_choice, yes_no
 from humanlm.clients.reader import fenced, fill
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")

@@ -996,7 +996,7 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.harness.contexts import Viewer, _context_files, _viewer_app
+    from humanlm.harness.viewer_server import Viewer, _context_files, _viewer_app
     from humanlm.core.web import serving_app
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
@@ -1031,7 +1031,7 @@ def test_help_is_fast_and_light():
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
     from humanlm.stories.presence import dialogue_context, read_dialogue
-    from humanlm.harness.contexts import Viewer, _context_files
+    from humanlm.harness.viewer_server import Viewer, _context_files
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
     record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))
     (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": to_published(record), "story": nasty}))
@@ -1047,8 +1047,8 @@ def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
 
 
 def test_a_long_list_has_names_only(tmp_path, monkeypatch):
-    from humanlm.harness import contexts as records
-    monkeypatch.setattr(records, "MOST_CHECKED", 1)
+    from humanlm.harness import viewer_server
+    monkeypatch.setattr(viewer_server, "MOST_CHECKED", 1)
     for name in "ab": (tmp_path / f"{name}.json").write_text("{")
-    page = records.Viewer(records._context_files([str(tmp_path)])).answer("/")[2]
+    page = viewer_server.Viewer(viewer_server._context_files([str(tmp_path)])).answer("/")[2]
     assert "warnings" not in page and "More than 1 contexts" in page and "/page/a" in page

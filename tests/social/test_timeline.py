@@ -7,7 +7,7 @@ from pages import CHROMIUM, read
 
 from humanlm.stories.contexts import Context, make_context, to_lists
 from humanlm.stories.violations import step_names, violations
-from humanlm.harness.contexts import Viewer, _context_files
+from humanlm.harness.viewer_server import Viewer, _context_files
 from humanlm.stories.answers import to_context
 from humanlm.stories.world import read_story
 from humanlm.social.timeline import beliefs, load_text, _objects, timeline_figure, view
