@@ -7,6 +7,7 @@ __all__ = ['SPLIT', 'RAY_PORT', 'SHORT', 'ABOUT', 'LaunchConfig', 'submit', 'mai
 
 # %% ../nbs/91_launch.ipynb #imports
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -21,7 +22,7 @@ from .core.config import Settings, is_plain_name
 from .core.grammar import parse
 from .hardware.memory import GPUS
 from .training.rollout import shares
-from .training.run import check_settings, gpu_plan, read_settings
+from .training.run import check_settings, engine_name, gpu_plan, read_settings
 
 # %% ../nbs/91_launch.ipynb #LaunchConfig
 @dataclass(frozen=True)
@@ -44,14 +45,15 @@ class LaunchConfig:
     hours: int = 24
     """after which SLURM ends the job; given again, it goes on"""
     address: str = "FIRST_MACHINE"
-    """of the first machine, without SLURM"""
+    """of the first machine, without SLURM; FIRST_MACHINE stands for it in what is printed"""
     port: int = 29500
     """on which processes find each other, without SLURM"""
 
     def __post_init__(self):
         require("launch", *((getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("nodes", "gpus", "hours")),
             (self.gpu in GPUS, f"gpu is {self.gpu!r}. Known are {', '.join(GPUS)}."), (0 < self.port < 65536, f"port is {self.port}: it must lie between 1 and 65535."),
-            (self.partition is None or is_plain_name(self.partition), f"partition is {self.partition!r}: give a plain name."))
+            (self.partition is None or is_plain_name(self.partition) and " " not in self.partition, f"partition is {self.partition!r}: give a plain name without spaces."),
+            (bool(re.fullmatch(r"[\w.:-]+", self.address)), f"address is {self.address!r}: give a name or an IP address, without a port."))
 
     @property
     def processes(self) -> int:
@@ -105,7 +107,8 @@ _JOINED = "import ray, time; ray.init(address='auto', logging_level='ERROR'); en
 def _ray_functions(launch, words):
     "Say what each machine of a job does: the first one leads when all are there; the others end with it"
     leads = [f"{_ray_start(launch)} && RAY_AUTH_MODE=disabled python -c \"{_JOINED.format(launch.processes)}\" &&", f"    {_train_words(launch, words, '$MASTER_ADDR')}", "code=$?; ray stop; exit $code"]
-    joins = [f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done", "sleep infinity"]
+    joins = [f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done", f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done", "ray stop"]
+    leads, joins = ["trap : TERM", *leads], ["trap : TERM", *joins]  # SIGTERM is for the run, which saves and ends; then this goes on
     return "\n".join(["lead() {", *(f"    {line}" for line in leads), "}", "join() {", *(f"    {line}" for line in joins), "}", "export -f lead join", ""])
 
 
@@ -115,7 +118,7 @@ def _slurm_job(launch: LaunchConfig, words: Sequence[str], name: str, engine: st
     several = engine == "verl" and launch.nodes > 1
     one = 'if [ "$SLURM_NODEID" = 0 ]; then lead; else join; fi' if several else _train_words(launch, words)
     own = " ".join([*_accelerate_words(launch, '"$SLURM_NODEID"', '"$MASTER_ADDR"', '"$MASTER_PORT"' if launch.nodes > 1 else ""), f"-m humanlm.train {shlex.join(words)}"])
-    options = {"job-name": name, "nodes": launch.nodes, "ntasks-per-node": 1, "gpus-per-node": launch.gpus, "time": f"{launch.hours}:00:00", "partition": launch.partition,
+    options = {"job-name": name.replace(" ", "-"), "nodes": launch.nodes, "ntasks-per-node": 1, "gpus-per-node": launch.gpus, "time": f"{launch.hours}:00:00", "partition": launch.partition,
                "output": "%x-%j.log", "signal": "TERM@120"}
     return "\n".join([
         "#!/bin/bash", *(f"#SBATCH --{option}={value}" for option, value in options.items() if value is not None), "#SBATCH --exclusive", "#SBATCH --requeue", "set -euo pipefail",
@@ -166,12 +169,13 @@ def _own_words(
 
 def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
     "Read settings as the run on these machines will, and raise what it would"
-    recipe, s = read_settings([*words, "--dry-run"])
-    if s.run.engine == "verl":
+    verl, more = engine_name(words) == "verl", []
+    if verl:
         given = [word for word in words if word.partition("=")[0] in ("--verl.gpus", "--verl.nodes", "--verl.address")]
-        require("launch", (not given, f"machines are named by --gpus, --nodes and --address. Leave {', '.join(given)} out"))
-        s = s.changed(verl={"gpus": launch.gpus, "nodes": launch.nodes, "address": f"{launch.address}:{RAY_PORT}" if launch.nodes > 1 else None})
-    else:
+        require("launch", (not given, f"gpus, nodes and address name the machines. Leave {', '.join(given)} out"), (launch.split, "split false: verl shares one model over all GPUs. Leave it out"))
+        more = [f"--verl.gpus={launch.gpus}", f"--verl.nodes={launch.nodes}", *([f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else [])]
+    recipe, s = read_settings([*words, *more, "--dry-run"])
+    if not verl:
         shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, launch.processes)
         require("sft", (s.sft.batch % launch.processes == 0, f"batch ({s.sft.batch}) must be a multiple of the {launch.processes} processes"))
     check_settings(recipe, s)

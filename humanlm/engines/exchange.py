@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from ..core.basics import HumanLMError, shorten
+from ..core.basics import ConfigError, HumanLMError, shorten
 from ..data.trajectory import Completion, Trajectory
 from ..training.rollout import ModelPolicy, RolloutError, Sampling, row_seeds
 
@@ -30,6 +30,7 @@ def require_cluster(
     "Raise where nobody answers at the address of a cluster"
     if address in (None, "", "auto", "local"): return
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit(): raise ConfigError(f"{setting} is {shorten(address)!r}, which is no host:port. Give one as in 10.0.0.1:6379.")
     try: socket.create_connection((host, int(port)), 10).close()
     except (OSError, ValueError, OverflowError) as e:
         raise EngineError(f"Nobody answers at {shorten(address)}, where {setting} says that a cluster of Ray is ({shorten(e)}). Start one there (ray start --head --port 6379), or leave {setting} out to start Ray here.") from e

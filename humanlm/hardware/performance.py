@@ -61,13 +61,14 @@ def step_estimate(
     P, b, n, rows = shape.weights, load.number_bytes, load.gpus, load.written
     mean = min(plan.mean_tokens or load.completion / 2, load.completion)
     each, length = 2 * b * shape.layers * shape.kv_heads * shape.head_dim, load.prompt + mean
-    moved, computed = (b * P + rows * each * (load.prompt + mean / 2)) / (speed.memory * reached.memory), 2 * P * rows / (speed.flops * reached.reading)
-    writing = max(moved, computed) + shape.layers * reached.layer
+    moved, computed = (b * P / load.writers + rows * each * (load.prompt + mean / 2)) / (speed.memory * reached.memory), 2 * P * rows / (speed.flops * reached.reading)
+    summed = 4 * (load.writers - 1) * b * rows * shape.hidden / (speed.link * reached.link)  # of each layer twice, there and back
+    writing = max(moved, computed) + shape.layers * (reached.layer + summed)
     attention, adapter = 6 * shape.layers * shape.heads * shape.head_dim * length, shape.adapter(load.lora_rank)
     needed = ((4 if adapter else 6) * P + attention) * (2 if load.critic else 1) + (2 * P if load.reference else 0)
-    again = (2 * P + attention / 3) * (2 if load.critic else 1) if load.checkpoints else 0
+    again = (2 * P + attention / 3) * (load.checkpoints * (2 if load.critic else 1) + (load.engine == "verl"))
     learned, trained, link = rows * length * (needed + again), adapter or P, speed.link * reached.link * n / max(1, n - 1)
-    talk = 0.0 if n == 1 else portions * (2 * b * P + 4 * trained) / link if load.split else updates * 8 * trained / link
+    talk = 0.0 if n == 1 else (portions * (2 * b * P + 4 * trained) + b * P) / link if load.split else updates * 8 * trained / link
     asked = n * rows * (plan.requests or 0)
     others, writes = math.ceil(asked / (plan.at_once or 16)) * plan.request_seconds, load.completion * writing
     others -= min(others, writes) * (load.parts - 1) / load.parts  # answered while the next portion is written
@@ -85,14 +86,24 @@ def _time(seconds):
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-def step_lines(plan: PlanConfig, model: ModelConfig, load: Load, steps: int, updates: int = 1) -> list[str]:
+def step_lines(
+    plan: PlanConfig,
+    model: ModelConfig,
+    load: Load,
+    steps: int,        # at most
+    updates: int = 1,  # of a step
+    budget: int | None = None,  # of generated tokens
+) -> list[str]:
     "Say how long a step takes, what dominates, and what a run costs"
     speed = SPEEDS[plan.gpu]
     step = step_estimate(shape_of(model), load, plan, speed, max(1, load.written // load.rows), updates)
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
+    enough = math.ceil(budget / step.tokens) if budget else steps
+    ends = f" (a budget of {budget:,} tokens ends it before the {steps:,} steps asked for)" if enough < steps else ""
+    steps = min(steps, enough)
     hours = steps * step.total / 3600 * plan.gpus
     money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${steps * step.dollars:,.2f}"] * (step.dollars > 0)
     return [f"step, estimated     {_time(step.total)}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
             f"  what dominates    {NAMES[parts[0][1]]}; what helps: {HELP[parts[0][1]] if parts[0][1] != 'writes' or not load.vllm else 'shorten --plan.completion_tokens, or take more GPUs'}",
             f"  rates             {step.tokens / step.total:,.0f} tokens written a second, MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)",
-            f"  run               {steps} steps, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]
+            f"  run               {steps} steps{ends}, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]

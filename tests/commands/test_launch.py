@@ -65,9 +65,16 @@ def test_bad_starts_are_refused_before_anybody_waits(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL), "utf-8")
     config = ["--config", str(tmp_path / "c.yaml")]
     for flags, said in ((["--gpus", "3"], "num_prompts (2) must be a multiple of the 3 processes"), (["--nodes", "0"], "nodes is 0"), (["--gpu", "h1000"], "Known are"),
-                        (["--nodes"], "--nodes needs a value"), (["--run.sead", "1"], "sead")):
+                        (["--nodes"], "--nodes needs a value"), (["--partition", "big one"], "without spaces"), (["--address", "10.0.0.1:6379 x"], "without a port"),
+                        (["--run.engine", "verl", "--split", "false"], "split false: verl shares"), (["--run.engine", "verl", "--verl.gpus", "2"], "launch.gpus, nodes and address name the machines"), (["--run.sead", "1"], "sead")):
         assert main([*config, "--gpus", "2", *flags]) == 2, flags
         assert said in capsys.readouterr().err
+
+
+def test_settings_are_read_with_the_machines_they_are_for(capsys):
+    on_cpus = ["--config", "configs/classmate-mini.yaml", "--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf", "--verl.tensor_parallel", "2"]
+    assert main([*on_cpus, "--nodes", "2", "--gpus", "1"]) == 0
+    assert "--verl.address FIRST_MACHINE:6379 --verl.nodes 2 --verl.gpus 1" in capsys.readouterr().out
 
 
 def test_the_memory_of_each_gpu_stands_above_the_line_where_the_shape_is_known(capsys):
@@ -118,12 +125,22 @@ VERL = (*CLASSMATE, "--run.engine", "verl")
 
 def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_with_its_code(tmp_path):
     job = _slurm_job(LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "small", "verl")
-    env = fakes(tmp_path, scontrol="echo first; echo second", ray='echo "$SLURM_NODEID ray $@"', python='[ "$1" = -c ] && { echo "$SLURM_NODEID waits"; exit; }; echo "$SLURM_NODEID $@"; exit 3', sleep="exit 0",
+    env = fakes(tmp_path, scontrol="echo first; echo second", ray='[ "$1" = health-check ] && { echo "$3" > DIR/asked; exit 1; }; echo "$SLURM_NODEID ray $@"'.replace("DIR", str(tmp_path)), python='[ "$1" = -c ] && { echo "$SLURM_NODEID waits"; exit; }; echo "$SLURM_NODEID $@"; exit 3', sleep="exit 0",
                 srun='shift 2; SLURM_NODEID=1 "$@"; SLURM_NODEID=0 "$@"')
     done = subprocess.run(["bash", "-c", job], env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}, capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
-    assert done.stdout.splitlines() == ["1 ray start --address first:6379 --num-gpus 4 --disable-usage-stats", "0 ray start --head --port 6379 --num-gpus 4 --disable-usage-stats", "0 waits",
+    assert done.stdout.splitlines() == ["1 ray start --address first:6379 --num-gpus 4 --disable-usage-stats", "1 ray stop", "0 ray start --head --port 6379 --num-gpus 4 --disable-usage-stats", "0 waits",
                                         "0 -m humanlm.train --run.engine verl --resume --verl.address first:6379 --verl.nodes 2 --verl.gpus 4", "0 ray stop"]
+    assert (tmp_path / "asked").read_text() == "first:6379\n"  # a machine that joined waits for the first one's end, and ends without an error
+
+
+def test_a_signal_is_for_the_run_and_not_for_the_shell_that_leads_it(tmp_path):
+    job = _slurm_job(LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "a b", "verl")
+    env = fakes(tmp_path, scontrol="echo first", ray='[ "$1" = stop ] && echo stopped; exit 0', srun='shift 2; SLURM_NODEID=0 exec "$@"',
+                python='[ "$1" = -c ] && exit; trap "echo saved; exit 5" TERM; kill -TERM $PPID; kill -TERM $$; sleep 5')
+    done = subprocess.run(["bash", "-c", job], env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (5, ["saved", "stopped"]), done.stderr
+    assert "#SBATCH --job-name=a-b\n" in job
 
 
 def test_what_is_submitted_runs_as_the_command_itself(tmp_path):

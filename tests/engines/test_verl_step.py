@@ -2,18 +2,22 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from humanlm.core.basics import run_sync
+from humanlm.core.basics import atomic_write, read_jsonl, run_sync
 from humanlm.engines.exchange import LoopExchange, LoopPolicy, loop_results
+from humanlm.core.runs import append_row
 from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
+from humanlm.engines.settings import Job
 from humanlm.training.advantages import estimators
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.run import fit, read_settings
+from humanlm.training.sft import MetricsLog
 from humanlm.training.rollout import AdvantageConfig, Batch, Method, RolloutError, ScriptedPolicy, repeat_rows, single_turn
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
@@ -147,6 +151,42 @@ def test_rewards_for_a_critic_stay_where_they_fall_due_and_rows_without_do_not_c
 def test_a_method_that_does_not_say_that_it_reads_is_told_so():
     policy = LoopPolicy(None, None, [0], read_settings(["--run.recipe", "classmate"])[1])
     with pytest.raises(RolloutError, match="reads=True"): policy.token_logps([[1]], [[2]])
+
+
+def leader(folder, taken, watching, method=Method(None, None)):
+    "A stage of 9 steps that goes on behind those taken"
+    from humanlm.engines.verl import Leader
+    numbers = folder / "verl" / f"stage-{taken:06d}.jsonl"
+    numbers.parent.mkdir(exist_ok=True)
+    s = read_settings(["--run.recipe", "classmate", "--run.token_budget", "100"])[1]
+    run = SimpleNamespace(folder=folder, settings=s, watch=lambda stage: (MetricsLog(folder / "metrics.jsonl", stage), *watching))
+    found = Leader(run, method, [], LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s), Job("M", "R", str(folder), "stage", 8, 9), [], numbers)
+    found.begin(taken)
+    return found
+
+
+@pytest.mark.parametrize("checkpoint", [1, 2])
+def test_a_step_whose_line_a_killed_run_had_not_written_is_logged_where_a_checkpoint_has_it(tmp_path, checkpoint):
+    first = leader(tmp_path, 0, [])
+    first.numbers.write_text('{"step": 2, "data": {"actor/pg_loss": 0.5}}\n')
+    append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 60})
+    atomic_write(first.unlogged, '{"step": 2, "logs": {"tokens/generated": 50}}')  # killed here
+    leader(tmp_path, checkpoint, [])
+    rows = [row for row in read_jsonl(tmp_path / "metrics.jsonl")]
+    assert [row["step"] for row in rows] == [1, 2][:checkpoint]
+    if checkpoint == 2: assert rows[1] == {"stage": "stage", "step": 2, "tokens/generated": 50, "loss": 0.5} and not first.unlogged.exists()
+
+
+def test_a_budget_that_is_spent_leaves_weights_that_are_not_rounded(tmp_path):
+    append_row(tmp_path / "metrics.jsonl", {"stage": "stage", "step": 1, "tokens/generated": 200})
+    one = leader(tmp_path, 1, [])
+    exact = {"weight": torch.full((2, 2), 1 + 2 ** -20), "bias": torch.zeros(2)}
+    async def newest():
+        async def weights(): return exact
+        return 1, [weights()]
+    one.policy.newest = newest
+    assert run_sync(one.step([(n, f"{n}-{i}") for n in range(one.size // one.group, 2 * one.size // one.group) for i in range(one.group)])) is False
+    assert one.policy.model.weight.dtype == torch.float32 and torch.equal(one.policy.model.weight.data, exact["weight"])
 
 
 def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():

@@ -95,8 +95,29 @@ def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
     _, away = planned("--verl.offload", "[parameters,optimizer,activations]")
     assert away["weights"] == (parts["weights"][0], 0.0) and away["optimiser"] == (parts["optimiser"][0], 0.0) and away["activations"][0] < parts["activations"][0]
     with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4"): planned("--verl.gpus", "4")
+    with pytest.raises(ConfigError, match="split false: verl shares"): planned("--plan.split", "false")
     said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
     assert "does not fit" in said and "--verl.offload" in said and "lora_rank" not in said
+
+
+def test_a_share_that_cannot_hold_the_model_is_no_plan_that_fits():
+    said, parts = planned("--verl.memory", "0.1")
+    assert "vLLM cannot start: its share is 13.9 GiB, and it needs 17.5" in said and "--verl.memory 0.15" in said and "--verl.tensor_parallel 2" in said
+    assert "cannot start" not in planned("--verl.memory", "0.15")[0] and "cannot start" not in planned("--verl.memory", "0.1", "--verl.tensor_parallel", "2")[0]
+    assert parts["gathered"][1] == pytest.approx((2 * GiB + 4 * 151936 * 4096) / GiB, abs=0.1)  # a bucket, and the largest tensor
+
+
+def test_what_verl_computes_once_more_and_what_gpus_share_while_they_write():
+    load = Load(8, True, 2, 16, 1024, 1024)
+    step = lambda **change: step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"]).seconds
+    assert step(engine="verl")["learns"] / step()["learns"] == pytest.approx(10 / 8, rel=0.01)
+    assert step(writers=8)["writes"] < 0.6 * step()["writes"]
+
+
+def test_a_token_budget_ends_a_planned_run():
+    said = planned("--run.token_budget", "100000")[0]
+    tokens = 16 * 8 * 512  # of a step in the mean
+    assert f"run               {-(-100000 // tokens)} steps (a budget of 100,000 tokens ends it before" in said
 
 
 def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_no_use(monkeypatch):
