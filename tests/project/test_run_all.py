@@ -22,3 +22,9 @@ def test_nothing_but_commands_is_kept_from_a_kernel():
     skipped = [f"{page.name}: {cell.id}" for page in NBS.rglob("*.ipynb") for cell in nbformat.read(page, 4).cells
                if cell.cell_type == "code" and "#| eval: false" in cell.source and "__spec__" not in cell.source]
     assert skipped == [], "run it, guard it, or show it in the text"
+
+
+@pytest.mark.parametrize("package", ["verl", "vllm"])
+def test_a_cell_for_what_few_have_asks_whether_it_is_there(package):
+    found = [(page.name, cell.source) for page in NBS.rglob("*.ipynb") for cell in nbformat.read(page, 4).cells if cell.source.startswith(f"#| {package}")]
+    assert found and [name for name, source in found if f'find_spec("{package}")' not in source] == []
