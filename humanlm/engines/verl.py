@@ -131,7 +131,7 @@ class Leader:
     def log(self) -> None:
         "Log the step before, now that verl has written what it measured"
         state, self.policy.step = self.policy.step, self.policy.step - 1
-        self.tell("on_log", logs=self.logged | measured(self.run.settings, self.job, self.numbers, self.policy.step + 1))
+        self.tell("on_log", logs=(self.logged or {}) | measured(self.run.settings, self.job, self.numbers, self.policy.step + 1))
         self.tell("on_step_end")
         self.policy.step, self.logged = state, None
         self.unlogged.unlink(missing_ok=True)
