@@ -15,7 +15,6 @@ from humanlm.hardware.memory import Load, PlanConfig, Shape
 from humanlm.hardware.performance import Efficiency, Speed, step_estimate
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.generation import generate
 
 SIZES = {"small": (128, 2, 32, 64), "wide": (512, 2, 32, 64), "deep and long": (256, 6, 96, 96), "long": (512, 2, 32, 192)}  # hidden, layers, tokens of the prompt, of the completion
 ROWS, REPEATS = 8, 4

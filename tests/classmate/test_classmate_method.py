@@ -11,7 +11,6 @@ from humanlm.classmate.method import AnswerScorer, LaggedCopy, ReasoningRollout,
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.clients.client import ScriptedClient
-from humanlm.clients.limits import Limits
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.training.methods import ask_row

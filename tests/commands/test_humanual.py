@@ -724,7 +724,7 @@ def test_a_persona_that_quotes_a_reply_costs_the_row(tmp_path):
 
 
 def test_a_stopped_build_pays_for_nothing_twice(tmp_path, monkeypatch):
-    from humanlm.clients import ledger, names
+    from humanlm.clients import names
     asked = []
     monkeypatch.setitem(names.scripts, "describer", lambda r: asked.append(r) or json.dumps(ANSWER) if r.schema else (asked.append(r) or "Trees matter to me."))
     s = settings(tmp_path, forum(), sets=["thinking_sft"], thinking="scripted/describer", persona={"model": "scripted/describer"})

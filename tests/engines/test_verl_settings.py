@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import ConfigError
 from humanlm.engines.settings import DEFAULTS, Job, overrides
 from humanlm.training.run import read_settings
 

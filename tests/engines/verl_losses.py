@@ -2,7 +2,6 @@
 
     python -m pytest tests/engines/verl_losses.py -s
 """
-from pathlib import Path
 
 import pytest
 import torch
@@ -69,7 +68,6 @@ def by_trl(trainer, rows, more=0):
 
 
 def actor_settings(options, tmp_path):
-    from hydra.utils import instantiate
     from humanlm.engines.verl import composed
     argv = ["--run.recipe", "classmate", "--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf", "--rollout.num_prompts", "4", "--rollout.group_size", "2",
             *(word for name, value in options.items() for word in (f"--trainer.{name}", str(value).lower()))]

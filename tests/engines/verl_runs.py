@@ -12,7 +12,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import torch
 
 pytest.importorskip("verl")
 from humanlm.core.basics import read_jsonl, to_json

@@ -1,5 +1,4 @@
 "Each bad input has one defined result, which is counted and shown."
-import asyncio
 import json
 import math
 

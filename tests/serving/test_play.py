@@ -9,7 +9,7 @@ import pytest
 import warm
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.grammar import parse
-from humanlm.gyms.evaluation import ChatPlayer, episode_messages, load_episodes, play_tasks
+from humanlm.gyms.evaluation import ChatPlayer, load_episodes, play_tasks
 from humanlm.gyms.__main__ import main
 from humanlm.gyms.protocol import BROKEN, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.recipe import _gym_messages

@@ -17,7 +17,7 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id, render
-from humanlm.training.methods import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
+from humanlm.training.methods import Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
 from humanlm.training.rollout import Batch, Method, ModelPolicy, Sampling
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
