@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from common import in_turns, median_ratio
 
-from humanlm.core.grammar import read_yaml
+from humanlm.core.config import read_yaml
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.checkpoints import make_model

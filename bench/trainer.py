@@ -26,7 +26,7 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
 from humanlm.training.advantages import group_advantages
-from humanlm.core.grammar import read_yaml
+from humanlm.core.config import read_yaml
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.training.run import keep_memory

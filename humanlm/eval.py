@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .core.basics import ConfigError, DataError, shorten
 from .core.commands import command
-from .core.config import RunConfig
-from .core.grammar import cut_line, find_run, parse, read_yaml
+from .core.config import RunConfig, read_yaml
+from .core.grammar import cut_line, find_run, parse
 from .core.html import aligned
 from .core.plugins import load_plugin
 from .core.runs import alone, open_run, run_record, save_config, save_record

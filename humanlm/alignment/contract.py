@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, shorten, to_dict, to_json
-from ..core.config import RunConfig, Settings
-from ..core.grammar import find_run, read_yaml
+from ..core.config import RunConfig, Settings, read_yaml
+from ..core.grammar import find_run
 from ..data.records import Example, Persona, from_dict
 from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows

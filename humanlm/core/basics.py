@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'atomic_path',
            'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl', 'read_jsonl', 'jsonl_rows',
-           'json_object', 'run_sync']
+           'json_object', 'append_row', 'grown_rows', 'trim_rows', 'run_sync']
 
 # %% ../../nbs/core/01_basics.ipynb #import-hashlib-import-html
 import hashlib
@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
@@ -230,6 +230,37 @@ def json_object(
 
 def _shown(line):
     return repr(shorten(line[:400].decode("utf-8", "replace")))
+
+# %% ../../nbs/core/01_basics.ipynb #append_row
+def append_row(
+    path: str | Path,  # JSONL; made if it is not there
+    row: Any,
+) -> None:
+    "Add one line to a file that grows"
+    with open(path, "a", encoding="utf-8", newline="\n") as file:
+        file.write(to_json(row) + "\n")
+
+
+def grown_rows(
+    path: str | Path,  # JSONL
+) -> list[dict]:
+    "Read a file that grows, without half a line at its end; `DataError` names another line that is broken"
+    try:
+        text = Path(path).read_bytes()
+    except FileNotFoundError:
+        return []
+    whole = text[:text.rfind(b"\n") + 1].splitlines()
+    return [json_object(line, f"{path}, row {n}") for n, line in enumerate(whole, 1) if not line.isspace()]
+
+
+def trim_rows(
+    path: str | Path,  # JSONL
+    keep: Callable[[dict], bool] = lambda row: True,  # which rows stay
+) -> list[dict]:  # those that stayed
+    "Make a file that grew ready to grow again: half a line at its end goes, and what will be written anew"
+    rows = [row for row in grown_rows(path) if keep(row)]
+    write_jsonl(path, rows)
+    return rows
 
 # %% ../../nbs/core/01_basics.ipynb #run_sync
 def run_sync(

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'save_config', 'differences', 'require_same',
-           'require_conditions', 'alone', 'append_row', 'grown_rows', 'trim_rows', 'Journal', 'process_count',
-           'is_main_process', 'wait_for_all', 'one_leads', 'is_helped', 'by_all', 'ProcessError', 'Stages', 'versions',
-           'git_commit', 'run_record', 'save_record']
+           'require_conditions', 'alone', 'Journal', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads',
+           'is_helped', 'by_all', 'ProcessError', 'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import atexit
@@ -26,11 +25,11 @@ from typing import Any, Literal
 
 import humanlm
 from humanlm.core.basics import (
-    ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, to_dict, to_json, write_jsonl,
+    ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, to_dict, to_json,
 )
 from .html import Table
-from .config import HARMLESS, Settings
-from .grammar import dotted, read_yaml, settings_yaml
+from .config import HARMLESS, Settings, read_yaml, settings_yaml
+from .grammar import dotted
 
 # %% ../../nbs/core/06_runs.ipynb #run_state
 def run_state(
@@ -189,37 +188,6 @@ def _is_at(file, path):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-# %% ../../nbs/core/06_runs.ipynb #append_row
-def append_row(
-    path: str | Path,  # JSONL; made if it is not there
-    row: Any,
-) -> None:
-    "Add one line to a file that grows"
-    with open(path, "a", encoding="utf-8", newline="\n") as file:
-        file.write(to_json(row) + "\n")
-
-
-def grown_rows(
-    path: str | Path,  # JSONL
-) -> list[dict]:
-    "Read a file that grows, without half a line at its end; `DataError` names another line that is broken"
-    try:
-        text = Path(path).read_bytes()
-    except FileNotFoundError:
-        return []
-    whole = text[:text.rfind(b"\n") + 1].splitlines()
-    return [json_object(line, f"{path}, row {n}") for n, line in enumerate(whole, 1) if not line.isspace()]
-
-
-def trim_rows(
-    path: str | Path,  # JSONL
-    keep: Callable[[dict], bool] = lambda row: True,  # which rows stay
-) -> list[dict]:  # those that stayed
-    "Make a file that grew ready to grow again: half a line at its end goes, and what will be written anew"
-    rows = [row for row in grown_rows(path) if keep(row)]
-    write_jsonl(path, rows)
-    return rows
 
 # %% ../../nbs/core/06_runs.ipynb #Journal
 class Journal:

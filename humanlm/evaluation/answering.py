@@ -17,7 +17,8 @@ from typing import ClassVar, NamedTuple
 from humanlm.core.basics import (
     ConfigError, DataError, check_name, fingerprint, jsonl_rows, near_miss, read_jsonl, run_sync, shorten, write_jsonl,
 )
-from ..core.grammar import find_run, read_yaml
+from ..core.config import read_yaml
+from ..core.grammar import find_run
 from ..clients.client import ChatClient, chat_all
 from ..clients.ledger import Ledger
 from ..clients.names import providers

@@ -19,13 +19,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, HumanLMError, atomic_write, check_name, shorten
-from ..core.grammar import read_yaml
+from ..core.basics import DataError, HumanLMError, atomic_write, check_name, grown_rows, shorten
+from ..core.config import read_yaml
 from ..core.stats import p_text
 from humanlm.core.html import (
     INK, Html, Table, figure_html, fold, markdown_html, page, styled, tag,
 )
-from ..core.runs import grown_rows
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import score_style, spread
 from ..data.widgets import TrajectoryViewer

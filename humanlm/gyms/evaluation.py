@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, check_name, fingerprint, shorten
-from ..core.runs import append_row, grown_rows, trim_rows
+from ..core.basics import DataError, append_row, check_name, fingerprint, grown_rows, shorten, trim_rows
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
 from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle

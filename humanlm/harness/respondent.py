@@ -17,8 +17,7 @@ from .solvers import AbstentionError, contradictions, needs_context, solve, ways
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import AnswerReading, ScoredAnswer, outcome
-from ..core.basics import DataError, HumanLMError, shorten, write_jsonl
-from ..core.runs import append_row, grown_rows
+from ..core.basics import DataError, HumanLMError, append_row, grown_rows, shorten, write_jsonl
 from ..clients.limits import in_turn
 from ..clients.protocol import LLMError
 from ..stories.contexts import Context

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, DataError, check_name, fingerprint, require, run_sync, shorten
-from ..core.grammar import cut_line, find_run, parse, read_yaml
+from ..core.config import read_yaml
+from ..core.grammar import cut_line, find_run, parse
 from ..data.files import Faults, FileRow, read_rows
 from ..evaluation.answering import find_contestant, is_chat_name
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, require, shorten, to_dict, to_json
 from ..core.commands import command
-from ..core.config import Settings
-from ..core.grammar import cut_line, parse, read_yaml
+from ..core.config import Settings, read_yaml
+from ..core.grammar import cut_line, parse
 from ..core.plugins import load_plugin
 from humanlm.core.runs import (
     Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record,

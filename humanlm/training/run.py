@@ -25,8 +25,8 @@ from typing import Any
 
 from ..core.basics import ConfigError, HumanLMError, check_name, require, shorten
 from ..core.html import aligned
-from ..core.config import RunConfig, SFTConfig, Settings, is_plain_name
-from ..core.grammar import cut_line, parse, read_yaml
+from ..core.config import RunConfig, SFTConfig, Settings, is_plain_name, read_yaml
+from ..core.grammar import cut_line, parse
 from humanlm.core.runs import (
     CHARGES, Stages, alone, is_main_process, one_leads, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,

@@ -21,8 +21,8 @@ from trl import SFTConfig as TRLConfig
 from trl import SFTTrainer
 
 from ..core.config import SFTConfig
-from ..core.runs import append_row, process_count, trim_rows
-from ..core.basics import DataError
+from ..core.basics import DataError, append_row, trim_rows
+from ..core.runs import process_count
 from ..hierarchy.prompts import parts_text
 from ..hardware.sharding import ShardedTrainer, shards
 from ..models.checkpoints import has_adapter

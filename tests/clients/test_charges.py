@@ -13,7 +13,8 @@ import pytest
 
 from clock import wait_until
 from humanlm.core.basics import run_sync
-from humanlm.core.runs import Journal, grown_rows
+from humanlm.core.basics import grown_rows
+from humanlm.core.runs import Journal
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, OpenCall, prices
 from humanlm.clients.limits import Limits

@@ -9,7 +9,7 @@ import torch
 
 from humanlm.core.basics import atomic_write, read_jsonl, run_sync
 from humanlm.engines.exchange import LoopExchange, LoopPolicy, loop_results
-from humanlm.core.runs import append_row
+from humanlm.core.basics import append_row
 from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
