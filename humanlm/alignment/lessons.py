@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Describe', 'Think', 'LESSON_WEIGHTS', 'TOGETHER', 'training_texts', 'level_tags', 'closed', 'WorldLessons',
-           'cold_start_rows', 'reply_lessons', 'asked_rows', 'check_prompts']
+           'state_lesson', 'first_rows', 'last_rows', 'cold_start_rows', 'reply_lessons', 'asked_rows', 'check_prompts']
 
 # %% ../../nbs/alignment/09_lessons.ipynb #exported-imports
 import itertools
@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastcore.basics import patch
 from .modes import MODES, asks_together, cold_start_hierarchy, hierarchy_of, settings_of, training_rows
 from ..core.config import SFTConfig, Settings
 from ..data.records import Example, Persona
@@ -93,13 +92,7 @@ def _thought_from(
 
 # %% ../../nbs/alignment/09_lessons.ipynb #WorldLessons
 class WorldLessons:
-    "What a cold start in the synthetic world teaches, row by row, in fresh wordings"
-    lesson: Callable[..., dict]  # it and the next ones are written below, a section each
-    true: Callable[..., dict]
-    polite: Callable[..., dict]
-    faithful: Callable[..., dict]
-    rows: Callable[[], list[dict]]
-    last_rows: Callable[[], list[dict]]
+    "Rows of a cold start in the synthetic world, in fresh wordings"
 
     def __init__(
         self,
@@ -133,80 +126,71 @@ class WorldLessons:
         "Teach a reply; about half of them get a thought, where replies think at all"
         return self.row(example, ["response"], noise, self.thinks and self.rng.random() < 0.55)
 
+    def polite(self, example: Example) -> dict:
+        "All states, one of them, or a reply, as a polite annotator would have it"
+        kind = self.rng.random()
+        if kind < 0.55 and self.states:
+            return self.row(example, self.rng.sample(self.states, len(self.states) if kind < 0.3 else 1), self.sft.noise)
+        return self.reply(example, self.sft.noise)
+
+    def faithful(self, example: Example) -> dict:
+        "A reply that can be predicted from given states only: a thought, or the first part of an answer to a question for all levels"
+        joint = self.together and (not self.thinks or self.rng.random() < 0.5)
+        states = uniform_states(self.world.post(example.context_id).target, self.rng)
+        words, reply = describe_all(states, self.rng), target({"response": realise(states, self.rng)})
+        given = target({s: words[s] for s in self.states}) if joint else target({}, {s: words[s] for s in TRACE})
+        asked = prompt(example, self.names if joint else "response", self.config, thinking=not joint)
+        return sft_row(asked, reply, not joint, f"{example.id}:faithful", given)
+
 # %% ../../nbs/alignment/09_lessons.ipynb #lesson
 LESSON_WEIGHTS = {"stance": 2, "emotion": 2, "belief": 1, "value": 2, "goal": 2, "communication": 1}
 "How often a state has lessons of its own: twice as often where the post matters beside the persona"
 
 
-@patch
-def lesson(self: WorldLessons, example: Example, share: float) -> dict:
+def state_lesson(
+    teacher: WorldLessons,
+    example: Example,
+    share: float,  # of whole personas, and of phrases that a lesson does not need
+) -> dict:
     "Ask for one state in a short persona or, with a probability of `share`, for all states in a whole one"
-    profile, draw = self.world.user(example.user_id), self.rng
-    whole, weights = draw.random() < share, [LESSON_WEIGHTS[state] for state in self.states]
-    levels = draw.sample(self.states, len(self.states)) if whole else draw.choices(self.states, weights)
-    needed = range(9) if len(levels) > 1 else needed_phrases(levels[0], profile, self.world.post(example.context_id))
+    profile, draw = teacher.world.user(example.user_id), teacher.rng
+    whole, weights = draw.random() < share, [LESSON_WEIGHTS[state] for state in teacher.states]
+    levels = draw.sample(teacher.states, len(teacher.states)) if whole else draw.choices(teacher.states, weights)
+    needed = range(9) if len(levels) > 1 else needed_phrases(levels[0], profile, teacher.world.post(example.context_id))
     others = [i for i in range(len(profile.phrases)) if i not in needed]
     kept = sorted({*needed, *draw.sample(others, int(draw.random() * (len(others) + 1) * share))})
     persona = Persona(example.user_id, " ".join(profile.phrases[i] for i in kept))
-    return self.row(replace(example, persona=persona, context=example.context[:1]), levels)
-
-
-@patch
-def true(self: WorldLessons, example: Example, progress: float) -> dict:
-    "A lesson, or in one case of four a reply; lessons stay short for a quarter of the time"
-    if self.rng.random() < 0.75 and self.states:
-        return self.lesson(example, 0.7 * max(0.0, progress - 0.25) / 0.75)
-    return self.reply(example)
-
-# %% ../../nbs/alignment/09_lessons.ipynb #polite
-@patch
-def polite(self: WorldLessons, example: Example) -> dict:
-    "All states, one of them, or a reply, as a polite annotator would have it"
-    kind = self.rng.random()
-    if kind < 0.55 and self.states:
-        return self.row(example, self.rng.sample(self.states, len(self.states) if kind < 0.3 else 1), self.sft.noise)
-    return self.reply(example, self.sft.noise)
-
-# %% ../../nbs/alignment/09_lessons.ipynb #faithful
-@patch
-def faithful(self: WorldLessons, example: Example) -> dict:
-    "A reply that can be predicted from given states only: a thought, or the first part of an answer to a question for all levels"
-    joint = self.together and (not self.thinks or self.rng.random() < 0.5)
-    states = uniform_states(self.world.post(example.context_id).target, self.rng)
-    words, reply = describe_all(states, self.rng), target({"response": realise(states, self.rng)})
-    given = target({s: words[s] for s in self.states}) if joint else target({}, {s: words[s] for s in TRACE})
-    asked = prompt(example, self.names if joint else "response", self.config, thinking=not joint)
-    return sft_row(asked, reply, not joint, f"{example.id}:faithful", given)
+    return teacher.row(replace(example, persona=persona, context=example.context[:1]), levels)
 
 # %% ../../nbs/alignment/09_lessons.ipynb #world_rows
 TOGETHER = 0.25  # share of rows that ask for all levels at once, where a run has modes that do
 
 
-@patch
-def rows(self: WorldLessons) -> list[dict]:
+def first_rows(teacher: WorldLessons) -> list[dict]:
     "All rows of the cold start, in order: lessons that grow, then the polite annotator"
-    self.rng, sft = random.Random(f"cold-start{self.seed}"), self.sft
-    first = sft.lesson_steps * sft.batch
-    share = sft.faithful_share if self.thinks or self.together else 0.0
+    teacher.rng, sft = random.Random(f"cold-start{teacher.seed}"), teacher.sft
+    draw, first = teacher.rng, sft.lesson_steps * sft.batch
+    share = sft.faithful_share if teacher.thinks or teacher.together else 0.0
 
     def row(i: int) -> dict:
         late, early = 2 * i >= first, i < first
-        if self.together and late and self.rng.random() < TOGETHER:
-            return self.row(self.rng.choice(self.examples), self.names, 0.0 if early else sft.noise)
-        if share and late and self.rng.random() < share:
-            return self.faithful(self.rng.choice(self.examples))
-        example = self.rng.choice(self.examples)
-        return self.true(example, i / first) if early else self.polite(example)
+        if teacher.together and late and draw.random() < TOGETHER:
+            return teacher.row(draw.choice(teacher.examples), teacher.names, 0.0 if early else sft.noise)
+        if share and late and draw.random() < share:
+            return teacher.faithful(draw.choice(teacher.examples))
+        example = draw.choice(teacher.examples)
+        if not early: return teacher.polite(example)
+        if draw.random() < 0.75 and teacher.states: return state_lesson(teacher, example, 0.7 * max(0.0, i / first - 0.25) / 0.75)
+        return teacher.reply(example)
 
     return [row(i) for i in range(first + sft.polite_steps * sft.batch)]
 
 
-@patch
-def last_rows(self: WorldLessons) -> list[dict]:
+def last_rows(teacher: WorldLessons) -> list[dict]:
     "The rows of the last stage: three of five are faithful, the others polite; none where nothing comes before a reply"
-    self.rng, count = random.Random(f"faithful{self.seed}"), self.sft.faithful_steps * self.sft.batch
-    kinds = ((self.faithful if self.rng.random() < 0.6 else self.polite) for _ in range(count * (self.thinks or self.together)))
-    return [kind(self.rng.choice(self.examples)) for kind in kinds]
+    teacher.rng, count = random.Random(f"faithful{teacher.seed}"), teacher.sft.faithful_steps * teacher.sft.batch
+    kinds = ((teacher.faithful if teacher.rng.random() < 0.6 else teacher.polite) for _ in range(count * (teacher.thinks or teacher.together)))
+    return [kind(teacher.rng.choice(teacher.examples)) for kind in kinds]
 
 # %% ../../nbs/alignment/09_lessons.ipynb #cold_start_rows
 def cold_start_rows(
@@ -217,7 +201,7 @@ def cold_start_rows(
     s, hierarchy = settings, cold_start_hierarchy(settings)
     if data.world:
         lessons = WorldLessons(data.world, hierarchy, s.sft, s.run.seed, asks_together(s))
-        return lessons.rows(), lessons.last_rows()
+        return first_rows(lessons), last_rows(lessons)
     rng, count = random.Random(f"cold-start{s.run.seed}"), s.sft.reply_steps * s.sft.batch
     return _reply_rows(data.split("train"), hierarchy, count, rng, rule_state, _thought_from(hierarchy, rule_state)), []
 

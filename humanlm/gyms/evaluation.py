@@ -10,17 +10,17 @@ __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'PlayedEpis
 import math
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, append_row, check_name, fingerprint, grown_rows, shorten, trim_rows
+from ..core.basics import DataError, append_row, check_name, fingerprint, grown_rows, trim_rows
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle
+from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, chance, find_gym, idle
 from .users import UserMistake, episode_mistakes, player_name, split_scores
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from ..core.basics import ConfigError, DataError, shorten
+from ..core.basics import DataError, shorten
 from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .users import check_plays, note_answer

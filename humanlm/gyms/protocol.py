@@ -381,7 +381,7 @@ async def _scripted(gym, task, config):
 async def _copied(gym, task, config, played):
     env, half = gym.play(task, config, seed=7), len(played.turns) // 2
     for turn in played.turns[:half]: await env.step(ToolCall(turn.kind, turn.content))
-    state, before = env.state_dict(), len(env.turns)
+    state = env.state_dict()
     await env.step(ToolCall("nothing", "of this kind"))
     changed = [name for name, value in env.state_dict().items() if name not in ("turns", "_rng") and value != state[name] and name != "stop"]
     env.load_state_dict(state)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import combinations, islice
+from itertools import combinations
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -204,7 +204,7 @@ def _stems(text): return frozenset(map(_stem, _WORD.findall(text.lower())))
 
 
 def _kind(letter, details, sentence, names, prices, listed):
-    values, topics, wishes = {}, {}, []
+    values, topics, wishes, topic = {}, {}, [], ""
     for line in listed.strip().splitlines():
         if line.startswith("- "):
             good, hint = line[2:].split(": ")

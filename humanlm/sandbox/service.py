@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .programs import NOT_CONTAINED, Sandbox, SandboxConfig, keeper_command, read_tests
-from ..core.basics import ConfigError, DataError, near_miss, shorten
+from ..core.basics import DataError, near_miss, shorten
 from ..core.grammar import parse
 from ..core.web import LOCAL, WebError, address, answer_json, check_key, listen, read_json, serve_app, service_key, web_app, web_libraries
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ..core.basics import ConfigError, HumanLMError, atomic_write, fingerprint, require, run_sync, shorten
+from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_sync, shorten
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
@@ -286,7 +286,7 @@ def _save_evaluation(
     bill: Mapping[str, Any],
 ) -> str:  # markdown, as it stands in report.md
     "Write results.json and report.md"
-    c, ks = work.settings.play, work.settings.play.every_k
+    ks = work.settings.play.every_k
     lines = {name: _gym_lines(episodes, ks) for name, episodes in players.items()}
     found, split = gym_results(players, ks), {name: user_split(episodes) for name, episodes in players.items()}
     notes = {"players": [player._asdict() for player in work.players], "lines": {name: {gym: {metric: i._asdict() for metric, i in line.items()} for gym, line in own.items()} for name, own in lines.items()},

@@ -12,7 +12,6 @@ __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'SAVE_OPTION
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import json
 import math
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -419,16 +419,15 @@ def _prepare_inputs(self: MethodTrainer, generation_batch: list[dict]) -> dict[s
     return inputs
 
 # %% ../../nbs/training/04_trainer.ipynb #_compute_loss
-@patch
-def token_weights(self: MethodTrainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     "Give the share of every token in the loss of a step, `[B, T]`"
     mask = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).float()
-    gathered, rows = self.current_gradient_accumulation_steps, len(mask)
-    if self.loss_type in ("cispo", "dapo", "vespo"):
-        total = inputs["num_items_in_batch"].clamp(min=1) / self.accelerator.num_processes
-        return mask / (total * gathered / self.args.steps_per_generation)
-    share = {"bnpo": mask.sum().clamp(min=1), "dr_grpo": rows * self.max_completion_length, "luspo": rows}
-    return mask / share.get(self.loss_type, rows * mask.sum(1, keepdim=True).clamp(min=1)) / gathered
+    gathered, rows = trainer.current_gradient_accumulation_steps, len(mask)
+    if trainer.loss_type in ("cispo", "dapo", "vespo"):
+        total = inputs["num_items_in_batch"].clamp(min=1) / trainer.accelerator.num_processes
+        return mask / (total * gathered / trainer.args.steps_per_generation)
+    share = {"bnpo": mask.sum().clamp(min=1), "dr_grpo": rows * trainer.max_completion_length, "luspo": rows}
+    return mask / share.get(trainer.loss_type, rows * mask.sum(1, keepdim=True).clamp(min=1)) / gathered
 
 
 @patch
@@ -440,7 +439,7 @@ def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -
         loss = super(MethodTrainer, self)._compute_loss(model, inputs)
     if method.loss:
         with self.accelerator.autocast():
-            loss = loss + self.noted(method.loss(model, inputs | {"weights": self.token_weights(inputs)}))
+            loss = loss + self.noted(method.loss(model, inputs | {"weights": _token_weights(self, inputs)}))
     return loss
 
 
@@ -497,10 +496,8 @@ def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
     return found
 
 # %% ../../nbs/training/04_trainer.ipynb #joined
-@patch
-def joined(self: MethodTrainer, batch: Batch) -> Batch:
-    "Join the batches of all processes: a mean over their means would be another number where they ask several levels, or a score is missing"
-    a = self.accelerator
+def _joined(a: Any, batch: Batch) -> Batch:
+    "Join the batches of all processes, by their accelerator: a mean over their means would be another number where they ask several levels, or a score is missing"
     if a.num_processes == 1:
         return batch
     mask = a.gather(a.pad_across_processes(batch.mask.int(), dim=1)).bool()
@@ -521,13 +518,14 @@ def keep(
         replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
                 signals=t.signals | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
         for i, (t, a) in enumerate(zip(self.trajectories, advantages.tolist(), strict=True))]
-    found = self.method.metrics(self.joined(batch._replace(trajectories=self.trajectories))) if self.method.metrics else {}
+    found = self.method.metrics(_joined(self.accelerator, batch._replace(trajectories=self.trajectories))) if self.method.metrics else {}
     counts = {"tokens/generated": generated_tokens(self.trajectories), "tokens/others": other_tokens(self.trajectories)}
     self.note(gather_object([found | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}]))
     if self.records:
         process = self.accelerator.process_index
         save_trajectories(self.records / f"step-{self.state.global_step:06d}-{process}.parquet", self.trajectories)
-    self.remember()
+    if memory := self.method.memory:
+        self.note(gather_object([memory.learn(gather_object(memory.note(self.trajectories)))]))
 
 # %% ../../nbs/training/04_trainer.ipynb #note
 COUNTS = ("tokens/generated", "tokens/others")  # by the policy, and by second models inside the rollouts
@@ -552,14 +550,6 @@ def log(self: MethodTrainer, logs: dict[str, float], *rest) -> None:
         del noted[name]
     counts = {name: sum(noted.pop(name)) for name in COUNTS if name in noted}
     super(MethodTrainer, self).log(logs | counts, *rest)
-
-# %% ../../nbs/training/04_trainer.ipynb #remember
-@patch
-def remember(self: MethodTrainer) -> None:
-    "Let the method's memory learn from this batch"
-    if self.method.memory:
-        notes = gather_object(self.method.memory.note(self.trajectories))
-        self.note(gather_object([self.method.memory.learn(notes)]))
 
 # %% ../../nbs/training/04_trainer.ipynb #_save_checkpoint
 @patch

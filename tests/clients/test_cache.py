@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache, ReplyFile, request_key
-from humanlm.clients.recordings import Recording, recorded_client
+from humanlm.clients.recordings import Recording, export_replies, recorded_client
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.limits import Limits
@@ -399,7 +399,7 @@ def test_no_key_reaches_the_disk(tmp_path, monkeypatch):
     cache = DiskCache(tmp_path)
     reply = once(cache, asker(leaky), chat(f"my key is {SECRET}"))
     assert reply.text == f"say {SECRET}", "the asker gets what was said"
-    cache.export(tmp_path / "export.jsonl")
+    export_replies(cache, tmp_path / "export.jsonl")
     cache.replies.close()
     for path in tmp_path.iterdir():
         assert SECRET.encode() not in path.read_bytes() and b"plainlookingsecret" not in path.read_bytes(), path.name
@@ -466,28 +466,28 @@ def test_a_recording_replays_what_the_client_said(tmp_path):
     questions = [chat(f"question {i}", seed=i) for i in range(5)]
     model = client("scripted/echo", cache=DiskCache(tmp_path / "cache"))
     said = run_sync(chat_all(model, questions))
-    file = DiskCache(tmp_path / "cache").export(tmp_path / "echo.jsonl")
+    file = export_replies(DiskCache(tmp_path / "cache"), tmp_path / "echo.jsonl")
     replay = client(f"recorded/{file}")
     again = run_sync(chat_all(replay, [replace(q, caller="other") for q in questions]))
     assert [r.text for r in again] == [r.text for r in said] and all(r.cached for r in again)
     assert (replay.ledger.total.calls, replay.ledger.total.hits) == (0, 5)
-    assert DiskCache(tmp_path / "cache").export(tmp_path / "twice.jsonl").read_text() == file.read_text()
+    assert export_replies(DiskCache(tmp_path / "cache"), tmp_path / "twice.jsonl").read_text() == file.read_text()
     with pytest.raises(LLMError, match="cache miss: The recording .*echo.jsonl has no reply .* export"): run_sync(replay(chat("question 0", seed=9)))
 
 
 def test_a_recording_holds_one_model(tmp_path):
     cache = DiskCache(tmp_path)
-    with pytest.raises(ConfigError, match="In this cache: none"): cache.export(tmp_path / "r.jsonl")
+    with pytest.raises(ConfigError, match="In this cache: none"): export_replies(cache, tmp_path / "r.jsonl")
     for name in ("test/a", "test/b"): once(cache, asker(), name=name)
-    with pytest.raises(ConfigError, match="In this cache: test/a, test/b"): cache.export(tmp_path / "r.jsonl")
-    with pytest.raises(HumanLMError, match="Unknown model in this cache 'test/c'"): cache.export(tmp_path / "r.jsonl", "test/c")
-    assert Recording(cache.export(tmp_path / "r.jsonl", "test/b")).model == "test/b"
+    with pytest.raises(ConfigError, match="In this cache: test/a, test/b"): export_replies(cache, tmp_path / "r.jsonl")
+    with pytest.raises(HumanLMError, match="Unknown model in this cache 'test/c'"): export_replies(cache, tmp_path / "r.jsonl", "test/c")
+    assert Recording(export_replies(cache, tmp_path / "r.jsonl", "test/b")).model == "test/b"
 
 
 def test_a_recording_keeps_every_part_of_a_reply(tmp_path):
     cache = DiskCache(tmp_path)
     once(cache, asker())
-    recording = Recording(cache.export(tmp_path / "r.jsonl"))
+    recording = Recording(export_replies(cache, tmp_path / "r.jsonl"))
     hit = run_sync(recording(chat("hello"), "test/model", None))
     assert hit == once(cache, asker()) and hit.texts == ("yes", "no")
     assert set(json.loads((tmp_path / "r.jsonl").read_text())) == {"schema_version", "key", "model", "tokens_in", "tokens_out", "cost", "reply"}

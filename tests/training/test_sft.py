@@ -19,7 +19,7 @@ from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.worlds.oracle import score_state
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, ModelConfig, START
-from humanlm.alignment.lessons import WorldLessons, _reply_rows, _thought_from
+from humanlm.alignment.lessons import WorldLessons, first_rows, _reply_rows, _thought_from
 from humanlm.training.rollout import sft_row
 from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, sft_dataset, train_sft
 
@@ -40,7 +40,7 @@ def made():
 def world(): return make_world(WorldConfig(users=24, topics=60, posts_per_topic=1, replies_per_user=8))
 
 
-def world_rows(world, config, sft): return WorldLessons(world, config, sft).rows()
+def world_rows(world, config, sft): return first_rows(WorldLessons(world, config, sft))
 
 
 def replies(count=8): return _reply_rows(EXAMPLES, HierarchyConfig(), count, random.Random(0))
