@@ -86,7 +86,7 @@ def belief_options(
         return two_options(id, gold, need(qa, "wrong_answer"))
     listed = "\n".join(qa["choices_list"]) if isinstance(qa.get("choices_list"), list) else str(qa.get("choices_text") or qa.get("complete_question") or "")
     options = distinct({letter: text.strip() for letter, text in _OPTION.findall(listed)})
-    return check_name("abcd"[int(gold)] if str(gold) in ("0", "1", "2", "3") else gold, options, "right option"), options
+    return check_name("abcd"[int(str(gold))] if str(gold) in ("0", "1", "2", "3") else gold, options, "right option"), options
 
 # %% ../../nbs/benchmarks/04_fantom.ipynb #asked
 def asked(

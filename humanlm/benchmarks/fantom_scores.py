@@ -41,7 +41,7 @@ class Fantom(Benchmark):
               similarity: str = "words") -> Iterable[BenchmarkItem]:
         closeness(similarity)
         row = row if "question_type" not in row else {"short_context": row.get("context")} | row | {"beliefQAs": [row]}
-        number = int("0" + re.match(r"\d*", need(row, "set_id"))[0])
+        number = int("0" + re.findall(r"^\d*", need(row, "set_id"))[0])
         source = need(row, f"{context}_context").strip()
         for name, qa in questions_of(row) if split == "all" or number <= 17 else []:
             if not (context == "short" and qa.get("correct_answer") == "no:long"):
@@ -207,7 +207,7 @@ def _score_choice(said: str, item: BenchmarkItem, value: str) -> dict[str, bool]
     return {"correct": value == item.gold, "official": _official_choice(said, item.gold), "published": _published_choice(said, item.gold)}
 
 # %% ../../nbs/benchmarks/05_fantom_scores.ipynb #score_free
-def _score_free(said: str, item: BenchmarkItem, value: str) -> dict[str, float]:
+def _score_free(said: str, item: BenchmarkItem, value: str) -> dict[str, Any]:
     "Score a free answer about a belief; by the authors' rule only if vectors were compared"
     similarity = item.facts["similarity"]
     good, overlap = nearer(value, str(item.gold), item.facts["wrong"], similarity)

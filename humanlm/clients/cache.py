@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MODES', 'request_key', 'pack_reply', 'unpack_reply', 'ReplyFile', 'DiskCache', 'missing_reply', 'ModelReplies',
-           'CacheSize']
+           'CacheSize', 'cache_size', 'prune_cache']
 
 # %% ../../nbs/clients/08_cache.ipynb #exported-imports
 import asyncio, hashlib, json, os, sqlite3, threading, time, weakref
@@ -13,9 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import NamedTuple
-
-from fastcore.basics import patch
+from typing import Any, NamedTuple
 
 from .limits import PerLoop
 from .protocol import CacheError, ChatReply, ChatRequest, LLMError, Usage, redact, without_keys
@@ -53,7 +51,7 @@ def pack_reply(reply: ChatReply) -> dict:
 
 def unpack_reply(model: str, said: dict, tokens_in: int, tokens_out: int, cost: float | None) -> ChatReply:
     "Make the reply again, marked as cached; its usage is what it cost when it was asked"
-    lists = {k: tuple(said[k]) for k in ("texts", "notes") if k in said}
+    lists: dict[str, Any] = {k: tuple(said[k]) for k in ("texts", "notes") if k in said}
     return ChatReply(**said | lists, usage=Usage(1, 0, tokens_in, tokens_out, cost), model=model, cached=True)
 
 # %% ../../nbs/clients/08_cache.ipynb #_VERSION
@@ -289,7 +287,7 @@ async def _asked(cache, key, owner, since, name, ask):
         cache.replies.add(key, name, reply, owner)
         return reply
     except BaseException as e:
-        if cache.keep_unusable and getattr(e, "kind", "") == "bad answer":
+        if cache.keep_unusable and isinstance(e, LLMError) and e.kind == "bad answer":
             cache.replies.add(key, name, ChatReply(e.raw), owner)
         with suppress(CacheError):
             cache.replies.release(key, owner)
@@ -340,11 +338,10 @@ _REPORT = """SELECT model, COUNT(*), SUM(bytes), SUM(tokens_in + tokens_out),
     FROM replies LEFT JOIN hits USING (model) GROUP BY model ORDER BY model"""
 
 
-@patch
-def size(self: DiskCache) -> CacheSize:
+def cache_size(cache: DiskCache) -> CacheSize:
     "Report what the cache holds and what it saved"
-    self.replies.flush()
-    with self.replies.open() as db:
+    cache.replies.flush()
+    with cache.replies.open() as db:
         return CacheSize(tuple(ModelReplies(*row) for row in db.execute(_REPORT)))
 
 # %% ../../nbs/clients/08_cache.ipynb #_PRUNED
@@ -353,9 +350,8 @@ _PRUNED = """(:model = '' OR model = :model) AND (:days IS NULL AND :megabytes I
               WHERE :model = '' OR model = :model) WHERE newer > 1e6 * :megabytes))"""
 
 
-@patch
-def prune(
-    self: DiskCache,
+def prune_cache(
+    cache: DiskCache,
     days: float | None = None,      # remove what is older
     megabytes: float | None = None, # remove the oldest until this much is left; 0: all
     model: str = "",                # of this model alone (provider/model); without a limit, all it holds
@@ -363,9 +359,9 @@ def prune(
     "Remove old replies, too many replies, or a model's replies, and shrink the file"
     if not model and days is None and megabytes is None:
         raise ConfigError("Nothing to prune by. Give days, megabytes or model.")
-    self.replies.flush()
-    limits = {"model": model, "days": days, "megabytes": megabytes, "now": self.replies.clock()}
-    with self.replies.open() as db:
+    cache.replies.flush()
+    limits = {"model": model, "days": days, "megabytes": megabytes, "now": cache.replies.clock()}
+    with cache.replies.open() as db:
         with _writing(db):
             removed = db.execute(f"DELETE FROM replies WHERE {_PRUNED}", limits).rowcount
             db.execute("DELETE FROM hits WHERE model NOT IN (SELECT model FROM replies)")

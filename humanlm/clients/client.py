@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from .ledger import FREE, Ledger, counted, price, price_advice, worst_cost
+from .ledger import FREE, Ledger, counted, price, price_advice, reserve, worst_cost
 from .limits import Breaker, Limits, Pace, PerLoop, in_turn
 from .protocol import ChatReply, ChatRequest, LLMError, Usage, read_reply, repair_request, settle_settings, state_schema
 from ..core.basics import near_miss, shorten
@@ -91,8 +91,8 @@ class Client:
     def _start_pacing(self):
         limits = self.limits
         self._paused_until = 0.0   # on the clock of time.monotonic, as `Retry-After` asked
-        self._requests = limits.requests_per_minute and Pace(limits.requests_per_minute)
-        self._tokens = limits.tokens_per_minute and Pace(limits.tokens_per_minute)
+        self._requests = Pace(limits.requests_per_minute) if limits.requests_per_minute else None
+        self._tokens = Pace(limits.tokens_per_minute) if limits.tokens_per_minute else None
         self._queue = PerLoop(asyncio.Lock)
 
     async def _wait(self, until):
@@ -154,7 +154,7 @@ async def _attempt(client: Client, request, name, tokens, until):
     worst = worst_cost(request, name)
     if worst is None and client.ledger.budget is not None:
         raise LLMError("unknown price", f"A budget needs the price of {name}. {price_advice(name)}")
-    async with client.ledger.reserve(worst, request.caller, name) as charge:
+    async with reserve(client.ledger, worst, request.caller, name) as charge:
         reply = await client._breaker.run(lambda: _billed(client, request, name, worst, charge))
     if client._tokens:
         used = reply.usage.tokens_in + reply.usage.tokens_out
@@ -162,7 +162,7 @@ async def _attempt(client: Client, request, name, tokens, until):
     return reply
 
 # %% ../../nbs/clients/05_client.ipynb #_ask
-async def _ask(client: Client, request, name):
+async def _ask(client: Client, request, name) -> ChatReply:
     until, expected = 0.0, token_estimate(request) if client._tokens else 0
     for attempt in range(1, client.limits.attempts + 1):
         try:
@@ -175,6 +175,7 @@ async def _ask(client: Client, request, name):
             if e.kind == "rate limit" and e.wait:
                 asked = min(e.wait, client.limits.longest_wait)
                 client._paused_until = max(client._paused_until, time.monotonic() + asked)
+    raise AssertionError("there is at least one attempt")
 
 # %% ../../nbs/clients/05_client.ipynb #_usable
 async def _usable(client: Client, request, sent, reply, check):
@@ -315,8 +316,8 @@ class ScriptedClient(Client):
             raise LLMError("script ended", f"{self.name} has no answer number {len(self.requests)}. Add one.")
         if isinstance(text, Exception):
             raise text
-        tokens = [_tokens(sum(len(str(m["content"])) for m in request.messages)), _tokens(len(text))]
-        return ChatReply(text, Usage(1, 0, *tokens, price(self.name, *tokens)))
+        read, written = _tokens(sum(len(str(m["content"])) for m in request.messages)), _tokens(len(text))
+        return ChatReply(text, Usage(1, 0, read, written, price(self.name, read, written)))
 
 # %% ../../nbs/clients/05_client.ipynb #chat_all
 async def chat_all(

@@ -43,7 +43,7 @@ async def side_by_side():
             yield group
     except BaseExceptionGroup as failures:
         ours, others = failures.split(HumanLMError)
-        if others:
+        if others or not ours:
             raise
         error = ours.exceptions[0]
     else:

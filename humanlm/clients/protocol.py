@@ -98,7 +98,8 @@ class Usage:
     def __add__(self, other: "Usage") -> "Usage":
         if not (self and other):
             return self or other
-        return Usage(*map(_sum, vars(self).values(), vars(other).values()))
+        sums: dict[str, Any] = {name: _sum(value, vars(other)[name]) for name, value in vars(self).items()}
+        return Usage(**sums)
 
     def as_hit(self) -> "Usage":
         "Turn what an answer cost into what the cache saved by having it"

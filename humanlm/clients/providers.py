@@ -107,7 +107,7 @@ def _text(said):
 
 def _usage(body, *names):
     "What a provider says it counted: nothing, or numbers, of which `counted` knows whether they can be"
-    counts = [(body.get("usage") or {}).get(name) for name in names]
+    counts: list[Any] = [(body.get("usage") or {}).get(name) for name in names]
     if not all(isinstance(count, int | float | None) for count in counts):
         raise TypeError("no numbers")
     return Usage(1, 0, *counts)
@@ -122,9 +122,11 @@ def _retry_after(
     text: str | None, # the header `Retry-After`
 ) -> float | None: # seconds; None = nothing was asked
     "Read how long a server asks to wait"
+    if text is None:
+        return None
     try:
         seconds = float(text)
-    except (TypeError, ValueError):
+    except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
         except (TypeError, ValueError, AttributeError):
@@ -280,7 +282,7 @@ def _anthropic_reply(
     "Read a message; raise `LLMError` if it is not one"
     try:
         text = "".join(_text(block["text"]) for block in body["content"] if block["type"] == "text")
-        return ChatReply(text, _usage(body, "input_tokens", "output_tokens"), _FINISH.get(body.get("stop_reason"), "other"))
+        return ChatReply(text, _usage(body, "input_tokens", "output_tokens"), _FINISH.get(body["stop_reason"] if "stop_reason" in body else "", "other"))
     except (AttributeError, LookupError, TypeError):
         raise malformed(body, name) from None
 

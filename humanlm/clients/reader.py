@@ -130,7 +130,7 @@ def _rewrite(text: str, start: int) -> _Rewritten:
         if match.lastgroup == "end":
             break
         if match.lastgroup != "space":
-            standard.add(match.lastgroup, match[0])
+            standard.add(match.lastgroup or "", match[0])
             pieces = standard.pieces
         if len(pieces) == 3 and pieces[2] != ":":
             return _Rewritten("", match.end(), False)
@@ -199,7 +199,7 @@ def read_json(
     text: str, # what a model wrote
 ) -> Iterator[dict]:
     "Yield the JSON objects in `text`, outermost first; of a broken one the objects inside it, of a cut one what is left"
-    yield from (found.value for found in _objects(text) if found.value or found.state == "whole")
+    yield from (found.value for found in _objects(text) if found.value is not None and (found.value or found.state == "whole"))
 
 # %% ../../nbs/clients/01_reader.ipynb #_validator
 @lru_cache(maxsize=64)
@@ -273,9 +273,10 @@ def read_answer(
     first = ""
     for found in [f for f in _objects(text) if not f.piece][:-17:-1]:
         cut = "the answer breaks off" if found.state == "cut" else ""
-        why = found.why or (cut if schema is None else _problem(found.value, schema))
+        value = found.value or {}
+        why = found.why or (cut if schema is None else _problem(value, schema))
         if not why:
-            return found.value
+            return value
         first = first or (f"{why} ({cut})" if cut and schema else why)
         if found.state != "whole":
             break

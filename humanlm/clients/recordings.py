@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from .cache import DiskCache, missing_reply, pack_reply, request_key, unpack_reply
+from .cache import DiskCache, cache_size, missing_reply, pack_reply, request_key, unpack_reply
 from .client import Client
 from .protocol import ChatReply, ChatRequest
 from ..core.basics import ConfigError, DataError, check_name, jsonl_rows, shorten, write_jsonl
@@ -22,7 +22,7 @@ def export_replies(
     model: str = "",  # provider/model; may be left out if there is only one
 ) -> Path:
     "Write the replies of one model as a recording"
-    models = [m.model for m in cache.size().models]
+    models = [m.model for m in cache_size(cache).models]
     if not model and len(models) != 1:
         raise ConfigError(f"A recording holds one model; name it. In this cache: {', '.join(models) or 'none'}.")
     model = check_name(model, models, "model in this cache") if model else models[0]

@@ -63,7 +63,7 @@ def near_miss(
 # %% ../../nbs/core/01_basics.ipynb #check_name
 def check_name(
     name: Any,  # what was given
-    options: Iterable[str],  # the names that exist
+    options: Iterable[Any],  # the names that exist
     what: str = "name",  # the kind of thing, for the message
     error: type[Exception] = DataError,  # class to raise
 ) -> Any:

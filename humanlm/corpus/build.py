@@ -32,7 +32,7 @@ from .store import Source, RowStore, fill, rows_read, rows_source, threads_sourc
 from ..logs.formats import FAULTS, NOTES, formats, source_name
 from ..logs.threads import LINES
 from ..hierarchy.prompts import HierarchyConfig
-from ..clients.cache import DiskCache
+from ..clients.cache import DiskCache, cache_size
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.protocol import CacheError
@@ -339,7 +339,7 @@ def _taken_back(folder):
 def _drop_empty(replies):
     "Take away a cache without answers; one that cannot be read may hold some"
     with suppress(CacheError):
-        if replies.exists() and not DiskCache(replies).size().replies: shutil.rmtree(replies)
+        if replies.exists() and not cache_size(DiskCache(replies)).replies: shutil.rmtree(replies)
 
 # %% ../../nbs/corpus/10_build.ipynb #_build
 def _build(s, folder, tell, writer, thinker):

@@ -110,7 +110,7 @@ def plot_users(
     left = [0] * len(users)
     for name in names:
         width = [counts[user, name] for user in users]
-        ax.barh(labels, width, left=left, color=SPLIT_COLOURS.get(name, "#8a8a8a"), label=name or "not split")
+        ax.barh(labels, width, left=left, color={**SPLIT_COLOURS}.get(name, "#8a8a8a"), label=name or "not split")
         left = [a + b for a, b in zip(left, width)]
     ax.set(xlabel="replies", ylabel="user", title=f"Replies per user ({len(users)} of {len(total)} users)")
     ax.legend(frameon=False)

@@ -60,7 +60,8 @@ class Faults:
 
     def clear(self):
         "Forget everything"
-        self.counts.clear(), self.examples.clear()
+        self.counts.clear()
+        self.examples.clear()
 
     def _keep(self, kind, more):
         some = more | self.examples.get(kind, {})
@@ -108,7 +109,7 @@ def _whole(value):
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 # %% ../../nbs/data/04_files.ipynb #_open
-def _open(path): return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
+def _open(path) -> Any: return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb", buffering=2**20)
 
 
 def _jsonl(path):

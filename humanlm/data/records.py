@@ -136,7 +136,7 @@ def _schema(cls):
 def _typed(kind, value, where, name):
     if type(value) is kind or kind is Any:
         return value
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return from_dict(kind, value, f"{where}, field {name!r}")
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):

@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -70,7 +71,7 @@ def composed(lines: Sequence[str]) -> Any:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
     try:
-        with redirect_stdout(io.StringIO()), initialize_config_module("verl.trainer.config", version_base=None):
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"), initialize_config_module("verl.trainer.config", version_base=None):
             config = compose("ppo_trainer", overrides=[*lines])
             validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     except Exception as e:

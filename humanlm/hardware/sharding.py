@@ -39,16 +39,17 @@ def sharding_faults() -> list[str]:
 # %% ../../nbs/hardware/03_sharding.ipynb #ShardedTrainer
 class ShardedTrainer:
     "Beside a trainer of transformers: its model is split over processes where `shards`, on CPUs too"
+    accelerator: Any  # of the trainer
 
     def create_accelerator_and_postprocess(self) -> None:
         "Make the accelerator as transformers does"
         if not shards():
-            return super().create_accelerator_and_postprocess()
+            return super().create_accelerator_and_postprocess()  # type: ignore[misc]
         from accelerate.state import PartialState
         from accelerate.utils import DistributedType
         if PartialState().distributed_type == DistributedType.MULTI_CPU:
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU  # accelerate makes it FSDP, on the device that is there
-        super().create_accelerator_and_postprocess()
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
         if not self.accelerator.is_fsdp2:
             raise ShardingError(f"accelerate made {self.accelerator.distributed_type} of a start with FSDP. Use configs/engines/accelerate-8.yaml, or leave FSDP out.")
         self._add_in_float32(self.accelerator.state.fsdp_plugin)

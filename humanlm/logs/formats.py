@@ -226,7 +226,7 @@ def _likely_source(
 ) -> str:  # "" nobody can tell
     "Guess from its facts which source a message comes from"
     shared = {source: len(signs & facts.keys()) for source, signs in _SIGNS.items()}
-    best = max(shared, key=shared.get)
+    best = max(shared, key=lambda source: shared[source])
     return best if shared[best] else ""
 
 # %% ../../nbs/logs/02_formats.ipynb #_is_video
@@ -289,7 +289,7 @@ def _youtube_content(message: dict, facts: dict, place: int = 0) -> str:
     text, snippet = _content(message, facts, place), _snippet(facts)
     if not _is_video(facts, place):
         return plain_text(text)
-    title = snippet.get("title") if isinstance(snippet.get("title"), str) else _role(message)
+    title = str(snippet["title"]) if isinstance(snippet.get("title"), str) else _role(message)
     about = snippet.get("description") if isinstance(snippet.get("description"), str) else ""
     spoken = facts.get("transcript")
     if isinstance(spoken, (list, tuple)):

@@ -85,7 +85,7 @@ _WORDS_DATE = re.compile(rf"\b({'|'.join(_MONTHS)})[a-z]{{0,6}}\.? ([0-9]{{1,2}}
 _PLAIN_DATE = re.compile(rf"\b([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}|[0-9]{{2}}){_CLOCK}", re.I)
 
 
-def _seconds(month, day, year, hour, minute, second, half, zone):
+def _seconds(zone, month, day, year, hour, minute, second, half):
     month, day, year, hour = int(month), int(day), int(year), int(hour)
     if month > 12:
         month, day = day, month
@@ -108,9 +108,9 @@ def _parse_time(
     text = " ".join(text[:200].split())
     try:
         if found := _WORDS_DATE.search(text):
-            return _seconds(_MONTHS.index(found[1][:3].lower()) + 1, *found.groups()[1:], zone)
+            return _seconds(zone, [*_MONTHS].index(found[1][:3].lower()) + 1, *found.groups()[1:])
         if found := _PLAIN_DATE.search(text):
-            return _seconds(*found.groups(), zone)
+            return _seconds(zone, *found.groups())
         parts = parsedate_tz(text)
         return float(mktime_tz(parts if _ZONE.search(text) else (*parts[:9], zone))) if parts else None
     except (ValueError, OverflowError, IndexError, TypeError):
@@ -179,7 +179,7 @@ def _lotus_head(
     above = [i for i in range(to - 1, max(-1, to - 5), -1) if lines[i].strip()][:2]
     dated = _DATE_IN_LINE.search(lines[above[0]][:300]) if above else None
     fields, end = _read_fields(lines, to) if dated else ({}, to)
-    if "subject" not in fields:
+    if not dated or "subject" not in fields:
         return None
     start, sender = above[0], lines[above[0]][:dated.start()].strip()
     if not sender and len(above) > 1:

@@ -386,6 +386,7 @@ def load_threads(
 ) -> ThreadImport:
     "Read the examples a configuration describes; `DataError` if there are none"
     faults = Faults()
+    assert config.path, "data.path names a file of messages"
     threads = import_threads(config.path, config.columns, faults=faults)
     imported = thread_examples(threads, config.min_history, config.max_context)
     if imported.examples: return imported._replace(report=replace(imported.report, faults=faults))

@@ -55,7 +55,7 @@ def _column_map(
     "Check a column map against the columns of a file"
     for name in columns or {}:
         if name not in FIELDS: raise DataError(f"{where}: no field {shorten(name)!r}.{near_miss(name, FIELDS)}")
-    cols = ColumnMap(**(columns or {}))
+    cols = ColumnMap()._replace(**(columns or {}))
     for name, column in cols._asdict().items():
         if column in found: continue
         if column: raise DataError(f"{where}.{name}: no column {shorten(column)!r}.{near_miss(column, found)}")
@@ -248,12 +248,12 @@ def reply_turns(
         known = [p for p in m.parents if p in seen]
         others = [p for p in known if not m.name or seen[p][1].author != m.name]
         to = max((seen[p] for p in others or known), key=itemgetter(0), default=(0, None))[1]
-        turn = latest.get((m.name, to.id)) if others else to
+        turn = latest.get((m.name, to.id)) if others and to else to
         if m.name and turn and not turn.answered and place - turn.last <= gap: turn.lines.append(m)
         else:
             kind = "reply" if others else "own" if known else "lost" if m.parents else "root"
             turns.append(turn := ThreadTurn(m.name, [m], kind, to))
-        if others: to.answered, latest[m.name, to.id] = True, turn
+        if others and to: to.answered, latest[m.name, to.id] = True, turn
         if m.parents: found += _links(m.parents, known, ids)
         turn.last, seen[m.id] = place, (place, turn)
     return turns, found

@@ -40,7 +40,7 @@ def save_model(
     "Save a model (or its adapter) with its tokenizer, completely or not at all"
     with atomic_path(folder) as tmp:
         if has_adapter(model): _save_adapter(model, tmp, Path(folder), weights)
-        else: model.save_pretrained(tmp, state_dict=weights)
+        else: model.save_pretrained(tmp, state_dict=None if weights is None else {**weights})
         tokenizer.save_pretrained(tmp)
         for name, text in beside.items():
             (tmp / name).parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def load_model(
                    tokens=where)
     if base: loaded = loaded._replace(model=_with_adapter(loaded.model, where, base))
     _set_template(where, loaded.tokenizer, template)
-    loaded.model.place = (where, template, dtype) # from which others can load it too
+    vars(loaded.model)["place"] = where, template, dtype  # from which others can load it too
     return loaded
 
 
@@ -211,7 +211,7 @@ def add_adapter(
     if has_adapter(model): raise ModelError("This model has an adapter already. Merge it first (merge_adapter).")
     import torch
     from peft import LoraConfig, get_peft_model
-    lora = LoraConfig(task_type="CAUSAL_LM", r=config.lora_rank, lora_alpha=config.lora_alpha,
+    lora = LoraConfig(task_type="CAUSAL_LM", r=config.lora_rank, lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
                       target_modules=config.lora_targets or "all-linear")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -220,7 +220,7 @@ def add_adapter(
         except ValueError as e:
             raise ModelError(f"model.lora_targets {config.lora_targets} fits no layer: {shorten(e, 200)}") from e
     made.peft_config["default"].base_model_name_or_path = str(Path(base).resolve() if Path(base).is_dir() else base)
-    return made.eval()
+    return made.eval()  # type: ignore[return-value]
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_save_adapter
 def _save_adapter(model, tmp, folder, weights=None):
@@ -254,7 +254,7 @@ def merge_adapter(
     "Add an adapter to its base, and save the result as a plain model that is asked in the same way"
     loaded = load_model(name, "own", dtype, "cpu")
     if not has_adapter(loaded.model): raise ModelError(f"{name} has no adapter: it is a plain model already.")
-    return save_model(loaded.model.merge_and_unload(), loaded.tokenizer, folder, contract_files(name))
+    return save_model(loaded.model.merge_and_unload(), loaded.tokenizer, folder, contract_files(name))  # type: ignore[operator]
 
 # %% ../../nbs/models/04_checkpoints.ipynb #make_model
 def make_model(

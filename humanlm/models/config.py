@@ -150,7 +150,7 @@ def tiny_model(
         num_hidden_layers=config.layers, num_attention_heads=config.heads,
         num_key_value_heads=config.kv_heads, head_dim=config.head_dim, initializer_range=config.init_sd,
         tie_word_embeddings=True, max_position_embeddings=4096, bos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(shape).to(getattr(torch, config.dtype)).eval()

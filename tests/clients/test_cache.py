@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.clients.cache import DiskCache, ReplyFile, request_key
+from humanlm.clients.cache import DiskCache, cache_size, prune_cache, ReplyFile, request_key
 from humanlm.clients.recordings import Recording, export_replies, recorded_client
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 from humanlm.clients.client import ScriptedClient, chat_all
@@ -134,7 +134,7 @@ def test_a_hit_is_the_whole_reply(tmp_path):
 def test_an_unknown_price_saves_an_unknown_sum(tmp_path):
     once(DiskCache(tmp_path), asker(replace(ANSWER, usage=Usage(1, 0, 1, 1, None))))
     assert once(cache := DiskCache(tmp_path), asker()).usage.cost is None
-    assert cache.size().models[0].paid is None and cache.size().models[0].saved is None
+    assert cache_size(cache).models[0].paid is None and cache_size(cache).models[0].saved is None
 
 
 def test_modes(tmp_path):
@@ -167,7 +167,7 @@ def test_failures_are_not_stored_and_shared_by_those_who_waited(tmp_path):
     broken = asker(RuntimeError("a bug"), seconds=0.001)
     assert [type(e) for e in run_sync(many(cache, broken))] == [RuntimeError] * 5
     assert [r.text for r in run_sync(many(cache, asker(seconds=0.01)))] == ["yes"] * 5
-    assert cache.size().replies == 1
+    assert cache_size(cache).replies == 1
 
 
 def test_cancelling_everybody_leaves_no_task_and_no_claim_and_keeps_what_had_arrived(tmp_path):
@@ -175,13 +175,13 @@ def test_cancelling_everybody_leaves_no_task_and_no_claim_and_keeps_what_had_arr
         cache, quick, slow = DiskCache(tmp_path), asker(seconds=0.0), asker(seconds=60)
         tasks = [asyncio.create_task(cache(chat(f"slow {i % 2}"), "test/model", slow)) for i in range(6)]
         tasks.append(asyncio.create_task(cache(chat("quick"), "test/model", quick)))
-        await until(lambda: cache.size().replies == 1 and slow.calls == 2)
+        await until(lambda: cache_size(cache).replies == 1 and slow.calls == 2)
         for task in tasks: task.cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(f) for f in found] == [asyncio.CancelledError] * 6 + [ChatReply]
         assert len(asyncio.all_tasks()) == 1 and slow.calls == 2
         with cache.replies.open() as db: assert db.execute("SELECT COUNT(*) FROM claims").fetchone() == (0,)
-        assert cache.size().replies == 1
+        assert cache_size(cache).replies == 1
         assert (await asyncio.wait_for(cache(chat("slow 0"), "test/model", asker()), 30)).text == "yes"
     asyncio.run(main())
 
@@ -218,7 +218,7 @@ def test_two_processes_at_once_call_each_question_once_and_lose_nothing(tmp_path
     go(*pair)
     assert sum(map(hits, pair)) == 300
     assert calls(tmp_path) == {f"question {i}": 1 for i in range(300)}
-    assert DiskCache(tmp_path).size().models[0][:2] == ("test/upper", 300)
+    assert cache_size(DiskCache(tmp_path)).models[0][:2] == ("test/upper", 300)
 
 
 def test_processes_in_step_wait_for_each_other(tmp_path):
@@ -359,7 +359,7 @@ def test_a_full_disk_stops_the_run_and_leaves_the_file_whole(tmp_path):
     with pytest.raises(HumanLMError, match="The disk is full. Make room, or prune"):
         for i in range(100): once(cache, asker(replace(ANSWER, text="yes " * 300)), chat(f"{i}"))
     with cache.replies.open() as db: assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    stored = cache.size().replies
+    stored = cache_size(cache).replies
     assert stored >= 1 and sum(cache.replies.find(request_key(chat(f"{i}"), "test/model")) is not None for i in range(100)) == stored
 
 
@@ -427,25 +427,25 @@ def left(cache): return [day for day in range(10) if cache.replies.find(f"key {d
     ({"model": "test/1", "megabytes": 0.002}, [0, 2, 4, 6, 7, 8, 9]), ({"days": 3.5, "megabytes": 0.002}, [8, 9]), ({"days": 100}, [*range(10)])],
     ids=str)
 def test_pruning(aged, limits, days):
-    assert sum(m.bytes for m in aged.size().models) == 10_000
-    assert aged.prune(**limits) == 10 - len(days)
-    assert left(aged) == days and aged.size().replies == len(days)
+    assert sum(m.bytes for m in cache_size(aged).models) == 10_000
+    assert prune_cache(aged, **limits) == 10 - len(days)
+    assert left(aged) == days and cache_size(aged).replies == len(days)
 
 
 def test_pruning_shrinks_the_file(aged):
     for i in range(2000): aged.replies.add(f"more {i}", "test/2", replace(ANSWER, text="y" * 1000))
     aged.replies.count(aged.replies.find("key 0"))
     before = sum(p.stat().st_size for p in aged.replies.path.parent.iterdir())
-    assert aged.prune(model="test/2") == 2000
+    assert prune_cache(aged, model="test/2") == 2000
     assert sum(p.stat().st_size for p in aged.replies.path.parent.iterdir()) < before / 10
-    assert aged.size().models[0].hits == 1
-    assert aged.prune(megabytes=0) == 10 and aged.size().models == ()
-    with pytest.raises(ConfigError, match="Give days, megabytes or model"): aged.prune()
+    assert cache_size(aged).models[0].hits == 1
+    assert prune_cache(aged, megabytes=0) == 10 and cache_size(aged).models == ()
+    with pytest.raises(ConfigError, match="Give days, megabytes or model"): prune_cache(aged)
 
 
 def test_pruning_takes_away_what_dead_processes_claimed(aged):
     aged.replies.claim("dead", "a", lease=-1), aged.replies.claim("alive", "b", lease=15)
-    aged.prune(days=100)
+    prune_cache(aged, days=100)
     with aged.replies.open() as db: assert db.execute("SELECT key FROM claims").fetchall() == [("alive",)]
 
 
@@ -455,9 +455,9 @@ def test_hits_are_counted_for_the_life_of_the_folder(tmp_path):
         cache = DiskCache(tmp_path)
         for _ in range(100): once(cache, asker())
         del cache
-    found = DiskCache(tmp_path).size().models[0]
+    found = cache_size(DiskCache(tmp_path)).models[0]
     assert found.hits == 300 and found.saved == pytest.approx(0.3)
-    assert "| test/model | 1 | 0.1 | 23 | 0.0010 | 300 | 0.3000 |" in DiskCache(tmp_path).size()._repr_markdown_()
+    assert "| test/model | 1 | 0.1 | 23 | 0.0010 | 300 | 0.3000 |" in cache_size(DiskCache(tmp_path))._repr_markdown_()
 
 
 # ---- recordings
@@ -513,7 +513,7 @@ def test_only_replies_that_pass_the_check_are_kept(tmp_path):
     cache, question = DiskCache(tmp_path), chat("Give a.", schema={"type": "object"})
     model = ScriptedClient(['{"a": 2}', '{"a": 3}', '{"a": 2}', '{"a": 1}'], cache=cache, limits=Limits(attempts=1))
     with pytest.raises(LLMError, match="bad answer"): run_sync(model(question, check))
-    assert cache.size().replies == 0
+    assert cache_size(cache).replies == 0
     assert run_sync(model(question, check)).parsed == {"a": 1}
     again = run_sync(model(question, check))
     assert again.cached and again.parsed == {"a": 1} and len(model.requests) == 4

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from clock import wait_until
-from humanlm.core.basics import run_sync
-from humanlm.core.basics import grown_rows
+from humanlm.core.basics import grown_rows, run_sync
 from humanlm.core.runs import Journal
 from humanlm.clients.client import ScriptedClient, chat_all
-from humanlm.clients.ledger import Ledger, OpenCall, prices
+from humanlm.clients.ledger import Ledger, OpenCall, prices, reserve
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import CacheError, LLMError, Usage, chat
 from server import serving
@@ -143,7 +142,7 @@ def test_open_calls_of_processes_that_died_count_in_full_and_nobody_waits_for_th
 def test_an_open_call_of_a_process_that_lives_is_waited_for(path):
     other, mine = kept(path, 10.0), kept(path, 10.0)
     async def scene():
-        async with other.reserve(8.0, "a", "vllm/dear") as charge:
+        async with reserve(other, 8.0, "a", "vllm/dear") as charge:
             waiting = asyncio.create_task(model(mine)(chat("hello", max_tokens=5)))
             await asyncio.sleep(0.1)
             held = (mine.spent, mine.reserved, waiting.done())

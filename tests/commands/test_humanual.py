@@ -17,7 +17,7 @@ from humanlm.logs.formats import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.corpus.build import GROUPS, build
 from humanlm.humanual import _forecast, main
-from humanlm.clients.cache import DiskCache
+from humanlm.clients.cache import DiskCache, cache_size
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import ChatReply, LLMError
 from humanlm.corpus.personas import DEMOGRAPHICS, PersonaConfig, Said, _persona_request
@@ -522,7 +522,7 @@ def test_a_build_without_a_key_leaves_nothing_and_one_without_money_what_it_has_
     paid = DiskCache(tmp_path / "out" / ".replies")
     paid.replies.add("key", "test/1", ChatReply("hi"))
     with pytest.raises(LLMError): build(settings(tmp_path, None, persona={"model": "anthropic/claude-haiku-4-5"}))
-    assert [p.name for p in (tmp_path / "out").iterdir()] == [".replies"] and paid.size().replies == 1
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [".replies"] and cache_size(paid).replies == 1
     poor = ScriptedClient(lambda request: LLMError("over budget", "no money is left"))
     with pytest.raises(LLMError, match="over budget"): build(settings(tmp_path, None, persona={"model": "scripted/echo"}), writer=poor)
     assert (tmp_path / "out" / "config.yaml").exists() and (tmp_path / "out" / ".build" / "store").exists()
