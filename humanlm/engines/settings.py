@@ -8,6 +8,7 @@ __all__ = ['ROLLOUTS', 'DEVICES', 'OFFLOADS', 'DEFAULTS', 'AVERAGES', 'SCHEDULES
 
 # %% ../../nbs/engines/01_settings.ipynb #exported-imports
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ class VerlConfig:
                 (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
+                (self.address in (None, "auto") or re.search(r"[^/]:[0-9]+$", self.address) is not None, f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379"),
                 (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
 
 

@@ -90,7 +90,7 @@ def step_lines(
     plan: PlanConfig,
     model: ModelConfig,
     load: Load,
-    steps: int,        # at most
+    steps: int | None, # at most; None: as many as the rows of a data set ask for
     updates: int = 1,  # of a step
     budget: int | None = None,  # of generated tokens
 ) -> list[str]:
@@ -98,9 +98,9 @@ def step_lines(
     speed = SPEEDS[plan.gpu]
     step = step_estimate(shape_of(model), load, plan, speed, max(1, load.written // load.rows), updates)
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
-    enough = math.ceil(budget / step.tokens) if budget else steps
-    ends = f" (a budget of {budget:,} tokens ends it before the {steps:,} steps asked for)" if enough < steps else ""
-    steps = min(steps, enough)
+    ends, asked = "" if steps else " (the number of rows says how many there are)", steps or 100
+    steps = min(asked, math.ceil(budget / step.tokens)) if budget else asked
+    if steps < asked: ends = f" (a budget of {budget:,} tokens ends it before the {asked:,} steps asked for)"
     hours = steps * step.total / 3600 * plan.gpus
     money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${steps * step.dollars:,.2f}"] * (step.dollars > 0)
     return [f"step, estimated     {_time(step.total)}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
