@@ -13,7 +13,7 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -307,10 +307,7 @@ class AnswerRewardConfig(ClientConfig):
     def judge(self) -> str: return f"vllm/{self.model.removeprefix('vllm/')}" if self.user_tinker_llm_judge else self.model
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
-def shuffled(
-    shown: Sequence[ShownReasoning],
-    seed: int = 0,
-) -> list[ShownReasoning]:
+def shuffled(shown: Sequence[ShownReasoning], seed: int = 0) -> list[ShownReasoning]:
     "Hand each row the reasoning that was meant for another prompt; `DataError` where one prompt has more than half of the rows"
     rng, by_row = random.Random(f"shuffled/{seed}"), defaultdict(list)
     for i, row in enumerate(shown): by_row[row.row].append(i)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.basics import DataError, shorten
-from ..core.html import Html, Table, figure_html, styled, tag
+from ..core.html import Html, styled, tag
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import token_boxes
 from ..evaluation.report import RunFolder, axes_of, missing

@@ -199,10 +199,7 @@ class ReasoningRollout:
         return [{f"greedy {name}": value for name, value in zip(REWARDS, known[row["row_id"]])} for row in rows]
 
 # %% ../../nbs/classmate/05_method.ipynb #classmate_method
-def _classmate_advantage(
-    config: ClassmateConfig,
-    reader: ResponseReader,
-) -> Advantage:  # [B, T]
+def _classmate_advantage(config: ClassmateConfig, reader: ResponseReader) -> Advantage:  # [B, T]
     "Make the advantage of a run"
     def advantage(batch: Batch) -> torch.Tensor:
         width, rewards = batch.mask.shape[1], batch.rewards.double().cpu()

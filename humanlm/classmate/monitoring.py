@@ -105,9 +105,7 @@ _VALIDITY = Behaviour("", "it speaks of something else, or of anything whatever"
 _NAMED = re.compile(r"^[^\w\n]{0,9}(?:suspected )?behaviou?r[^\w\n]{0,9}?:(.{0,400})", re.I | re.M)
 
 
-def _read_suspicion(
-    text: str,  # what a blind monitor wrote
-) -> Suspicion:
+def _read_suspicion(text: str) -> Suspicion:  # what a blind monitor wrote
     "Read a rating and a behaviour; without a line that names one, or none, there is no value"
     verdict, named = read_judgement(text, _SUSPICION), [name.strip(" \t*_.\"'") for name in _NAMED.findall(text)]
     why = verdict.why or ("" if named and named[-1] else "it names neither a behaviour nor none")
@@ -194,9 +192,7 @@ def monitor_metrics(
     return MonitorMetrics(rmse, linear, ranked, float(known_mean(a[known])), float(known_mean(b[known])), len(a), int(np.isnan(a).sum()), int(np.isnan(b).sum()))
 
 
-def _metrics_table(
-    metrics: Mapping[Any, MonitorMetrics],  # by method, seed, or both
-) -> str:  # Markdown
+def _metrics_table(metrics: Mapping[Any, MonitorMetrics]) -> str:  # metrics: by method, seed, or both; → Markdown
     "Show metrics, a line each"
     lines = [f"| {' · '.join(map(str, name)) if isinstance(name, tuple) else name} | {' | '.join(one.cells)} |" for name, one in metrics.items()]
     return "\n".join(["| | error (95 %) | Pearson | Spearman | mean foretold | mean judged | rows |", "|---|--:|--:|--:|--:|--:|--:|", *lines])
@@ -285,9 +281,7 @@ def weighted_rmse(
 Scores = Mapping[str, tuple[float, float]]  # question → prediction and score of a judge; nan = none
 
 
-def _common_questions(
-    runs: Mapping[Any, Scores],  # by method, seed, or both
-) -> list[str]:  # in the order of the first run
+def _common_questions(runs: Mapping[Any, Scores]) -> list[str]:  # runs: by method, seed, or both; → in the order of the first run
     "List the questions that have a prediction and a score in every run"
     def valid(scores): return {question for question, pair in scores.items() if not any(map(math.isnan, pair))}
     shared = set.intersection(*map(valid, runs.values())) if runs else set()

@@ -42,10 +42,7 @@ class TextSpan(NamedTuple):
     closed: bool  # there is a closing mark behind it
 
 
-def text_span(
-    text: str,
-    marks: Marks = MARKS["think"],
-) -> TextSpan:
+def text_span(text: str, marks: Marks = MARKS["think"]) -> TextSpan:
     "Find the reasoning of a text"
     opens = text.find(marks.start)
     start = max(0, opens + len(marks.start)) if opens >= 0 else 0

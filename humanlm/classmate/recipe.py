@@ -20,7 +20,7 @@ from .code import VERIFIERS
 from .monitoring import MONITORED, BlindMonitor, InformedMonitor, MonitorRow, ask_validity, monitor_section, weighted_suspicion
 from .verifiers import BEHAVIOURS, Case, RewardModel
 from .tasks import TOYS, ReasoningTask, read_tasks, toy_tasks, true_steps
-from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, read_jsonl, require, run_sync, shorten, to_json, write_jsonl
+from ..core.basics import ConfigError, DataError, check_name, fingerprint, near_miss, require, run_sync, shorten, to_json
 from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement

@@ -78,9 +78,7 @@ def _number(text, which):
     return _value(numbers[which]) if numbers else None
 
 
-def boxed(
-    text: str,
-) -> list[str]:
+def boxed(text: str) -> list[str]:
     r"Find what stands in `\boxed{...}`, with inner braces; a box that is never closed is none"
     found, begun = [], []  # begun: where the box begins, for each brace that is open; None: it is no box
     for mark in re.finditer(r"\\(?:boxed|fbox)\s*\{|[{}]", text):
@@ -103,9 +101,7 @@ MATH_SECONDS, MATH_CHARACTERS, MATH_BYTES = 5, 800, 2 << 30  # of one comparison
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]{1,1000})(?<!\\)\$")
 
 
-def _read_formula(
-    text: str,
-) -> str:  # LaTeX; empty where there is none
+def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
     "Read the formula with which an answer ends: the last box, else what it tells, else the last between dollars, else the last line"
     text = text[-MAX_ANSWER:]
     marks = [*_TOLD.finditer(text)]
@@ -196,9 +192,7 @@ _LETTER = (re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M), re.com
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
-def _read_letter(
-    text: str,
-) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
+def _read_letter(text: str) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
     "Read which option an answer chooses"
     for place, form in enumerate(_LETTER):
         if found := form.findall(text[-MAX_ANSWER:]): return found[-1].upper(), place == 0
@@ -218,11 +212,7 @@ _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9
 _RATING = re.compile(rf"^[^\w\n]*{_MARK}(?![\w.]*\d)(?!\s*(?:to|or|-|–|/)\s*\d)(?=\W|$)|{_MARK}\W*\Z", re.I | re.M)  # a line that begins with it, or the end of the text
 
 
-def _read_rating(
-    text: str,
-    least: float = 1.0,
-    most: float = 10.0,
-) -> AnswerVerdict:
+def _read_rating(text: str, least: float = 1.0, most: float = 10.0) -> AnswerVerdict:
     "Read the mark that a judge gives"
     lines = [line or end for line, end in _RATING.findall(text[:MAX_ANSWER])]
     alone = re.fullmatch(r"\W*?(-?\d{1,3}(?:\.\d+)?)\s*(?:/\s*10)?\W*", text[:100]) if len(text) <= 100 else None
@@ -400,9 +390,7 @@ VERIFIERS: dict[str, Verifier] = {
     "yes_no": _verify_yes, "bold_formatting": _count_bold, "word_count": _count_words}
 
 
-def find_verifier(
-    name: str,
-) -> Verifier:
+def find_verifier(name: str) -> Verifier:
     "Find a rule by its whole name; `ConfigError` with the nearest"
     if name in (*BEHAVIOURS, RewardModel.name): raise ConfigError(f"{name} is no rule: a model says it. Write make_verifier({name!r}, MODEL).")
     return VERIFIERS[check_name(name, [*VERIFIERS], "verifier", ConfigError)]

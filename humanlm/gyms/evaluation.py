@@ -10,18 +10,18 @@ __all__ = ['PLAYERS', 'ChatPlayer', 'episode_messages', 'player_of', 'PlayedEpis
 import math
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..core.basics import DataError, check_name, fingerprint, shorten
+from ..core.basics import DataError, check_name, fingerprint
 from ..core.runs import append_row, grown_rows, trim_rows
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement, Results, results
-from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, GymTurn, ToolCall, chance, find_gym, gym_names, idle
+from .protocol import BROKEN, Environment, Gym, GymConfig, GymTask, ToolCall, chance, find_gym, idle
 from .users import UserMistake, episode_mistakes, player_name, split_scores
 from ..clients.client import ChatClient
 from ..clients.limits import in_turn
@@ -123,7 +123,7 @@ async def play_tasks(
 ) -> list[PlayedEpisode]:  # by task, then copy
     "Play tasks of a gym"
     kept = [] if path is None else map(_episode, trim_rows(path, lambda row: row["stop"] not in BROKEN))
-    mark = fingerprint([asdict(config or gym.config()), seed, player_name(user), player_name(judge)])
+    mark = fingerprint([asdict(config or gym.config), seed, player_name(user), player_name(judge)])
     done = {e.key: e for e in kept if e.rerun >= rerun or not e.tags}
     if any(e.gym == gym.name and e.conditions != mark for e in done.values()):
         raise DataError(f"{path} holds episodes of {gym.name} that were played with another seed, other settings, or another user or judge. Give another file, or play as then.")
@@ -180,11 +180,7 @@ async def play_gyms(
     return [e for gym in gyms for e in await play_tasks(gym, gym.tasks(count, seed), player_of(player, gym), copies, seed=seed)]
 
 # %% ../../nbs/70_gyms.ipynb #pass_at_k
-def _pass_at_k(
-    n: int,  # episodes of a task
-    c: int,  # of them successful
-    k: int,
-) -> float:  # nan where fewer than k were played
+def _pass_at_k(n: int, c: int, k: int) -> float:  # n: episodes of a task; c: of them successful; → nan where fewer than k were played
     "Estimate the chance that one of k episodes succeeds (Chen et al. 2021, section 2.1)"
     return math.nan if k > n else 1 - math.comb(n - c, k) / math.comb(n, k)
 

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'MAX_REPLY', 'PLACES', 'MEASURES', 'REASONS', 'persuade', 'VIEWS', 'GUIDE',
-           'advice', 'appeal', 'PersuadeTask', 'PersuadeConfig', 'PersuadeEnvironment', 'split_by_claim',
-           'PersonConfig', 'PersonTask', 'PersonEnvironment', 'PolitePerson', 'AdviceTask', 'AdviceEnvironment',
-           'AppealTask', 'AppealEnvironment']
+           'advice', 'appeal', 'PersuadeTask', 'PersuadeEnvironment', 'split_by_claim', 'PersonConfig', 'PersonTask',
+           'PersonEnvironment', 'PolitePerson', 'AdviceTask', 'AdviceEnvironment', 'AppealTask', 'AppealEnvironment']
 
 # %% ../../nbs/gyms/05_people.ipynb #imports
 import random
@@ -17,7 +16,7 @@ from functools import lru_cache
 from itertools import combinations
 from zlib import crc32
 
-from ..core.basics import ConfigError, DataError, shorten
+from ..core.basics import DataError, shorten
 from ..data.records import Message
 from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
 from .users import check_plays, note_answer
@@ -40,11 +39,6 @@ class PersuadeTask(GymTask):
 
     @property
     def secrets(self) -> tuple[str, ...]: return (self.argument,)
-
-
-class PersuadeConfig(GymConfig):
-    "How persuading is played and paid"
-    cumulative = False
 
 # %% ../../nbs/gyms/05_people.ipynb #weigh
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "concession": 0.2, "relevance": 0.2, "novelty": 0.15}
@@ -90,9 +84,7 @@ def _weigh_argument(
 MAX_REPLY = 2000  # characters of what a person says
 
 
-def _checked_reply(
-    found: Mapping,  # from whoever plays the person
-) -> str:
+def _checked_reply(found: Mapping) -> str:  # from whoever plays the person
     "Take the reply out of an answer; `UserError` if there is none"
     reply = found.get("reply") if isinstance(found, Mapping) else None
     if isinstance(reply, str) and reply.strip() and len(reply) <= MAX_REPLY: return reply.strip()
@@ -167,9 +159,7 @@ def _persuade_tasks(count: int, seed: int) -> list[PersuadeTask]:
     return tasks
 
 
-def _read_persuade(
-    row: Mapping,  # of the published set, or its `reward_model`
-) -> PersuadeTask:
+def _read_persuade(row: Mapping) -> PersuadeTask:  # of the published set, or its `reward_model`
     "Read a published row; `DataError` names the field that is missing"
     given = row.get("reward_model", row)
     for name in ("id", "claim", "argument"):
@@ -215,7 +205,7 @@ def _persuade_open_loop(env):
 def _say_little(env, rng): return ToolCall("answer", " ".join(rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)))
 
 
-persuade = Gym("persuade", PersuadeEnvironment, _persuade_tasks, _persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=PersuadeConfig, read=_read_persuade,
+persuade = Gym("persuade", PersuadeEnvironment, _persuade_tasks, _persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=GymConfig(cumulative=False), read=_read_persuade,
                about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and they tell you where they stand after it.",
                hint="See their side, give evidence, stay with the subject, and bring something new each time.",
                source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic")
@@ -231,10 +221,7 @@ class PersonConfig(GymConfig):
     def checks(self): return [(self.questions >= 0, f"questions must be 0 or more, got {self.questions}")]
 
 
-def _world_people(
-    count: int,
-    seed: int,  # an odd one: held-out people
-) -> list[Profile]:
+def _world_people(count: int, seed: int) -> list[Profile]:  # seed: an odd one: held-out people
     "Draw people with different traits; nobody is drawn for an even and for an odd seed"
     rng, found = random.Random(f"people{seed}"), {}
     if count > 5000: raise DataError(f"{count} people are wanted of one seed, and 5000 can be had. Take some of another seed of the same parity.")
@@ -257,10 +244,7 @@ def _world_post(
     return Post("asked", domain, target, pole, False, (Message("asked", name=author, content=text),))
 
 
-def _true_stance(
-    person: Profile,
-    post: Post,
-) -> Stance:
+def _true_stance(person: Profile, post: Post) -> Stance:
     "Say what a person makes of a post, by the rules of the world"
     return rule_states(person, post).stance
 
@@ -268,10 +252,7 @@ def _true_stance(
 VIEWS = {"strong": 1.0, "mild": 0.5}
 
 
-def _view_score(
-    stance: Stance,
-    side: str = "for",  # what is wanted: for or against
-) -> float:
+def _view_score(stance: Stance, side: str = "for") -> float:  # side: what is wanted: for or against
     "Give 1 for a strong stance on the wanted side, 0.5 for a mild one, 0 for the other side"
     return VIEWS[stance.strength] if stance.direction == side else 0.0
 
@@ -429,7 +410,7 @@ def _advice_gold(task):
     return ToolCall("answer", str(1 + views.index(max(views))))
 
 
-advice = Gym("advice", AdviceEnvironment, _advice_tasks, _advice_expert, config=PersonConfig, gold=_advice_gold,
+advice = Gym("advice", AdviceEnvironment, _advice_tasks, _advice_expert, config=PersonConfig(), gold=_advice_gold,
              about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
                    "You may ask them about a few options, then you recommend the one they would back most firmly.",
              hint="Ask about options of different pairs until a reply is firm.",
@@ -440,9 +421,7 @@ _REASONS = {reason: pole for pole, phrases in VALUES.items() for reason in phras
 _REASON = re.compile(rf"\b(?:{'|'.join(map(re.escape, _REASONS))})\b")
 
 
-def _reasons_in(
-    text: str,
-) -> list[tuple[str, str]]:  # (value, the reason's words), in their order
+def _reasons_in(text: str) -> list[tuple[str, str]]:  # (value, the reason's words), in their order
     "Find reasons that people of the synthetic world understand"
     return [(_REASONS[reason], reason) for reason in _REASON.findall(" ".join(text.lower().split()))]
 
@@ -497,7 +476,7 @@ def _appeal_expert(env: AppealEnvironment) -> ToolCall:
     return ToolCall("action" if asks else "answer", VALUES[value].post[0])
 
 
-appeal = Gym("appeal", AppealEnvironment, _appeal_tasks, _appeal_expert, config=PersonConfig,
+appeal = Gym("appeal", AppealEnvironment, _appeal_tasks, _appeal_expert, config=PersonConfig(),
              about=f"You win one person of a small made-up world for something, or turn them against it. {GUIDE} Say things in the words given in brackets. "
                    "You may talk about another topic a few times to get to know the person, then you say one thing about the topic itself.",
              hint="Try different pairs until a reply is firm. To turn somebody against something, say that it does the opposite of what they value.",

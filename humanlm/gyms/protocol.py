@@ -14,7 +14,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -92,8 +92,8 @@ class GymConfig:
     """Keep rewards between 0 and 1."""
     compat: str = ""
     """userrl: with the quirks on which published numbers depend."""
-
-    cumulative: ClassVar[bool] = True  # turn k costs k penalties, as in most published gyms; else one
+    cumulative: bool = True
+    """Turn k costs k penalties, as in most published gyms; else one."""
 
     def __post_init__(self):
         require("gym", (self.max_turns >= 1, f"max_turns must be at least 1, got {self.max_turns}"),
@@ -257,7 +257,7 @@ class Gym:
     expert: Callable[[Any], ToolCall]  # an environment of this gym → what somebody who has read the task does next
     about: str  # what the policy is told about the world
     hint: str = ""  # and about a good way to go
-    config: type[GymConfig] = GymConfig
+    config: GymConfig = GymConfig()  # how it is played where nobody says otherwise
     read: Callable[[Mapping], GymTask] | None = None  # a public row → its task; None: there are none
     guess: Callable[[Any, random.Random], ToolCall] | None = None  # what chance does next, from what a policy may know; None: words of the opening
     open_loop: Callable[[Any], ToolCall] | None = None  # calls that pay and follow from the opening and the number of the turn alone, whatever is replied; None: none are known
@@ -268,13 +268,17 @@ class Gym:
     source: str = "made up"
     licence: str = ""
 
+    def configured(self, max_turns: int | None = None, compat: str = "") -> GymConfig:
+        "Give its settings with another limit, or with the published quirks"
+        return replace(self.config, max_turns=max_turns or self.config.max_turns, compat=compat)
+
     def play(self, task: GymTask, config: GymConfig | None = None, user: Any = None, judge: Any = None, seed: int = 0) -> Environment:
         "Begin an episode"
-        return self.environment(task, self.config() if config is None else config, user, judge, seed)
+        return self.environment(task, config or self.config, user, judge, seed)
 
     def system_prompt(self, config: GymConfig | None = None) -> str:
         "Say where the policy is, what it may do, and how"
-        config, env = config or self.config(), self.environment
+        config, env = config or self.config, self.environment
         ways = "\n".join(f"- `{kind}`: {env.formats.get(kind, KINDS[kind])}" for kind in env.kinds)
         return (f"You act in a world with a user in it.\n\n{self.about}\n\nIn each turn, write exactly one call: its kind in brackets, then its content, as in `[{env.kinds[0]}] ...`. "
                 f"You may think between <think> and </think> before it. The kinds:\n{ways}\n\nYou have {config.max_turns} turns.{' ' if self.hint else ''}{self.hint}")
@@ -320,10 +324,7 @@ def find_gym(
 Player = Callable[[Environment], ToolCall]  # what to do next in an episode
 
 
-async def play_through(
-    env: Environment,
-    player: Player,
-) -> Environment:
+async def play_through(env: Environment, player: Player) -> Environment:
     "Play an episode to its end"
     while not env.stop: await env.step(player(env))
     return env
@@ -334,9 +335,7 @@ def idle(env: Environment) -> ToolCall:
     return ToolCall("", "", "no_call")
 
 
-def chance(
-    gym: Gym,
-) -> Player:
+def chance(gym: Gym) -> Player:
     "Make a player who does anything that is offered, in words of the opening or as the gym guesses"
     def act(env: Environment) -> ToolCall:
         rng, words = random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}"), env.task.opening.split() or ["?"]
@@ -356,7 +355,7 @@ async def gym_problems(
     tasks: Sequence[GymTask] | None = None,  # None: of the gym's own making
 ) -> list[str]:
     "Play tasks in all the ways that break gyms; what is wrong, nothing if all is well"
-    config, env = gym.config(), gym.environment
+    config, env = gym.config, gym.environment
     found = [f"{env.__name__} offers {kind!r} and has no on_{kind}" for kind, handler in env.handlers.items() if handler is None]
     if tasks is None:
         tasks = gym.tasks(count, 0)

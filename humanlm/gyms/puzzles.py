@@ -6,7 +6,7 @@
 __all__ = ['template', 'function', 'Searcher', 'SEARCHERS', 'search', 'household', 'TemplateTask', 'TemplateEnvironment',
            'FunctionTask', 'TriesConfig', 'TriesEnvironment', 'FunctionEnvironment', 'published_row', 'WebPage',
            'SerperSearch', 'SearchTask', 'SearchConfig', 'SearchEnvironment', 'HouseholdTask', 'ToyHousehold',
-           'AlfworldGame', 'AlfworldTask', 'alfworld_tasks', 'HouseholdConfig', 'HouseholdEnvironment']
+           'AlfworldGame', 'AlfworldTask', 'alfworld_tasks', 'HouseholdEnvironment']
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #imports
 import ast
@@ -70,11 +70,7 @@ class TemplateEnvironment(Environment):
 _SYLLABLES = [first + second for first in "bdfgklmnprstv" for second in "aeiou"]
 
 
-def _name(
-    rng: random.Random,
-    taken: set[str],  # grows by the new one
-    syllables: int = 3,
-) -> str:
+def _name(rng: random.Random, taken: set[str], syllables: int = 3) -> str:  # taken: grows by the new one
     while (name := "".join(rng.choices(_SYLLABLES, k=syllables))) in taken: continue
     taken.add(name)
     return name
@@ -108,9 +104,7 @@ class _BoundPowers(ast.NodeTransformer):
 
 
 @lru_cache(maxsize=4096)
-def _compile_rule(
-    rule: str,  # arithmetic over a, b, c and d
-) -> Callable[..., float]:
+def _compile_rule(rule: str) -> Callable[..., float]:  # arithmetic over a, b, c and d
     "Make a function of a rule; `DataError` for anything that is no arithmetic"
     try: tree = ast.parse(rule[:200], mode="eval")
     except (SyntaxError, ValueError, MemoryError) as e:
@@ -278,7 +272,7 @@ def _function_guess(env, rng):
 
 
 function = Gym(
-    "function", FunctionEnvironment, _function_tasks, _function_expert, config=TriesConfig, read=_read_function, guess=_function_guess, gold=_function_gold,
+    "function", FunctionEnvironment, _function_tasks, _function_expert, config=TriesConfig(), read=_read_function, guess=_function_guess, gold=_function_gold,
     about="The user has a secret function of four numbers a, b, c and d. It uses each of them once, with sums, differences, products, "
           "quotients and powers.", hint="Begin with small numbers, and change one at a time.", source="UserRL, FunctionGym", licence="Apache-2.0")
 
@@ -310,11 +304,7 @@ def _weights(pages):
     return found
 
 
-def _find_pages(
-    pages: tuple[WebPage, ...],
-    query: str,
-    count: int = 5,  # at most
-) -> list[WebPage]:
+def _find_pages(pages: tuple[WebPage, ...], query: str, count: int = 5) -> list[WebPage]:  # count: at most
     "Rank pages by BM25; the best first, of equal ones the first"
     weights, scores = _weights(pages) if pages else {}, {}
     for word in list(dict.fromkeys(_WORD.findall(_plain(query))))[:32]:
@@ -395,9 +385,7 @@ SEARCHERS = {"serper": "humanlm.gyms.puzzles:SerperSearch"}
 
 
 @lru_cache(maxsize=16)
-def _find_searcher(
-    named: str | Searcher,  # one of `SEARCHERS`, module:name, or a searcher
-) -> Searcher:
+def _find_searcher(named: str | Searcher) -> Searcher:  # one of `SEARCHERS`, module:name, or a searcher
     "Find a searcher, once"
     found = find_plugin(named, SEARCHERS, "gym.searcher") if isinstance(named, str) else named
     return found() if isinstance(found, type) else found
@@ -548,7 +536,7 @@ def _search_expert(env):
     return ToolCall("search", queries[done]) if done < len(queries) else ToolCall("answer", env.task.answer)
 
 
-search = Gym("search", SearchEnvironment, _search_tasks, _search_expert, config=SearchConfig, read=_read_search, held_out=True, gold=lambda task: ToolCall("answer", task.answer),
+search = Gym("search", SearchEnvironment, _search_tasks, _search_expert, config=SearchConfig(), read=_read_search, held_out=True, gold=lambda task: ToolCall("answer", task.answer),
              about="The user asks a question whose answer takes more than one step. You can search for pages, a few times.",
              hint="Plan what you need to know first, search for it, and go on from what you find.", source="Bamboogle, through UserRL", licence="MIT")
 
@@ -559,9 +547,7 @@ _COMMAND = re.compile(rf"(look|inventory|help)|(go to|open|close|examine|use) {_
 _LINKS = {"take": "from", "move": "to", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
 
 
-def _read_command(
-    text: str,  # as a policy wrote it
-) -> tuple[str, ...]:  # verb and names, empty if it is no command
+def _read_command(text: str) -> tuple[str, ...]:  # text: as a policy wrote it; → verb and names, empty if it is no command
     "Read a household command, whose names end in numbers"
     text = " ".join(text[:200].lower().split()).rstrip(".!")
     found = _COMMAND.fullmatch(re.sub(r"^put (.+?) (?:in/on|into|onto|in|on) ", r"move \1 to ", text))
@@ -753,13 +739,6 @@ def alfworld_tasks(folder: str | Path) -> list[AlfworldTask]:
     return [AlfworldTask(path.parent.relative_to(folder).as_posix(), str(path)) for path in solved]
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #HouseholdEnvironment
-@dataclass(frozen=True)
-class HouseholdConfig(GymConfig):
-    "How household tasks are played"
-    max_turns: int = 30
-    """Commands of one episode, the last one executed."""
-
-
 class HouseholdEnvironment(Environment):
     "Give commands in a room"
     task: HouseholdTask | AlfworldTask
@@ -826,7 +805,7 @@ def _read_household(row: Mapping[str, Any]) -> AlfworldTask:
 
 
 household = Gym(
-    "household", HouseholdEnvironment, _household_tasks, lambda env: ToolCall("action", env.world.plan()), config=HouseholdConfig,
+    "household", HouseholdEnvironment, _household_tasks, lambda env: ToolCall("action", env.world.plan()), config=GymConfig(max_turns=30),
     read=_read_household, guess=lambda env, rng: ToolCall("action", rng.choice(env.world.admissible())),
     about="You are in a room and put things in order, one command a turn. You can hold one thing. Some places must be opened first.",
     hint="Look first where such a thing may well be.", source="made up, after ALFWorld", licence="ALFWorld: MIT")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REASONS', 'TRANSFER', 'DESK_TOOLS', 'DESK_RULES', 'STOP', 'tau', 'RetailShop', 'RetailDesk', 'DeskTool', 'Wish',
-           'TauTask', 'TauConfig', 'DeskCustomer', 'TauEnvironment']
+           'TauTask', 'DeskCustomer', 'TauEnvironment']
 
 # %% ../../nbs/gyms/07_tau.ipynb #imports
 import ast
@@ -48,9 +48,7 @@ def _person(first, last, code): return first.lower(), last.lower(), code
 
 
 @lru_cache(maxsize=64)
-def _open_shop(
-    name: str,  # a folder, also one below HUMANLM_DATA (tau_bench), or small/SEED, which is made up
-) -> RetailShop:
+def _open_shop(name: str) -> RetailShop:  # a folder, also one below HUMANLM_DATA (tau_bench), or small/SEED, which is made up
     "Read or make a shop, once"
     if name.startswith("small/"): return _small_shop(name)
     folder = Path(name) if Path(name).is_dir() else Path(setting("HUMANLM_DATA") or "data") / name
@@ -255,9 +253,7 @@ def _value(node):
     raise ValueError("numbers, + - * / and brackets only")
 
 
-def _calculate(
-    expression: str,  # numbers, + - * / and brackets; at most 200 characters
-) -> str:
+def _calculate(expression: str) -> str:  # numbers, + - * / and brackets; at most 200 characters
     "Compute to 2 places, without running anything; `DataError` says why there is no result"
     if len(expression) > 200: raise DataError("the expression is too long")
     try: value = _value(ast.parse(expression.strip(), mode="eval").body)
@@ -326,9 +322,7 @@ def _object(text):
 _NAMED = re.compile(r"\s*([A-Za-z_]\w{0,60})\s*:?\s*(?=\{)")
 
 
-def _read_tool_call(
-    content: str,  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
-) -> tuple[str, dict]:
+def _read_tool_call(content: str) -> tuple[str, dict]:  # {"name": ..., "arguments": {...}}, or a name and its arguments as JSON
     "Read name and arguments; `DataError` says how to write them"
     found = _NAMED.match(content)
     value = _object(content[found.end() if found else 0:])
@@ -369,11 +363,7 @@ _WHAT = {"cancel_pending_order": "I want to cancel order {0}.", "return_delivere
          "modify_user_address": "I have moved, and my account needs the new address."}
 
 
-def _wish_of(
-    shop: RetailShop,
-    name: str,  # of the tool that fulfils it
-    arguments: Mapping[str, Any],
-) -> Wish:
+def _wish_of(shop: RetailShop, name: str, arguments: Mapping[str, Any]) -> Wish:  # name: of the tool that fulfils it
     "Say a right call as its customer would"
     order = shop.tables["orders"].get(arguments.get("order_id"), {"order_id": "", "items": []})
     slots = {"what": _WHAT[name].format(order["order_id"])}
@@ -445,10 +435,7 @@ _PENDING = re.compile(r"\b(?:not|never|nothing|will|would|shall|should|can|could
 _REFUSES = re.compile(r"\b(?:cannot|can not|unable|impossible|not (?:possible|allowed|able|permitted|allow)|refuse|must decline)\b|\bcan['’]t\b", re.I)
 
 
-def _announces(
-    said: str,
-    refusal: bool = False,  # look for saying that it cannot be done
-) -> bool:
+def _announces(said: str, refusal: bool = False) -> bool:  # refusal: look for saying that it cannot be done
     "Tell whether some clause of no question says that something was done, or some sentence that it is refused"
     parts = [part for part in _SENTENCE.findall(said) if not part.rstrip().endswith("?")]
     if refusal: return any(map(_REFUSES.search, parts))
@@ -464,10 +451,7 @@ _ASKED = {"items": re.compile(r"\b(?:items?|products?|options?|colou?rs?|sizes?|
           "address": re.compile(r"(?<!mail )\b(?:address|street|city|ship\w*)\b"), "payment": re.compile(r"\b(?:pay\w*|refund\w*|cards?|paypal)\b")}
 
 
-def _proposal_fits(
-    said: str,  # in lower case
-    wishes: Sequence[Wish],
-) -> bool:
+def _proposal_fits(said: str, wishes: Sequence[Wish]) -> bool:  # said: in lower case
     "Tell whether all numbers and verbs of a proposal are those of wishes"
     named = [wish for wish in wishes if wish.order.lower() in said] or wishes
     verbs = {verb for verb in ("cancel", "return", "exchange") if re.search(rf"\b{verb}", said)}
@@ -483,13 +467,6 @@ def _slots_told(said: str, wishes: Sequence[Wish]) -> str:
     return " ".join(told)
 
 # %% ../../nbs/gyms/07_tau.ipynb #TauConfig
-@dataclass(frozen=True)
-class TauConfig(GymConfig):
-    "How the desk is played"
-    max_turns: int = 30
-    """Calls of one episode, the last one executed."""
-
-
 STOP = "###STOP###"  # by which a customer of the published gym ends a talk
 _CUSTOMER = """You are the customer of a shop, in a talk with its desk. What you know and want: {instruction}
 The talk so far: {history}
@@ -662,10 +639,7 @@ _ASK = ("Hello! Please give me your e-mail address, or your name and zip code. A
 def _tool(name, arguments): return ToolCall("answer", json.dumps({"name": name, "arguments": arguments}))
 
 
-def _clerk_plan(
-    task: TauTask,
-    turns: int,  # that may be used
-) -> list[ToolCall]:
+def _clerk_plan(task: TauTask, turns: int) -> list[ToolCall]:  # turns: that may be used
     "List what a clerk who has read the task does"
     shop, keys = _open_shop(task.shop), dict.fromkeys([wish.order for wish in task.wishes if wish.order] + re.findall(r"#W\d+", task.asks))
     orders = [shop.tables["orders"][key] for key in keys if key in shop.tables["orders"]]
@@ -689,7 +663,7 @@ def _tau_expert(env: TauEnvironment) -> ToolCall:
     return next((call for call in plan if (call.kind, call.content) not in done), plan[-1])
 
 
-tau = Gym("tau", TauEnvironment, _tau_tasks, _tau_expert, config=TauConfig, read=_read_tau,
+tau = Gym("tau", TauEnvironment, _tau_tasks, _tau_expert, config=GymConfig(max_turns=30), read=_read_tau,
           about="You are at the desk of a shop. A customer wants something done about orders. You talk to the customer, and you call the tools of the back office.",
           hint="Look up the tools and the rules first. Find out who the customer is and what they want, agree on it, do it, and say that it is done.",
           source="tau-bench (retail), UserRL; small shops made up", licence="MIT, Apache-2.0")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import combinations, islice
+from itertools import combinations
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -391,8 +391,8 @@ class TravelConfig(GymConfig):
     """Wrong options that a search shows; with compat, all."""
     max_noise: int = 5
     """Options elsewhere that a search shows; with compat, all."""
-
-    cumulative = False
+    cumulative: bool = False
+    """Turn k costs k penalties; else one."""
 
     def checks(self):
         yield self.elicitation_interval >= 1, f"elicitation_interval must be at least 1, got {self.elicitation_interval}"
@@ -654,7 +654,7 @@ def _travel_score(env: TravelEnvironment) -> float:
 
 
 travel = Gym(
-    "travel", TravelEnvironment, _travel_tasks, _travel_expert, config=TravelConfig, read=_read_travel, guess=_travel_guess, score=_travel_score,
+    "travel", TravelEnvironment, _travel_tasks, _travel_expert, config=TravelConfig(), read=_read_travel, guess=_travel_guess, score=_travel_score,
     about="The user plans a trip of several parts. For each part a database has options, and you recommend one: the cheapest of those that meet all wishes of the user. "
           "The user does not tell these wishes, and when asked, only hints at them. Not every option on a list is where the user goes.",
     hint="Search each part first, then ask for one detail after the other, then recommend.", source="UserRL, TravelGym, with option tables of our own", licence="Apache-2.0")

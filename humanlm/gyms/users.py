@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['USER_FRAME', 'JUDGE_FRAME', 'SAID', 'MAX_SAID', 'PLAYED', 'MISTAKES', 'STOP_MARK', 'is_history', 'shown',
            'UserAnswer', 'note_answer', 'check_said', 'ModelUser', 'GymUserConfig', 'GymJudgeConfig', 'player_name',
-           'check_plays', 'user_bill', 'UserMistake', 'UserFacts', 'tells', 'alike', 'parts', 'Moment', 'UserProbe',
-           'user_probes', 'tag_measures', 'episode_mistakes', 'UserReviewer', 'split_scores']
+           'check_plays', 'user_bill', 'UserMistake', 'UserFacts', 'tells', 'alike', 'parts', 'Moment',
+           'episode_mistakes', 'UserReviewer', 'split_scores']
 
 # %% ../../nbs/gyms/02_users.ipynb #imports
 import json
@@ -15,7 +15,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 from zlib import crc32
@@ -430,31 +429,6 @@ def _rule_mistakes(
             for tag, why in (*_content(now, facts), *_end(now, facts), *_manner(now, facts)): found.setdefault((now.turn, tag), UserMistake(now.turn, tag, MISTAKES[tag][1], why))
             own.append(now.text)
     return list(found.values())
-
-# %% ../../nbs/gyms/02_users.ipynb #user_probes
-class UserProbe(NamedTuple):
-    "A dialogue whose last turn is a user's, with what is wrong with that turn"
-    messages: tuple[dict, ...]
-    facts: UserFacts
-    tags: frozenset[str]
-
-
-def user_probes() -> list[UserProbe]:
-    "Read the scripted turns with known tags"
-    rows = map(json.loads, (files("humanlm") / "fixtures" / "user_mistakes.jsonl").read_text("utf-8").splitlines())
-    return [UserProbe(tuple(row["messages"]), UserFacts(row["task"], tuple(row["secrets"]), tuple(row["answers"]), row["reached"]), frozenset(row["tags"])) for row in rows]
-
-
-def tag_measures(
-    found: Sequence[frozenset[str]],  # tags of each turn, by whoever is measured
-    true: Sequence[frozenset[str]],
-) -> dict[str, tuple[int, int, float, float]]:  # tag → true turns, found turns, precision, recall; nan: nothing to measure
-    "Compare tags with the true ones"
-    measures = {}
-    for tag in MISTAKES:
-        hits, wanted, got = (sum(tag in tags for tags in which) for which in ([a & b for a, b in zip(found, true)], true, found))
-        measures[tag] = wanted, got, hits / got if got else float("nan"), hits / wanted if wanted else float("nan")
-    return measures
 
 # %% ../../nbs/gyms/02_users.ipynb #episode_dialogue
 def _known_facts(env: Environment) -> UserFacts:

@@ -280,10 +280,7 @@ def tokens_table(study: SignalStudy, followup: str, n: int = 5) -> Table:
                                                          for t in (*gains, *losses[::-1])], "llrl")
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #signal_range
-def _signal_range(
-    rows: Iterable[SignalRow],
-    followups: Sequence[str],
-) -> float:
+def _signal_range(rows: Iterable[SignalRow], followups: Sequence[str]) -> float:
     "Choose the end of a colour scale that all panels share: the 99th percentile of the size of the signals"
     sizes = [abs(a) for row in rows for name in followups for a in row.signal(name) if a == a]
     return max(sorted(sizes)[int(0.99 * (len(sizes) - 1))], 1e-6) if sizes else 1.0
@@ -388,10 +385,7 @@ class SignalWidget:
         self.page.value = shown._repr_html_()
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #save_study
-def _save_study(
-    study: SignalStudy,
-    folder: str | Path,  # replaced as a whole if it holds a study
-) -> Path:
+def _save_study(study: SignalStudy, folder: str | Path) -> Path:  # folder: replaced as a whole if it holds a study
     "Write `signals.json`, `metrics.csv`, `tokens.csv`, `signals.png` and `signals.html`, all of them or none"
     folder = Path(folder)
     if folder.exists() and not (folder / "signals.json").is_file() and (not folder.is_dir() or any(folder.iterdir())):

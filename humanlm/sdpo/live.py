@@ -402,11 +402,7 @@ def resume(chat: LiveChat) -> None:
         if not chat.pending: chat.history.hear(known.followup.text)
 
 # %% ../../nbs/sdpo/52_live.ipynb #signal_text
-def _signal_text(
-    tokens: Sequence[str],
-    signal: Sequence[float],
-    colours: bool = False,  # of a terminal; otherwise numbers
-) -> str:
+def _signal_text(tokens: Sequence[str], signal: Sequence[float], colours: bool = False) -> str:  # colours: of a terminal; otherwise numbers
     "Write tokens with their signal"
     most = max(map(abs, signal), default=0.0) or 1.0
     return "".join(_coloured(visible(token), a, most) if colours else f"{visible(token)}[{a:+.1f}]" if abs(a) >= 0.05 else visible(token)

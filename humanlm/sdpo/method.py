@@ -8,7 +8,7 @@ __all__ = ['FOLLOWUP', 'SIGNS', 'Signal', 'signals', 'Teacher', 'online', 'heard
 
 # %% ../../nbs/40_sdpo.ipynb #imports
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
 from ..training.losses import chosen_logps, divergence, importance, in_chunks, token_signal
 from ..training.methods import ask_row, frozen_copy, plain_weights
-from ..training.rollout import Batch, Method, ModelPolicy, Policy, Rollout, RolloutError, from_everywhere, row_seeds, single_turn
+from ..training.rollout import Batch, Method, Policy, Rollout, RolloutError, from_everywhere, row_seeds, single_turn
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class Signal(NamedTuple):
@@ -121,10 +121,7 @@ def online(
     return rollout
 
 
-def heard(
-    t: Trajectory,
-    reaction: Reaction,
-) -> Trajectory:
+def heard(t: Trajectory, reaction: Reaction) -> Trajectory:
     "Put what a user said behind a reply; with the true preference where the user follows a rule"
     taste, end = TASTES.get(reaction.user.removeprefix("rule/")), len(t.completion_ids)
     said = (Turn(FOLLOWUP, reaction.text, (end, end)),) if reaction.text is not None else ()

@@ -44,9 +44,7 @@ from ..training.recipe import Stage
 from ..training.run import Run, quiet_libraries, read_settings
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #trait
-def _trait(
-    name: str | Style | Taste,  # of a taste or a style
-) -> Style | Taste:
+def _trait(name: str | Style | Taste) -> Style | Taste:  # of a taste or a style
     "Find a taste or a style by its name; `ConfigError` if there is none"
     if not isinstance(name, str): return name
     if name in TASTES: return TASTES[name]
@@ -283,9 +281,7 @@ def wanted(
     return list(dict.fromkeys(known))
 
 
-def _opened(
-    run: Path, # its folder
-) -> Run:
+def _opened(run: Path) -> Run:  # its folder
     "Read a run's recipe and settings, without its data and weights"
     recipe, settings = read_settings(["--config", str(run / "config.yaml")])
     return Run(settings, run, recipe, None)
@@ -330,11 +326,7 @@ class Field(NamedTuple):
     def models(self) -> list[Contestant]: return [*self.candidates, self.base]
 
 
-def _field_of(
-    inputs: Sequence[str],  # A, and B if it is named
-    c: ComparisonConfig,
-    styles: Sequence[str],
-) -> Field:
+def _field_of(inputs: Sequence[str], c: ComparisonConfig, styles: Sequence[str]) -> Field:  # inputs: A, and B if it is named
     "Find candidates, base and starts of phases"
     a = find_contestant(inputs[0], c.runs)
     run = a.run
@@ -403,9 +395,7 @@ class ComparisonPlan(NamedTuple):
         return len(self.field.candidates) + sum(start != "base" for start in self.field.starts.values())
 
 
-def prepare(
-    settings: Settings,
-) -> ComparisonPlan:
+def prepare(settings: Settings) -> ComparisonPlan:
     "Settle what is compared; `ConfigError` says what is missing"
     c, inputs = settings.compare, settings.inputs
     if not 1 <= len(inputs) <= 2: raise ConfigError(f"Give one model of a run, or two models: sdpo compare A B. Got {len(inputs)}.")
@@ -424,9 +414,7 @@ def prepare(
     return ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #plan
-def plan(
-    work: ComparisonPlan,
-) -> str:
+def plan(work: ComparisonPlan) -> str:
     "Say what a comparison asks, and its price"
     c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
     left = "".join(f"\n            left out {count}: {reason}" for reason, count in work.skipped.items())
@@ -457,9 +445,7 @@ _VERDICT_TOKENS = 50 # about what a verdict with its reason takes
 IN_MEMORY = "hf/", "vllm-offline/" # judges that need the memory in which models answer
 
 
-def _run_comparison(
-    work: ComparisonPlan,
-) -> list[Contest]:
+def _run_comparison(work: ComparisonPlan) -> list[Contest]:
     "Let the models answer and the judges decide, and keep the result"
     c, ledgers = work.settings.compare, [Ledger(budget=part.budget) for part in (work.settings.compare, work.settings.judge)]
     with alone(work.folder, "--compare.out"):
@@ -485,11 +471,7 @@ def gains(
     return [(a.judge, a.candidate, b.candidate, gain(a, b, seed)) for a, b in pairs]
 
 
-def _save_contests(
-    work: ComparisonPlan,
-    contests: Sequence[Contest],
-    spent: Ledger,
-) -> None:
+def _save_contests(work: ComparisonPlan, contests: Sequence[Contest], spent: Ledger) -> None:
     "Write results, pairs and table, all or nothing"
     c = work.settings.compare
     rates = [win_rate(contest, c.seed) for contest in contests]

@@ -191,10 +191,7 @@ def _prompt_messages(found: Any) -> list[dict]: # role and content; the last one
     return messages
 
 
-def _any_prompt(
-    values: Mapping, # of a row: prompt, text, turns or messages
-    c: PrepareConfig = PrepareConfig(),
-) -> dict:
+def _any_prompt(values: Mapping, c: PrepareConfig = PrepareConfig()) -> dict:  # values: of a row: prompt, text, turns or messages
     "Make a prompt of any row; `RowFault` says why not"
     found = next((_decoded(values[name]) for name in ("messages", "prompt", "text", "turns") if values.get(name) is not None), None)
     more = {}
@@ -249,10 +246,7 @@ def _history_before(
     return [dict(m) for m in [*first, *messages[begin:i]]], change
 
 
-def _reply_problem(
-    messages: Sequence[Mapping],
-    i: int,  # of a reply
-) -> str:    # a key of `REPLY_REASONS`, or "" if there is none
+def _reply_problem(messages: Sequence[Mapping], i: int) -> str:  # i: of a reply; → a key of `REPLY_REASONS`, or "" if there is none
     "Say why a reply makes no interaction"
     before, after = messages[i - 1] if i else None, messages[i + 1] if i + 1 < len(messages) else None
     found = {"empty reply": is_blank(messages[i]["content"]), "no follow-up": after is None or after["role"] != "user",

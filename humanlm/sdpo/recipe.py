@@ -182,11 +182,7 @@ def toy_lessons(
     return [row(number) for number in range(count)]
 
 
-def _toy_logs(
-    count: int,
-    seed: int,
-    user: UserConfig,
-) -> list[Interaction]:
+def _toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
     "Make logs: replies with any traits, and what the user says to them"
     rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
     asked = [rng.choice(train) for _ in range(count)]
@@ -335,10 +331,7 @@ def _regret_curves(
 
 
 @styled
-def _regret_figure(
-    log: Sequence[Mapping],
-    each: int,
-) -> Any:  # a matplotlib figure
+def _regret_figure(log: Sequence[Mapping], each: int) -> Any:  # a matplotlib figure
     "Draw the preference of each step's replies, and the regret so far; stages one after the other"
     figure, (left, right) = axes_of(6.9, 2.4, 1, 2)
     begun, lost, names = 0, 0.0, list(_regret_curves(log, each))

@@ -33,7 +33,7 @@ from ..gyms.recipe import PARTS
 from ..gyms.users import GymJudgeConfig, GymUserConfig, user_bill
 from ..clients.ledger import Ledger
 from ..models.settings import Estimate, estimate
-from .play import PlayerChoice, PlayerConfig, find_player, named_gyms, played_config, read_gym_rows
+from .play import PlayerChoice, PlayerConfig, find_player, named_gyms, read_gym_rows
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #PlayConfig
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class GymEvaluation(NamedTuple):
 
     def config(self, gym: Gym) -> GymConfig:
         "Say how a gym is played"
-        return played_config(gym, self.settings.play.max_turns, self.settings.play.compat)
+        return gym.configured(self.settings.play.max_turns, self.settings.play.compat)
 
     @property
     def episodes(self) -> int:
@@ -114,9 +114,7 @@ class GymEvaluation(NamedTuple):
         return own | {f"tasks of {name}": f"{len(tasks)}, fingerprint {fingerprint([[task.id, task.opening] for task in tasks])}" for name, tasks in self.tasks.items()}
 
 
-def _prepare_evaluation(
-    s: Settings,  # groups play, policy, user and judge; inputs are players
-) -> GymEvaluation:
+def _prepare_evaluation(s: Settings) -> GymEvaluation:  # groups play, policy, user and judge; inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
@@ -208,10 +206,7 @@ def _gym_lines(
     return lines | {EACH_GYM: means, EACH_TASK: every}
 
 
-def _gym_table(
-    lines: Mapping[str, Mapping[str, Interval]],  # from `_gym_lines`
-    ks: Sequence[int] = (),
-) -> Table:
+def _gym_table(lines: Mapping[str, Mapping[str, Interval]], ks: Sequence[int] = ()) -> Table:  # lines: from `_gym_lines`
     "Show them"
     shown = [*SHOWN, *(f"{kind}@{k}" for k in ks for kind in ("pass", "best"))]
 
@@ -221,9 +216,7 @@ def _gym_table(
     return Table(("gym", "tasks", *shown), [(name, line["user failed"].n, *(cell(line.get(metric), metric) for metric in shown)) for name, line in lines.items()])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #mistakes_table
-def _mistakes_table(
-    players: Mapping[str, Sequence[PlayedEpisode]],  # name → episodes
-) -> Table:
+def _mistakes_table(players: Mapping[str, Sequence[PlayedEpisode]]) -> Table:  # name → episodes
     "Show results by what the user did"
     rows = [(table_cell(name, 40), which, len(found), "–" if mean is None else f"{number_text(mean.value)} ({range_text(mean.low, mean.high)})")
             for name, episodes in players.items() for which, (mean, found) in user_split(episodes).items()]

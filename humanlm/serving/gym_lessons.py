@@ -18,7 +18,7 @@ from ..core.html import Table
 from ..gyms.evaluation import episode_messages
 from ..gyms.protocol import COMPAT, Environment, Gym, GymConfig, GymTask, find_gym, gym_names, play_through, tool_schema
 from ..gyms.recipe import PARTS
-from .play import named_gyms, played_config, read_gym_rows, task_key
+from .play import named_gyms, read_gym_rows, task_key
 
 # %% ../../nbs/serving/09_gym_lessons.ipynb #LessonsConfig
 FORMS = ("messages", "sharegpt")
@@ -112,16 +112,14 @@ class _MoreTasks(Sequence):
         return self.gym.tasks(self.quota * 2**i, self.seed)[self.quota * 2**(i - 1) if i else 0:]
 
 
-def _make_lessons(
-    c: LessonsConfig,
-) -> dict[str, GymLessonSet]:  # by gym
+def _make_lessons(c: LessonsConfig) -> dict[str, GymLessonSet]:  # by gym
     "Play, gym by gym; `DataError` where nothing is good enough"
     rows = read_gym_rows(c.rows, c.names).tasks if c.rows else {}
     names = list(rows) or c.names or [name for name in gym_names() if name != "template" and not find_gym(name).held_out]
     found = {}
     for gym in map(find_gym, names):
         tasks = [rows[gym.name]] if rows else _MoreTasks(gym, c.quota, c.seed)
-        found[gym.name] = run_sync(_expert_lessons(gym, tasks, c.quota, played_config(gym, c.max_turns, c.compat), c.min_share, c.form))
+        found[gym.name] = run_sync(_expert_lessons(gym, tasks, c.quota, gym.configured(c.max_turns, c.compat), c.min_share, c.form))
     if not any(own.rows for own in found.values()): raise DataError(f"No expert earned {c.min_share:g} of the best score in {', '.join(found)}. Lower lessons.min_share, or raise lessons.max_turns.")
     return found
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Reader', 'GYM_GROUPS', 'PlayerConfig', 'PlayerChoice', 'find_player', 'GymRows', 'named_gyms', 'task_key',
-           'read_gym_rows', 'PersonUser', 'ByHandConfig', 'played_config', 'talk_gym']
+           'read_gym_rows', 'PersonUser', 'ByHandConfig', 'talk_gym']
 
 # %% ../../nbs/serving/07_play.ipynb #imports
 import json
@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -23,7 +23,9 @@ from ..core.grammar import cut_line, find_run, parse, read_yaml
 from ..data.files import Faults, FileRow, read_rows
 from ..evaluation.answering import find_contestant, is_chat_name
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
-from ..gyms.protocol import FINISH, KINDS, MAX_CONTENT, STOP_REASONS, Environment, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole, call_help, find_gym, read_call
+from humanlm.gyms.protocol import (
+    FINISH, KINDS, MAX_CONTENT, STOP_REASONS, Environment, Gym, GymTask, ToolCall, UserError, UserRole, call_help, find_gym, read_call,
+)
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
 from ..clients.ledger import Ledger
 from ..clients.names import providers
@@ -100,9 +102,7 @@ def named_gyms(gyms: list[str] | str) -> list[str]:
     return [name for name in dict.fromkeys(names) if find_gym(name)]
 
 
-def _row_gym(
-    row: FileRow,
-) -> Gym:
+def _row_gym(row: FileRow) -> Gym:
     "Say to which gym a row belongs; `DataError` if to none"
     kept = row.values.get("reward_model")
     name = row.values.get("data_source") or (kept.get("env_name") if isinstance(kept, Mapping) else None) or re.sub(r"^gym_|\.\w+$", "", row.file)
@@ -147,10 +147,7 @@ Reader = Callable[[str], str]  # a question → a line; empty: nothing more
 _PLAIN = re.compile(rf"\s*({'|'.join([*KINDS, FINISH])})\b[ \t:]*", re.IGNORECASE)
 
 
-def _typed_call(
-    text: str,
-    kinds: Sequence[str] = tuple(KINDS),  # that are offered
-) -> ToolCall:
+def _typed_call(text: str, kinds: Sequence[str] = tuple(KINDS)) -> ToolCall:  # kinds: that are offered
     "Read a call that somebody typed"
     call, plain = read_call(text), _PLAIN.match(text)
     if call.kind or call.fault == "bad_call": return call
@@ -271,12 +268,6 @@ class ByHandConfig:
         return gym, tasks[self.task]
 
 
-def played_config(gym: Gym, max_turns: int | None, compat: str) -> GymConfig:
-    "Say how a gym is played"
-    config = gym.config(compat=compat)
-    return config if max_turns is None else replace(config, max_turns=max_turns)
-
-
 async def _watch(gym: Gym, env: Environment, player: Callable, say: Callable[[str], Any] = print) -> None:
     "Show what a player does to a person who is the user"
     while not env.stop:
@@ -299,7 +290,7 @@ def talk_gym(argv: Sequence[str], read: Reader) -> int:
     gym, task = s.play.chosen()
     spoken = [name for name, role in gym.environment.roles.items() if not role.judges]
     if s.play.side == "user" and not spoken: raise ConfigError(f"The user of {gym.name} says nothing that a person could say. Play the policy, or another gym.")
-    config, choice = played_config(gym, s.play.max_turns, s.play.compat), find_player(s.play.player)
+    config, choice = gym.configured(s.play.max_turns, s.play.compat), find_player(s.play.player)
     if s.dry_run: return print(f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{f'policy      {choice.name}' if s.play.side == 'user' else f'user        {s.user.model}'}\njudge       {s.judge.model}") or 0
     user = PersonUser(read) if s.play.side == "user" else s.user.player()
     env = gym.play(task, config, user, s.judge.player(), s.play.seed)

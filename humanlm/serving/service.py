@@ -110,10 +110,7 @@ NEUTRAL = {"frequency_penalty": (0,), "presence_penalty": (0,), "logprobs": (Fal
            "modalities": (["text"],), "reasoning_effort": (), "verbosity": (), "audio": (), "prediction": ()}
 
 # %% ../../nbs/serving/03_service.ipynb #check_fields
-def _check_fields(
-    body: Mapping[str, Any],
-    read: Sequence[str] = READ,  # fields that are read
-) -> None:
+def _check_fields(body: Mapping[str, Any], read: Sequence[str] = READ) -> None:  # read: fields that are read
     "Refuse fields that do not exist, and those that ask for what cannot be done here"
     for name, value in body.items():
         if name in NEUTRAL:
@@ -170,10 +167,7 @@ def read_chat(
         n=number(body, "n", 1, config.max_n, int) or 1)
 
 
-def _read_request(
-    body: Any,  # parsed JSON
-    config: ServeConfig,
-) -> CompletionRequest:
+def _read_request(body: Any, config: ServeConfig) -> CompletionRequest:  # body: parsed JSON
     "Read a request to a simulator"
     chat = replace(read_chat(body, config), extra={name: body[name] for name in OURS if body.get(name) is not None})
     return CompletionRequest(chat, *_read_stream(body))
@@ -184,10 +178,7 @@ def _message_of(said: Utterance) -> dict:
     return {"role": "assistant", "content": said.text} | ({"reasoning_content": said.thought} if said.thought else {})
 
 
-def _completion_body(
-    name: str,  # of the model
-    speech: Speech,
-) -> dict:
+def _completion_body(name: str, speech: Speech) -> dict:  # name: of the model
     "A whole answer"
     ours = (speech.reply().extra or {}) | {"ignored_system_messages": speech.scene.ignored}
     return answers_body(name, [(_message_of(u), u.finish) for u in speech.said], _usage(speech)) | {"humanlm": ours}
@@ -214,11 +205,7 @@ def usage_body(tokens_in: int, tokens_out: int) -> dict[str, int]:
 def _usage(speech): return usage_body(speech.tokens_in, speech.tokens_out)
 
 # %% ../../nbs/serving/03_service.ipynb #chunks
-def _chunks(
-    name: str,  # of the model
-    speech: Speech,
-    usage: bool = False,  # end with the tokens
-) -> Iterator[dict]:
+def _chunks(name: str, speech: Speech, usage: bool = False) -> Iterator[dict]:  # name: of the model; usage: end with the tokens
     "The pieces of a streamed answer"
     head = _head("chat.completion.chunk", name)
     for i, u in enumerate(speech.said):

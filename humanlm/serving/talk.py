@@ -52,9 +52,7 @@ def _spoken(said: str) -> list[tuple[str, str]]:  # name, text
     return pairs
 
 # %% ../../nbs/serving/06_talk.ipynb #said_text
-def _said_text(
-    example: Example,
-) -> str:
+def _said_text(example: Example) -> str:
     "Write a conversation as `typed` reads it"
     return "\n".join(f"{SPEAKER if m.name == example.user_id else m.name}: {m.content}" for m in example.context)
 
@@ -150,10 +148,7 @@ def _thought_box(interview: Interview, level: str) -> Html:
     return fold(f"Thought before {level}", bubble("", cut(interview.thought(level), 3000), colour="#fbf3d9"), open="open")
 
 # %% ../../nbs/serving/06_talk.ipynb #interview_html
-def _interview_html(
-    interview: Interview,
-    before: Html | None = None,  # what stands above; None: persona and context
-) -> Html:
+def _interview_html(interview: Interview, before: Html | None = None) -> Html:  # before: what stands above; None: persona and context
     "Draw everything that was said"
     above = _talk_before(interview.example) if before is None else before
     thoughts = (_thought_box(interview, level) for level in interview.said)

@@ -69,10 +69,7 @@ def _vllm_rank(place: str | Path) -> int:
 class Child:
     "A program that serves for us, and ends with us"
 
-    def __init__(
-        self,
-        command: Sequence[str],
-    ):
+    def __init__(self, command: Sequence[str]):
         self.log, self.program = tempfile.TemporaryFile(), Path(command[0]).name
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
                                         start_new_session=True, preexec_fn=_end_with_parent)
@@ -108,10 +105,7 @@ def _end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 # %% ../../nbs/serving/01_vllm.ipynb #written_ids
-def _written_ids(
-    body: dict,  # as vLLM sent it
-    name: str,   # provider/model
-) -> list[int]:
+def _written_ids(body: dict, name: str) -> list[int]:  # body: as vLLM sent it; name: provider/model
     "Read the token ids of a completion; `LLMError` (malformed) if there are none"
     try:
         ids = body["choices"][0]["token_ids"]

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", f"[{name}]", "--gyms.tasks", "2", "--gyms.test_n", "1", "--gyms.max_turns", "30"])
     work = _load_gyms(s)
     task, users = work.tasks["train"][name][0], GymUsers(work, s)
-    config = gym.config(max_turns=30)
+    config = replace(gym.config, max_turns=30)
     expert = [str(ToolCall(turn.kind, turn.content)) for turn in run_sync(play_through(gym.play(task, config), gym.expert)).turns]
     talk, shown = Talk({"row_id": f"{name}/{task.id}"}), _gym_messages(gym, task, s)
     for text in expert:
@@ -57,7 +58,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
 @pytest.mark.parametrize("compat", COMPAT)
 def test_every_gym_can_be_built_and_played_in_both_forms(name, compat):
     gym = find_gym(name)
-    env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], gym.config(compat=compat)), gym.expert))
+    env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], replace(gym.config, compat=compat)), gym.expert))
     assert env.stop in ("done", "turn_limit") and gym.score(env) > 0
 
 
@@ -170,7 +171,7 @@ def step_through(env, calls):
 @ALL
 def test_building_and_steps_take_few_function_calls(name):
     gym = find_gym(name)
-    tasks, config = gym.tasks(4, 0), gym.config()
+    tasks, config = gym.tasks(4, 0), gym.config
     scripts = [[ToolCall(turn.kind, turn.content) for turn in run_sync(play_through(gym.play(task, config), gym.expert)).turns] for task in tasks]
     built = calls_of(lambda: [gym.play(task, config) for task in tasks]) / len(tasks)
     envs = [gym.play(task, config) for task in tasks]

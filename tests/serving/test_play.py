@@ -2,6 +2,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import warm
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.core.grammar import parse
-from humanlm.gyms.evaluation import ChatPlayer, episode_messages, load_episodes, play_tasks
+from humanlm.gyms.evaluation import ChatPlayer, load_episodes, play_tasks
 from humanlm.gyms.__main__ import main
 from humanlm.gyms.protocol import BROKEN, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.recipe import _gym_messages
@@ -155,9 +156,9 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
         choice = find_player(name)
         assert choice[2:] == (False, 6, 5) and choice.model.endswith("mini/models/gyms"), name
     player = choice.make(PlayerConfig())(gym)
-    env = gym.play(task, gym.config(max_turns=2))
+    env = gym.play(task, replace(gym.config, max_turns=2))
     assert player.messages(env) == [{"role": "user", "content": task.opening}]
-    run_sync(play_tasks(gym, [task], player, config=gym.config(max_turns=2)))
+    run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=2)))
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.system", "false"])
     assert [m["content"] for m in _gym_messages(gym, task, s)] == [task.opening]
     assert evaluate(tmp_path / "out", "mini", "--play.gyms", "telepathy", "--play.count", "2", "--play.max_turns", "3") == 0
@@ -169,7 +170,7 @@ def test_a_chat_model_reads_its_own_words_again():
     gym = find_gym("template")
     client = ScriptedClient(["<think>one</think>[action] a", "no call at all", "[answer] x"])
     player, task = ChatPlayer(gym, client), gym.tasks(1, 0)[0]
-    run_sync(play_tasks(gym, [task], player, config=gym.config(max_turns=3)))
+    run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=3)))
     assert [m["content"] for m in client.requests[-1].messages if m["role"] == "assistant"] == ["<think>one</think>[action] a", "no call at all"]
 
 
@@ -202,7 +203,7 @@ def test_episodes_of_other_conditions_are_not_gone_on_with(tmp_path):
     tasks = gym.tasks(2, 0)
     first = run_sync(play_tasks(gym, tasks, gym.expert, path=path))
     assert run_sync(play_tasks(gym, tasks, gym.expert, path=path)) == first
-    for other in ({"seed": 9}, {"config": gym.config(max_turns=1)}, {"user": ModelUser(ScriptedClient(["x"]))}):
+    for other in ({"seed": 9}, {"config": replace(gym.config, max_turns=1)}, {"user": ModelUser(ScriptedClient(["x"]))}):
         with pytest.raises(DataError, match="played with another seed, other settings"): run_sync(play_tasks(gym, tasks, gym.expert, path=path, **other))
 
 
@@ -346,7 +347,7 @@ def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
 def test_lessons_show_what_training_and_evaluation_show(name, form):
     gym = find_gym(name)
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.max_turns", "30"])
-    task, config = gym.tasks(1, 2)[0], gym.config(max_turns=30)
+    task, config = gym.tasks(1, 2)[0], replace(gym.config, max_turns=30)
     row = lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
     told, again, player = lesson_messages(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
     assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)]
@@ -360,7 +361,7 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
 
 def test_a_quota_is_filled_without_bad_episodes_and_repeats():
     gym = find_gym("intention")
-    tasks, config = gym.tasks(30, 2), gym.config(max_turns=3)  # too few turns for some requests
+    tasks, config = gym.tasks(30, 2), replace(gym.config, max_turns=3)  # too few turns for some requests
     few = run_sync(_expert_lessons(gym, [[*tasks, *tasks]], 100, config))
     assert 0 < few.counts["kept"] == len(few.rows) < 30 and few.counts["below the score"] == 30 - len(few.rows) and few.counts["the same again"] == 30
     assert all(row["share"] >= 1 - 1e-6 for row in few.rows) and len({row["id"] for row in few.rows}) == len(few.rows)
