@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, read_jsonl, shorten
 from ..core.plugins import find_plugin
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, MAX_CONTENT, TEXT, ToolCall, UserError, UserRole, answer_form, spoken
 from ..clients.limits import PerLoop
 from ..clients.protocol import setting
 
@@ -49,16 +49,13 @@ class TemplateEnvironment(Environment):
     task: TemplateTask
     kinds = ("action", "answer")
     formats = {"action": "anything; the user says it again", "answer": "the word"}
-    roles = {"echo": UserRole("Say again what the assistant said, word for word and without anything else: {said}", {
-        "type": "object", "properties": {"reply": {"type": "string"}}, "required": ["reply"], "additionalProperties": False})}
+    roles = {"echo": UserRole("Say again what the assistant said, word for word and without anything else: {said}", answer_form(reply=TEXT))}
 
     def rule_echo(self, said: str) -> dict: return {"reply": said}
 
     async def on_action(self, content):
         if not content.strip(): return Feedback("You said nothing.", fault="format")
-        reply = (await self.ask("echo", said=content)).get("reply")
-        if not isinstance(reply, str) or not reply.strip(): raise UserError("The user said nothing.")
-        return Feedback(reply[:500])
+        return Feedback(spoken(await self.ask("echo", said=content), most=MAX_CONTENT))
 
     async def on_answer(self, content):
         said, truth = content.strip().casefold(), self.task.truth.casefold()
@@ -201,23 +198,25 @@ class FunctionEnvironment(TriesEnvironment):
 
 # %% ../../nbs/gyms/03_puzzles.ipynb #published_row
 @cache
-def _published(path): return {str(row.get("id")): row for row in read_jsonl(path)}
+def _published(path, key): return {str(row.get(key)): row for row in read_jsonl(path)}
 
 
 def published_row(
     row: Mapping[str, Any],  # of a published parquet or JSONL file
     file: str = "",          # below HUMANLM_DATA: holds what the parquet rows of a gym leave out
+    own: str = "id",         # what a row is called in a parquet file
+    key: str = "id",         # and in this file
 ) -> dict[str, Any]:
     "Bring a published row to one flat form"
     kept = row.get("reward_model")
     if not isinstance(kept, Mapping): return dict(row)
     kept = {name: value for name, value in kept.items() if value is not None}
     if not file: return kept
-    path = Path(setting("HUMANLM_DATA") or "data") / file
+    path, name = Path(setting("HUMANLM_DATA") or "data") / file, str(kept.get(own))
     if not path.is_file():
-        raise DataError(f"Row {shorten(kept.get('id'))} leaves out what is in {file}, and there is no {path}. Set HUMANLM_DATA to its folder.")
-    if str(kept.get("id")) not in _published(path): raise DataError(f"Row {shorten(kept.get('id'))} is not in {path}.")
-    return _published(path)[str(kept["id"])]
+        raise DataError(f"Row {shorten(name)} leaves out what is in {file}, and there is no {path}. Set HUMANLM_DATA to its folder.")
+    if name not in _published(path, key): raise DataError(f"Row {shorten(name)} is not in {path}.")
+    return _published(path, key)[name]
 
 
 def _field(row, name, kind):
@@ -429,9 +428,8 @@ class SearchEnvironment(TriesEnvironment):
     formats = {"search": "a query", "answer": "the answer alone, in a few words"}
     roles = {"grader": UserRole(
         "Does the answer given say the same as the right answer, for this question? Other words, languages and units are fine; "
-        "other facts are not, nor several answers at once.\nQuestion: {question}\nRight answer: {gold}\nAnswer given: {said}", {
-            "type": "object", "properties": {"reasoning": {"type": "string"}, "verdict": {"enum": ["yes", "no"]}},
-            "required": ["reasoning", "verdict"], "additionalProperties": False}, judges=True)}
+        "other facts are not, nor several answers at once.\nQuestion: {question}\nRight answer: {gold}\nAnswer given: {said}",
+        answer_form(reasoning=TEXT, verdict={"enum": ["yes", "no"]}), judges=True)}
 
     def start(self):
         super().start()

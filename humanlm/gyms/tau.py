@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, read_jsonl, shorten
-from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, ToolCall, UserError, UserRole
+from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form, as_dialogue
 from .puzzles import published_row
 from ..clients.protocol import setting
 from ..clients.reader import read_json
@@ -472,7 +472,6 @@ _CUSTOMER = """You are the customer of a shop, in a talk with its desk. What you
 The talk so far: {history}
 Now the desk says: {said}
 Reply as this customer, in one or two short sentences of your own words. Tell only what these words of the desk ask for, and one wish after the other. Say that you do not remember what you were not told, and make nothing up. Agree to what you want and to nothing else. Set done to true when the desk says that everything you want is done, or that it cannot be done; else to false."""
-_REPLY = {"type": "object", "properties": {"reply": {"type": "string"}, "done": {"type": "boolean"}}, "required": ["reply", "done"], "additionalProperties": False}
 _HELP = ("`action` talks to the customer. `answer` calls one tool: {\"name\": ..., \"arguments\": {...}}. `search` looks up `tools` (with their arguments) or `policy` (the rules of the desk). "
          "You are paid when the customer ends the talk and the shop is exactly as it should be, so do what is wanted, nothing else, and then say that it is done.")
 _PAGES = {"tools": "\n".join(f"{name}({', '.join(tool.takes)}): {tool.about}" for name, tool in DESK_TOOLS.items()) + "\nArguments are texts; those that end in _ids are lists of texts.",
@@ -482,7 +481,7 @@ _PAGES = {"tools": "\n".join(f"{name}({', '.join(tool.takes)}): {tool.about}" fo
 class DeskCustomer(Environment):
     "A desk, and a customer who talks by script where nobody else plays them"
     task: TauTask
-    roles = {"customer": UserRole(_CUSTOMER, _REPLY)}
+    roles = {"customer": UserRole(_CUSTOMER, answer_form(reply=TEXT, done={"type": "boolean"}))}
 
     def start(self): self.desk, self.settled = RetailDesk(_open_shop(self.task.shop)), None
 
@@ -493,8 +492,7 @@ class DeskCustomer(Environment):
 
     def history(self) -> list[dict]:
         "Give the talk as turns of user and assistant"
-        said = [(("assistant", turn.content), ("user", turn.feedback)) for turn in self.turns if turn.kind == "action" and not turn.fault]
-        return [{"role": role, "content": text} for role, text in (("user", self.task.hello), *(one for pair in said for one in pair))]
+        return [{"role": "user", "content": self.task.hello}, *as_dialogue(self.turns, "action")]
 
     def paid(self, last: str = "") -> float:
         "Compare state and words with what they should be"
