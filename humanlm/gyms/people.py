@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['STEPS', 'WEIGHTS', 'REMARKS', 'SAME', 'PLACES', 'MEASURES', 'REASONS', 'persuade', 'VIEWS', 'GUIDE', 'advice',
-           'appeal', 'PersuadeTask', 'PersuadeEnvironment', 'split_by_claim', 'PersonConfig', 'PersonTask',
-           'PersonEnvironment', 'PolitePerson', 'AdviceTask', 'AdviceEnvironment', 'AppealTask', 'AppealEnvironment']
+           'appeal', 'PersuadeTask', 'split_by_claim', 'PersonConfig', 'PolitePerson']
 
 # %% ../../nbs/gyms/05_people.ipynb #imports
 import random
@@ -81,7 +80,7 @@ def _weigh_argument(
             "novelty": size * max(0.0, 1 - max(_likeness(words, other) for other in known) / SAME)}
 
 # %% ../../nbs/gyms/05_people.ipynb #PersuadeEnvironment
-class PersuadeEnvironment(Environment):
+class _PersuadeEnvironment(Environment):
     "Somebody who holds a claim listens"
     task: PersuadeTask
     kinds = ("answer",)
@@ -179,7 +178,7 @@ _POINTS = (
     "Although early praise was loud, a later study of 64 councils saw trust fall wherever decisions came from above; asking citizens beforehand would have worked better")
 
 
-def _persuade_expert(env: PersuadeEnvironment) -> ToolCall:
+def _persuade_expert(env: _PersuadeEnvironment) -> ToolCall:
     "Concede, give a source, stay with the subject, and never say the same again"
     task, point = env.task, _POINTS[len(env.turns) % len(_POINTS)]
     about = sorted(_topic(task.claim))[:6] + sorted(_topic(task.argument) - _topic(task.claim))[:max(2, len(_topic(task.argument)) // 8)]
@@ -195,7 +194,7 @@ def _persuade_open_loop(env):
 def _say_little(env, rng): return ToolCall("answer", " ".join(rng.sample(("no", "I", "do", "not", "think", "so", "because", "it", "is", "wrong"), 5)))
 
 
-persuade = Gym("persuade", PersuadeEnvironment, _persuade_tasks, _persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=GymConfig(cumulative=False), read=_read_persuade,
+persuade = Gym("persuade", _PersuadeEnvironment, _persuade_tasks, _persuade_expert, guess=_say_little, open_loop=_persuade_open_loop, config=GymConfig(cumulative=False), read=_read_persuade,
                about="The user strongly agrees with a claim that you oppose. In each turn you give an argument, and they tell you where they stand after it.",
                hint="See their side, give evidence, stay with the subject, and bring something new each time.",
                source="claims of our own; published rows: persuasion of UserRL, after the persuasion corpus of Anthropic")
@@ -248,7 +247,7 @@ def _view_score(stance: Stance, side: str = "for") -> float:  # side: what is wa
 
 # %% ../../nbs/gyms/05_people.ipynb #PersonEnvironment
 @dataclass(frozen=True)
-class PersonTask(GymTask):
+class _PersonTask(GymTask):
     "Something to get done with a person of the synthetic world"
     person: Profile
 
@@ -256,9 +255,9 @@ class PersonTask(GymTask):
     def secrets(self) -> tuple[str, ...]: return self.person.phrases
 
 
-class PersonEnvironment(Environment):
+class _PersonEnvironment(Environment):
     "A person of the synthetic world, who answers posts"
-    task: PersonTask
+    task: _PersonTask
     config: PersonConfig
     roles = {"person": UserRole(
         "You play one person of a small made-up world. Who they are, in stock phrases: {persona}\nSomebody writes to them: {post}\n"
@@ -342,7 +341,7 @@ GUIDE = ("Things here speak for one of six values, in three opposed pairs: "
 
 
 @dataclass(frozen=True)
-class AdviceTask(PersonTask):
+class _AdviceTask(_PersonTask):
     "Somebody to be advised, and what is on offer"
     options: tuple[tuple[str, str, str], ...]  # target, value, reason
     domain: str
@@ -353,9 +352,9 @@ class AdviceTask(PersonTask):
         return "What should this person back?\n" + "\n".join(f"{i}. {target}, {reason}" for i, (target, _, reason) in enumerate(self.options, 1))
 
 
-class AdviceEnvironment(PersonEnvironment):
+class _AdviceEnvironment(_PersonEnvironment):
     "Ask about options, then recommend one"
-    task: AdviceTask
+    task: _AdviceTask
     formats = {"action": "the number of an option, about which the person is asked", "answer": "the number of the option that you recommend; this ends it"}
 
     def option(self, content):
@@ -376,18 +375,18 @@ def _topics(seed):
     return {domain: sorted(t.target for t in topics if t.domain == domain and t.held_out == bool(seed % 2)) for domain in DOMAINS}
 
 
-def _advice_tasks(count: int, seed: int) -> list[AdviceTask]:
+def _advice_tasks(count: int, seed: int) -> list[_AdviceTask]:
     "Make up people and options; even and odd seeds have neither people nor topics in common"
     rng, topics, tasks = random.Random(f"advice{seed}"), _topics(seed), []
     for i, person in enumerate(_world_people(count, seed)):
         domain, poles = rng.choice(list(DOMAINS)), rng.sample(list(VALUES), len(VALUES))
         targets = rng.sample(topics[domain], len(poles))
         options = tuple((target, pole, rng.choice(VALUES[pole].post)) for target, pole in zip(targets, poles))
-        tasks.append(AdviceTask(f"advice-{seed}-{i}", person, options, domain, rng.choice(SPEAKERS)))
+        tasks.append(_AdviceTask(f"advice-{seed}-{i}", person, options, domain, rng.choice(SPEAKERS)))
     return tasks
 
 
-def _advice_expert(env: AdviceEnvironment) -> ToolCall:
+def _advice_expert(env: _AdviceEnvironment) -> ToolCall:
     "Ask about one option of each pair until a reply is firm, then recommend what speaks for that value"
     value, asks = _next_value(env.heard, env.config.questions)
     number = 1 + [pole for _, pole, _ in env.task.options].index(value)
@@ -400,7 +399,7 @@ def _advice_gold(task):
     return ToolCall("answer", str(1 + views.index(max(views))))
 
 
-advice = Gym("advice", AdviceEnvironment, _advice_tasks, _advice_expert, config=PersonConfig(), gold=_advice_gold,
+advice = Gym("advice", _AdviceEnvironment, _advice_tasks, _advice_expert, config=PersonConfig(), gold=_advice_gold,
              about=f"You advise one person of a small made-up world, whom you do not know. {GUIDE} "
                    "You may ask them about a few options, then you recommend the one they would back most firmly.",
              hint="Ask about options of different pairs until a reply is firm.",
@@ -417,7 +416,7 @@ def _reasons_in(text: str) -> list[tuple[str, str]]:  # (value, the reason's wor
 
 
 @dataclass(frozen=True)
-class AppealTask(PersonTask):
+class _AppealTask(_PersonTask):
     "Somebody to be won for something, or turned against it"
     side: str  # for or against
     target: str
@@ -431,9 +430,9 @@ class AppealTask(PersonTask):
         return f"{what} {self.target}. You may talk about {self.aside} first."
 
 
-class AppealEnvironment(PersonEnvironment):
+class _AppealEnvironment(_PersonEnvironment):
     "Talk about one thing, then argue about another"
-    task: AppealTask
+    task: _AppealTask
     formats = {"action": "something that the other topic does, such as: it cuts costs. The person says what they make of that",
                "answer": "something that the topic itself does; this ends it"}
 
@@ -449,24 +448,24 @@ class AppealEnvironment(PersonEnvironment):
     def unread(self): return Feedback("They do not understand. Use words that were told, such as: it cuts costs.", fault="format")
 
 # %% ../../nbs/gyms/05_people.ipynb #appeal
-def _appeal_tasks(count: int, seed: int) -> list[AppealTask]:
+def _appeal_tasks(count: int, seed: int) -> list[_AppealTask]:
     "Make up people and causes; even and odd seeds have neither people nor topics in common"
     rng, topics, tasks = random.Random(f"appeal{seed}"), _topics(seed), []
     for i, person in enumerate(_world_people(count, seed)):
         domain = rng.choice(list(DOMAINS))
         side, (target, aside) = rng.choice(("for", "against")), rng.sample(topics[domain], 2)
-        tasks.append(AppealTask(f"appeal-{seed}-{i}", person, side, target, aside, domain, rng.choice(SPEAKERS)))
+        tasks.append(_AppealTask(f"appeal-{seed}-{i}", person, side, target, aside, domain, rng.choice(SPEAKERS)))
     return tasks
 
 
-def _appeal_expert(env: AppealEnvironment) -> ToolCall:
+def _appeal_expert(env: _AppealEnvironment) -> ToolCall:
     "Talk about one value of each pair until a reply is firm; then argue with that value, or with its opposite against something"
     value, asks = _next_value(env.heard, env.config.questions)
     if not asks and env.task.side == "against": value = OPPOSED[value]
     return ToolCall("action" if asks else "answer", VALUES[value].post[0])
 
 
-appeal = Gym("appeal", AppealEnvironment, _appeal_tasks, _appeal_expert, config=PersonConfig(),
+appeal = Gym("appeal", _AppealEnvironment, _appeal_tasks, _appeal_expert, config=PersonConfig(),
              about=f"You win one person of a small made-up world for something, or turn them against it. {GUIDE} Say things in the words given in brackets. "
                    "You may talk about another topic a few times to get to know the person, then you say one thing about the topic itself.",
              hint="Try different pairs until a reply is firm. To turn somebody against something, say that it does the opposite of what they value.",
