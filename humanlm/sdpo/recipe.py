@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe', 'PromptsConfig', 'PreferenceConfig', 'ColdStart', 'SDPORollout',
-           'SDPOWork', 'asked', 'Requests', 'toy_lessons', 'phases', 'together', 'oracle', 'SDPORecipe', 'SDPOStudy']
+           'SDPOWork', 'asked', 'toy_lessons', 'phases', 'together', 'oracle', 'SDPORecipe', 'SDPOStudy']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ..core.basics import ConfigError, DataError, atomic_write, fingerprint, near_miss, read_jsonl, require, run_sync, to_dict, to_json, write_jsonl
 from ..core.config import SFTConfig, Settings
@@ -112,32 +112,23 @@ def asked(messages: Sequence[Mapping], system: str) -> list[dict]:
 
 def _toy_prompts() -> tuple[list, list]:
     "Give the made-up requests of training and the held-out ones, the same for every seed"
-    train, test = ([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
-    return train, test
+    return tuple([[{"role": "user", "content": request.text}] for request in part] for part in all_requests())
 
 
-class Requests(NamedTuple):
-    "What is trained on and what is held out; no conversation is in both"
-    train: list[list[dict]]  # messages of each prompt
-    test: list[list[dict]]
-    logged: list[Interaction] = []  # of training, for the method offline
-    skipped: Mapping[str, int] = {}  # reason → interactions that were left out
-    valid: list[list[dict]] = []  # prompts of training that are kept for measuring on the way
-
-
-def _load_requests(s: Settings) -> Requests:
-    "Read prompts, or logs; held-out ones are the same for every seed"
-    p = s.prompts
-    if _learns_offline(s): found = _logged_requests(s)
-    elif p.train == TOY: found = Requests(*_toy_prompts())
-    else:
-        train, test = _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"]))
-        found = Requests([row["messages"] for row in train], [row["messages"] for row in test])
-    test = found.test if p.held_out is None else [row["messages"] for row in read_prompts(p.held_out)]
-    if not found.train or not test: raise DataError(f"{p.train} leaves {len(found.train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
-    train, test = ([asked(m, p.system) for m in part] for part in (found.train[:p.train_n], test[:p.test_n]))
+def _load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
+    "Read prompts, or logs; held-out ones are the same for every seed, and no conversation is in both"
+    p, logged, skipped = s.prompts, [], {}
+    if _learns_offline(s): train, test, logged, skipped = _logged_requests(s)
+    elif p.train == TOY: train, test = _toy_prompts()
+    else: train, test = ([row["messages"] for row in part] for part in _split(read_prompts(p.train), p, lambda row: row.get("conversation_id") or to_json(row["messages"])))
+    if p.held_out is not None: test = [row["messages"] for row in read_prompts(p.held_out)]
+    if not train or not test: raise DataError(f"{p.train} leaves {len(train)} for training and {len(test)} held out. Give more, or prompts.held_out.")
+    train, test = ([asked(m, p.system) for m in part] for part in (train[:p.train_n], test[:p.test_n]))
     kept = min(p.test_n, -(-len(train) // 5)) if s.run.validate else 0
-    return Requests(train[kept:], test, found.logged[:p.train_n][kept:], found.skipped, train[:kept])
+    train, valid, logged = train[kept:], train[:kept], logged[:p.train_n][kept:]
+    ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
+    mark = fingerprint([train, test, [to_dict(i) for i in logged]])
+    return SDPOWork(mark, ledgers, {"skipped": dict(skipped)}, train, test, logged, skipped, valid, user, judge)
 
 
 def _split(rows: list, p: PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
@@ -148,14 +139,15 @@ def _split(rows: list, p: PromptsConfig, key: Callable[[Any], str]) -> tuple[lis
     return [row for row in rows if key(row) not in held], [row for row in rows if key(row) in held]
 
 
-def _logged_requests(s: Settings) -> Requests:
+def _logged_requests(s: Settings) -> tuple[list, list, list[Interaction], dict[str, int]]:
+    "Read logs: prompts of training, held-out ones, interactions of training, and how many were left out for which reason"
     p = s.prompts
     every = _toy_logs(p.train_n or 2000, s.run.seed, s.user) if p.train == TOY else read_interactions(p.train)
     faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
     usable = [replace(i, messages=tuple(asked(i.messages, p.system))) for i, fault in zip(every, faults) if not fault]
     train, test = (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
     prompts = _toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
-    return Requests([list(i.messages) for i in train], prompts, train, dict(Counter(filter(None, faults))))
+    return [list(i.messages) for i in train], prompts, train, dict(Counter(filter(None, faults)))
 
 
 def _learns_offline(s: Settings) -> bool: return "offline" in (s.run.methods or ())
@@ -380,13 +372,6 @@ def _check_settings(s: Settings) -> None:
     s.user.require_price(s.user.model)
     s.preference.require_price(_judge_name(s))
 
-
-def _load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> SDPOWork:
-    "Read prompts or logs"
-    found, ledgers = _load_requests(s), {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-    mark = fingerprint([found.train, found.test, [to_dict(i) for i in found.logged]])
-    return SDPOWork(mark, ledgers, {"skipped": dict(found.skipped)}, *found, user, judge)
-
 # %% ../../nbs/sdpo/51_recipe.ipynb #plan_lines
 def _data_card(s: Settings, work: SDPOWork) -> str:
     "Describe in Markdown what a run learns from"
@@ -397,7 +382,7 @@ def _data_card(s: Settings, work: SDPOWork) -> str:
 
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does and costs"
-    found, each = _load_requests(s), s.rollout.num_prompts * s.rollout.group_size
+    found, each = _load_work(s), s.rollout.num_prompts * s.rollout.group_size
     own = s.user.steps_each if len(s.user.sequence) > 1 else 0
     steps = {name: own or math.ceil(max_steps(s, len(found.train)) / updates(s)) for name in (phases(s) if "online" in s.run.methods else ())}
     steps |= {"offline": math.ceil(max_steps(s, len(found.logged)) / updates(s))} if _learns_offline(s) else {}

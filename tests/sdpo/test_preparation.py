@@ -14,7 +14,7 @@ from humanlm.data.files import RowFault
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.hindsight import ROLES, is_blank, problem, read_interactions
 from humanlm.sdpo.preparation import (
-    KINDS, REPLY_REASONS, ROW_REASONS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, Tally, _any_prompt, helpsteer2, _interactions_of, _marked_turns, _prepare_files,
+    KINDS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, Tally, _any_prompt, helpsteer2, _interactions_of, _marked_turns, _prepare_files,
     read_prompts, shuffled, _tally_table, tldr,
 )
 
@@ -32,6 +32,12 @@ def run(kind, rows, folder, validation=None, **settings):
     if validation is not None: settings["validation"] = str(write_jsonl(folder / "val.jsonl", validation))
     tallies = _prepare_files(kind, PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out")
     return {split: (read_jsonl(folder / f"out/{split}.jsonl"), dict(t.row_faults.counts), dict(t.reply_faults.counts)) for split, t in tallies.items()}
+
+
+ROW_REASONS = {"no prompt", "no conversation", "does not end with the user", "system message in the middle", "unknown role", "empty prompt", "empty reply",
+                "several turns in one text", "prompt too long", "reply too long", "other language", "too few messages", "conversation too long",
+                "message too long", "the same again", "in train"}
+REPLY_REASONS = {"empty reply", "no follow-up", "empty follow-up", "reply rests on a tool", "missing turn", "system message in the middle", "the same again", "in train"}
 
 
 def reason(make, *args):
@@ -149,7 +155,7 @@ def test_whatever_the_log_each_interaction_can_be_learned_from(log, most):
     messages, tally = [{"role": role, "content": text} for role, text in log], Tally()
     made = list(_interactions_of(messages, "conv", PrepareConfig(history=most), tally))
     assert tally.replies == sum(role == "assistant" for role, _ in log) == len(made) + tally.reply_faults.counts.total()
-    assert {*tally.reply_faults.counts} <= {*REPLY_REASONS}
+    assert {*tally.reply_faults.counts} <= REPLY_REASONS
     for i in made:
         roles = [m["role"] for m in i.messages]
         own = roles[roles[0] == "system":]
