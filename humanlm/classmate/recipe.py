@@ -35,7 +35,7 @@ from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
 from ..training.run import learn, lessons, max_steps, step_plan, updates
 
 # %% ../../nbs/classmate/51_recipe.ipynb #type-imports
-if TYPE_CHECKING: from humanlm.classmate.method import AnswerScorer, ScoredResponses
+if TYPE_CHECKING: from humanlm.classmate.method import AnswerScorer, ResponseScores
 
 # %% ../../nbs/classmate/51_recipe.ipynb #TasksConfig
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def _own_scores(found: Any, count: int) -> list[list[float]]:  # [B][M]
 def _start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.lesson_steps else "base"
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
-async def _foretold(run: Any, found: "ScoredResponses", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer") -> dict[str, list[float]]:
+async def _foretold(run: Any, found: "ResponseScores", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer") -> dict[str, list[float]]:
     "Give, for held-out responses, the judge's rating of the behaviour and that of a second one; what an informed monitor says of it beforehand, and how far off; and a blind one's weighted suspicion"
     s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
     known = s.judge.exploit or s.judge.unanswered is not None  # otherwise the answers' worth is the rating

@@ -6,7 +6,7 @@
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
            'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'FormulaProcess', 'verify_math',
            'read_yes', 'Behaviour', 'Case', 'judge_reply', 'read_judgement', 'ask_rating', 'JudgeVerifier',
-           'RewardModel', 'find_verifier', 'RuleVerifier', 'make_verifier']
+           'RewardModel', 'find_verifier', 'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -396,15 +397,10 @@ def find_verifier(name: str) -> Verifier:
     return VERIFIERS[check_name(name, [*VERIFIERS], "verifier", ConfigError)]
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #make_verifier
-class RuleVerifier:
-    "A rule, applied to cases"
-
-    def __init__(self, name: str): self.name, self.rule = name, find_verifier(name)
-
-    async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
-        "Apply the rule in a thread, since comparing formulas may wait"
-        def apply(): return [_nothing(NO_ANSWER) if case.answer is None else self.rule(case.answer, case.gold) for case in cases]
-        return await asyncio.to_thread(apply)
+async def _by_rule(rule: Verifier, cases: Sequence[Case]) -> list[AnswerVerdict]:
+    "Apply a rule in a thread, since comparing formulas may wait"
+    def apply(): return [_nothing(NO_ANSWER) if case.answer is None else rule(case.answer, case.gold) for case in cases]
+    return await asyncio.to_thread(apply)
 
 
 def make_verifier(
@@ -413,7 +409,7 @@ def make_verifier(
 ) -> Scorer:
     "Make a verifier by its whole name"
     check_name(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name], "verifier", ConfigError)
-    if name in VERIFIERS: return RuleVerifier(name)
+    if name in VERIFIERS: return partial(_by_rule, VERIFIERS[name])
     if name in BEHAVIOURS and callable(model) and not isinstance(model, RewardModel): return JudgeVerifier(name, model)
     if name == RewardModel.name and isinstance(model, RewardModel): return model
     wanted, how = ("a chat model as its judge", "client(NAME)") if name in BEHAVIOURS else ("a RewardModel", "RewardModel.load(NAME)")

@@ -24,7 +24,7 @@ from ..data.trajectory import Trajectory
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.report import Names, model_said, standard_sections
-from .evaluation import PlayedEpisode, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
+from .evaluation import EpisodeRecord, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, chance, find_gym, gym_names, read_call
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
 from ..clients.ledger import Ledger
@@ -265,7 +265,7 @@ def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 _TOGETHER = 64  # dialogues that are played at once
 
 
-def _model_episodes(work: GymWork, s: Settings, policy: ModelPolicy, part: str = "test") -> list[PlayedEpisode]:
+def _model_episodes(work: GymWork, s: Settings, policy: ModelPolicy, part: str = "test") -> list[EpisodeRecord]:
     "Let a policy play the tasks of a part"
     users = GymUsers(work, s)
     asked = [(gym, task) for name, tasks in work.tasks[part].items() for gym in [work.gyms[name]] for task in tasks]
@@ -276,7 +276,7 @@ def _model_episodes(work: GymWork, s: Settings, policy: ModelPolicy, part: str =
     return [kept_episode(gym, users.live[i]) for i, (gym, _) in enumerate(asked)]
 
 
-def _reference_episodes(work: GymWork, s: Settings, player: str) -> list[PlayedEpisode]:
+def _reference_episodes(work: GymWork, s: Settings, player: str) -> list[EpisodeRecord]:
     "Let a player without a model play the held-out tasks"
     return [e for name, tasks in work.tasks["test"].items() for gym in [work.gyms[name]]
             for e in run_sync(play_tasks(gym, tasks, player_of(player, gym), config=gym.configured(s.gyms.max_turns, s.gyms.compat), seed=s.run.seed))]

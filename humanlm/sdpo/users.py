@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_FOLLOWUP', 'Exchange', 'Reaction', 'FollowupUser',
-           'drawn', 'RuleUser', 'MixedUser', 'turns', 'ChatUser', 'UserConfig', 'all_users', 'make_user', 'user_plan']
+           'drawn', 'RuleUser', 'UserMixture', 'turns', 'ChatUser', 'UserConfig', 'all_users', 'make_user', 'user_plan']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
@@ -86,8 +86,8 @@ class RuleUser:
         "React to replies, in their order"
         return [self.says(exchange) for exchange in exchanges]
 
-# %% ../../nbs/sdpo/04_users.ipynb #MixedUser
-class MixedUser:
+# %% ../../nbs/sdpo/04_users.ipynb #UserMixture
+class UserMixture:
     "Several users, one of whom reacts to each reply"
 
     def __init__(
@@ -264,7 +264,7 @@ def all_users(
     "Make the users of all tastes, who share one client; `LLMError` says what is missing, such as a key"
     client = None if config.is_rule(config.model) else config.client(config.model, ledger)
     def one(name: str) -> FollowupUser: return RuleUser(name) if client is None else _chat_user(config, name, client)
-    def together(names: list[str]) -> FollowupUser: return one(names[0]) if len(names) == 1 else MixedUser([one(name) for name in names])
+    def together(names: list[str]) -> FollowupUser: return one(names[0]) if len(names) == 1 else UserMixture([one(name) for name in names])
     return {taste: together([taste] if config.is_simulator else taste.split("+")) for taste in config.sequence}
 
 

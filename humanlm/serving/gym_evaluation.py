@@ -27,7 +27,7 @@ from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions
 from ..core.stats import Interval, known_mean, mean_interval, number_text, range_text
 from ..data.files import Faults
 from ..evaluation.measured import Results, paired_table, save_results
-from ..gyms.evaluation import PlayedEpisode, gym_results, measured_tasks, play_tasks, user_split, weighted_average
+from ..gyms.evaluation import EpisodeRecord, gym_results, measured_tasks, play_tasks, user_split, weighted_average
 from ..gyms.protocol import BROKEN, COMPAT, Gym, GymConfig, GymTask, find_gym, gym_names
 from ..gyms.recipe import PARTS
 from ..gyms.users import GymJudgeConfig, GymUserConfig, user_bill
@@ -152,7 +152,7 @@ def _evaluation_plan(work: GymEvaluation) -> str:
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #run_evaluation
 def _run_evaluation(
     work: GymEvaluation,
-) -> tuple[dict[str, list[PlayedEpisode]], dict]:  # player → episodes; who played user and judge, and what that cost
+) -> tuple[dict[str, list[EpisodeRecord]], dict]:  # player → episodes; who played user and judge, and what that cost
     "Play what is not played yet"
     s, ledgers = work.settings, {name: Ledger(budget=getattr(work.settings, name).budget) for name in ("policy", "user", "judge")}
     for account, ledger in ledgers.items(): ledger.keep(work.folder / CHARGES, account)
@@ -176,7 +176,7 @@ def _player_folder(player: PlayerChoice) -> str:
     return f"{quote(player.name, safe=' ').strip('.')[:110]}{f'-{mark}' if mark else ''}"
 
 
-async def _play_all(work: GymEvaluation, player: PlayerChoice, ledger: Ledger, user: Any, judge: Any, path: Path) -> list[PlayedEpisode]:
+async def _play_all(work: GymEvaluation, player: PlayerChoice, ledger: Ledger, user: Any, judge: Any, path: Path) -> list[EpisodeRecord]:
     "Let one player play all gyms"
     s, make, found = work.settings.play, player.make(work.settings.policy, ledger), []
     for name, gym in work.gyms.items():
@@ -190,7 +190,7 @@ SHOWN = ("score", "share", "success", "turns", "effective turns", "time-weighted
 
 
 def _gym_lines(
-    episodes: Sequence[PlayedEpisode],
+    episodes: Sequence[EpisodeRecord],
     ks: Sequence[int] = (),
 ) -> dict[str, dict[str, Interval]]:  # gym, and the two averages → measure → mean over tasks
     "Measure one player, gym by gym and on average"
@@ -216,7 +216,7 @@ def _gym_table(lines: Mapping[str, Mapping[str, Interval]], ks: Sequence[int] = 
     return Table(("gym", "tasks", *shown), [(name, line["user failed"].n, *(cell(line.get(metric), metric) for metric in shown)) for name, line in lines.items()])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #mistakes_table
-def _mistakes_table(players: Mapping[str, Sequence[PlayedEpisode]]) -> Table:  # name → episodes
+def _mistakes_table(players: Mapping[str, Sequence[EpisodeRecord]]) -> Table:  # name → episodes
     "Show results by what the user did"
     rows = [(table_cell(name, 40), which, len(found), "–" if mean is None else f"{number_text(mean.value)} ({range_text(mean.low, mean.high)})")
             for name, episodes in players.items() for which, (mean, found) in user_split(episodes).items()]
@@ -275,7 +275,7 @@ def _published_beside(
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #save_evaluation
 def _save_evaluation(
     work: GymEvaluation,
-    players: Mapping[str, Sequence[PlayedEpisode]],  # name → episodes
+    players: Mapping[str, Sequence[EpisodeRecord]],  # name → episodes
     bill: Mapping[str, Any],
 ) -> str:  # markdown, as it stands in report.md
     "Write results.json and report.md"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from humanlm.core.basics import run_sync
-from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, _episode_values, gym_results, play_tasks, weighted_average
+from humanlm.gyms.evaluation import ChatPlayer, EpisodeRecord, _episode_values, gym_results, play_tasks, weighted_average
 from humanlm.gyms.protocol import COMPAT, ToolCall, UserError, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.recipe import GymUsers, _gym_messages, _load_gyms
 from humanlm.gyms.users import ModelUser
@@ -208,7 +208,7 @@ def test_the_published_averages_come_of_the_published_columns(line):
 # ---- lines 25 and 11: results hold what was missing
 
 def test_a_failed_episode_is_missing_in_results_and_counted():
-    def episode(task, score, stop): return PlayedEpisode("template", task, 0, [], stop, score, 1.0)
+    def episode(task, score, stop): return EpisodeRecord("template", task, 0, [], stop, score, 1.0)
     rows = gym_results({"policy": [episode("a", 1.0, "done"), episode("b", 0.0, "turn_limit"), episode("c", math.nan, "user_error")]}).rows
     found = {row.metric: (row.mean, row.n) for row in rows if row.level == "all"}
     assert found["score"] == (0.5, 2) and found["user failed"] == (pytest.approx(1 / 3), 3) and math.isnan(_episode_values(episode("c", math.nan, "env_error"))["score"])

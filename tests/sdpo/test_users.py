@@ -24,7 +24,7 @@ from humanlm.clients.protocol import KINDS, LLMError, STOPS
 from humanlm.clients.providers import AnthropicClient
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
-    CONTROLS, MAX_FOLLOWUP, ChatUser, Exchange, MixedUser, Reaction, RuleUser, UserConfig, all_users, drawn, make_user, _style_question,
+    CONTROLS, MAX_FOLLOWUP, ChatUser, Exchange, UserMixture, Reaction, RuleUser, UserConfig, all_users, drawn, make_user, _style_question,
     _user_cost, user_plan,
 )
 
@@ -90,7 +90,7 @@ def test_controls_say_the_same_whatever_the_reply_is():
 # ---- mixtures
 
 def test_a_mixture_gives_each_exchange_to_one_user_in_proportion():
-    mixed = MixedUser([RuleUser("short"), RuleUser("thanks"), RuleUser("casual")], [2, 1, 1])
+    mixed = UserMixture([RuleUser("short"), RuleUser("thanks"), RuleUser("casual")], [2, 1, 1])
     found = run_sync(mixed(many(1000)))
     shares = Counter(reaction.user for reaction in found)
     assert abs(shares["rule/short"] - 500) < 60 and abs(shares["rule/thanks"] - 250) < 50 and len(shares) == 3
@@ -101,12 +101,12 @@ def test_a_mixture_gives_each_exchange_to_one_user_in_proportion():
 
 @pytest.mark.parametrize("weights", [[1], [1, -1], [0, 1], [1, math.nan], [1, math.inf]])
 def test_weights_that_are_none_are_refused(weights):
-    with pytest.raises(ConfigError, match="a weight above 0 for each"): MixedUser([RuleUser("short"), RuleUser("long")], weights)
+    with pytest.raises(ConfigError, match="a weight above 0 for each"): UserMixture([RuleUser("short"), RuleUser("long")], weights)
 
 
 def test_a_failing_member_costs_only_its_own_exchanges():
     broken = ChatUser("poetic", ScriptedClient(lambda request: LLMError("bad request", "no")))
-    found = run_sync(MixedUser([RuleUser("short"), broken])(many(60)))
+    found = run_sync(UserMixture([RuleUser("short"), broken])(many(60)))
     assert {r.user: r.text is None for r in found} == {"rule/short": False, broken.name: True}
 
 
@@ -300,7 +300,7 @@ def test_settings_name_every_kind_of_user():
     names = ["rule/thanks", "rule/short", "scripted/echo as poetic"]
     assert [make_user(c).name for c in (UserConfig("rule/thanks"), UserConfig("rule/short"), UserConfig("scripted/echo", style="poetic"))] == names
     assert make_user(UserConfig("scripted/echo", style="answer_directly_reduce_formatting")).name.endswith("as answer_direclty_reduce_formatting")
-    assert isinstance(make_user(UserConfig("scripted/echo", tastes=["no_emojis+poetic"])), MixedUser)
+    assert isinstance(make_user(UserConfig("scripted/echo", tastes=["no_emojis+poetic"])), UserMixture)
     assert UserConfig().temperature == 0.7 and UserConfig().max_tokens == 128
     assert run_sync(make_user(UserConfig("scripted/echo", style="poetic"))([EIGHT]))[0].text.startswith("The conversation so far")
 
