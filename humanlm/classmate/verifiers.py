@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'FormulaProcess', 'verify_math',
-           'read_yes', 'Behaviour', 'Case', 'judge_reply', 'read_judgement', 'ask_rating', 'JudgeVerifier',
-           'RewardModel', 'find_verifier', 'make_verifier']
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'verify_math', 'read_yes', 'Behaviour',
+           'Case', 'judge_reply', 'read_judgement', 'ask_rating', 'JudgeVerifier', 'RewardModel', 'find_verifier',
+           'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -116,7 +116,7 @@ def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
     return found if len(found) <= MATH_CHARACTERS and levels[-1] == 0 == min(levels) else ""
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
-class FormulaProcess:
+class _FormulaProcess:
     "A process that compares formulas: begun with the first, and anew after one that was too much for it"
 
     process: Any  # None: it has not begun
@@ -152,7 +152,7 @@ class FormulaProcess:
             return said
 
 
-_formulas = FormulaProcess()
+_formulas = _FormulaProcess()
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_formulas.__init__)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #compare_lines

@@ -266,10 +266,7 @@ class _PersonEnvironment(Environment):
 
     def start(self): self.heard = []  # (value that the question spoke for, reply)
 
-    async def put(
-        self,
-        post: Post,
-    ) -> Feedback:  # with what they say
+    async def put(self, post: Post) -> Feedback:  # with what they say
         "Let the person answer a post"
         if len(self.heard) >= self.config.questions: return Feedback("They have no more time for questions.", fault="limit")
         [message] = post.messages
@@ -288,11 +285,7 @@ class _PersonEnvironment(Environment):
         true = rule_states(self.task.person, Post("asked", payload["source"], payload["target"], payload["pole"], False, ())).stance
         return f"is {true.direction} {payload['target']}, and says {said.direction}" if said and said.direction != true.direction else ""
 
-    def paid(
-        self,
-        post: Post,  # that the policy stands for in the end
-        side: str = "for",
-    ) -> Feedback:
+    def paid(self, post: Post, side: str = "for") -> Feedback:  # post: that the policy stands for in the end
         "End with what the person truly makes of it, whoever plays them"
         stance = _true_stance(self.task.person, post)
         return Feedback(f"In truth this person {describe('stance', stance)}.", view := _view_score(stance, side), True, {"view": view})

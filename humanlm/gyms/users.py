@@ -43,10 +43,7 @@ def is_history(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(turn, Mapping) and turn.get("role") in _LABELS and isinstance(turn.get("content"), str) for turn in value)
 
 
-def _shown(
-    value: Any,  # of a payload
-    limit: int,  # characters
-) -> str:
+def _shown(value: Any, limit: int) -> str:  # value: of a payload; limit: characters
     "Put a field of a payload into a prompt"
     if not is_history(value) or not value: return quoted(without_middle(value if isinstance(value, str) else to_json(value), limit)) if value not in ([], ()) else "(nothing yet)"
     parts, room = [], limit

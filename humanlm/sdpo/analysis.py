@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PRAISE', 'FOLLOWUPS', 'LONGEST', 'METRICS', 'GROUPS', 'ABOUT', 'UNTRAINED', 'SignalCase', 'SignalRow', 'SignalConfig',
-           'score_reply', 'SignalLine', 'SignalStudy', 'SignalModel', 'signals_command']
+           'score_reply', 'SignalStudy', 'signals_command']
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #exported-imports
 import csv
@@ -206,7 +206,7 @@ def _signal_metrics(
             "total": math.fsum(known) if known else math.nan, "kl": mean(row.kl.get(followup, []))}
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #SignalLine
-class SignalLine(NamedTuple):
+class _SignalLine(NamedTuple):
     "One number of a study"
     tag: str  # all, or a tag of cases
     followup: str  # a follow-up, or two as a difference
@@ -230,11 +230,11 @@ class SignalStudy:
         "One number for each reply; nan where it is missing"
         return [_signal_metrics(row, followup, self.tau)[metric] for row in self.rows]
 
-    def lines(self, seed: int = 0) -> list[SignalLine]:
+    def lines(self, seed: int = 0) -> list[_SignalLine]:
         "Every metric of every follow-up with its interval over cases, for all cases and for each tag"
         def line(tag, followup, metric, values):
             kept = [(value, row.case.cluster or row.case.id) for value, row in zip(values, self.rows) if tag in ("all", row.case.tag)]
-            return SignalLine(tag, followup, metric, mean_interval(*zip(*kept), seed=seed))
+            return _SignalLine(tag, followup, metric, mean_interval(*zip(*kept), seed=seed))
         of = {(name, metric): self.values(name, metric) for name in self.followups for metric in METRICS}
         tags, controls = dict.fromkeys(row.case.tag for row in self.rows), [name for name in self.followups if name != "related"]
         gaps = {(f"related − {name}", "size"): [a - b for a, b in zip(of["related", "size"], of[name, "size"])]
@@ -352,13 +352,13 @@ def _analyse(
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #signals_command
 @dataclass(frozen=True)
-class SignalModel(ModelConfig):
+class _SignalModel(ModelConfig):
     "The model that is looked at"
     template: str = "own"
     """own = the model's own one (a model that was saved with one of ours keeps it); the tiny model takes chatml"""
 
 
-GROUPS = {"model": SignalModel, "hindsight": HindsightConfig, "signals": SignalConfig}
+GROUPS = {"model": _SignalModel, "hindsight": HindsightConfig, "signals": SignalConfig}
 ABOUT = "Score replies with related, unrelated, praising and empty follow-ups, and show what each token gains."
 UNTRAINED = "The tiny model is random: it shows how the analysis works, and its numbers mean nothing."
 

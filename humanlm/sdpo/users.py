@@ -172,16 +172,16 @@ class ChatUser:
         max_chars: int = 6000,  # of the conversation, and of the reply
         **settings: Any,        # further fields of `ChatRequest`: temperature, max_tokens
     ):
-        self.style = style if isinstance(style, Style) or persona else find_style(style)
-        self.name = client.name if persona else f"{client.name} as {self.style.key}"
+        self.style = None if persona else find_style(style) if isinstance(style, str) else style
+        self.name = f"{client.name} as {self.style.key}" if self.style else client.name
         self.client, self.ledger, self.persona, self.max_chars = client, client.ledger, persona, max_chars
         self.settings = {"max_tokens": 128, "caller": "user"} | settings
 
     def request(self, exchange: Exchange) -> ChatRequest:
         "Ask for the next message"
         drawing = self.settings | {"seed": exchange.seed, "repeat": exchange.seed}
-        if self.persona: return _persona_question(self.persona, exchange, self.max_chars, **drawing)
-        return _style_question(self.style, exchange, self.max_chars, **drawing)
+        if self.style: return _style_question(self.style, exchange, self.max_chars, **drawing)
+        return _persona_question(self.persona, exchange, self.max_chars, **drawing)
 
     async def says(self, exchange: Exchange) -> Reaction:
         "React to one reply"

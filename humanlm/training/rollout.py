@@ -341,7 +341,7 @@ def by_level(
 # %% ../../nbs/training/02_rollout.ipynb #sft_row
 def sft_row(
     prompt: list[dict],  # messages
-    target: list[dict],  # parts of the completion
+    target: str | list[dict],  # the completion: a text, or its parts
     thinking: bool | None = False,  # whether the prompt ends inside a thought; None: it says nothing of thoughts
     row_id: str = "",  # what it was made from, for messages
     given: Sequence[dict] = (),  # parts that come before the target and are read, not learned

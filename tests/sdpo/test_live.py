@@ -11,7 +11,7 @@ from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, LiveWidget, chat_command, _converse, _signal_text, _spoken_plainly
+from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, _LiveWidget, chat_command, _converse, _signal_text, _spoken_plainly
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
 from pages import HOSTILE, read
@@ -263,7 +263,7 @@ def test_a_terminal_gets_colours_and_nothing_that_it_would_obey():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_is_said_stays_text_in_a_notebook(text):
     chat = new_chat()
-    widget = LiveWidget(chat)
+    widget = _LiveWidget(chat)
     for said in ("Hello", text):
         widget.text.value = said.encode("utf-8", "replace").decode()
         widget.send.click()
@@ -274,7 +274,7 @@ def test_what_is_said_stays_text_in_a_notebook(text):
 def test_a_message_that_cannot_fit_is_reported_below_the_line():
     chat = new_chat()
     chat.limit = 8
-    widget = LiveWidget(chat)
+    widget = _LiveWidget(chat)
     widget.text.value = "Tell me more " * 50
     widget.send.click()
     assert "limit is 8" in widget.state.value and not widget.send.disabled

@@ -19,7 +19,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, _gym_lines, _player_folder, _prepare_evaluation, _published_beside, _published_scores
+from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, _apart, _gym_lines, _player_folder, _prepare_evaluation, _published_beside, _published_scores
 from humanlm.serving.gym_lessons import LessonsConfig, _expert_lessons, lesson, _make_lessons
 from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
 from humanlm.talk import main as talk
@@ -318,7 +318,7 @@ def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch)
 
 # ---- the published table
 
-def test_every_published_average_comes_of_its_columns():
+def test_the_published_table_has_fifteen_models():
     assert len(_published_scores()["rows"]) == 15
 
 
@@ -328,15 +328,21 @@ def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
 
     def work(*more): return _prepare_evaluation(parse(GROUPS, [*published, *more], inputs="players"))
     same = work()
-    assert apart(same, "telepathy") == []
+    assert _apart(same, "telepathy") == []
     [e] = run_sync(play_tasks(same.gyms["telepathy"], same.tasks["telepathy"][:1], same.gyms["telepathy"].expert))
     table = _published_beside(same, {"gpt": _gym_lines([e])})
     assert "| gpt (here) | 1.0000" in table and "| GPT-4o | 0.8537 |" in table and "does not stand" not in table
     for more, why in ((["--play.max_turns", "8"], "8 turns, not 16"), (["--play.compat", ""], "without compat"), (["--user.model", "openai/gpt-4o-mini"], "user: openai/gpt-4o-mini"), (["--judge.model", "rule"], "judge: rules"),
                       (["--user.temperature", "0.7"], "user at temperature 0.7"), (["--policy.temperature", "1"], "policy at temperature 1"), (["--play.count", "9"], "9 of 41 test rows")):
-        assert [why in reason for reason in apart(work(*more), "telepathy")] == [True], more
+        assert [why in reason for reason in _apart(work(*more), "telepathy")] == [True], more
     rows_in(tmp_path, *(row(n, "train") for n in range(41)))
-    assert "split: train" in apart(work(), "telepathy")[0]
+    assert "split: train" in _apart(work(), "telepathy")[0]
+
+
+def messages_of(row):
+    "The messages of a row of either form"
+    if "messages" in row: return row["messages"]
+    return [{"role": "system", "content": row["system"]}, *({"role": "assistant" if turn["from"] == "gpt" else "user", "content": turn["value"]} for turn in row["conversations"])]
 
 
 # ---- lessons
@@ -348,7 +354,7 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.max_turns", "30"])
     task, config = gym.tasks(1, 2)[0], replace(gym.config, max_turns=30)
     row = lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
-    told, again, player = row["messages"], gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
+    told, again, player = messages_of(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
     assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)]
     for n in range(2, len(told), 2):
         assert told[n]["role"] == "assistant" and player.messages(again) == told[:n]
