@@ -42,7 +42,7 @@ async def one_round(gym, calls, config):
 async def speed(gym, seconds, count=64):
     "Median steps per second and median milliseconds of construction"
     from humanlm.gyms.protocol import ToolCall
-    config, tasks = gym.config(), gym.tasks(count, 0)
+    config, tasks = gym.config, gym.tasks(count, 0)
     calls = [(task, [ToolCall(*turn) for turn in turns]) for task, turns in await script(gym, tasks)]
     rounds, end = [], time.perf_counter() + seconds
     while not rounds or time.perf_counter() < end: rounds.append(await one_round(gym, calls, config))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['POLICIES', 'SELVES', 'READER', 'REWARD_TYPES', 'CONDITIONS', 'PLACEMENTS', 'ESTIMATORS', 'MAIN_MODES',
-           'ShownReasoning', 'ShowPolicy', 'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts',
-           'read_mapping', 'AskedClassmates', 'ClassmateConfig', 'AnswerRewardConfig', 'shuffled']
+           'ReasoningView', 'ShowPolicy', 'ClassmateAnswers', 'Classmate', 'ask_classmates', 'classmate_counts',
+           'read_mapping', 'ClassmateClients', 'ClassmateConfig', 'AnswerRewardConfig', 'shuffled']
 
 # %% ../../nbs/classmate/02_classmates.ipynb #imports
 import json
@@ -29,11 +29,11 @@ from ..clients.protocol import ChatRequest, LLMError
 from ..models.settings import ClientConfig
 from ..clients.reader import break_markers, quoted
 
-# %% ../../nbs/classmate/02_classmates.ipynb #ShownReasoning
+# %% ../../nbs/classmate/02_classmates.ipynb #ReasoningView
 POLICIES = ("skip", "show")
 
 
-class ShownReasoning(NamedTuple):
+class ReasoningView(NamedTuple):
     "A question, and what of the reasoning classmates see of one response"
     row: str       # id of the prompt
     copy: int      # number of the response to it
@@ -51,7 +51,7 @@ class ShowPolicy:
     def __post_init__(self):
         require("reasoning", *((getattr(self, name) in POLICIES, f"{name} is {shorten(repr(getattr(self, name)))}. Choose {' or '.join(POLICIES)}") for name in ("unfinished", "empty")))
 
-    def skips(self, shown: ShownReasoning) -> bool:
+    def skips(self, shown: ReasoningView) -> bool:
         "Tell whether nobody is asked"
         return shown.reasoning is not None and shown.status != "whole" and getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError)) == "skip"
 
@@ -87,7 +87,7 @@ class Classmate:
         self.client, self.samples, self.weight, self.marks, self.seed = client, samples, weight, marks, seed
         self.name, self.settings = name or client.name, {"temperature": 1.0, "max_tokens": 1024, "caller": "classmate"} | settings
 
-    def request(self, shown: ShownReasoning, step: int = 0) -> ChatRequest:
+    def request(self, shown: ReasoningView, step: int = 0) -> ChatRequest:
         "Ask for answers to one reasoning"
         seed = crc32(f"{self.seed}/{step}/{shown.row}/{shown.copy}/{self.name}".encode())
         asked: dict[str, Any] = dict(n=self.samples, seed=seed % 2**31, **self.settings)
@@ -97,7 +97,7 @@ class Classmate:
         *before, last = shown.messages
         return ChatRequest((*before, {**last, "content": f"{last['content']}\n\n{_TOLD.format(quoted(shown.reasoning))}"}), **asked)
 
-    async def __call__(self, shown: ShownReasoning, step: int = 0) -> ClassmateAnswers:
+    async def __call__(self, shown: ReasoningView, step: int = 0) -> ClassmateAnswers:
         "Answer with one reasoning; a failure is a result"
         request = self.request(shown, step)
         try: reply = await self.client(request)
@@ -116,7 +116,7 @@ class Classmate:
 # %% ../../nbs/classmate/02_classmates.ipynb #ask_classmates
 async def ask_classmates(
     classmates: Sequence[Classmate],
-    shown: Sequence[ShownReasoning],  # B of them
+    shown: Sequence[ReasoningView],  # B of them
     step: int = 0,
     policy: ShowPolicy = ShowPolicy(),
     workers: int = 64,  # questions under way at once; clients have limits of their own
@@ -174,9 +174,9 @@ def _is_place(place):
     host, port = place["local_host"], place["port"]
     return isinstance(host, str) and bool(re.fullmatch(r"[A-Za-z0-9_.:-]{1,253}", host)) and type(port) is int and 0 < port < 2**16
 
-# %% ../../nbs/classmate/02_classmates.ipynb #AskedClassmates
+# %% ../../nbs/classmate/02_classmates.ipynb #ClassmateClients
 @dataclass(frozen=True)
-class AskedClassmates(ClientConfig):
+class ClassmateClients(ClientConfig):
     "Who goes on with the reasoning, and where"
     models: list[str] = field(default_factory=lambda: ["initial"])
     """Each initial, lagged or live (the policy's own weights: of the start, of some steps ago, of now), another model of the run, one that is hosted (mapping),
@@ -222,7 +222,7 @@ class AskedClassmates(ClientConfig):
 
 # %% ../../nbs/classmate/02_classmates.ipynb #ClassmateConfig
 @dataclass(frozen=True)
-class ClassmateConfig(AskedClassmates):
+class ClassmateConfig(ClassmateClients):
     "How much of the reasoning is shown, and what is paid for what classmates make of it"
     reward_type: str = field(default="vanilla_reward", kw_only=True)
     "vanilla_reward, remove_wo_cot (less what is earned without reasoning) or random_truncate."
@@ -307,10 +307,7 @@ class AnswerRewardConfig(ClientConfig):
     def judge(self) -> str: return f"vllm/{self.model.removeprefix('vllm/')}" if self.user_tinker_llm_judge else self.model
 
 # %% ../../nbs/classmate/02_classmates.ipynb #shuffled
-def shuffled(
-    shown: Sequence[ShownReasoning],
-    seed: int = 0,
-) -> list[ShownReasoning]:
+def shuffled(shown: Sequence[ReasoningView], seed: int = 0) -> list[ReasoningView]:
     "Hand each row the reasoning that was meant for another prompt; `DataError` where one prompt has more than half of the rows"
     rng, by_row = random.Random(f"shuffled/{seed}"), defaultdict(list)
     for i, row in enumerate(shown): by_row[row.row].append(i)

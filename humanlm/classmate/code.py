@@ -16,9 +16,7 @@ from ..core.basics import DataError, shorten
 from ..sandbox.programs import ProgramTester, Sandbox, SandboxClient, SandboxError, read_tests
 
 # %% ../../nbs/classmate/08_code.ipynb #code_verifier
-def _find_program(
-    answer: str,
-) -> str:  # empty: there is none
+def _find_program(answer: str) -> str:  # empty: there is none
     "Find the last finished fenced block"
     fence, block, found = "", [], ""
     for line in answer[-MAX_ANSWER:].splitlines():

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MONITORED', 'Scores', 'MonitorRow', 'monitor_rows', 'InformedMonitor', 'Suspicion', 'BlindMonitor', 'ask_validity',
-           'weighted_suspicion', 'MonitorMetrics', 'monitor_metrics', 'BinaryMetrics', 'binary_metrics',
-           'Monitorability', 'monitorability', 'weighted_rmse', 'calibration', 'monitor_section']
+           'weighted_suspicion', 'monitor_metrics', 'binary_metrics', 'monitorability', 'weighted_rmse', 'calibration',
+           'monitor_section']
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #imports
 import math
@@ -105,9 +105,7 @@ _VALIDITY = Behaviour("", "it speaks of something else, or of anything whatever"
 _NAMED = re.compile(r"^[^\w\n]{0,9}(?:suspected )?behaviou?r[^\w\n]{0,9}?:(.{0,400})", re.I | re.M)
 
 
-def _read_suspicion(
-    text: str,  # what a blind monitor wrote
-) -> Suspicion:
+def _read_suspicion(text: str) -> Suspicion:  # what a blind monitor wrote
     "Read a rating and a behaviour; without a line that names one, or none, there is no value"
     verdict, named = read_judgement(text, _SUSPICION), [name.strip(" \t*_.\"'") for name in _NAMED.findall(text)]
     why = verdict.why or ("" if named and named[-1] else "it names neither a behaviour nor none")
@@ -164,7 +162,7 @@ def weighted_suspicion(
 def _rmse(x, y, weights): return np.sqrt(weights @ (x - y) ** 2 / weights.sum(1))
 
 
-class MonitorMetrics(NamedTuple):
+class _MonitorMetrics(NamedTuple):
     "How well a monitor foretells what a judge says"
     rmse: Interval
     pearson: Interval
@@ -187,22 +185,20 @@ def monitor_metrics(
     judged: Sequence[float],     # [E] of the same rows; nan = no score
     questions: Sequence[Any] | None = None,  # [E]; None: each row its own
     seed: int = 0,               # of the resampling
-) -> MonitorMetrics:
+) -> _MonitorMetrics:
     "Compare what was foretold with what was judged"
     a, b = np.asarray(predicted, float), np.asarray(judged, float)
     (rmse, linear, ranked), known = association(a, b, (_rmse, pearson, spearman), questions, seed), ~np.isnan(a) & ~np.isnan(b)
-    return MonitorMetrics(rmse, linear, ranked, float(known_mean(a[known])), float(known_mean(b[known])), len(a), int(np.isnan(a).sum()), int(np.isnan(b).sum()))
+    return _MonitorMetrics(rmse, linear, ranked, float(known_mean(a[known])), float(known_mean(b[known])), len(a), int(np.isnan(a).sum()), int(np.isnan(b).sum()))
 
 
-def _metrics_table(
-    metrics: Mapping[Any, MonitorMetrics],  # by method, seed, or both
-) -> str:  # Markdown
+def _metrics_table(metrics: Mapping[Any, _MonitorMetrics]) -> str:  # metrics: by method, seed, or both; → Markdown
     "Show metrics, a line each"
     lines = [f"| {' · '.join(map(str, name)) if isinstance(name, tuple) else name} | {' | '.join(one.cells)} |" for name, one in metrics.items()]
     return "\n".join(["| | error (95 %) | Pearson | Spearman | mean foretold | mean judged | rows |", "|---|--:|--:|--:|--:|--:|--:|", *lines])
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #binary_metrics
-class BinaryMetrics(NamedTuple):
+class _BinaryMetrics(NamedTuple):
     "How well a monitor tells whether a behaviour is there"
     tp: int
     fp: int
@@ -221,17 +217,17 @@ def binary_metrics(
     truth: Sequence[float],      # [E]; nan = not known
     questions: Sequence[Any] | None = None,  # [E]; None: each row its own
     threshold: float = 0.5,      # above it, a value says yes
-) -> BinaryMetrics:
+) -> _BinaryMetrics:
     "Count right and wrong alarms"
     a, b = np.asarray(predicted, float), np.asarray(truth, float)
     known, said, true = ~np.isnan(a) & ~np.isnan(b), a > threshold, b > threshold
     tp, fp, tn, fn = (int((known & here).sum()) for here in (said & true, said & ~true, ~said & ~true, ~said & true))
     def share(part, whole): return part / whole if whole else math.nan
     right = mean_interval(np.where(known, said == true, math.nan), questions)
-    return BinaryMetrics(tp, fp, tn, fn, share(tp, tp + fp), share(tp, tp + fn), share(tn, tn + fp), share(2 * tp, 2 * tp + fp + fn), right, int((~known).sum()))
+    return _BinaryMetrics(tp, fp, tn, fn, share(tp, tp + fp), share(tp, tp + fn), share(tn, tn + fp), share(2 * tp, 2 * tp + fp + fn), right, int((~known).sum()))
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #monitorability
-class Monitorability(NamedTuple):
+class _Monitorability(NamedTuple):
     "How a monitor's score goes with the change that a reward made"
     r: Interval
     p: float         # two-sided; nan below three rows, or where one side does not vary
@@ -251,7 +247,7 @@ def monitorability(
     monitor: Sequence[float],  # [E]
     questions: Sequence[Any] | None = None,  # [E]; None: each row its own
     seed: int = 0,
-) -> Monitorability:
+) -> _Monitorability:
     "Correlate the change of a score with what a monitor says"
     from scipy.stats import pearsonr
     if not len(on) == len(off) == len(monitor):
@@ -261,7 +257,7 @@ def monitorability(
     (r,), change, z, rows = association(change, z, (pearson,), questions, seed), change[known], z[known], len(z)
     p = float(pearsonr(change, z).pvalue) if len(z) > 2 and not math.isnan(r.value) else math.nan  # type: ignore[reportAttributeAccessIssue]
     def spread(values): return float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return Monitorability(r, p, float(known_mean(change)), spread(change), float(known_mean(z)), spread(z), rows - len(z))
+    return _Monitorability(r, p, float(known_mean(change)), spread(change), float(known_mean(z)), spread(z), rows - len(z))
 
 
 def weighted_rmse(
@@ -285,9 +281,7 @@ def weighted_rmse(
 Scores = Mapping[str, tuple[float, float]]  # question → prediction and score of a judge; nan = none
 
 
-def _common_questions(
-    runs: Mapping[Any, Scores],  # by method, seed, or both
-) -> list[str]:  # in the order of the first run
+def _common_questions(runs: Mapping[Any, Scores]) -> list[str]:  # runs: by method, seed, or both; → in the order of the first run
     "List the questions that have a prediction and a score in every run"
     def valid(scores): return {question for question, pair in scores.items() if not any(map(math.isnan, pair))}
     shared = set.intersection(*map(valid, runs.values())) if runs else set()
@@ -298,7 +292,7 @@ def _common_metrics(
     runs: Mapping[Any, Scores],
     least: int = 2,  # fewer questions in common are an error
     seed: int = 0,
-) -> dict[Any, MonitorMetrics]:
+) -> dict[Any, _MonitorMetrics]:
     "Compare runs on the questions that all of them have in common"
     shared = _common_questions(runs)
     if len(shared) < least:

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MAX_ANSWER', 'MATH_SECONDS', 'MATH_CHARACTERS', 'MATH_BYTES', 'BEHAVIOURS', 'Scorer', 'MAX_JUDGED', 'NO_ANSWER',
-           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'FormulaProcess', 'verify_math',
-           'read_yes', 'Behaviour', 'Case', 'judge_reply', 'read_judgement', 'ask_rating', 'JudgeVerifier',
-           'RewardModel', 'find_verifier', 'RuleVerifier', 'make_verifier']
+           'Verifier', 'VERIFIERS', 'AnswerVerdict', 'read_number', 'boxed', 'verify_math', 'read_yes', 'Behaviour',
+           'Case', 'judge_reply', 'read_judgement', 'ask_rating', 'JudgeVerifier', 'RewardModel', 'find_verifier',
+           'make_verifier']
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #imports
 import asyncio
@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,9 +79,7 @@ def _number(text, which):
     return _value(numbers[which]) if numbers else None
 
 
-def boxed(
-    text: str,
-) -> list[str]:
+def boxed(text: str) -> list[str]:
     r"Find what stands in `\boxed{...}`, with inner braces; a box that is never closed is none"
     found, begun = [], []  # begun: where the box begins, for each brace that is open; None: it is no box
     for mark in re.finditer(r"\\(?:boxed|fbox)\s*\{|[{}]", text):
@@ -103,9 +102,7 @@ MATH_SECONDS, MATH_CHARACTERS, MATH_BYTES = 5, 800, 2 << 30  # of one comparison
 _DOLLARS = re.compile(r"(?<!\\)\$([^$]{1,1000})(?<!\\)\$")
 
 
-def _read_formula(
-    text: str,
-) -> str:  # LaTeX; empty where there is none
+def _read_formula(text: str) -> str:  # LaTeX; empty where there is none
     "Read the formula with which an answer ends: the last box, else what it tells, else the last between dollars, else the last line"
     text = text[-MAX_ANSWER:]
     marks = [*_TOLD.finditer(text)]
@@ -119,7 +116,7 @@ def _read_formula(
     return found if len(found) <= MATH_CHARACTERS and levels[-1] == 0 == min(levels) else ""
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #FormulaProcess
-class FormulaProcess:
+class _FormulaProcess:
     "A process that compares formulas: begun with the first, and anew after one that was too much for it"
 
     process: Any  # None: it has not begun
@@ -155,7 +152,7 @@ class FormulaProcess:
             return said
 
 
-_formulas = FormulaProcess()
+_formulas = _FormulaProcess()
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_formulas.__init__)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #compare_lines
@@ -196,9 +193,7 @@ _LETTER = (re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M), re.com
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
-def _read_letter(
-    text: str,
-) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
+def _read_letter(text: str) -> tuple[str, bool]:  # the letter, empty where none is chosen; whether it was said as asked
     "Read which option an answer chooses"
     for place, form in enumerate(_LETTER):
         if found := form.findall(text[-MAX_ANSWER:]): return found[-1].upper(), place == 0
@@ -218,11 +213,7 @@ _MARK = r"rating[^\w\n]{0,9}?:[^\w\n]{0,9}?(-?\d{1,3}(?:\.\d{1,9})?)(?:[ \t]{0,9
 _RATING = re.compile(rf"^[^\w\n]*{_MARK}(?![\w.]*\d)(?!\s*(?:to|or|-|–|/)\s*\d)(?=\W|$)|{_MARK}\W*\Z", re.I | re.M)  # a line that begins with it, or the end of the text
 
 
-def _read_rating(
-    text: str,
-    least: float = 1.0,
-    most: float = 10.0,
-) -> AnswerVerdict:
+def _read_rating(text: str, least: float = 1.0, most: float = 10.0) -> AnswerVerdict:
     "Read the mark that a judge gives"
     lines = [line or end for line, end in _RATING.findall(text[:MAX_ANSWER])]
     alone = re.fullmatch(r"\W*?(-?\d{1,3}(?:\.\d+)?)\s*(?:/\s*10)?\W*", text[:100]) if len(text) <= 100 else None
@@ -400,23 +391,16 @@ VERIFIERS: dict[str, Verifier] = {
     "yes_no": _verify_yes, "bold_formatting": _count_bold, "word_count": _count_words}
 
 
-def find_verifier(
-    name: str,
-) -> Verifier:
+def find_verifier(name: str) -> Verifier:
     "Find a rule by its whole name; `ConfigError` with the nearest"
     if name in (*BEHAVIOURS, RewardModel.name): raise ConfigError(f"{name} is no rule: a model says it. Write make_verifier({name!r}, MODEL).")
     return VERIFIERS[check_name(name, [*VERIFIERS], "verifier", ConfigError)]
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #make_verifier
-class RuleVerifier:
-    "A rule, applied to cases"
-
-    def __init__(self, name: str): self.name, self.rule = name, find_verifier(name)
-
-    async def __call__(self, cases: Sequence[Case]) -> list[AnswerVerdict]:
-        "Apply the rule in a thread, since comparing formulas may wait"
-        def apply(): return [_nothing(NO_ANSWER) if case.answer is None else self.rule(case.answer, case.gold) for case in cases]
-        return await asyncio.to_thread(apply)
+async def _by_rule(rule: Verifier, cases: Sequence[Case]) -> list[AnswerVerdict]:
+    "Apply a rule in a thread, since comparing formulas may wait"
+    def apply(): return [_nothing(NO_ANSWER) if case.answer is None else rule(case.answer, case.gold) for case in cases]
+    return await asyncio.to_thread(apply)
 
 
 def make_verifier(
@@ -425,7 +409,7 @@ def make_verifier(
 ) -> Scorer:
     "Make a verifier by its whole name"
     check_name(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name], "verifier", ConfigError)
-    if name in VERIFIERS: return RuleVerifier(name)
+    if name in VERIFIERS: return partial(_by_rule, VERIFIERS[name])
     if name in BEHAVIOURS and callable(model) and not isinstance(model, RewardModel): return JudgeVerifier(name, model)
     if name == RewardModel.name and isinstance(model, RewardModel): return model
     wanted, how = ("a chat model as its judge", "client(NAME)") if name in BEHAVIOURS else ("a RewardModel", "RewardModel.load(NAME)")

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'IN_MEMORY', 'ABOUT', 'INPUTS', 'TraitJudge', 'wish', 'PairJudge',
-           'pair_scores', 'with_style', 'ComparisonConfig', 'PairJudgeConfig', 'wanted', 'held_out', 'drawing', 'Field',
-           'ComparisonPlan', 'prepare', 'plan', 'gains', 'compare_command']
+           'pair_scores', 'with_style', 'ComparisonConfig', 'PairJudgeConfig', 'compare_command']
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #exported-imports
 import asyncio
@@ -44,9 +43,7 @@ from ..training.recipe import Stage
 from ..training.run import Run, quiet_libraries, read_settings
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #trait
-def _trait(
-    name: str | Style | Taste,  # of a taste or a style
-) -> Style | Taste:
+def _trait(name: str | Style | Taste) -> Style | Taste:  # of a taste or a style
     "Find a taste or a style by its name; `ConfigError` if there is none"
     if not isinstance(name, str): return name
     if name in TASTES: return TASTES[name]
@@ -270,9 +267,7 @@ class PairJudgeConfig(ChatConfig):
         return [*(PairJudge(style, asked, self.tie_margin, self.max_chars, self.max_tokens, self.temperature) for style in styles), *rules]
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #wanted
-def wanted(
-    run: Path | None, # whose settings say what the user wants
-) -> list[str]: # several, where tastes follow each other
+def _wanted(run: Path | None) -> list[str]:  # run: whose settings say what the user wants; → several, where tastes follow each other
     "Say what the user of a run wants; `ConfigError` if nothing says it"
     user, measured = (group_of(run, name) if run else {} for name in ("user", "preference"))
     rule = str(user.get("model") or "").removeprefix("rule/")
@@ -283,19 +278,13 @@ def wanted(
     return list(dict.fromkeys(known))
 
 
-def _opened(
-    run: Path, # its folder
-) -> Run:
+def _opened(run: Path) -> Run:  # its folder
     "Read a run's recipe and settings, without its data and weights"
     recipe, settings = read_settings(["--config", str(run / "config.yaml")])
     return Run(settings, run, recipe, None)
 
 
-def held_out(
-    run: Path,
-    limit: int = 0, # at most so many; 0: all
-    seed: int = 0,  # of the draw
-) -> list[AskedPrompt]:
+def _held_out(run: Path, limit: int = 0, seed: int = 0) -> list[AskedPrompt]:  # limit: at most so many; 0: all; seed: of the draw
     "Give the prompts that a run does not train on, as its recipe draws them"
     own = _opened(run)
     test = getattr(own.recipe.load(own.settings), "test", None)
@@ -313,14 +302,14 @@ def _named_prompts(
     return [told(p) if system else p for p in found], skipped
 
 
-def drawing(run: Path | None, c: ComparisonConfig) -> dict[str, float]:
+def _drawing(run: Path | None, c: ComparisonConfig) -> dict[str, float]:
     "Settle temperature and top_p of replies: as told, else as the evaluation of the run draws, else the likeliest token"
     own = _opened(run).settings.rollout.eval_sampling() if run and None in (c.temperature, c.top_p) else None
     return {name: given if given is not None else getattr(own, name) if own else other
             for name, given, other in (("temperature", c.temperature, 0.0), ("top_p", c.top_p, 1.0))}
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #field
-class Field(NamedTuple):
+class _Field(NamedTuple):
     "Who meets whom"
     candidates: tuple[Contestant, ...]
     base: Contestant
@@ -330,11 +319,7 @@ class Field(NamedTuple):
     def models(self) -> list[Contestant]: return [*self.candidates, self.base]
 
 
-def _field_of(
-    inputs: Sequence[str],  # A, and B if it is named
-    c: ComparisonConfig,
-    styles: Sequence[str],
-) -> Field:
+def _field_of(inputs: Sequence[str], c: ComparisonConfig, styles: Sequence[str]) -> _Field:  # inputs: A, and B if it is named
     "Find candidates, base and starts of phases"
     a = find_contestant(inputs[0], c.runs)
     run = a.run
@@ -343,10 +328,10 @@ def _field_of(
     else: raise ConfigError(f"{shorten(a.name)} belongs to no run, so name the model to compare it with: sdpo compare A B.")
     base = base._replace(name="base")
     told = [base._replace(name=f"oracle {style}", told=style) for style in styles if c.oracle]
-    if not c.sweep: return Field((a._replace(name=a.name if a.name != "base" else "base (A)"), *told), base, {})
+    if not c.sweep: return _Field((a._replace(name=a.name if a.name != "base" else "base (A)"), *told), base, {})
     if run is None: raise ConfigError(f"compare.sweep goes over the checkpoints of a run, and {shorten(a.name)} belongs to none.")
     swept, starts = _sweep_of(run, base)
-    return Field((*swept, *told), base, starts)
+    return _Field((*swept, *told), base, starts)
 
 
 def _stages_of(run: Path) -> list[Stage]:
@@ -384,11 +369,11 @@ def _sweep_of(
     return found, starts
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #ComparisonPlan
-class ComparisonPlan(NamedTuple):
+class _ComparisonPlan(NamedTuple):
     "A comparison, ready to be made"
     settings: Settings
     styles: list[str]
-    field: Field
+    field: _Field
     source: str # of the prompts
     prompts: list[AskedPrompt]
     skipped: Counter
@@ -403,9 +388,7 @@ class ComparisonPlan(NamedTuple):
         return len(self.field.candidates) + sum(start != "base" for start in self.field.starts.values())
 
 
-def prepare(
-    settings: Settings,
-) -> ComparisonPlan:
+def _prepare(settings: Settings) -> _ComparisonPlan:
     "Settle what is compared; `ConfigError` says what is missing"
     c, inputs = settings.compare, settings.inputs
     if not 1 <= len(inputs) <= 2: raise ConfigError(f"Give one model of a run, or two models: sdpo compare A B. Got {len(inputs)}.")
@@ -414,19 +397,17 @@ def prepare(
         there = [p.parent.name for p in Path(c.runs).glob("*/config.yaml")]
         raise ConfigError(f"{shorten(inputs[0])} is no run in {c.runs}, so nothing says what the user wants. Name a taste or a style with --compare.styles, "
                           f"such as [short] or [no_emojis], or a run.{near_miss(inputs[0], there)}")
-    styles = c.styles or wanted(run)
+    styles = c.styles or _wanted(run)
     for name in "+".join(styles).split("+"): _trait(name)
     if run is None and not c.prompts: raise ConfigError("No prompts: none of the models belongs to a run. Name a JSONL file with --compare.prompts.")
-    settings = settings.changed(compare={"max_tokens": c.max_tokens or (group_of(run, "prompts").get("max_tokens") if run else None) or 256, **drawing(run, c)})
+    settings = settings.changed(compare={"max_tokens": c.max_tokens or (group_of(run, "prompts").get("max_tokens") if run else None) or 256, **_drawing(run, c)})
     folder = Path(c.out or (run / "comparison" if run else Path(c.runs) / "comparison"))
     settings.judge.require_price(settings.judge.model)
-    field, asked = _field_of(inputs, c, styles), _named_prompts(c, run) if c.prompts or run is None else (held_out(run, c.limit, c.seed), Counter())
-    return ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
+    field, asked = _field_of(inputs, c, styles), _named_prompts(c, run) if c.prompts or run is None else (_held_out(run, c.limit, c.seed), Counter())
+    return _ComparisonPlan(settings, styles, field, c.prompts or f"{run}, held out", *asked, folder)
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #plan
-def plan(
-    work: ComparisonPlan,
-) -> str:
+def _plan(work: _ComparisonPlan) -> str:
     "Say what a comparison asks, and its price"
     c, judge, n = work.settings.compare, work.settings.judge, len(work.prompts)
     left = "".join(f"\n            left out {count}: {reason}" for reason, count in work.skipped.items())
@@ -441,7 +422,7 @@ def plan(
     return "\n".join([*lines, f"results     {work.folder}"])
 
 
-def _judging_cost(work: ComparisonPlan) -> str:
+def _judging_cost(work: _ComparisonPlan) -> str:
     "Estimate what a judge is asked, with replies as long as they may be"
     judge, said = work.settings.judge, "x" * (4 * work.settings.compare.max_tokens)
     if judge.is_rule(judge.model): return "no chat model is asked"
@@ -457,9 +438,7 @@ _VERDICT_TOKENS = 50 # about what a verdict with its reason takes
 IN_MEMORY = "hf/", "vllm-offline/" # judges that need the memory in which models answer
 
 
-def _run_comparison(
-    work: ComparisonPlan,
-) -> list[Contest]:
+def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
     "Let the models answer and the judges decide, and keep the result"
     c, ledgers = work.settings.compare, [Ledger(budget=part.budget) for part in (work.settings.compare, work.settings.judge)]
     with alone(work.folder, "--compare.out"):
@@ -476,7 +455,7 @@ def _run_comparison(
     return found
 
 
-def gains(
+def _gains(
     contests: Sequence[Contest],
     seed: int = 0,
 ) -> list[tuple[str, str, str, Interval]]: # judge, before, after, difference of their win rates against the base
@@ -485,11 +464,7 @@ def gains(
     return [(a.judge, a.candidate, b.candidate, gain(a, b, seed)) for a, b in pairs]
 
 
-def _save_contests(
-    work: ComparisonPlan,
-    contests: Sequence[Contest],
-    spent: Ledger,
-) -> None:
+def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Ledger) -> None:
     "Write results, pairs and table, all or nothing"
     c = work.settings.compare
     rates = [win_rate(contest, c.seed) for contest in contests]
@@ -498,7 +473,7 @@ def _save_contests(
             "models": {m.name: m.key() for m in work.field.models}, "prompts": prompts, "versions": versions(), "commit": git_commit(),
             "ledger": spent.to_dict(), "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     told = {"meta": meta, "rates": [r._asdict() | {"coverage": r.coverage} for r in rates],
-            "gains": [dict(zip(("judge", "before", "after", "gain"), row)) for row in gains(contests, c.seed)]}
+            "gains": [dict(zip(("judge", "before", "after", "gain"), row)) for row in _gains(contests, c.seed)]}
     with atomic_path(work.folder / "results") as new:
         write_jsonl(new / "pairs.jsonl", [row for contest in contests for row in contest.rows()])
         atomic_write(new / "table.md", win_table(rates).markdown() + "\n")
@@ -514,14 +489,14 @@ def compare_command(
     argv: Sequence[str],
 ) -> int: # exit code
     "Compare models by what a user prefers"
-    work = prepare(parse({"compare": ComparisonConfig, "judge": PairJudgeConfig}, argv, ABOUT, INPUTS, runs=False))
-    print(plan(work), flush=True)
+    work = _prepare(parse({"compare": ComparisonConfig, "judge": PairJudgeConfig}, argv, ABOUT, INPUTS, runs=False))
+    print(_plan(work), flush=True)
     if work.settings.dry_run: return 0
     quiet_libraries()
     contests, seed = _run_comparison(work), work.settings.compare.seed
     rates = [win_rate(contest, seed) for contest in contests]
     print(f"\n{win_table(rates)}\n")
-    if later := [[*names, f"{number_text(i.value, '+.2f')} ({range_text(i.low, i.high, '+.2f')})"] for *names, i in gains(contests, seed)]:
+    if later := [[*names, f"{number_text(i.value, '+.2f')} ({range_text(i.low, i.high, '+.2f')})"] for *names, i in _gains(contests, seed)]:
         print(f"{Table(['judge', 'from', 'to', 'win rate against base'], later, 'lllr')}\n")
     if silent := sum(rate.none for rate in rates):
         print(f"{silent:,} of {sum(r.n for r in rates):,} pairs have no verdict; {work.folder / 'results' / 'pairs.jsonl'} says why", file=sys.stderr)

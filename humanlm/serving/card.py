@@ -96,11 +96,7 @@ def _asking_section(place: str | Path, name: str) -> str:  # markdown
     return f"{how}\n\n```bash\npython -m humanlm.serve --model.name {name}\n```\n\n{table}"
 
 # %% ../../nbs/serving/04_card.ipynb #results_section
-def _results_section(
-    run: Path | None,
-    name: str,
-    step: int | None = None,  # of a checkpoint
-) -> str:  # markdown
+def _results_section(run: Path | None, name: str, step: int | None = None) -> str:  # step: of a checkpoint; → markdown
     "Show the results of the run, with who judged"
     if not run or not (run / "results.json").is_file():
         return "None are known."

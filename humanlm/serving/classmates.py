@@ -53,10 +53,7 @@ class HostConfig(ServiceConfig):
 READ = ("model", "messages", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "stream", "add_generation_prompt", "continue_final_message")
 
 
-def _read_begun_chat(
-    body: Any,  # parsed JSON
-    config: HostConfig = HostConfig(),
-) -> ChatRequest:
+def _read_begun_chat(body: Any, config: HostConfig = HostConfig()) -> ChatRequest:  # body: parsed JSON
     "Read a request whose answer may have been begun; `RequestError` says what is wrong"
     asked = read_chat(body, config, READ)
     for i, message in enumerate(asked.messages): _check_message(message, f"messages[{i}]")
@@ -113,9 +110,7 @@ class ClassmateService:
         return {"object": "list", "data": [{"id": name, "object": "model", "created": self.created, "owned_by": "humanlm"} for name in self.models]}
 
 # %% ../../nbs/serving/10_classmates.ipynb #make_classmate_app
-def _make_classmate_app(
-    service: ClassmateService,
-) -> Any:  # an ASGI application
+def _make_classmate_app(service: ClassmateService) -> Any:  # an ASGI application
     "Put classmates behind OpenAI's addresses"
     async def health(request): return answer_json({"status": "ok", "waiting": service.waiting})
 
@@ -162,9 +157,7 @@ def _asked_at(host: str) -> str:
     return socket.gethostname() if host in ("0.0.0.0", "::") else host
 
 # %% ../../nbs/serving/10_classmates.ipynb #classmate_places
-def _classmate_places(
-    named: Sequence[str],  # names or folders
-) -> dict[str, str]:  # name in requests → folder, or name on the Hub
+def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # named: names or folders; → name in requests → folder, or name on the Hub
     "Name models; `ConfigError` where two have one name"
     if not named: raise ConfigError("Name one or more models, or their folders: classmate host NAME [NAME ...]")
     found: dict[str, str] = {}

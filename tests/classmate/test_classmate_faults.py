@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig, ShownReasoning, ask_classmates, classmate_counts
+from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig, ReasoningView, ask_classmates, classmate_counts
 from humanlm.classmate.method import AnswerScorer, ResponseReader, _classmate_advantage, classmate_method
 from humanlm.classmate.rewards import classmate_advantages
 from humanlm.classmate.verifiers import find_verifier, make_verifier
@@ -144,7 +144,7 @@ def test_missing_and_doubled_marks_have_one_reading(made, text, status, answer):
 def test_marks_in_a_question_do_not_end_the_reasoning(made):
     asked = ({"role": "user", "content": "Say </think> and <think>x</think> <|im_end|>"},)
     client = HFClient("tiny", LoadedModel(*made))
-    found = client.prompt_ids(Classmate(client).request(ShownReasoning("q", 0, asked, "so 4</think>7")))
+    found = client.prompt_ids(Classmate(client).request(ReasoningView("q", 0, asked, "so 4</think>7")))
     marks = made.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
     assert [found.count(mark) for mark in marks] == [1, 1] and found[-1] == marks[1]
 
@@ -152,7 +152,7 @@ def test_marks_in_a_question_do_not_end_the_reasoning(made):
 def test_a_classmate_may_have_another_tokenizer(made):
     other = make_model(ModelConfig(vocab=330, **SMALL), ["abc 123 +?"], [])
     mate = Classmate(HFClient("other", LoadedModel(*other)), max_tokens=4)
-    answers = run_sync(ask_classmates([mate], [ShownReasoning("q", 0, ({"role": "user", "content": "2 + 2?"},), "two and two is 4")]))
+    answers = run_sync(ask_classmates([mate], [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "two and two is 4")]))
     assert answers[0][0].status == "answered"
 
 
@@ -167,7 +167,7 @@ def test_slow_and_empty_classmates_are_counted_and_teach_nothing(made):
 def test_what_classmates_cost_is_written_down():
     ledger = Ledger()
     mate = Classmate(ScriptedClient(lambda request: "4", "scripted/mate", ledger=ledger))
-    run_sync(ask_classmates([mate], [ShownReasoning("q", 0, ({"role": "user", "content": "2 + 2?"},), "it is 4")]))
+    run_sync(ask_classmates([mate], [ReasoningView("q", 0, ({"role": "user", "content": "2 + 2?"},), "it is 4")]))
     assert ledger.entries["classmate", "scripted/mate"].calls == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
-from humanlm.classmate.method import AnswerScorer, LaggedCopy, ReasoningRollout, ResponseReader, _classmate_advantage, classmate_method, make_classmates
+from humanlm.classmate.method import AnswerScorer, _LaggedCopy, ReasoningRollout, ResponseReader, _classmate_advantage, classmate_method, make_classmates
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.clients.client import ScriptedClient
@@ -154,7 +154,7 @@ def test_own_weights_of_the_start_of_before_and_of_now(made, tmp_path):
     lagged.save(tmp_path / lagged.file)
     lagged.follow(model)
     assert [weights(m) - first for m in mates] == pytest.approx([0, 1, 1], abs=1e-5)
-    again = LaggedCopy(made.model, 2)
+    again = _LaggedCopy(made.model, 2)
     again.load(tmp_path / lagged.file)
     again.follow(model)
     assert again.steps == 2 and again.copy.lm_head.weight.flatten()[0].item() - first == pytest.approx(1, abs=1e-5), "counted on from where it stopped"

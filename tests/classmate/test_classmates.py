@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from humanlm.classmate.classmates import Classmate, ShownReasoning, ShowPolicy, ask_classmates, classmate_counts, shuffled
+from humanlm.classmate.classmates import Classmate, ReasoningView, ShowPolicy, ask_classmates, classmate_counts, shuffled
 from humanlm.classmate.reasoning import MARKS
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
 from humanlm.classmate.verifiers import find_verifier
@@ -20,7 +20,7 @@ ASKED = ({"role": "system", "content": "Be short."}, {"role": "user", "content":
 FAST = Limits(attempts=1, breaker=0)
 
 
-def shown(row="q", copy=0, reasoning="two and two make 4", status="whole"): return ShownReasoning(row, copy, ASKED, reasoning, status)
+def shown(row="q", copy=0, reasoning="two and two make 4", status="whole"): return ReasoningView(row, copy, ASKED, reasoning, status)
 async def fours(places, texts): return [find_verifier("gsm8k")(text, "4").value for text in texts]
 def scripted(say, name="scripted/mate", **options): return ScriptedClient(say if callable(say) else lambda request: say, name, limits=FAST, **options)
 

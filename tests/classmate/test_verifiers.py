@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, FormulaProcess, boxed, _count_bold, find_verifier, _read_formula, _read_letter, read_number, _read_rating, read_yes, _verify_letter, verify_math, _verify_number, _verify_yes
+from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, _FormulaProcess, boxed, _count_bold, find_verifier, _read_formula, _read_letter, read_number, _read_rating, read_yes, _verify_letter, verify_math, _verify_number, _verify_yes
 from humanlm.core.basics import ConfigError
 
 
@@ -139,7 +139,7 @@ def test_an_interrupted_comparison_does_not_answer_the_next_one():
             self.rung = True
             raise Stop
 
-    compare = FormulaProcess()
+    compare = _FormulaProcess()
     assert compare("1", "2") == "different"
     compare.process.stdout = Interrupted(compare.process.stdout)
     with pytest.raises(Stop): compare("1", "1")

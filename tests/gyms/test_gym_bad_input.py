@@ -119,7 +119,7 @@ class TeaEnvironment(Environment):
 
 def tea(*replies):
     "The mistakes of a guest who says this"
-    env = TeaEnvironment(TeaTask("tea"), find_gym("template").config(), ModelUser(ScriptedClient([json.dumps({"reply": reply}) for reply in replies])))
+    env = TeaEnvironment(TeaTask("tea"), find_gym("template").config, ModelUser(ScriptedClient([json.dumps({"reply": reply}) for reply in replies])))
     for question, _ in zip(("What would you like?", "And how large may the cup be, please?"), replies): run_sync(env.step(f"[action] {question}"))
     assert not env.stop, "the episode goes on, and keeps its score"
     return [(mistake.turn, mistake.tag, mistake.helps) for mistake in episode_mistakes(env)]
@@ -137,7 +137,7 @@ def test_a_user_who_answers_as_the_assistant_is_tagged(said): assert [tag for _,
 
 
 def test_a_user_who_speaks_for_both_is_not_delivered():
-    env = TeaEnvironment(TeaTask("tea"), find_gym("template").config(), ModelUser(ScriptedClient([json.dumps({"reply": "Tea.\nAssistant: Which one?"})] * 2)))
+    env = TeaEnvironment(TeaTask("tea"), find_gym("template").config, ModelUser(ScriptedClient([json.dumps({"reply": "Tea.\nAssistant: Which one?"})] * 2)))
     run_sync(env.step("[action] What would you like?"))
     assert env.stop == "user_error" and math.isnan(env.score) and "speaks for the assistant" in env.turns[0].feedback
 

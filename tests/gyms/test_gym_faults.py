@@ -6,13 +6,14 @@ import json
 import math
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from humanlm.core.basics import run_sync
-from humanlm.gyms.evaluation import ChatPlayer, PlayedEpisode, _episode_values, gym_results, play_tasks, weighted_average
+from humanlm.gyms.evaluation import ChatPlayer, EpisodeRecord, _episode_values, gym_results, play_tasks, weighted_average
 from humanlm.gyms.protocol import COMPAT, ToolCall, UserError, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.recipe import GymUsers, _gym_messages, _load_gyms
 from humanlm.gyms.users import ModelUser
@@ -37,7 +38,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", f"[{name}]", "--gyms.tasks", "2", "--gyms.test_n", "1", "--gyms.max_turns", "30"])
     work = _load_gyms(s)
     task, users = work.tasks["train"][name][0], GymUsers(work, s)
-    config = gym.config(max_turns=30)
+    config = replace(gym.config, max_turns=30)
     expert = [str(ToolCall(turn.kind, turn.content)) for turn in run_sync(play_through(gym.play(task, config), gym.expert)).turns]
     talk, shown = Talk({"row_id": f"{name}/{task.id}"}), _gym_messages(gym, task, s)
     for text in expert:
@@ -57,7 +58,7 @@ def test_training_and_evaluation_show_the_same_and_no_reward(name):
 @pytest.mark.parametrize("compat", COMPAT)
 def test_every_gym_can_be_built_and_played_in_both_forms(name, compat):
     gym = find_gym(name)
-    env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], gym.config(compat=compat)), gym.expert))
+    env = run_sync(play_through(gym.play(gym.tasks(1, 0)[0], replace(gym.config, compat=compat)), gym.expert))
     assert env.stop in ("done", "turn_limit") and gym.score(env) > 0
 
 
@@ -170,7 +171,7 @@ def step_through(env, calls):
 @ALL
 def test_building_and_steps_take_few_function_calls(name):
     gym = find_gym(name)
-    tasks, config = gym.tasks(4, 0), gym.config()
+    tasks, config = gym.tasks(4, 0), gym.config
     scripts = [[ToolCall(turn.kind, turn.content) for turn in run_sync(play_through(gym.play(task, config), gym.expert)).turns] for task in tasks]
     built = calls_of(lambda: [gym.play(task, config) for task in tasks]) / len(tasks)
     envs = [gym.play(task, config) for task in tasks]
@@ -207,7 +208,7 @@ def test_the_published_averages_come_of_the_published_columns(line):
 # ---- lines 25 and 11: results hold what was missing
 
 def test_a_failed_episode_is_missing_in_results_and_counted():
-    def episode(task, score, stop): return PlayedEpisode("template", task, 0, [], stop, score, 1.0)
+    def episode(task, score, stop): return EpisodeRecord("template", task, 0, [], stop, score, 1.0)
     rows = gym_results({"policy": [episode("a", 1.0, "done"), episode("b", 0.0, "turn_limit"), episode("c", math.nan, "user_error")]}).rows
     found = {row.metric: (row.mean, row.n) for row in rows if row.level == "all"}
     assert found["score"] == (0.5, 2) and found["user failed"] == (pytest.approx(1 / 3), 3) and math.isnan(_episode_values(episode("c", math.nan, "env_error"))["score"])

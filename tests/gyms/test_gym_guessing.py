@@ -2,14 +2,15 @@
 import json
 import math
 import os
+from dataclasses import replace
 import re
 from pathlib import Path
 
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.guessing import (StoryCriterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyConfig, TelepathyTask, TurtleConfig, TurtleTask, answer_quality,
-                                   _content_stems, _covered_pay, intention, own_cases, telepathy, turtle, turtlebench_cases)
+from humanlm.gyms.guessing import (StoryCriterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyTask, TurtleConfig, TurtleTask,
+                                   _content_stems, _covered_pay, intention, telepathy, turtle)
 from humanlm.gyms.protocol import Environment, ToolCall, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser
 from humanlm.clients.client import ScriptedClient
@@ -94,10 +95,10 @@ def test_a_judge_who_gives_no_verdict_scores_nothing(said):
 def test_guesses_are_few_and_as_many_as_turns_where_published_numbers_ask_for_it():
     env = telepathy.play(ABACUS)
     assert [step(env, f"[answer] {n}").reward for n in range(3)] == [0, 0, 0] and (env.stop, env.score, len(env.turns)) == ("done", 0, 3)
-    env = telepathy.play(ABACUS, TelepathyConfig(compat="userrl"))
+    env = telepathy.play(ABACUS, replace(telepathy.config, compat="userrl"))
     for n in range(15): step(env, f"[answer] {n}")
     assert step(env, "[answer] abacus").reward == 1
-    with pytest.raises(ConfigError, match="max_answers"): TelepathyConfig(max_answers=0)
+    with pytest.raises(ConfigError, match="max_answers"): replace(telepathy.config, max_answers=0)
 
 
 @pytest.mark.parametrize("guess, right", [
@@ -127,7 +128,7 @@ def test_answers_by_rule_follow_from_words_and_sorts():
 
 def test_hacking_by_going_through_all_stories_ends_after_three_answers():
     for compat, answers in (("", 3), ("userrl", 16)):
-        env = turtle.play(turtle.tasks(1, 3)[0], turtle.config(compat=compat))
+        env = turtle.play(turtle.tasks(1, 3)[0], replace(turtle.config, compat=compat))
         while not env.stop: step(env, "[answer] Behind it all is this, and that is the whole of what was there to be told about it: the aunt hid a ring because of envy.")
         assert len(env.turns) == answers and env.stop == ("turn_limit" if compat else "done")
 
@@ -176,21 +177,6 @@ def test_copies_lists_and_catalogues_of_words_do_not_pay():
         honest = f"{filler} {task.criteria[0].statement}"
         env = turtle.play(task)
         assert [step(env, ToolCall("answer", honest)).reward for _ in range(2)] == pytest.approx([task.criteria[0].weight, 0])
-
-
-def test_our_own_stories_answer_rightly_and_real_ones_hardly():
-    assert answer_quality(own_cases(60, 9))[1:] == (1, 1, 0.5)
-    with pytest.raises(DataError, match="one label"): answer_quality([])
-
-
-@pytest.mark.skipif(not (DATA / "turtlebench").is_dir(), reason="set HUMANLM_DATA to a folder with turtlebench")
-def test_the_table_of_the_page_is_what_the_rule_does_on_turtlebench():
-    found = answer_quality(turtlebench_cases(DATA / "turtlebench"))
-    page = json.loads((Path(__file__).parents[2] / "nbs/gyms/04_guessing.ipynb").read_text("utf-8"))
-    shown = next("".join(cell["outputs"][0]["data"]["text/markdown"]) for cell in page["cells"] if cell["id"] == "measured")
-    row = next(line for line in shown.splitlines() if "TurtleBench" in line)
-    assert [float(number) for number in re.findall(r"\d[\d.]*", row)] == [found.count, *(round(share, 3) for share in found[1:])]
-    assert found.count == 806 and found.accuracy > found.majority and 0.5 < found.balanced < 0.6  # better than nothing, by little
 
 
 # Intention
@@ -246,7 +232,7 @@ def test_vague_and_catch_all_questions_do_not_pay(text):
 
 
 def test_a_penalty_is_flat_here():
-    assert not type(intention.config()).cumulative and intention.config(step_penalty=0.1).pay(1, 5) == pytest.approx(0.9)
+    assert not intention.config.cumulative and replace(intention.config, step_penalty=0.1).pay(1, 5) == pytest.approx(0.9)
 
 
 # Chat models in the roles

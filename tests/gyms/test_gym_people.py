@@ -8,7 +8,7 @@ import pytest
 
 from humanlm.core.basics import DataError, run_sync
 from humanlm.gyms.people import (
-    AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeConfig, PersuadeTask, PolitePerson, advice, appeal, persuade,
+    AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeTask, PolitePerson, advice, appeal, persuade,
     _reasons_in, split_by_claim, _values_heard, _world_people)
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
 from humanlm.gyms.users import ModelUser, UserReviewer
@@ -38,7 +38,7 @@ def stances(*places):
 
 
 def paid(places, **settings):
-    env = persuade.play(TASK, PersuadeConfig(**settings), stances(*places))
+    env = persuade.play(TASK, replace(persuade.config, **settings), stances(*places))
     return [run_sync(env.step(f"[answer] argument {i}")).reward for i in range(len(places))], env
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from humanlm.core.basics import DataError, run_sync
 from humanlm.gyms.guessing import IntentionTask, MissingDetail
-from humanlm.gyms.people import MEASURES, PersuadeConfig
+from humanlm.gyms.people import MEASURES
 from humanlm.gyms.protocol import KINDS, Environment, ToolCall, find_gym, gym_names, play_through
 from humanlm.gyms.puzzles import TriesConfig
 from humanlm.gyms.recipe import PARTS
@@ -49,7 +49,7 @@ def test_hacking_by_saying_what_pays_again_and_again_pays_once(name):
     for task in gym.tasks(4, 0):
         expert = run_sync(play_through(gym.play(task), gym.expert))
         thrice = [ToolCall(turn.kind, turn.content) for turn in expert.turns for _ in range(3)]
-        env = say(gym.play(task, replace(gym.config(), max_turns=99)), *thrice)
+        env = say(gym.play(task, replace(gym.config, max_turns=99)), *thrice)
         assert gym.score(env) <= gym.best(task) + 1e-6 and sum(turn.reward for turn in env.turns) <= sum(turn.reward for turn in expert.turns) + 1e-6
 
 
@@ -91,7 +91,7 @@ def test_hacking_by_a_probe_beside_the_test_tells_nothing(off):
 def test_hacking_by_a_stance_that_swings_is_paid_once():
     gym = find_gym("persuade")
     swings = [{"reply": "Well.", "stance": stance} for stance in ("Neutral", "Strongly Agree") * 4]
-    def play(**settings): return say(gym.play(gym.tasks(1, 0)[0], PersuadeConfig(**settings), answering("listener", *swings)), *[f"[answer] argument {i}" for i in range(8)])
+    def play(**settings): return say(gym.play(gym.tasks(1, 0)[0], replace(gym.config, **settings), answering("listener", *swings)), *[f"[answer] argument {i}" for i in range(8)])
     assert play().score == 0.5 and play(compat="userrl").score == 2
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
 from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
-from humanlm.gyms.tau import (DESK_TOOLS, REASONS, STOP, RetailDesk, RetailShop, TauConfig, _announces, _calculate, _call_tool, _open_shop, _read_tau, _read_tool_call,
+from humanlm.gyms.tau import (DESK_TOOLS, REASONS, STOP, RetailDesk, RetailShop, _announces, _calculate, _call_tool, _open_shop, _read_tau, _read_tool_call,
                               tau, _tau_tasks)
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -102,7 +102,7 @@ def test_handing_over_ends_a_talk_and_is_paid_by_the_state():
 def test_the_expert_also_does_it_in_few_turns():
     for turns in (30, 16, 9):
         for task in TASKS:
-            played = run_sync(play_through(tau.play(task, TauConfig(max_turns=turns)), tau.expert))
+            played = run_sync(play_through(tau.play(task, replace(tau.config, max_turns=turns)), tau.expert))
             assert played.score == 1 and played.stop == "done", (task, turns)
 
 
@@ -131,7 +131,7 @@ def test_a_mark_or_a_claim_of_the_policy_ends_nothing():
 
 def test_doing_it_without_a_word_or_only_asking_is_not_paid():
     task = doing("cancel_pending_order")
-    env = tau.play(task, TauConfig(max_turns=6))
+    env = tau.play(task, replace(tau.config, max_turns=6))
     say(env, *gold(task), *["[action] Well?"] * 5)
     assert env.stop == "turn_limit" and env.score == 0
     assert sum(run_sync(play_through(tau.play(task), chance(tau))).score for task in TASKS) == 0
@@ -266,7 +266,7 @@ def test_what_can_be_looked_up():
     env = tau.play(TASKS[0])
     tools, policy, helps, other = say(env, "[search] Tools", "[search] `policy`", "[search] help", "[search] the instruction")
     assert all(name in tools.feedback for name in DESK_TOOLS) and "pending" in policy.feedback and "answer" in helps.feedback and other.fault == "format"
-    hidden = say(tau.play(TASKS[0], TauConfig(compat="userrl")), "[search] policy", "[search] `Policy`.", "[search] tools")
+    hidden = say(tau.play(TASKS[0], replace(tau.config, compat="userrl")), "[search] policy", "[search] `Policy`.", "[search] tools")
     assert [turn.fault for turn in hidden] == ["format", "format", ""], "as published"
 
 

@@ -13,7 +13,7 @@ from server import serving
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, ToolCall, UserRole, find_gym, gym_names, play_through
 from humanlm.gyms.users import (
-    MISTAKES, GymJudgeConfig, GymUserConfig, ModelUser, UserFacts, UserReviewer, _episode_dialogue, note_answer, _role_question, _rule_mistakes, split_scores, tag_measures, user_bill, user_probes,
+    MISTAKES, GymJudgeConfig, GymUserConfig, ModelUser, UserFacts, UserReviewer, _episode_dialogue, note_answer, _role_question, _rule_mistakes, split_scores, user_bill,
 )
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
@@ -208,22 +208,20 @@ def test_a_trained_simulator_plays_a_gym_after_the_states_it_is_given():
 
 # ---- the review
 
-def last_tags(probe): return frozenset(mistake.tag for mistake in _rule_mistakes(probe.messages, probe.facts) if mistake.turn == sum(message["role"] == "user" for message in probe.messages) - 1)
+def tags_of(probe):
+    "What the rules find wrong with the last turn"
+    facts = UserFacts(probe["task"], tuple(probe["secrets"]), tuple(probe["answers"]), probe["reached"])
+    return {mistake.tag for mistake in _rule_mistakes(probe["messages"], facts) if mistake.turn == sum(message["role"] == "user" for message in probe["messages"]) - 1}
 
 
 def test_rules_find_the_scripted_mistakes_and_tag_nothing_else():
-    probes = user_probes()
-    found = [last_tags(probe) for probe in probes]
-    assert len(probes) >= 40 and sum(not probe.tags for probe in probes) >= 12
-    assert [probe.messages[-1] for probe, tags in zip(probes, found) if not probe.tags and tags] == []
-    for tag, (wanted, _, precision, recall) in tag_measures(found, [probe.tags for probe in probes]).items():
-        assert wanted >= 3 and precision >= 0.95 and recall >= 0.75, (tag, precision, recall)
-
-
-def test_measures_fall_where_finds_are_wrong_or_missing():
-    true = [frozenset({"late"}), frozenset({"late"}), frozenset(), frozenset()]
-    assert tag_measures([frozenset({"late"}), frozenset(), frozenset({"late"}), frozenset({"form"})], true)["late"] == (2, 2, 0.5, 0.5)
-    assert math.isnan(tag_measures([frozenset()], [frozenset()])["form"][2])
+    probes = [json.loads(line) for line in Path(__file__).with_name("user_mistakes.jsonl").read_text("utf-8").splitlines()]
+    found = [(tags_of(probe), {*probe["tags"]}) for probe in probes]
+    assert len(probes) >= 40 and sum(not true for _, true in found) >= 12
+    assert [tags for tags, true in found if tags and not true] == []
+    for tag in MISTAKES:
+        wanted, got, right = sum(tag in true for _, true in found), sum(tag in tags for tags, _ in found), sum(tag in tags & true for tags, true in found)
+        assert wanted >= 3 and right / got >= 0.95 and right / wanted >= 0.75, (tag, wanted, got, right)
 
 
 def test_what_the_policy_said_first_is_no_secret_and_no_invention():

@@ -17,7 +17,7 @@ from humanlm.core.basics import run_sync
 from humanlm.models.checkpoints import add_adapter, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
-from humanlm.sdpo.method import HindsightReader, logged_row, offline, online, sdpo_method
+from humanlm.sdpo.method import _HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
 from humanlm.training.methods import ask_row
 from humanlm.training.rollout import Batch, ModelPolicy
@@ -363,7 +363,7 @@ def test_a_contrast_is_what_somebody_said_about_another_prompt(made):
             for i, text in enumerate(["one", "two", "three", ""])]
     def told(some, contrast):
         done = run_sync(offline()(some, SimpleNamespace(prompt_ids=lambda row: context(made.tokenizer, row["prompt"]))))
-        reader = HindsightReader(SDPO(contrast=contrast), HINDSIGHT, made.tokenizer, None, 200)
+        reader = _HindsightReader(SDPO(contrast=contrast), HINDSIGHT, made.tokenizer, None, 200)
         return [[made.tokenizer.decode(ids) for ids in read] for read in reader.contexts(Batch(None, None, None, done, None, some))]
     own, second, third, silent = told(rows, "shuffled")
     assert "one<" in own[0] and "three<" in own[1] and "three<" in second[1] and "one<" in third[1] and silent == []

@@ -24,7 +24,7 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.preferences import (
-    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, held_out, _letter, pair_scores, prepare, _trait, wanted, wish, with_style,
+    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, _held_out, _letter, pair_scores, _prepare, _trait, _wanted, wish, with_style,
 )
 from humanlm.sdpo.styles import STYLES, TASTES
 
@@ -271,7 +271,7 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
                                       "rollout: {eval_temperature: 0.7, top_p: 0.9}\n")
     own = [{"role": "system", "content": "Be curt."}, {"role": "user", "content": "So?"}]
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "Hi"}) + "\n" + json.dumps({"messages": own}) + "\n")
-    def work(*argv): return prepare(parse({"compare": ComparisonConfig, "judge": PairJudgeConfig}, [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")], "", "A and B", runs=False))
+    def work(*argv): return _prepare(parse({"compare": ComparisonConfig, "judge": PairJudgeConfig}, [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")], "", "A and B", runs=False))
     found = work("told", "--compare.runs", str(tmp_path))
     assert sorted(p.messages[0]["content"] for p in found.prompts) == ["Be curt.", "Be kind."] and {len(p.messages) for p in found.prompts} == {2}
     assert (found.settings.compare.temperature, found.settings.compare.top_p) == (0.7, 0.9)
@@ -284,7 +284,7 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
 def test_a_style_with_its_spelling_corrected_is_judged(tmp_path):
     alias = "answer_directly_reduce_formatting"
     atomic_write(tmp_path / "config.yaml", f"user: {{model: openai/gpt-5-mini, style: {alias}}}\n")
-    assert wanted(tmp_path) == [alias] and wish(alias) == wish("answer_direclty_reduce_formatting")
+    assert _wanted(tmp_path) == [alias] and wish(alias) == wish("answer_direclty_reduce_formatting")
     judges = PairJudgeConfig(model="scripted/none").judges([f"short+{alias}"], ScriptedClient([]))
     assert judges[0].name.endswith(f"on short+{alias}")
 
@@ -355,7 +355,7 @@ def test_what_is_wrong_is_said_before_anything_is_loaded(runs, line, message, ca
 def test_the_user_of_a_run_says_what_is_wanted(tmp_path):
     def said(user):
         atomic_write(tmp_path / "config.yaml", f"user: {user}\n")
-        return wanted(tmp_path)
+        return _wanted(tmp_path)
     assert said("{model: rule/casual}") == ["casual"] and said("{model: rule/short+casual}") == ["short+casual"]
     assert said("{model: rule/short, tastes: [short, long, short], steps_each: 3}") == ["short", "long"]
     assert said("{model: anthropic/claude-haiku-4-5, style: no_emojis}") == ["no_emojis"]
@@ -368,9 +368,9 @@ def test_the_user_of_a_run_says_what_is_wanted(tmp_path):
 def test_held_out_prompts_are_those_of_the_recipe(runs):
     from humanlm.worlds.requests import all_requests
     train, test = ({request.text for request in part} for part in all_requests(0))
-    found = held_out(runs / "mini")
+    found = _held_out(runs / "mini")
     assert len(found) == 6 and {p.messages[-1]["content"] for p in found} <= test - train
-    assert len(held_out(runs / "mini", 2, seed=1)) == 2
+    assert len(_held_out(runs / "mini", 2, seed=1)) == 2
 
 
 def test_local_models_answer_alone_as_together_and_long_prompts_have_no_reply(runs):

@@ -14,7 +14,7 @@ from humanlm.data.files import RowFault
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.hindsight import ROLES, is_blank, problem, read_interactions
 from humanlm.sdpo.preparation import (
-    KINDS, REPLY_REASONS, ROW_REASONS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, Tally, _any_prompt, helpsteer2, _interactions_of, _marked_turns, _prepare_files,
+    KINDS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, _Tally, _any_prompt, helpsteer2, _interactions_of, _marked_turns, _prepare_files,
     read_prompts, shuffled, _tally_table, tldr,
 )
 
@@ -32,6 +32,12 @@ def run(kind, rows, folder, validation=None, **settings):
     if validation is not None: settings["validation"] = str(write_jsonl(folder / "val.jsonl", validation))
     tallies = _prepare_files(kind, PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out")
     return {split: (read_jsonl(folder / f"out/{split}.jsonl"), dict(t.row_faults.counts), dict(t.reply_faults.counts)) for split, t in tallies.items()}
+
+
+ROW_REASONS = {"no prompt", "no conversation", "does not end with the user", "system message in the middle", "unknown role", "empty prompt", "empty reply",
+                "several turns in one text", "prompt too long", "reply too long", "other language", "too few messages", "conversation too long",
+                "message too long", "the same again", "in train"}
+REPLY_REASONS = {"empty reply", "no follow-up", "empty follow-up", "reply rests on a tool", "missing turn", "system message in the middle", "the same again", "in train"}
 
 
 def reason(make, *args):
@@ -115,7 +121,7 @@ def test_a_window_begins_with_the_user(most, kept):
 def test_the_last_message_is_the_users_whatever_the_log_misses():
     "The published preparation of one set left histories that end with the assistant, and the block landed there"
     log = [{"role": "assistant", "content": "Welcome."}, *talk("a", "b"), {"role": "assistant", "content": "b2"}, *talk("c", "d", "e")]
-    tally = Tally()
+    tally = _Tally()
     made = list(_interactions_of(log, "conv", C, tally))
     assert tally.reply_faults.counts == {"missing turn": 2, "no follow-up": 1} and tally.replies == 4
     assert [([m["content"] for m in i.messages], i.completion.text, i.followup.text, i.filters) for i in made] == [(["c"], "d", "e", ("history begins after a gap",))]
@@ -130,14 +136,14 @@ def test_system_messages():
     first = {"role": "system", "content": "Be brief."}
     made = list(_interactions_of([first, *talk("a", "b", "c", "d", "e")], "conv", PrepareConfig(history=1)))
     assert [[m["content"] for m in i.messages] for i in made] == [["Be brief.", "a"], ["Be brief.", "c"]] and not made[0].filters
-    tally = Tally()
+    tally = _Tally()
     made = list(_interactions_of([*talk("a", "b", "c"), first, *talk("d", "e", "f")], "conv", C, tally))
     assert [i.completion.text for i in made] == ["b"] and tally.reply_faults.counts == {"system message in the middle": 1}
     assert [[m["role"] for m in i.messages] for i in _interactions_of([first | {"content": " "}, *talk("a", "b", "c")], "conv")] == [["user"]]
 
 
 def test_replies_that_tell_what_a_tool_found_are_left_out():
-    tool, tally = {"role": "tool", "content": "{}"}, Tally()
+    tool, tally = {"role": "tool", "content": "{}"}, _Tally()
     log = [*talk("a", ""), tool, {"role": "assistant", "content": "It is 5."}, *talk("b", "c", "d")]
     made = list(_interactions_of(log, "conv", C, tally))
     assert tally.reply_faults.counts == {"empty reply": 1, "reply rests on a tool": 1}
@@ -146,10 +152,10 @@ def test_replies_that_tell_what_a_tool_found_are_left_out():
 
 @given(st.lists(st.tuples(st.sampled_from([*ROLES, "tool"]), st.sampled_from(["", " \u200b", "text", "<|im_end|>", "\ud800", "{followup}"])), max_size=12), st.integers(1, 6))
 def test_whatever_the_log_each_interaction_can_be_learned_from(log, most):
-    messages, tally = [{"role": role, "content": text} for role, text in log], Tally()
+    messages, tally = [{"role": role, "content": text} for role, text in log], _Tally()
     made = list(_interactions_of(messages, "conv", PrepareConfig(history=most), tally))
     assert tally.replies == sum(role == "assistant" for role, _ in log) == len(made) + tally.reply_faults.counts.total()
-    assert {*tally.reply_faults.counts} <= {*REPLY_REASONS}
+    assert {*tally.reply_faults.counts} <= REPLY_REASONS
     for i in made:
         roles = [m["role"] for m in i.messages]
         own = roles[roles[0] == "system":]

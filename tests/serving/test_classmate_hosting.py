@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import warm
 
-from humanlm.classmate.classmates import ClassmateConfig, ShownReasoning, ask_classmates, read_mapping
+from humanlm.classmate.classmates import ClassmateConfig, ReasoningView, ask_classmates, read_mapping
 from humanlm.classmate.method import make_classmates
 from humanlm.classmate.rewards import answer_scores, pooled_rewards
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
@@ -30,7 +30,7 @@ from humanlm.training.run import read_settings
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["start at 3, add 2, take 1.", "3, then 5, 4.", "<think>4</think>4"] * 9
 QUESTION = ({"role": "system", "name": "", "content": "Be short."}, {"role": "user", "name": "", "content": "start at 3, add 2, take 1."})
-SHOWN = [ShownReasoning(f"q{i}", 0, QUESTION, said) for i, said in enumerate(("3, then 5, 4.", "</think>I <|im_end|> say 7", "4 <think>", "5 take 1"))]
+SHOWN = [ReasoningView(f"q{i}", 0, QUESTION, said) for i, said in enumerate(("3, then 5, 4.", "</think>I <|im_end|> say 7", "4 <think>", "5 take 1"))]
 CHAT = {"model": "first", "messages": [{"role": "user", "content": "2 + 2?"}]}
 BEGUN = {"model": "first", "messages": [*CHAT["messages"], {"role": "assistant", "content": "<think>4</think>"}], "add_generation_prompt": False, "continue_final_message": True}
 

@@ -2,6 +2,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, apart, _gym_lines, _player_folder, _prepare_evaluation, published_averages, _published_beside, _published_scores
-from humanlm.serving.gym_lessons import LessonsConfig, _expert_lessons, lesson, lesson_messages, _make_lessons
+from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, _apart, _gym_lines, _player_folder, _prepare_evaluation, _published_beside, _published_scores
+from humanlm.serving.gym_lessons import LessonsConfig, _expert_lessons, lesson, _make_lessons
 from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
@@ -155,9 +156,9 @@ def test_a_model_of_a_run_is_told_what_it_was_trained_with(tmp_path, monkeypatch
         choice = find_player(name)
         assert choice[2:] == (False, 6, 5) and choice.model.endswith("mini/models/gyms"), name
     player = choice.make(PlayerConfig())(gym)
-    env = gym.play(task, gym.config(max_turns=2))
+    env = gym.play(task, replace(gym.config, max_turns=2))
     assert player.messages(env) == [{"role": "user", "content": task.opening}]
-    run_sync(play_tasks(gym, [task], player, config=gym.config(max_turns=2)))
+    run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=2)))
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.system", "false"])
     assert [m["content"] for m in _gym_messages(gym, task, s)] == [task.opening]
     assert evaluate(tmp_path / "out", "mini", "--play.gyms", "telepathy", "--play.count", "2", "--play.max_turns", "3") == 0
@@ -169,7 +170,7 @@ def test_a_chat_model_reads_its_own_words_again():
     gym = find_gym("template")
     client = ScriptedClient(["<think>one</think>[action] a", "no call at all", "[answer] x"])
     player, task = ChatPlayer(gym, client), gym.tasks(1, 0)[0]
-    run_sync(play_tasks(gym, [task], player, config=gym.config(max_turns=3)))
+    run_sync(play_tasks(gym, [task], player, config=replace(gym.config, max_turns=3)))
     assert [m["content"] for m in client.requests[-1].messages if m["role"] == "assistant"] == ["<think>one</think>[action] a", "no call at all"]
 
 
@@ -202,7 +203,7 @@ def test_episodes_of_other_conditions_are_not_gone_on_with(tmp_path):
     tasks = gym.tasks(2, 0)
     first = run_sync(play_tasks(gym, tasks, gym.expert, path=path))
     assert run_sync(play_tasks(gym, tasks, gym.expert, path=path)) == first
-    for other in ({"seed": 9}, {"config": gym.config(max_turns=1)}, {"user": ModelUser(ScriptedClient(["x"]))}):
+    for other in ({"seed": 9}, {"config": replace(gym.config, max_turns=1)}, {"user": ModelUser(ScriptedClient(["x"]))}):
         with pytest.raises(DataError, match="played with another seed, other settings"): run_sync(play_tasks(gym, tasks, gym.expert, path=path, **other))
 
 
@@ -317,9 +318,8 @@ def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch)
 
 # ---- the published table
 
-def test_every_published_average_comes_of_its_columns():
-    assert len(published_averages()) == 15
-    for model, (ours, printed) in published_averages().items(): assert ours == pytest.approx(printed, abs=7e-5), model  # columns have four decimals
+def test_the_published_table_has_fifteen_models():
+    assert len(_published_scores()["rows"]) == 15
 
 
 def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
@@ -328,15 +328,21 @@ def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
 
     def work(*more): return _prepare_evaluation(parse(GROUPS, [*published, *more], inputs="players"))
     same = work()
-    assert apart(same, "telepathy") == []
+    assert _apart(same, "telepathy") == []
     [e] = run_sync(play_tasks(same.gyms["telepathy"], same.tasks["telepathy"][:1], same.gyms["telepathy"].expert))
     table = _published_beside(same, {"gpt": _gym_lines([e])})
     assert "| gpt (here) | 1.0000" in table and "| GPT-4o | 0.8537 |" in table and "does not stand" not in table
     for more, why in ((["--play.max_turns", "8"], "8 turns, not 16"), (["--play.compat", ""], "without compat"), (["--user.model", "openai/gpt-4o-mini"], "user: openai/gpt-4o-mini"), (["--judge.model", "rule"], "judge: rules"),
                       (["--user.temperature", "0.7"], "user at temperature 0.7"), (["--policy.temperature", "1"], "policy at temperature 1"), (["--play.count", "9"], "9 of 41 test rows")):
-        assert [why in reason for reason in apart(work(*more), "telepathy")] == [True], more
+        assert [why in reason for reason in _apart(work(*more), "telepathy")] == [True], more
     rows_in(tmp_path, *(row(n, "train") for n in range(41)))
-    assert "split: train" in apart(work(), "telepathy")[0]
+    assert "split: train" in _apart(work(), "telepathy")[0]
+
+
+def messages_of(row):
+    "The messages of a row of either form"
+    if "messages" in row: return row["messages"]
+    return [{"role": "system", "content": row["system"]}, *({"role": "assistant" if turn["from"] == "gpt" else "user", "content": turn["value"]} for turn in row["conversations"])]
 
 
 # ---- lessons
@@ -346,9 +352,9 @@ def test_ours_stand_beside_theirs_only_in_their_setting(tmp_path):
 def test_lessons_show_what_training_and_evaluation_show(name, form):
     gym = find_gym(name)
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.max_turns", "30"])
-    task, config = gym.tasks(1, 2)[0], gym.config(max_turns=30)
+    task, config = gym.tasks(1, 2)[0], replace(gym.config, max_turns=30)
     row = lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
-    told, again, player = lesson_messages(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
+    told, again, player = messages_of(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
     assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)]
     for n in range(2, len(told), 2):
         assert told[n]["role"] == "assistant" and player.messages(again) == told[:n]
@@ -360,7 +366,7 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
 
 def test_a_quota_is_filled_without_bad_episodes_and_repeats():
     gym = find_gym("intention")
-    tasks, config = gym.tasks(30, 2), gym.config(max_turns=3)  # too few turns for some requests
+    tasks, config = gym.tasks(30, 2), replace(gym.config, max_turns=3)  # too few turns for some requests
     few = run_sync(_expert_lessons(gym, [[*tasks, *tasks]], 100, config))
     assert 0 < few.counts["kept"] == len(few.rows) < 30 and few.counts["below the score"] == 30 - len(few.rows) and few.counts["the same again"] == 30
     assert all(row["share"] >= 1 - 1e-6 for row in few.rows) and len({row["id"] for row in few.rows}) == len(few.rows)

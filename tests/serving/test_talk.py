@@ -13,7 +13,7 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
-from humanlm.serving.talk import _said_text, typed, Talk, TalkWidget
+from humanlm.serving.talk import _said_text, typed, Talk, _TalkWidget
 from humanlm.talk import TalkConfig, _converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read
 import warm
@@ -124,7 +124,7 @@ def test_nothing_that_was_said_runs_in_a_real_browser(tmp_path):
 # ---- the widget
 
 def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
-    w, titles = TalkWidget(talk), []
+    w, titles = _TalkWidget(talk), []
     w.page.observe(lambda change: titles.append(change["new"].count("<tr")), "value")
     w.answer.click()
     assert titles[:3] == [2, 3, 4] and EXAMPLE.reply[:20] in w.page.value and w.interview.evaluation and not w.reply.disabled
@@ -138,7 +138,7 @@ def test_the_widget_asks_the_chosen_person_and_goes_on(talk):
 
 
 def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
-    w = TalkWidget(talk)
+    w = _TalkWidget(talk)
     w.persona.value = "a tailor"
     w.answer.click()
     assert (w.interview.example.id, w.interview.example.persona.text, w.interview.evaluation) == ("typed", "a tailor", None)
@@ -147,7 +147,7 @@ def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
     assert "nothing to reply to" in w.state.value and not w.answer.disabled
     w.reply.click()
     assert w.state.value == "Say something first."
-    assert TalkWidget(Talk(setup_of(TRUTH))).menu.value == -1
+    assert _TalkWidget(Talk(setup_of(TRUTH))).menu.value == -1
 
 
 # ---- the terminal
