@@ -352,11 +352,15 @@ def monitor_section(run: RunFolder) -> Html:
     for metric, title in (("foretold", "A monitor that is told what is rated"), ("suspicion", "A monitor that is told nothing")):
         runs = {name: dict(zip([row.unit for row in rows], zip(column(rows, metric), column(rows, "rating")))) for name, rows in found.items()}
         runs = {name: pairs for name, pairs in runs.items() if _common_questions({name: pairs})}
-        if (shared := len(_common_questions(runs))) > 1: parts.append(markdown_html(f"**{title}**, on the {shared} questions that {'all' if len(runs) > 1 else 'one'} of {', '.join(runs)} can be rated on\n\n{_metrics_table(_common_metrics(runs))}"))
+        if (shared := len(_common_questions(runs))) > 1:
+            rated = f"on the {shared} questions that {'all' if len(runs) > 1 else 'one'} of {', '.join(runs)} can be rated on"
+            parts.append(markdown_html(f"**{title}**, {rated}\n\n{_metrics_table(_common_metrics(runs))}"))
         if metric == "foretold": curves = {name: calibration(*zip(*pairs.values()), questions=[*pairs]) for name, pairs in runs.items()}
     if curves: parts.append(figure_html(_calibration_figure(curves, *_ends(curves)), "Mean rating of the judge over the rating that the monitor foretold, by model."))
     for name, rows in found.items():
-        if "second rating" in rows[0].values: parts.append(markdown_html(f"**The second judge**, on answers of {name}\n\n{_judges_agreement(column(rows, 'rating'), column(rows, 'second rating'), questions=[row.unit for row in rows])._repr_markdown_()}"))
+        if "second rating" in rows[0].values:
+            agree = _judges_agreement(column(rows, "rating"), column(rows, "second rating"), questions=[row.unit for row in rows])
+            parts.append(markdown_html(f"**The second judge**, on answers of {name}\n\n{agree._repr_markdown_()}"))
     return Html().join(parts) if parts else missing("Too few answers were rated to say how well anything was foretold.")
 
 

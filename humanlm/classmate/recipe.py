@@ -245,7 +245,8 @@ def _unread(s: Settings) -> list[str]:
             "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"), **dict.fromkeys(("classmate.mapping", "classmate.base_url"), any(name not in (*SELVES, READER) for name in c.models)),
             "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "judge.model": not (t.toy or j.verifier) or bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "judge.second": bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "tasks.held_out": not t.toy,
             "sft.reader_steps": READER in c.models, "sft.written": bool(t.toy), "sft.swayed": t.toy == "hint"}
-    read |= dict.fromkeys(("sft.polite_steps", "sft.noise", "sft.reply_steps", "sft.faithful_share", "sft.faithful_steps", "rollout.compose", "rollout.states_from", "rollout.interleave_truth", "rollout.reply_share", "rollout.mixed_levels"), False)  # simulated users'
+    simulated = {"sft": "polite_steps noise reply_steps faithful_share faithful_steps", "rollout": "compose states_from interleave_truth reply_share mixed_levels"}
+    read |= {f"{group}.{name}": False for group, names in simulated.items() for name in names.split()}  # of simulated users
     read |= {"sft.lesson_steps": bool(t.toy) or not s.sft.lesson_steps, "classmate.weights": len(c.models) > 1}
     def given(name):
         group, _, field = name.partition(".")

@@ -165,7 +165,9 @@ def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # named: names o
         place = locate(one)
         name = Path(place).resolve().name if Path(place).is_dir() else place
         if name in found: raise ConfigError(f"{found[name]} and {place} would both be called {name}. Rename a folder.")
-        if name in (*SELVES, READER): raise ConfigError(f"{place} would be called {name}, which in training means {'another model of the run' if name == READER else 'the policy and its own weights'}. Rename the folder, or link to it by another name.")
+        if name in (*SELVES, READER):
+            meant = "another model of the run" if name == READER else "the policy and its own weights"
+            raise ConfigError(f"{place} would be called {name}, which in training means {meant}. Rename the folder, or link to it by another name.")
         found[name] = place
     return found
 

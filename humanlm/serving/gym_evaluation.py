@@ -64,7 +64,8 @@ class PlayConfig:
     def __post_init__(self):
         require("play", *((number is None or number >= 1, f"{name} must be at least 1, got {number}") for name in ("count", "copies", "max_turns", "workers") for number in [getattr(self, name)]),
                 (bool(re.fullmatch(r"\[?[\d, ]*\]?", str(self.ks))) and all(self.every_k), f"ks is {shorten(self.ks)!r}. Write numbers such as 1,4."),
-                (self.compat in COMPAT, f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl."), (self.rerun >= 0, f"rerun must not be negative, got {self.rerun}"), (bool(self.out.strip()), "out must name a folder"))
+                (self.compat in COMPAT, f"compat is {shorten(self.compat)!r}. Leave it empty, or write userrl."),
+                (self.rerun >= 0, f"rerun must not be negative, got {self.rerun}"), (bool(self.out.strip()), "out must name a folder"))
         named_gyms(self.gyms)
         require("play", (self.episodes >= max(self.every_k, default=1), f"copies is {self.copies}, fewer than ks asks for"))
 
