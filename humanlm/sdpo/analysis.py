@@ -7,6 +7,7 @@ __all__ = ['PRAISE', 'FOLLOWUPS', 'LONGEST', 'METRICS', 'GROUPS', 'ABOUT', 'UNTR
            'score_reply', 'SignalStudy', 'signals_command']
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #exported-imports
+import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -304,7 +305,7 @@ def _reply_html(
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #save_study
 def _save_study(study: SignalStudy, folder: str | Path) -> Path:  # folder: replaced as a whole if it holds a study
-    "Write `signals.json`, `signals.png` and `signals.html`, all of them or none"
+    "Write `signals.json`, `metrics.csv`, `tokens.csv`, `signals.png` and `signals.html`, all of them or none"
     folder = Path(folder)
     if folder.exists() and not (folder / "signals.json").is_file() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} holds other things. Choose a new --signals.out.")
@@ -312,14 +313,28 @@ def _save_study(study: SignalStudy, folder: str | Path) -> Path:  # folder: repl
         new.mkdir()
         atomic_write(new / "signals.json", to_json({"about": study.about, "tau": study.tau, "replies": study.rows,
                                                     "metrics": [line._asdict() | {"interval": line.interval._asdict()} for line in study.lines()]}))
+        _csv(new / "metrics.csv", ("cases", "follow-up", "metric", *Interval._fields), [(*line[:3], *line.interval) for line in study.lines()])
+        _csv(new / "tokens.csv", ("case", "reply", "place", "token", "plain", *(f"{n} {of}" for n in study.followups for of in ("hindsight", "KL"))), _token_rows(study))
         _signal_figure(study).savefig(new / "signals.png", dpi=150)
         atomic_write(new / "signals.html", page("Signals", tag("h1", "Signals"), study.table().html(), *_replies(study)))
     return folder
 
 
+def _token_rows(study):
+    def number(values, t): return values[t] if values else math.nan
+    for row in study.rows:
+        for t, token in enumerate(row.tokens):
+            numbers = (number(of.get(name), t) for name in study.followups for of in (row.hindsight, row.kl))
+            yield row.case.id, row.copy, t, to_json(token), row.plain[t], *numbers
+
+
 def _replies(study):
     most = _signal_range(study.rows, study.followups)
     return (tag("section", tag("h2", row.case.id), *(_reply_html(row, name, study.tau, most) for name in study.followups)) for row in study.rows[:100])
+
+
+def _csv(path, head, rows):
+    with open(path, "w", encoding="utf-8", errors="replace", newline="") as file: csv.writer(file).writerows([head, *rows])
 
 # %% ../../nbs/sdpo/53_analysis.ipynb #analyse
 def _analyse(

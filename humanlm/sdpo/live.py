@@ -20,12 +20,13 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ..core.basics import HumanLMError, atomic_path, atomic_write, require, to_json
+from ..core.basics import HumanLMError, atomic_path, atomic_write, require, shorten, to_json
 from ..core.grammar import parse
+from ..core.html import Html, tag
 from ..core.runs import alone, open_run, require_same, save_config
-from ..data.records import from_dict
+from ..data.records import bubble, from_dict
 from ..data.trajectory import Trajectory
-from ..data.viz import visible
+from ..data.viz import cut, token_boxes, visible
 from ..models.checkpoints import LoadedModel
 from ..models.config import ModelConfig
 from humanlm.sdpo.hindsight import (
@@ -291,7 +292,7 @@ class _LiveHistory:
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveChat
 class LiveChat:
-    "A model that learns from each message before it answers"
+    "A model that learns from each message before it answers; `.widget()` for notebooks"
 
     def __init__(
         self,
@@ -349,6 +350,10 @@ class LiveChat:
         if set(self.log.saved) - set(self.log.learned): self.log.save(self.trainer)
         if done: self.log.write()
         return done
+
+    def widget(self) -> Any:  # an ipywidgets box
+        "Show the chat in a notebook"
+        return _LiveWidget(self).box
 
 # %% ../../nbs/sdpo/52_live.ipynb #drawn_answer
 def _drawn_answer(chat: LiveChat) -> Interaction:  # without a follow-up
@@ -453,6 +458,51 @@ def _converse(
             if answer is not None: print(f"model> {_spoken_plainly(answer)}", flush=True)
     finally:
         chat.log.save(chat.trainer)
+
+# %% ../../nbs/sdpo/52_live.ipynb #LiveWidget
+class _LiveWidget:
+    "The conversation, a line to say something, and a way back; `box` is what a notebook shows"
+
+    def __init__(self, chat: LiveChat):
+        import ipywidgets as w
+        self.chat = chat
+        self.page, self.state = w.HTML(), w.Label()
+        self.text = w.Text(placeholder="say something", continuous_update=False, layout={"flex": "1 1 auto"})
+        self.send, self.back = w.Button(description="Say", button_style="primary"), w.Button(description="Undo", tooltip="take the last lesson back")
+        self.send.on_click(lambda button: self.run(self.say))
+        self.back.on_click(lambda button: self.run(self.undo))
+        self.box = w.VBox([self.page, w.HBox([self.text, self.send, self.back]), self.state], layout={"max_width": "760px"})
+        self.draw()
+
+    def say(self) -> str:
+        "Say what stands in the line; what came of it"
+        lesson, answer = self.chat.say(self.text.value)
+        self.text.value = ""
+        return str(lesson or ("" if answer else "nothing was said"))
+
+    def undo(self) -> str:
+        "Take the last lesson back"
+        return _obey(self.chat, ["/undo"], False)
+
+    def run(self, work: Callable[[], str]) -> None:
+        "Do something while the buttons rest; what goes wrong is said below them"
+        self.send.disabled = self.back.disabled = True
+        try:
+            self.state.value = work()
+        except HumanLMError as e:
+            self.state.value = shorten(e, 300)
+        finally:
+            self.send.disabled = self.back.disabled = False
+            self.draw()
+
+    def draw(self) -> None:
+        "Show the conversation, and under it the answer that was learned from last, token by token"
+        said = [bubble("you" if m["role"] == "user" else "model", cut(m["content"], 2000), m["role"] == "user") for m in self.chat.history.messages if m["role"] != "system"]
+        last = next((x for x in reversed(self.chat.log.lessons) if x.tokens), None)
+        most = max(map(abs, last.signal), default=0.0) or 1.0 if last else 1.0
+        learned = tag("p", tag("small", f"What “{shorten(last.interaction.followup.text, 80)}” says about the answer before it:")) + token_boxes(
+            last.tokens, last.signal, most) if last else Html()
+        self.page.value = Html().join([*said[-40:], learned])._repr_html_()
 
 # %% ../../nbs/sdpo/52_live.ipynb #chat_command
 @dataclass(frozen=True)

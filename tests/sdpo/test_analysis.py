@@ -1,4 +1,5 @@
 "What a follow-up changes: numbers against plain torch, pictures and pages of hostile text, files that are whole or absent."
+import csv
 import io
 import json
 import math
@@ -175,7 +176,9 @@ def test_no_token_runs_in_a_real_browser(tmp_path):
 
 def test_results_are_whole_or_absent(tmp_path, study):
     folder = _save_study(study, tmp_path / "out")
-    assert sorted(p.name for p in folder.iterdir()) == ["signals.html", "signals.json", "signals.png"]
+    assert sorted(p.name for p in folder.iterdir()) == ["metrics.csv", "signals.html", "signals.json", "signals.png", "tokens.csv"]
+    rows = list(csv.DictReader(open(folder / "tokens.csv", newline="")))
+    assert len(rows) == sum(len(r.plain) for r in study.rows) and float(rows[0]["related hindsight"]) - float(rows[0]["plain"]) == pytest.approx(study.rows[0].signal("related")[0])
     kept = json.loads((folder / "signals.json").read_text())
     assert kept["replies"][0]["plain"] == study.rows[0].plain and {line["followup"] for line in kept["metrics"]} >= set(FOLLOWUPS)
     with pytest.raises(TypeError): _save_study(replace(study, about={"bad": object()}), folder)

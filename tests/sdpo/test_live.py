@@ -11,9 +11,10 @@ from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, chat_command, _converse, _signal_text, _spoken_plainly
+from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, _LiveWidget, chat_command, _converse, _signal_text, _spoken_plainly
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
+from pages import HOSTILE, read
 import warm
 
 quiet_libraries()
@@ -255,3 +256,25 @@ def test_other_settings_are_refused(tmp_path, capsys):
 def test_a_terminal_gets_colours_and_nothing_that_it_would_obey():
     assert _signal_text([" red\x1b[2J"], [-1.0], colours=True) == "\x1b[30;48;5;196m·red\ufffd[2J\x1b[0m"
     assert "\x1b" not in _signal_text(["a\x1b"], [1.0]) and _spoken_plainly("a\x07\nb") == "a\ufffd\nb"
+
+
+# ---- in a notebook
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_is_said_stays_text_in_a_notebook(text):
+    chat = new_chat()
+    widget = _LiveWidget(chat)
+    for said in ("Hello", text):
+        widget.text.value = said.encode("utf-8", "replace").decode()
+        widget.send.click()
+    read(widget.page.value)
+    assert widget.send.disabled is False and len(chat.history.messages) == 4
+
+
+def test_a_message_that_cannot_fit_is_reported_below_the_line():
+    chat = new_chat()
+    chat.limit = 8
+    widget = _LiveWidget(chat)
+    widget.text.value = "Tell me more " * 50
+    widget.send.click()
+    assert "limit is 8" in widget.state.value and not widget.send.disabled

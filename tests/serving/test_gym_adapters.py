@@ -1,19 +1,21 @@
 """Gyms as environments of Gymnasium and TRL, and environments of Gymnasium and in the manner of verifiers as gyms."""
 import math
+import re
 import string
 import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.serving.adapters import gymnasium_env, register_gymnasium, trl_environment, trl_rows
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, gym_names
+from humanlm.serving.adapters import gym_from_gymnasium, gym_from_verifiers, gymnasium_env, register_gymnasium, trl_environment, trl_rows
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, gym_names, gym_problems, play_through
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,109 @@ def test_seeds_draw_tasks():
     with pytest.raises(DataError, match="Call reset first"): gymnasium_env(word).step("x")
 
 
+class Countdown(gymnasium.Env):
+    "A text environment of another hand: say the number that is one less"
+    def __init__(self):
+        self.action_space, self.observation_space = gymnasium.spaces.Text(3, charset=string.digits), gymnasium.spaces.Text(200)
+        self.lock = open(__file__)  # noqa: SIM115: cannot be copied
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = int(self.np_random.integers(2, 5))
+        return {"text": f"We are at {self.at}."}, {}
+
+    def step(self, action):
+        right = int(action) == self.at - 1
+        self.at -= right
+        return f"We are at {self.at}.", float(right and not self.at), not self.at, False, {}
+
+
+def count_down(env): return ToolCall("action", str(int(re.findall("[0-9]+", env.turns[-1].feedback if env.turns else env.task.opening)[0]) - 1))
+
+
+def test_a_text_environment_is_a_gym_that_passes_the_suite_though_it_cannot_be_copied():
+    countdown = gym_from_gymnasium("countdown", Countdown, "Count down to 0.", count_down)
+    assert run_sync(gym_problems(countdown, odd=200)) == []
+    played = run_sync(play_through(countdown.play(countdown.tasks(1, 0)[0]), countdown.expert))
+    assert played.score == 1 and played.stop == "done" and played.turns[-1].feedback == "We are at 0."
+    refused = countdown.play(countdown.tasks(1, 0)[0])
+    assert run_sync(refused.step(ToolCall("action", "no digits"))).fault == "format" and refused.stop == ""
+
+
+def test_what_is_no_text_environment_is_refused():
+    with pytest.raises(ConfigError, match="Discrete"): gym_from_gymnasium("cart", lambda: gymnasium.make("CartPole-v1"), "")
+
+
 def test_without_gymnasium_the_module_works_and_says_what_to_install():
     code = "import sys; sys.modules['gymnasium'] = None\nfrom humanlm.serving.adapters import *\nassert 'torch' not in sys.modules\ntrl_environment('function', [])\ngymnasium_env('function')"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.returncode and "pip install 'humanlm[gyms]'" in out.stderr.splitlines()[-1]
+
+
+# ---- verifiers, by its methods
+
+ROWS = [{"prompt": [{"role": "system", "content": "HIDDEN"}, {"role": "user", "content": f"Guess number {i}."}], "answer": str(40 + i)} for i in range(3)]
+
+
+class OldStyle:
+    "First generation: messages and state in and out, arguments of the rubric one by one"
+    dataset, system_prompt = ROWS, "Guess."
+
+    def is_completed(self, messages, state, **kwargs): return state["turn"] >= 5 or state.get("found", False)
+
+    def env_response(self, messages, state, **kwargs):
+        state["found"] = messages[-1]["content"] == state["answer"]
+        return [{"role": "user", "content": "right" if state["found"] else "wrong"}], state
+
+    @property
+    def rubric(self):
+        async def score_rollout(prompt, completion, answer, state): return SimpleNamespace(reward=float(any(message["content"] == answer for message in completion)))
+
+        return SimpleNamespace(score_rollout=score_rollout)
+
+
+class NewStyle:
+    "Second generation: everything in the state, which may say that this was the last reply"
+    def get_dataset(self): return iter(ROWS)
+
+    async def setup_state(self, state): state["tries"] = 0
+
+    async def is_completed(self, state): return len(state["trajectory"]) >= 5
+
+    async def env_response(self, messages, state, **kwargs):
+        state["tries"] += 1
+        if messages[-1]["content"] == state["answer"]: state["final_env_response"] = "right"
+        return "right" if "final_env_response" in state else "wrong"
+
+    @property
+    def rubric(self):
+        async def score_rollout(state, score_sem=None):
+            async with score_sem: state["reward"] = float("final_env_response" in state)
+
+        return SimpleNamespace(score_rollout=score_rollout)
+
+
+@pytest.mark.parametrize("style", [OldStyle, NewStyle])
+def test_both_generations_are_gyms(style):
+    gym = gym_from_verifiers("guess", style(), expert=lambda env: ToolCall("action", env.task.row["answer"]))
+    assert run_sync(gym_problems(gym, 1, 100)) == []
+    task = gym.tasks(1, 0)[0]
+    assert task.opening == "Guess number 0."
+    late, never = gym.play(task), gym.play(task)
+    for said in ("1", "40"): run_sync(late.step(ToolCall("action", said)))
+    for said in "11111": run_sync(never.step(ToolCall("action", said)))
+    assert (late.score, late.stop, late.turns[-1].feedback, [turn.reward for turn in late.turns]) == (1, "done", "right", [0, 1]) and (never.score, never.stop) == (0, "done")
+
+
+def test_an_environment_that_pays_nothing_has_no_score():
+    gym = gym_from_verifiers("guess", type("Unscored", (NewStyle,), {"rubric": SimpleNamespace(score_rollout=lambda state: None)})())
+    env = gym.play(gym.tasks(1, 0)[0])
+    run_sync(env.step(ToolCall("action", "40")))
+    assert env.stop == "done" and math.isnan(env.score)
+
+
+def test_what_lacks_the_methods_is_refused_by_their_names():
+    with pytest.raises(ConfigError, match="has no env_response, is_completed, rubric"): gym_from_verifiers("none", object())
 
 
 # ---- TRL
