@@ -14,8 +14,8 @@ from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
-    FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, _analyse, _read_cases, _reply_html, _save_study, score_reply,
-    _signal_figure, signals_command, _write_replies,
+    FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
+    _signal_figure, signals_command, strip_figure, _strongest_tokens, tokens_table, _write_replies,
 )
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, write_interactions
 from humanlm.sdpo.method import signals
@@ -143,6 +143,13 @@ def test_replies_to_one_case_are_one_cluster():
     assert (wide.low, wide.high) == (0.5, 2.5) and narrow.value == wide.value == 1.5, "replies of one conversation are drawn together"
 
 
+def test_the_strongest_tokens_are_found():
+    study = SignalStudy([told(CASES[0], [0.0] * 4, related=[0.1, -2.0, math.nan, 3.0])])
+    gains, losses = _strongest_tokens(study, "related", 1)
+    assert [(t.token, t.signal, t.before) for t in (*gains, *losses)] == [("t3", 3.0, "t0t1t2"), ("t1", -2.0, "t0")]
+    assert len(tokens_table(study, "related").rows) == 3
+
+
 # ---- pictures and pages
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -151,8 +158,9 @@ def test_what_models_and_files_say_stays_text(text):
     row = SignalRow(case, 0, text, [1, 2], [text, text], [-1.0, -1.0], {"related": [-0.5, math.nan], "empty": [-1.5, -1.0]})
     study = SignalStudy([row])
     read(_reply_html(row, "related"))
-    _signal_figure(study).savefig(io.BytesIO())
-    study.table().markdown()
+    read(SignalWidget(study).page.value)
+    for figure in (_signal_figure(study), strip_figure(row)): figure.savefig(io.BytesIO())
+    study.table().markdown(), tokens_table(study, "related").markdown()
 
 
 def test_all_panels_share_one_scale_the_same_both_ways():
@@ -170,6 +178,14 @@ def test_no_token_runs_in_a_real_browser(tmp_path):
     page = (_save_study(SignalStudy([row]), tmp_path / "out") / "signals.html").read_text()
     shown = in_browser(page, tmp_path)
     assert "<title>Signals</title>" in shown and "<script" not in shown and "<img" not in shown and "signal +0.500" in shown
+
+
+def test_menus_change_what_is_shown(study):
+    widget = SignalWidget(study)
+    widget.case.value, widget.followup.value = 2, "unrelated"
+    assert "It rains." in widget.page.value and "bread" in widget.page.value
+    widget.own.value = True
+    assert SignalWidget(SignalStudy([])).page.value
 
 
 # ---- files and the command

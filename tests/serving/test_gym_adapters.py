@@ -114,7 +114,7 @@ class Countdown(gymnasium.Env):
     "A text environment of another hand: say the number that is one less"
     def __init__(self):
         self.action_space, self.observation_space = gymnasium.spaces.Text(3, charset=string.digits), gymnasium.spaces.Text(200)
-        self.lock = open(__file__)  # noqa: SIM115: cannot be copied
+        self.lock = open(__file__)  # cannot be copied
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
