@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .classmates import Classmate, ClassmateAnswers, ReasoningView, ask_classmates
+    from .classmates import Classmate, ClassmateAnswers, ShownReasoning, ask_classmates
     from .code import code_verifier
-    from .look import prompt_page
+    from .look import PromptLook, RunLook
     from .method import classmate_method
     from .monitoring import BlindMonitor, InformedMonitor, monitor_metrics, monitorability
     from .reasoning import Keep, Marks, ReasoningReader, token_pieces
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .verifiers import AnswerVerdict, Case, RewardModel, find_verifier, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "classmates": ["Classmate", "ClassmateAnswers", "ReasoningView", "ask_classmates"],
+    "classmates": ["Classmate", "ClassmateAnswers", "ShownReasoning", "ask_classmates"],
     "code": ["code_verifier"],
-    "look": ["prompt_page"],
+    "look": ["PromptLook", "RunLook"],
     "method": ["classmate_method"],
     "monitoring": ["BlindMonitor", "InformedMonitor", "monitor_metrics", "monitorability"],
     "reasoning": ["Keep", "Marks", "ReasoningReader", "token_pieces"],

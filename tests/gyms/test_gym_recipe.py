@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -16,7 +17,7 @@ from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
 from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, find_gym, gym_names, gym_problems
-from humanlm.gyms.recipe import GymMonitor, GymUsers, _load_gyms, _train_gyms
+from humanlm.gyms.recipe import PARTS, Curriculum, GymMonitor, GymUsers, _load_gyms, _train_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
 from humanlm.training.run import _make_base, make_run, read_settings
@@ -135,7 +136,46 @@ def test_the_published_split_is_kept_and_leaving_it_is_said():
     assert "telepathy: never trained on in the published split" in recipe.plan(taken)[-1]
 
 
-# ---- rewards alone
+# ---- tasks by success
+
+def rows_of(number): return [{"row_id": f"t{i}", "context_id": "template"} for i in range(number)]
+
+
+def curriculum(rows, monitor, **gyms):
+    _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template]", "--rollout.num_prompts", "4", *(word for name, value in gyms.items() for word in (f"--gyms.{name}", value))])
+    return Curriculum(rows, 300, s, monitor)
+
+
+def test_tasks_that_are_always_solved_or_never_get_rarer():
+    rows, monitor = rows_of(12), GymMonitor()
+    chosen = curriculum(rows, monitor)
+    before = Counter(row["row_id"] for row in chosen)
+    assert all(60 <= before[row["row_id"]] <= 145 for row in rows), "100 of 1,200 each while nothing is known"
+    earned = {"t0": 1.0, "t1": 1.0, "t2": 0.0, **{f"t{i}": 0.5 for i in range(3, 9)}}
+    steps(monitor, [dialogue(paid=paid, row=row) for row, paid in earned.items()])
+    chosen.step = None
+    after = Counter(row["row_id"] for row in chosen)
+    assert max(after[row] for row in ("t0", "t1", "t2")) < 30 < 90 < min(after[f"t{i}"] for i in range(3, 12)), "unknown ones count like their gym"
+
+
+def test_a_gym_that_is_solved_gives_way_to_one_that_is_not():
+    rows, monitor = [*rows_of(6), *({"row_id": f"f{i}", "context_id": "function"} for i in range(6))], GymMonitor()
+    steps(monitor, [dialogue(paid=1.0, row="t0"), dialogue(paid=0.5, row="f0")])
+    drawn = Counter(row["context_id"] for row in curriculum(rows, monitor, train="[template,function]"))
+    assert drawn["function"] > 3 * drawn["template"] > 0
+
+
+def test_what_tasks_earned_is_a_running_mean_that_failed_users_leave_alone():
+    monitor = GymMonitor()
+    steps(monitor, [dialogue(paid=1.0), dialogue(paid=0.0)], [dialogue(paid=2.0)], [dialogue(paid=math.nan), dialogue(paid=math.nan, row="b")])
+    assert monitor.rates == {"a": 0.75}
+
+
+def test_a_step_asks_no_task_twice_unless_there_are_too_few():
+    monitor = GymMonitor()
+    assert all(len({row["row_id"] for row in curriculum(rows_of(5), monitor).draw(step)}) == 4 for step in range(20))
+    assert {*Counter(row["row_id"] for row in curriculum(rows_of(2), monitor).draw(0)).values()} == {2}
+
 
 def begin(folder, *more):
     "Train on rewards alone, without a cold start and an evaluation; where the run lies"
@@ -169,19 +209,34 @@ lucky = Gym("lucky", LuckyEnvironment, lambda n, seed: [LuckyTask(f"{seed}-{i}")
 LUCKY = ["--gyms.train", "[test_gym_recipe:lucky]", "--gyms.turn_tokens", "6", "--gyms.max_turns", "2", "--gyms.tasks", "12", "--rollout.group_size", "4"]
 
 
+def test_a_resumed_run_asks_by_success_what_a_whole_one_does(tmp_path):
+    by_success = [*LUCKY, "--gyms.curriculum", "success", "--gyms.tasks", "6"]
+    whole = begin(tmp_path / "whole", *by_success, "--trainer.max_steps", "6")
+    begin(tmp_path / "again", *by_success, "--trainer.max_steps", "3")
+    again = begin(tmp_path / "again", *by_success, "--trainer.max_steps", "6")
+    assert len(whole) == 48 and [t.row_id for t in again] == [t.row_id for t in whole] and [t.completion_ids for t in again] == [t.completion_ids for t in whole]
+    kept = json.loads((tmp_path / "again" / "short" / "checkpoints" / "gyms" / "checkpoint-6" / "gyms.json").read_text())
+    assert {*kept["rates"]} == {t.row_id for t in whole} and len({*kept["rates"].values()}) > 2 and len(kept["first"]) == 6
+    rows = [{"row_id": f"lucky/{PARTS['train']}-{i}", "context_id": "lucky"} for i in range(6)]
+    _, s = read_settings(["--run.recipe", "gyms", *LUCKY, "--rollout.num_prompts", "2"])
+    asked = [{t.row_id for t in whole if t.step == step} for step in range(6)]
+    blind = [{row["row_id"] for row in Curriculum(rows, 6, s, GymMonitor()).draw(step)} for step in range(6)]
+    assert blind[0] == asked[0] and blind[3:] != asked[3:], "what was earned before the stop had a say after it"
+
+
 TWO = """
 import sys, torch
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_gym_recipe import LUCKY, begin
 torch.set_num_threads(1)
-begin(Path({out!r}), *LUCKY, "--credit.credit", "em", "--trainer.max_steps", "2")
+begin(Path({out!r}), *LUCKY, "--gyms.curriculum", "success", "--credit.credit", "em", "--trainer.max_steps", "2")
 torch.distributed.destroy_process_group()
 """
 
 
 def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
-    one = begin(tmp_path / "one", *LUCKY, "--credit.credit", "em", "--trainer.max_steps", "2")
+    one = begin(tmp_path / "one", *LUCKY, "--gyms.curriculum", "success", "--credit.credit", "em", "--trainer.max_steps", "2")
     (tmp_path / "two.py").write_text(TWO.format(out=str(tmp_path / "two"), tests=str(Path(__file__).parent)))
     for done in warm.together(2, tmp_path / "two.py"): assert done.returncode == 0, done.stderr[-3000:]
     two = said(tmp_path / "two")
@@ -190,6 +245,8 @@ def test_two_processes_play_the_dialogues_of_one_and_push_them_alike(tmp_path):
     assert [(t.rewards, [turn.reward for turn in t.turns if turn.role == "policy"]) for t in one] == [(t.rewards, [turn.reward for turn in t.turns if turn.role == "policy"]) for t in two]
     assert any(any(t.advantage) for t in one)
     for t, other in zip(one, two): assert t.advantage == pytest.approx(other.advantage, abs=1e-5)
+    kept = [(tmp_path / name / "short" / "checkpoints" / "gyms" / "checkpoint-2" / "gyms.json").read_text() for name in ("one", "two")]
+    assert json.loads(kept[0])["rates"] == json.loads(kept[1])["rates"]
 
 
 # ---- information gain
