@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .classmates import Classmate, ClassmateAnswers, ShownReasoning, ask_classmates
+    from .classmates import Classmate, ClassmateAnswers, ReasoningView, ask_classmates
     from .code import code_verifier
     from .look import PromptLook, RunLook
     from .method import classmate_method
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .verifiers import AnswerVerdict, Case, RewardModel, find_verifier, make_verifier
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "classmates": ["Classmate", "ClassmateAnswers", "ShownReasoning", "ask_classmates"],
+    "classmates": ["Classmate", "ClassmateAnswers", "ReasoningView", "ask_classmates"],
     "code": ["code_verifier"],
     "look": ["PromptLook", "RunLook"],
     "method": ["classmate_method"],
