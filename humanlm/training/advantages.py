@@ -125,7 +125,7 @@ def everywhere(
     "Join the numbers of all processes that train together, in their order; where those of this one are"
     several = torch.distributed
     if not (several.is_available() and several.is_initialized() and several.get_world_size() > 1): return x, slice(None)
-    parts = [None] * several.get_world_size()
+    parts: list[Any] = [None] * several.get_world_size()
     several.all_gather_object(parts, x.cpu())
     before = sum(map(len, parts[:several.get_rank()]))
     return torch.cat(parts).to(x.device), slice(before, before + len(x))

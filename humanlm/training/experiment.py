@@ -244,7 +244,7 @@ class Worker:
 
     def end(self) -> None:
         "Close the line to the process and wait; it leaves a checkpoint"
-        self.process.stdin.close()
+        if self.process.stdin: self.process.stdin.close()
         self.process.wait()
 
 

@@ -97,7 +97,7 @@ def _support(
     student, teacher = student.float(), teacher.detach().float()
     if topk is None: return student.log_softmax(-1), teacher.log_softmax(-1)
     chosen = student.topk(min(topk, student.shape[-1]), dim=-1).indices
-    return tuple(_bucketed(x, chosen, tail) for x in (student, teacher))
+    return _bucketed(student, chosen, tail), _bucketed(teacher, chosen, tail)
 
 
 def _bucketed(logits, chosen, tail):

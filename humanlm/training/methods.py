@@ -202,14 +202,14 @@ def multi_turn(
         await _lead(talks, answer, policy, sampling)
         return [talk.trajectory(g, c) for talk, g, c in zip(talks, group_index(rows), copy_index(rows))]
 
-    return rollout
+    return rollout  # type: ignore[return-value]  # only policies that go on in a dialogue can do this
 
 
 def _seeded(rows, policy, sampling):
     "Give each row a seed, the same however many processes share the rows"
     if sampling is not None and sampling.seed is None: return rows
     every, own = from_everywhere([row["row_id"] for row in rows]) if policy.lockstep else ([row["row_id"] for row in rows], slice(None))
-    whose = policy if sampling is None else SimpleNamespace(seed=sampling.seed, step=policy.step)
+    whose: Any = policy if sampling is None else SimpleNamespace(seed=sampling.seed, step=policy.step)
     return [row | {"seed": seed} for row, seed in zip(rows, row_seeds([{"row_id": id} for id in every], whose)[own], strict=True)]
 
 
@@ -280,7 +280,7 @@ def turn_advantage(
     def advantage(batch: Batch) -> Any:
         own = [_own(t) for t in batch.trajectories]
         rewards, starts = [[turn.reward for turn in turns] for turns in own], [[turn.span[0] for turn in turns] for turns in own]
-        return turn_advantages(rewards, starts, batch.mask, batch.groups, gains=gains(batch) if informed else (), **asdict(config))
+        return turn_advantages(rewards, starts, batch.mask, batch.groups, gains=gains(batch) if informed and gains else (), **asdict(config))
 
     return advantage
 
@@ -309,7 +309,8 @@ def information_gains(
     def gains(batch: Batch) -> list[list[float]]:
         import torch
         from humanlm.models.prompts import render_target
-        policy, own = batch.policy, [_own(t) for t in batch.trajectories]
+        policy: Any = batch.policy  # one that can be asked for log-probabilities
+        own = [_own(t) for t in batch.trajectories]
         right = [render_target(policy.tokenizer, gold(t), end=False) for t in batch.trajectories]
         before = [[*t.prompt_ids, *t.completion_ids[:turn.span[0]]] for t, turns in zip(batch.trajectories, own) for turn in turns]
         written = [ids for ids, turns in zip(right, own) for _ in turns]

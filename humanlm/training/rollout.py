@@ -508,7 +508,8 @@ def scored_in_parts(
         return [*earlier, found if isinstance(found, tuple) else (found, part)]
 
     async def rolled(rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], Any]:
-        groups, done, scoring = max(1, len(rows) // group), [], None
+        groups, done = max(1, len(rows) // group), []
+        scoring: Any = None  # the task that scores
         cuts = [groups * i // min(parts, groups) * group for i in range(min(parts, groups))] + [len(rows)]
         try:
             for start, end in pairwise(cuts):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..core.basics import ConfigError, HumanLMError, check_name, require, shorten
 from ..core.html import aligned
@@ -91,9 +91,9 @@ def read_settings(
 ) -> tuple[Recipe, Settings]:
     "Find the recipe and read the settings; `ConfigError` lists every problem"
     recipe, own = find_recipe(recipe_name(argv)), _engine_groups(argv)
-    if own and "--print_config" in argv:
+    if "--print_config" in argv and (engine := find_engine(engine_name(argv))):
         plain = with_methods(parse(groups_of(recipe) | own, [word for word in argv if word != "--print_config"], about), recipe)
-        print(find_engine(plain.run.engine).shown(recipe.settle(plain)))
+        print(engine.shown(recipe.settle(plain)))
     settings = parse(groups_of(recipe) | own, argv, about)
     return recipe, recipe.settle(with_methods(settings, recipe))
 
@@ -267,7 +267,7 @@ def require_room(
     long = [row for row, tokens in needs.items() if tokens > limit]
     if not long:
         return
-    worst = max(long, key=needs.get)
+    worst = max(long, key=lambda row: needs[row])
     raise ConfigError(f"{len(long):,} of {len(needs):,} prompts are too long even with only their newest message: the limit is {limit:,} "
                       f"tokens, and the longest ({shorten(worst)}) needs {needs[worst]:,}. With --model.max_prompt_tokens {needs[worst]} "
                       "all fit; begin anew with --fresh. To train without such rows, build the data with --build.max_prompt_tokens (an "
@@ -318,7 +318,7 @@ def learn(
                             [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
                             partial(run.recipe.validate, run, stage) if s.run.validate else None)
     newest = latest_checkpoint(out)
-    if is_spent(newest, s.run.token_budget):
+    if newest and is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)
     else:
         trainer.train(resume_from_checkpoint=newest)
@@ -353,7 +353,7 @@ def _wandb_run(
         wandb.finish()
 
 
-def record(run: Run, state: str) -> None:
+def record(run: Run, state: Literal["started", "finished"]) -> None:
     "Write `run.json`"
     if is_main_process():
         spent = sum(run.work.ledgers.values(), Ledger())

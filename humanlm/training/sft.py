@@ -17,8 +17,7 @@ import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, TrainerCallback
-from trl import SFTConfig as TRLConfig
-from trl import SFTTrainer
+from trl import SFTConfig as TRLConfig, SFTTrainer  # type: ignore[attr-defined]
 
 from ..core.config import SFTConfig
 from ..core.basics import DataError, append_row, trim_rows
@@ -102,7 +101,8 @@ class Progress(TrainerCallback):
     "A progress bar in a terminal, plain lines elsewhere"
 
     def __init__(self, title: str, keys: tuple[str, ...] = ("loss", "reward")):
-        self.title, self.keys, self.bar, self.shown = title, keys, None, ""
+        self.title, self.keys = title, keys
+        self.bar: Any = None  # of tqdm, once training begins
 
     def on_train_begin(self, args, state, control, **_):
         "Open the bar at the step a resumed run starts from"
@@ -116,7 +116,7 @@ class Progress(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **_):
         "Show the newest values"
-        numbers = {key: logs[key] for key in self.keys if isinstance(logs.get(key), float)}
+        numbers = {key: value for key in self.keys if isinstance(value := (logs or {}).get(key), float)}
         self.bar.set_postfix(numbers)
         if numbers and self.next is not None and state.global_step >= self.next:
             text = ", ".join(f"{key} {value:.3f}" for key, value in numbers.items())
@@ -140,7 +140,7 @@ class MetricsLog(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **_):
         "Append one line"
-        append_row(self.path, {"stage": self.stage, "step": state.global_step, **logs})
+        append_row(self.path, {"stage": self.stage, "step": state.global_step, **(logs or {})})
 
 # %% ../../nbs/training/03_sft.ipynb #precision
 def precision(
@@ -162,7 +162,7 @@ def sft_args(
     "TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
     checkpointing = next(name for name in ("activation_checkpointing", "gradient_checkpointing") if name in TRLConfig.__dataclass_fields__)  # the newer name first
-    device = {"use_cpu": not gpu, checkpointing: False, "dataloader_pin_memory": gpu} | precision(dtype)
+    device: dict[str, Any] = {"use_cpu": not gpu, checkpointing: False, "dataloader_pin_memory": gpu} | precision(dtype)
     rate = dict(learning_rate=sft.adam_lr, warmup_steps=min(sft.warmup, steps // 2), lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
     order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)
@@ -179,7 +179,8 @@ class RowsTrainer(ShardedTrainer, SFTTrainer):
         "Read a checkpoint as TRL does, and count the tokens before it"
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         steps = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
-        seen = self.train_dataset[: steps * self.args.train_batch_size * self.args.world_size]
+        rows: Any = self.train_dataset
+        seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
         self._total_train_tokens = sum(map(len, seen["input_ids"]))
 
     def create_model_card(self, *_, **__) -> None:
