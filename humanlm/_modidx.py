@@ -2675,6 +2675,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.engines.verl._recall': ('engines.html#_recall', 'humanlm/engines/verl.py'),
                                       'humanlm.engines.verl._remember': ('engines.html#_remember', 'humanlm/engines/verl.py'),
                                       'humanlm.engines.verl._require_gpu': ('engines.html#_require_gpu', 'humanlm/engines/verl.py'),
+                                      'humanlm.engines.verl._require_step': ('engines.html#_require_step', 'humanlm/engines/verl.py'),
                                       'humanlm.engines.verl._set_aside': ('engines.html#_set_aside', 'humanlm/engines/verl.py'),
                                       'humanlm.engines.verl._spent_tokens': ('engines.html#_spent_tokens', 'humanlm/engines/verl.py'),
                                       'humanlm.engines.verl._take_weights': ('engines.html#_take_weights', 'humanlm/engines/verl.py'),

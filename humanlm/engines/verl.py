@@ -85,11 +85,9 @@ class Leader:
         self.policy.step = taken
         self.tell("on_train_begin")
         found = json.loads(self.unlogged.read_text()) if self.unlogged.exists() else {}
-        if found.get("step") != taken: return
-        self.logged, numbers = found["logs"], self.numbers
-        self.numbers = max(numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl"), default=numbers)
-        self.log()
-        self.numbers = numbers
+        if found.get("step") == taken:
+            self.logged = found["logs"]
+            self.log(max(self.numbers.parent.glob(f"{self.stage}-[0-9]*.jsonl"), default=self.numbers))
 
     async def hear(self, exchange: Any) -> None:
         "Take in what loops say, for ever"
@@ -105,8 +103,7 @@ class Leader:
         from humanlm.engines.estimators import step_numbers, take_step
         numbers, loops = zip(*arrived)
         self.policy.step = numbers[0] * self.group // self.size
-        if [*numbers] != [n for n in range(numbers[0], numbers[-1] + 1) for _ in range(self.group)]:
-            raise EngineError(f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {self.size // self.group} prompts x {self.group}. Leave data.* and rollout.n out of verl.overrides.")
+        _require_step(numbers, self.size, self.group)
         if self.logged is not None: self.log()
         if spent := _is_spent(self.run, self.stage, self.policy.step): self.policy.model.to("cpu").float()  # the weights that stay are not rounded
         await self.policy.catch_up()
@@ -128,10 +125,10 @@ class Leader:
         state = SimpleNamespace(global_step=self.policy.step + (event in ("on_log", "on_step_end")), max_steps=self.job.steps)
         for one in self.watching: getattr(one, event)(None, state, SimpleNamespace(), **more)
 
-    def log(self) -> None:
+    def log(self, numbers: Path | None = None) -> None:
         "Log the step before, now that verl has written what it measured"
         state, self.policy.step = self.policy.step, self.policy.step - 1
-        self.tell("on_log", logs=(self.logged or {}) | measured(self.run.settings, self.job, self.numbers, self.policy.step + 1))
+        self.tell("on_log", logs=(self.logged or {}) | measured(self.run.settings, self.job, numbers or self.numbers, self.policy.step + 1))
         self.tell("on_step_end")
         self.policy.step, self.logged = state, None
         self.unlogged.unlink(missing_ok=True)
@@ -174,6 +171,13 @@ def _is_spent(run: Run, stage: str, steps: int, more: Mapping[str, float] = {}) 
     "Whether the token budget is spent after so many steps of a stage, and one whose numbers are not yet written down"
     budget = run.settings.run.token_budget
     return bool(budget) and _spent_tokens(run.folder / "metrics.jsonl", stage, steps) + _tokens(more) >= budget
+
+
+def _require_step(numbers, size, group):
+    "Raise where verl asked for other rows than those of a step"
+    if [*numbers] == [n for n in range(numbers[0], numbers[-1] + 1) for _ in range(group)]: return
+    raise EngineError(f"verl asked for the rows {shorten(sorted(set(numbers)))}, which are no whole step of {size // group} prompts x {group}. "
+                      "Leave data.* and rollout.n out of verl.overrides.")
 
 
 def _tokens(row): return sum(row.get(name, 0) for name in ("tokens/generated", "tokens/others"))
