@@ -7,7 +7,7 @@ Targets: 20,000 questions/s on parsed stories, 5,000/s when each row is parsed; 
 with the slow simulator. The second table has every belief of orders 0-4, answers from memories alone and structural scores, by kind of
 story: each column counts what was compared and, after the slash, what disagreed. "each row parsed" empties the cache of sentences before
 every row, so that nothing is read twice for free; "with cache" is the same rows as a run sees them; parsed stories have their world worked
-out, and each question is read once. The peer is the slow simulator of `nbs/stories/09_generation.ipynb`, which keeps every nested belief of every person in
+out, and each question is read once. The peer is the slow simulator of `tests/replay.py`, which keeps every nested belief of every person in
 tables: the ratio says how much the lazy form saves. With HUMANLM_DATA set, the public half of Hi-ToM is measured and scored too.
 """
 import argparse
@@ -18,9 +18,10 @@ from collections import Counter
 from pathlib import Path
 
 from common import Clock, in_turns, median_ratio
+from replay import Replay, slow_answer
 
 from humanlm.stories.memories import structural_score
-from humanlm.stories.generation import Replay, class_shares, generate, slow_answer
+from humanlm.stories.generation import class_shares, generate
 from humanlm.stories.plots import TOMI_KINDS
 from humanlm.stories.answers import answer, baselines, memory_answer, to_context
 from humanlm.stories.language import parse_sentence, read_question

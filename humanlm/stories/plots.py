@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'ROOMS', 'THINGS', 'BOXES', 'COLOURS', 'BEASTS', 'LOSSES', 'TOMI_KINDS', 'PLANS', 'TALKS', 'chains',
-           'StoryQuestion', 'Tale', 'ask', 'Act', 'Cast', 'tomi_story', 'Says', 'House', 'belief_question',
-           'hitom_story']
+           'StoryQuestion', 'Tale', 'ask', 'tomi_story', 'belief_question', 'hitom_story']
 
 # %% ../../nbs/stories/08_plots.ipynb #exported-imports
 import random
@@ -75,13 +74,13 @@ def ask(
     return replace(tale, asked=tale.asked + new)
 
 # %% ../../nbs/stories/08_plots.ipynb #Act
-class Act(NamedTuple):
+class _Act(NamedTuple):
     "A step of a plot"
     tag: str  # as the published traces name it; "" = not in the trace
     sentences: tuple[str, ...]
 
 
-class Cast(NamedTuple):
+class _Cast(NamedTuple):
     "Who and what a story of the ToMi family is about"
     people: list[str]   # mover, other, third
     rooms: list[str]    # main and side
@@ -92,42 +91,42 @@ class Cast(NamedTuple):
 def _tomi_cast(
     rng: random.Random,
     objects: int = 1,  # how many are moved and asked about
-) -> Cast:
+) -> _Cast:
     "Draw people, rooms, objects and containers"
     rooms = rng.sample(ROOMS, 2)
-    return Cast(rng.sample(NAMES, 3), rooms, rng.sample(THINGS, objects + 2), rng.sample(BOXES, 2 * objects))
+    return _Cast(rng.sample(NAMES, 3), rooms, rng.sample(THINGS, objects + 2), rng.sample(BOXES, 2 * objects))
 
 # %% ../../nbs/stories/08_plots.ipynb #_shown
-def _shown(cast: Cast, i: int) -> Act:
+def _shown(cast: _Cast, i: int) -> _Act:
     "The i-th object is announced"
-    return Act("", (f"The {cast.things[i]} is in the {cast.boxes[2 * i]}.", f"The {cast.boxes[2 * i]} is in the {cast.rooms[0]}."))
+    return _Act("", (f"The {cast.things[i]} is in the {cast.boxes[2 * i]}.", f"The {cast.boxes[2 * i]} is in the {cast.rooms[0]}."))
 
 
-def _moved(cast: Cast, i: int) -> Act:
+def _moved(cast: _Cast, i: int) -> _Act:
     "The mover moves the i-th object"
     target = cast.boxes[2 * i + 1]
-    return Act("agent_0_moves_obj", (f"{cast.people[0]} moved the {cast.things[i]} to the {target}.", f"The {target} is in the {cast.rooms[0]}."))
+    return _Act("agent_0_moves_obj", (f"{cast.people[0]} moved the {cast.things[i]} to the {target}.", f"The {target} is in the {cast.rooms[0]}."))
 
 # %% ../../nbs/stories/08_plots.ipynb #_changes
-def _changes(rng: random.Random, cast: Cast, last: bool) -> list[Act]:
+def _changes(rng: random.Random, cast: _Cast, last: bool) -> list[_Act]:
     "The other comes back or goes elsewhere; as the last act, perhaps after the mover has left"
     mover, other, _ = cast.people
     room = rng.randrange(2)
-    back = Act(f"agent_1_reenters_{'alt_' if room else ''}loc", (f"{other} entered the {cast.rooms[room]}.",))
-    leave = Act("agent_0_exits", (f"{mover} exited the {cast.rooms[0]}.",))
+    back = _Act(f"agent_1_reenters_{'alt_' if room else ''}loc", (f"{other} entered the {cast.rooms[room]}.",))
+    leave = _Act("agent_0_exits", (f"{mover} exited the {cast.rooms[0]}.",))
     return [leave, back] if last and rng.random() < 0.5 else [back]
 
 # %% ../../nbs/stories/08_plots.ipynb #TOMI_KINDS
 TOMI_KINDS = ("true_belief", "false_belief", "second_order_false_belief")
 
 
-def _entrances(rng: random.Random, cast: Cast, already: float) -> list[Act]:
+def _entrances(rng: random.Random, cast: _Cast, already: float) -> list[_Act]:
     "Mover and other come in, in any order; now and then they are there already"
-    return [Act(f"enter_agent_{i}", (f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} the {cast.rooms[0]}.",))
+    return [_Act(f"enter_agent_{i}", (f"{cast.people[i]} {'is in' if rng.random() < already else 'entered'} the {cast.rooms[0]}.",))
             for i in rng.sample(range(2), 2)]
 
 # %% ../../nbs/stories/08_plots.ipynb #_plot
-def _plot(rng: random.Random, cast: Cast, objects: int) -> tuple[list[Act], str]:
+def _plot(rng: random.Random, cast: _Cast, objects: int) -> tuple[list[_Act], str]:
     "Shuffle moves and changes of place; give the acts and the kind of story"
     order = ["move"] * objects + ["change"] * rng.randint(1, 2)
     rng.shuffle(order)
@@ -139,22 +138,22 @@ def _plot(rng: random.Random, cast: Cast, objects: int) -> tuple[list[Act], str]
         elif gone:
             acts += _changes(rng, cast, i == len(order) - 1)
         else:
-            acts.append(Act("agent_1_exits", (f"{cast.people[1]} exited the {cast.rooms[0]}.",)))
+            acts.append(_Act("agent_1_exits", (f"{cast.people[1]} exited the {cast.rooms[0]}.",)))
             gone = True
     kind = "second_order_false_belief" if any(act.tag == "agent_0_exits" for act in acts) else ""
     return acts, kind or ("false_belief" if order[1] == "move" else "true_belief")
 
 # %% ../../nbs/stories/08_plots.ipynb #_visit
-def _visit(rng: random.Random, cast: Cast, acts: list[Act], times: int) -> list[Act]:
+def _visit(rng: random.Random, cast: _Cast, acts: list[_Act], times: int) -> list[_Act]:
     "Let the third person come in (and go again) somewhere in the plot"
     room, at = rng.choice(cast.rooms), sorted(rng.randint(0, len(acts)) for _ in range(times))
     verbs = zip(at, ("enters", "exits"), ("entered", "exited"))
     for shift, (i, tag, verb) in enumerate(verbs):
-        acts = [*acts[:i + shift], Act(f"agent_2_{tag}", (f"{cast.people[2]} {verb} the {room}.",)), *acts[i + shift:]]
+        acts = [*acts[:i + shift], _Act(f"agent_2_{tag}", (f"{cast.people[2]} {verb} the {room}.",)), *acts[i + shift:]]
     return acts
 
 # %% ../../nbs/stories/08_plots.ipynb #_distract
-def _distract(rng: random.Random, cast: Cast, sentences: list[str], times: int) -> list[str]:
+def _distract(rng: random.Random, cast: _Cast, sentences: list[str], times: int) -> list[str]:
     "Put in what somebody likes"
     for _ in range(times):
         feeling, thing = rng.choice(("likes", "dislikes", "loves", "hates")), rng.choice(cast.things)
@@ -163,7 +162,7 @@ def _distract(rng: random.Random, cast: Cast, sentences: list[str], times: int) 
     return sentences
 
 # %% ../../nbs/stories/08_plots.ipynb #_tomi_questions
-def _tomi_questions(cast: Cast, objects: int) -> dict[str, str]:
+def _tomi_questions(cast: _Cast, objects: int) -> dict[str, str]:
     "Question → type without ending"
     (a, b), found = cast.people[:2], {}
     for thing in cast.things[:objects]:
@@ -205,7 +204,7 @@ PLANS = {1: ((5, True),), 2: ((5, False), (3, True)), 3: ((5, True), (3, False),
          4: ((5, False), (3, True), (4, False), (2, True))}
 
 
-class Says(NamedTuple):
+class _Says(NamedTuple):
     "One statement: positions are counted from 1 in the order of exits"
     speaker: int
     listener: int  # 0 = everybody, -1 = an outsider
@@ -213,14 +212,14 @@ class Says(NamedTuple):
 
 # %% ../../nbs/stories/08_plots.ipynb #TALKS
 TALKS = {
-    2: ((Says(1, 0), Says(2, 1)), (Says(2, 0), Says(1, 2)), (Says(1, -1),)),
-    3: ((Says(2, 0), Says(3, 2)), (Says(3, 0), Says(1, 3)), (Says(1, 0), Says(3, -1, True)), (Says(2, 3), Says(3, -1, True))),
-    4: ((Says(2, 0), Says(4, 3)), (Says(3, 0), Says(1, 4)), (Says(1, 0), Says(4, -1, True)), (Says(2, 3), Says(4, -1, True))),
-    5: ((Says(3, 0), Says(5, 3)), (Says(4, 0), Says(5, 1, True)), (Says(3, 1),)),
+    2: ((_Says(1, 0), _Says(2, 1)), (_Says(2, 0), _Says(1, 2)), (_Says(1, -1),)),
+    3: ((_Says(2, 0), _Says(3, 2)), (_Says(3, 0), _Says(1, 3)), (_Says(1, 0), _Says(3, -1, True)), (_Says(2, 3), _Says(3, -1, True))),
+    4: ((_Says(2, 0), _Says(4, 3)), (_Says(3, 0), _Says(1, 4)), (_Says(1, 0), _Says(4, -1, True)), (_Says(2, 3), _Says(4, -1, True))),
+    5: ((_Says(3, 0), _Says(5, 3)), (_Says(4, 0), _Says(5, 1, True)), (_Says(3, 1),)),
 }
 
 # %% ../../nbs/stories/08_plots.ipynb #House
-class House(NamedTuple):
+class _House(NamedTuple):
     "Who and what a story of the Hi-ToM family is about"
     people: list[str]                # five
     rooms: dict[str, list[str]]      # room → its five containers
@@ -232,17 +231,17 @@ def _underlined(words: Iterable[str]) -> list[str]:
     return [word.replace(" ", "_") for word in words]
 
 # %% ../../nbs/stories/08_plots.ipynb #hitom_house
-def _hitom_house(rng: random.Random) -> House:
+def _hitom_house(rng: random.Random) -> _House:
     "Draw people, rooms, containers and objects"
     rooms, things = _underlined(rng.sample(ROOMS, 3)), rng.sample(THINGS, 6)
     kinds = _underlined(BOXES)
     boxes = rng.sample([f"{colour}_{kind}" for colour in rng.sample(COLOURS, 3) for kind in rng.sample(kinds, 8)], 15)
-    return House(rng.sample(NAMES, 5), {room: boxes[5 * i:5 * i + 5] for i, room in enumerate(rooms)},
+    return _House(rng.sample(NAMES, 5), {room: boxes[5 * i:5 * i + 5] for i, room in enumerate(rooms)},
                  {room: things[2 * i:2 * i + 2] for i, room in enumerate(rooms)},
                  {thing: boxes[5 * (i // 2) + i % 2] for i, thing in enumerate(things)})
 
 # %% ../../nbs/stories/08_plots.ipynb #_chapter
-def _chapter(rng: random.Random, house: House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
+def _chapter(rng: random.Random, house: _House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
     "Write a chapter up to the waiting room"
     start = house.inside[thing]
     targets = rng.sample([box for box in house.rooms[room] if box != start], 4) + [start]
@@ -259,7 +258,7 @@ def _chapter(rng: random.Random, house: House, room: str, thing: str, people: Se
     yield f"{group} entered the waiting_room."
 
 # %% ../../nbs/stories/08_plots.ipynb #_talk
-def _talk(rng: random.Random, house: House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
+def _talk(rng: random.Random, house: _House, room: str, thing: str, people: Sequence[str]) -> Iterator[str]:
     "Write what is said after a chapter"
     said = rng.choice(TALKS[len(people)])
     outsiders = [name for name in house.people if name not in people]
@@ -314,7 +313,7 @@ def hitom_story(
     return ask(tale, _hitom_questions(rng, house, dict.fromkeys(things[:objects]), chain), lambda text, _: f"order_{read_question(text).order}")
 
 # %% ../../nbs/stories/08_plots.ipynb #_aside
-def _aside(rng: random.Random, house: House, chance: float) -> Iterator[str]:
+def _aside(rng: random.Random, house: _House, chance: float) -> Iterator[str]:
     "Now and then, somebody likes, dislikes, sees or loses something"
     if rng.random() < chance:
         things, boxes = ([word for words in group.values() for word in words] for group in (house.things, house.rooms))
@@ -323,7 +322,7 @@ def _aside(rng: random.Random, house: House, chance: float) -> Iterator[str]:
             f"likes the {rng.choice(boxes)}.", f"dislikes the {rng.choice(things)}."))
 
 # %% ../../nbs/stories/08_plots.ipynb #_hitom_questions
-def _hitom_questions(rng: random.Random, house: House, things: Iterable[str], chain: str) -> Iterator[str]:
+def _hitom_questions(rng: random.Random, house: _House, things: Iterable[str], chain: str) -> Iterator[str]:
     "Ask one question of each order about each object"
     who = chains[check_name(chain, chains, "chain")]
     for thing in things:

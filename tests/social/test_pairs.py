@@ -8,7 +8,7 @@ import pytest
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.clients.client import ScriptedClient
-from humanlm.stories.contexts import ContextLists, read_context
+from humanlm.stories.contexts import _ContextLists, read_context
 from humanlm.stories.memories import observation_scores
 from humanlm.stories.violations import violations
 from humanlm.social.pairs import (
@@ -129,7 +129,7 @@ def test_assistant_text_validates_against_the_generation_schema():
         row = chat_row(pair)
         assert [message["role"] for message in row["prompt"] + row["completion"]] == ["user", "assistant"]
         text = row["completion"][0]["content"]
-        ContextLists.model_validate_json(text)
+        _ContextLists.model_validate_json(text)
         assert list(json.loads(text)) == ["agents_names", "socialized_context"]
         assert _written_form(text) == (1.0, 1.0)
         assert not [v for v in violations(read_context(text)) if v.severity == "error"]
