@@ -106,4 +106,4 @@ def step_lines(
     return [f"step, estimated     {_time(step.total)}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
             f"  what dominates    {NAMES[parts[0][1]]}; what helps: {HELP[parts[0][1]] if parts[0][1] != 'writes' or not load.vllm else 'shorten --plan.completion_tokens, or take more GPUs'}",
             f"  rates             {step.tokens / step.total:,.0f} tokens written a second, MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)",
-            f"  run               {steps} steps{ends}, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]
+            f"  run               {steps} step{'s' * (steps != 1)}{ends}, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]
