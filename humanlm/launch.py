@@ -183,9 +183,7 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
 
 
 @command("launch")
-def main(
-    argv: Sequence[str],
-) -> int:
+def main(argv: Sequence[str]) -> int:
     "Print the lines that start a run: `humanlm launch --config FILE --nodes N --gpus G`"
     if not argv or {"-h", "--help"} & set(argv):
         parse({"launch": LaunchConfig}, ["--help"], ABOUT, runs=False)

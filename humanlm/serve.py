@@ -50,11 +50,7 @@ def plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Asking
     return "\n".join(f"{name:<{max(map(len, lines))}}  {text}" for name, text in lines.items())
 
 # %% ../nbs/85_serve.ipynb #open_client
-def _open_client(
-    choice: ModelChoice,
-    config: ServeConfig,
-    asking: AskingConfig = AskingConfig(),
-) -> SimulatorClient:
+def _open_client(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> SimulatorClient:
     "Load the model, or start vLLM for it"
     if choose_engine(config) == "transformers":
         client = SimulatorClient(choice.place, choice.dtype, compose=asking.compose)
@@ -66,11 +62,7 @@ def _open_client(
                            compose=asking.compose)
 
 # %% ../nbs/85_serve.ipynb #serve
-def serve(
-    choice: ModelChoice,
-    config: ServeConfig,
-    asking: AskingConfig = AskingConfig(),
-) -> None:
+def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> None:
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)

@@ -153,9 +153,7 @@ def bundles(
     return [list(found) for _, found in groupby(asked, key)]
 
 
-def bundle_request(
-    bundle: Sequence[Question],
-) -> JudgeRequest:
+def bundle_request(bundle: Sequence[Question]) -> JudgeRequest:
     "Make one request of a bundle"
     first = bundle[0].request
     return replace(first, levels=tuple(q.level for q in bundle)) if len(bundle) > 1 else first

@@ -27,10 +27,7 @@ from ..data.trajectory import Trajectory
 from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, scored_in_parts, single_turn, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
-def endless(
-    rows: Sequence[dict],
-    rng: random.Random,
-) -> Iterator[dict]:
+def endless(rows: Sequence[dict], rng: random.Random) -> Iterator[dict]:
     "Go through rows in a new random order again and again"
     while True:
         yield from rng.sample(rows, len(rows))

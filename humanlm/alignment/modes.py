@@ -259,11 +259,7 @@ def row_count(
     return examples if check_mode(name).asks in ("reply", "all") else examples * len(config.load())
 
 # %% ../../nbs/alignment/02_modes.ipynb #next_row
-def _next_row(
-    example: Example,
-    config: HierarchyConfig,
-    level: str,
-) -> dict:
+def _next_row(example: Example, config: HierarchyConfig, level: str) -> dict:
     "Ask for all levels in the prompt, but write one: the levels before it will stand there already"
     d, silent = config.load()[level], replace(config, thinking="off")
     row, thinking = joint_row(example, config, level), config.thinks(config.load().names[-1])

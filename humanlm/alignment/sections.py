@@ -197,9 +197,7 @@ def _judge_of_test(config: Mapping[str, Any]) -> str:
     return config.get("test_judge", {}).get("model") or config.get("judge", {}).get("model", "")
 
 # %% ../../nbs/alignment/05_sections.ipynb #models_of
-def _models_of(
-    run: RunFolder,
-) -> list[str]:
+def _models_of(run: RunFolder) -> list[str]:
     "List evaluated models in the order of the results, others last"
     order = {r.model: i for i, r in enumerate(run.results.rows)}
     return sorted((m for m in evaluations(run) if m not in NAMES.references), key=lambda m: order.get(m, len(order)))

@@ -137,9 +137,7 @@ async def _turn(client: Client, tokens, until):
             await client._wait(max(booked))
 
 # %% ../../nbs/clients/05_client.ipynb #token_estimate
-def token_estimate(
-    request: ChatRequest,
-) -> int:
+def token_estimate(request: ChatRequest) -> int:
     "Estimate the tokens that a request may use, at four characters each, with the longest answers"
     read = sum(len(str(m["content"])) for m in request.messages)
     return request.n * (_tokens(read) + request.max_tokens)

@@ -130,9 +130,7 @@ def _reader() -> Any:
     return md
 
 
-def markdown_html(
-    text: str,
-) -> Html:
+def markdown_html(text: str) -> Html:
     "Show Markdown of anybody; headings become h3 and below, HTML and links stay text"
     tokens = _reader().parse(_UNSEEN.sub("\ufffd", text))
     for token in tokens:
@@ -151,9 +149,7 @@ STYLE: dict[Any, Any] = {
 }  # of matplotlib
 
 
-def styled(
-    draw: Callable,
-) -> Callable:
+def styled(draw: Callable) -> Callable:
     "Let a function draw in the style of the package"
     @wraps(draw)
     def inner(*args, **kwargs):

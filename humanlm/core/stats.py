@@ -343,17 +343,11 @@ def number_text(
     return "–" if x is None or math.isnan(x) else f"{x:{form}}"
 
 
-def range_text(
-    low: float | None,
-    high: float | None,
-    form: str = ".2f",
-) -> str:
+def range_text(low: float | None, high: float | None, form: str = ".2f") -> str:
     "Show an interval; a dash if there is none"
     return "–" if low is None or math.isnan(low) else f"{number_text(low, form)} to {number_text(high, form)}"
 
 
-def p_text(
-    p: float,
-) -> str:
+def p_text(p: float) -> str:
     "Show a probability"
     return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -206,9 +206,7 @@ def _file_items(
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def on_hub(
-    where: str | Path,
-) -> bool:
+def on_hub(where: str | Path) -> bool:
     "Tell a name on the hub from a path"
     path = Path(where)
     return not path.exists() and bool(_HUB_NAME.fullmatch(str(where))) and _suffix(path) not in _READERS

@@ -45,10 +45,7 @@ def lesson_method() -> Method:
     return Method(rollout, advantage)
 
 # %% ../../nbs/engines/06_lessons.ipynb #lesson_settings
-def lesson_settings(
-    s: Settings,
-    rows: int,
-) -> Settings:
+def lesson_settings(s: Settings, rows: int) -> Settings:
     "Say a supervised stage in the settings of a method"
     steps, kept = math.ceil(rows / s.sft.batch), {name: s.trainer[name] for name in ("save_strategy", "save_steps", "save_total_limit", "gradient_checkpointing") if name in s.trainer}
     if s.sft.batch % (size := s.trainer.get("per_device_train_batch_size") or 1) == 0: kept["per_device_train_batch_size"] = size

@@ -126,10 +126,7 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else to_json(value)
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides
-def overrides(
-    s: Settings,
-    job: Job,
-) -> list[str]:
+def overrides(s: Settings, job: Job) -> list[str]:
     "Say settings in verl's words, one name=value each"
     v, o = s.groups.get("verl", VerlConfig()), trainer_options(s.trainer)
     parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {}, _rollout(s, v), _run(s, v, o, job))

@@ -172,9 +172,7 @@ def _wilson_interval(wins: int, n: int) -> Interval:
 def _words(text): return math.nan if text is None else float(len(text.split()))
 
 # %% ../../nbs/evaluation/05_contests.ipynb #win_table
-def win_table(
-    rates: Sequence[WinRate],
-) -> Table:
+def win_table(rates: Sequence[WinRate]) -> Table:
     "Show win rates with all that belongs beside them"
     def told(i, form=".2f"):
         return "–" if math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"

@@ -55,10 +55,7 @@ class Arms(NamedTuple):
         return [metric for metric in self.tables[arm][0] if all(metric in table for table in self.tables[arm])]
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #means
-def means(
-    found: Arms,
-    resamples: int = 2000,
-) -> list[Result]:
+def means(found: Arms, resamples: int = 2000) -> list[Result]:
     "Give every arm, metric and level its mean and interval"
     return [Result(arm, metric, level, i.n, i.value, i.low, i.high)
             for arm in found.tables for metric in found.metrics(arm)
@@ -81,10 +78,7 @@ def differences(
     return rows
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #seed_means
-def _seed_means(
-    found: Arms,
-    seeds: Sequence[int],
-) -> list[dict]:
+def _seed_means(found: Arms, seeds: Sequence[int]) -> list[dict]:
     "Give the mean of every single seed, over parts where there are several"
     def mean(arm, metric, s): return float(known_mean(known_mean(found.values(arm, metric)[1][s], 0)))
     return [{"arm": arm, "metric": metric, "means": {str(seed): mean(arm, metric, s) for s, seed in enumerate(seeds)}}

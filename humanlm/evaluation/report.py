@@ -36,10 +36,7 @@ from ..rewards.texts import is_text_metric
 class RunFolder:
     "What lies in a run folder; a piece that could not be read is empty and named in `missing`"
 
-    def __init__(
-        self,
-        folder: str | Path,
-    ):
+    def __init__(self, folder: str | Path):
         self.folder, self.missing, self.pieces = Path(folder), [], {}
         if not self.folder.is_dir():
             raise DataError(f"No run folder {self.folder}. Give the folder that humanlm.train printed.")
@@ -416,10 +413,7 @@ def _mean_cell(r: Result | None, n: int) -> Html:
     return tag("td", tag("b", number(r.mean)), tag("br"), small, style=score_style(r.mean))
 
 # %% ../../nbs/evaluation/03_report.ipynb #paired_html
-def paired_html(
-    pairs: Sequence[PairedDifference],
-    names: Names = Names(),
-) -> Html:
+def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Html:
     "Show paired differences by metric, each with a drawing of its interval on the scale of its metric"
     parted = any(p.level != ALL for p in pairs)
     heads = ("difference", *([names.part] if parted else []), "n", "mean", "95 % interval", "around 0", "",

@@ -102,12 +102,7 @@ def _answer_schema(reasoning: bool = True) -> dict:
 # %% ../../nbs/harness/01_answers.ipynb #Asker
 class Asker:
     "Puts questions of a benchmark to a model"
-    def __init__(
-        self,
-        client: ChatClient,
-        benchmark: Benchmark,
-        config: AnswerConfig | None = None,
-    ):
+    def __init__(self, client: ChatClient, benchmark: Benchmark, config: AnswerConfig | None = None):
         self.client, self.benchmark, self.config = client, benchmark, config or AnswerConfig()
         self._shown: dict[int, tuple[Context, Extra]] = {}  # contexts as they are shown, for the next question about the same text
 

@@ -104,12 +104,7 @@ def _load_run(
     return StoredRun(place.name, benchmark, read_outcomes(place / "answers.jsonl"), record.get("conditions", {}), ceiling)
 
 # %% ../../nbs/harness/06_comparison.ipynb #differences
-def differences(
-    before: StoredRun,
-    after: StoredRun,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> list[Difference]:
+def differences(before: StoredRun, after: StoredRun, resamples: int = 2000, seed: int = 0) -> list[Difference]:
     "Compare two runs, measure by measure"
     if before.benchmark is not after.benchmark:
         raise ConfigError(f"{before.name} is of {before.benchmark.title}, {after.name} of {after.benchmark.title}. Compare runs of one benchmark.")

@@ -53,10 +53,7 @@ def lines_of(
 FAULTY = "symbolic, known faults"
 
 
-async def baseline_outcomes(
-    benchmark: Benchmark,
-    items: Sequence[BenchmarkItem],
-) -> dict[str, list[ScoredAnswer]]:
+async def baseline_outcomes(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> dict[str, list[ScoredAnswer]]:
     "Answer questions without a model, in every way that applies"
     found, known = await ceiling_outcomes(benchmark, items), {item.id: item for item in items}
     for name in solvers if benchmark.name in SYMBOLIC else ():

@@ -175,13 +175,7 @@ def _run_name(settings: Settings, benchmark: Benchmark, mode: str) -> str:
     return folder_name(benchmark.name, mode, *who, *([] if policy == "principled" else [policy]))
 
 # %% ../../nbs/harness/07_runs.ipynb #conditions
-def conditions(
-    settings: Settings,
-    benchmark: Benchmark,
-    mode: str,
-    loaded: QuestionSet,
-    parses: bool,
-) -> dict[str, Any]:
+def conditions(settings: Settings, benchmark: Benchmark, mode: str, loaded: QuestionSet, parses: bool) -> dict[str, Any]:
     "Say what answers depend on"
     parser = {name: getattr(settings.parser, name) for name in ("name", "style", "example", "tries", "critic")} if parses else None
     found = {"benchmark": benchmark.name, "mode": mode, "model": settings.model.name, "parser": parser, "answer": to_dict(settings.answer),

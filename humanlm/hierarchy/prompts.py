@@ -261,10 +261,7 @@ class HierarchyConfig:
         if self.thinking == "on" or self.thinking == "hetero" and level == "response": return True
         return any(d.thinks or d.form == "thought" for d in self.load() if d.name == level)
 
-    def shown(
-        self,
-        example: Example,
-    ) -> Example:
+    def shown(self, example: Example) -> Example:
         "Leave out what prompts do not show: parts of the persona, if there is dropout"
         here = {"all": True, "train": example.split == "train", "test": example.split != "train"}[self.dropout_in]
         if not here or not (self.field_dropout or self.item_dropout): return example

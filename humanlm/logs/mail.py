@@ -393,16 +393,12 @@ def _unfit(mail, own):
 _LETTERS = re.compile(r"\W+")
 
 
-def letters(
-    text: str,
-) -> str:
+def letters(text: str) -> str:
     "Give a text without spaces, marks and case"
     return _LETTERS.sub("", text.casefold())
 
 # %% ../../nbs/logs/01_mail.ipynb #body_key
-def _body_key(
-    mail: Mail,
-) -> str:
+def _body_key(mail: Mail) -> str:
     "Give 16 hex digits for sender and text, however it was wrapped"
     return md5(f"{mail.sender}|{letters(mail.body)}".encode("utf-8", "replace")).hexdigest()[:16]
 

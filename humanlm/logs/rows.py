@@ -258,9 +258,7 @@ def _mentions(names):
     return re.compile(rf"(?<![\w@])(?:(?:@|/?u/)(?:{called})|(?:{telling or '(?!)'}))(?!\w)", re.I)
 
 # %% ../../nbs/logs/03_rows.ipynb #shown_prompt
-def shown_prompt(
-    row: RawRow,
-) -> tuple[Message, ...]:
+def shown_prompt(row: RawRow) -> tuple[Message, ...]:
     "Give the context as prompts may show it: nobody mentions the user by name, and models have none"
     names = (row.user_id, *row.known_as)
     marks = _marks(names)

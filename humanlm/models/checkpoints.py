@@ -48,9 +48,7 @@ def save_model(
     return Path(folder)
 
 
-def has_adapter(
-    model: "PreTrainedModel",
-) -> bool:
+def has_adapter(model: "PreTrainedModel") -> bool:
     "Say whether a model is trained through a LoRA adapter"
     return hasattr(model, "peft_config")
 

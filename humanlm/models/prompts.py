@@ -102,9 +102,7 @@ class _Renderer:
 _RENDERERS: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def renderer(
-    tokenizer: "PreTrainedTokenizerFast",
-) -> _Renderer:
+def renderer(tokenizer: "PreTrainedTokenizerFast") -> _Renderer:
     "Look up, or make, what is known about a tokenizer as it is now"
     state, (seen, known) = (len(tokenizer), tokenizer.chat_template), _RENDERERS.get(tokenizer, (None, None))
     if seen != state:

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 # %% ../../nbs/models/05_sampling.ipynb #_text
-def text_of(
-    tokenizer: "PreTrainedTokenizerFast",
-    ids: Iterable[int],
-) -> str:
+def text_of(tokenizer: "PreTrainedTokenizerFast", ids: Iterable[int]) -> str:
     "Decode everything, chat markers too: text must not look cleaner than the ids are"
     return renderer(tokenizer).main.decode(list(ids), skip_special_tokens=False)
 

@@ -230,9 +230,7 @@ def make_judge(
         caller=config.group.replace("_", " "))
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #second_config
-def second_config(
-    config: JudgeConfig,
-) -> JudgeConfig | None:
+def second_config(config: JudgeConfig) -> JudgeConfig | None:
     "Give the settings of the second judge, if there is one"
     if not config.second: return None
     kind, other = (name.partition("/")[0] for name in (config.model, config.second))
@@ -320,11 +318,7 @@ def _budget_line(budget: float, costs: Sequence[Estimate]) -> str:
     return f"budget          ${budget:,.2f}; the run stops before it spends more{short}"
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #audit_plan
-def _audit_plan(
-    config: JudgeConfig,
-    probes: Sequence[Probe],
-    seed: int = 0,
-) -> str:
+def _audit_plan(config: JudgeConfig, probes: Sequence[Probe], seed: int = 0) -> str:
     "Say what an audit will ask, and its price"
     requests = audit_requests(probes, seed)
     asked = {"judge": (config, requests), "second": (second_config(config), requests[:len(probes)])}

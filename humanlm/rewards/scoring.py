@@ -68,10 +68,7 @@ JUDGE_FAULTS = ("judge failed", "over budget")
 CANDIDATE_FAULTS = ("empty", "bad format", "copied context")
 
 # %% ../../nbs/rewards/03_scoring.ipynb #excusable
-def excusable(
-    score: Score,
-    level: str,
-) -> bool:
+def excusable(score: Score, level: str) -> bool:
     "Tell whether a fault would be none, if the real reply said nothing about the level"
     return score.status in CANDIDATE_FAULTS and level != "response"
 

@@ -174,10 +174,7 @@ def answered(
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError): return False
 
 # %% ../../nbs/sandbox/02_programs.ipynb #same_output
-def _same_output(
-    output: str,
-    wanted: str,
-) -> bool:
+def _same_output(output: str, wanted: str) -> bool:
     "Compare two outputs line by line, as text or as decimals"
     lines, others = output.strip().splitlines(), wanted.strip().splitlines()
     return len(lines) == len(others) and all(map(_same_line, lines, others))
@@ -272,9 +269,7 @@ class ProgramScore(NamedTuple):
     def rate(self) -> float: return sum(self.results) / len(self.results) if self.results else math.nan
 
 
-def imported(
-    program: str,
-) -> set[str]:
+def imported(program: str) -> set[str]:
     "Give the modules that lines of a program import, without what is below them"
     lines = re.findall(r"^[ \t]*(?:from[ \t]+([\w.]+)|import[ \t]+([^\n#;]+))", program, re.M)
     return {name.split(".")[0].split()[0] for alone, several in lines for name in (alone or several).split(",") if name.strip(" \t.")}

@@ -200,9 +200,7 @@ def comparison_html(generated: Context, reference: Context) -> Html:
     return tag("p", numbers, " · ", legend) + _table(head, lines)
 
 # %% ../../nbs/social/02_viewer.ipynb #_compared
-def _compared(
-    pair: tuple, both: tuple[View, View], names: Sequence[str], scores: ObservationScores,
-) -> Iterator[list[str]]:
+def _compared(pair: tuple, both: tuple[View, View], names: Sequence[str], scores: ObservationScores) -> Iterator[list[str]]:
     "Give the lines of one pair of steps"
     times = ("–" if t is None else shorten(shown.timesteps[t], 20) for t, shown in zip(pair, both))
     cells = [{} if t is None else shown.at(t) for t, shown in zip(pair, both)]

@@ -333,9 +333,7 @@ def _whole_entries(entries: dict[str, str], where: str, names: Sequence[str], no
     return {name: found.get(name, NONE) for name in names}
 
 # %% ../../nbs/stories/03_violations.ipynb #_place_entry
-def _place_entry(
-    name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str],
-) -> None:
+def _place_entry(name: str, text: str, found: dict[str, str], where: str, names: Sequence[str], notes: list[str]) -> None:
     "Find the agent of an entry under a wrong name, or without one"
     free, told = [other for other in names if other not in found], shorten(text, 60)
     if is_unread(name, names):

@@ -33,10 +33,7 @@ from ..training.run import keep_memory, quiet_libraries
 from ..worlds.mini import SyntheticWorld, make_world
 
 # %% ../../nbs/studies/03_comparison.ipynb #count_questions
-def _count_questions(
-    task: Task,
-    c: Comparison,
-) -> int:
+def _count_questions(task: Task, c: Comparison) -> int:
     "Count what the judge will be asked about a system"
     if task.done:
         return 0
@@ -46,9 +43,7 @@ def _count_questions(
     return asked * (c.settings.eval.samples if task.system.kind in ASKED else 1)
 
 # %% ../../nbs/studies/03_comparison.ipynb #plan
-def plan(
-    c: Comparison,
-) -> str:
+def plan(c: Comparison) -> str:
     "Describe a comparison in words and numbers"
     s, rows = c.settings, c.rows.examples
     asked = {task.system: _count_questions(task, c) for task in c.tasks}
@@ -66,21 +61,14 @@ def plan(
     return "\n".join([*lines, *judging, *filter(None, warnings)])
 
 # %% ../../nbs/studies/03_comparison.ipynb #record
-def record(
-    c: Comparison,
-    stages: Stages,
-    state: Literal["started", "finished"],
-    **more: Any,
-) -> None:
+def record(c: Comparison, stages: Stages, state: Literal["started", "finished"], **more: Any) -> None:
     "Write `run.json`"
     systems = {task.system.name: f"{task.system.kind} {task.system.place}" for task in c.tasks}
     notes = {"conditions": c.conditions, "systems": systems, **more}
     save_record(c.folder, run_record(c.settings, data_fingerprint(c.rows.examples), stages, state, **notes))
 
 # %% ../../nbs/studies/03_comparison.ipynb #open_comparison
-def _open_comparison(
-    c: Comparison,
-) -> None:
+def _open_comparison(c: Comparison) -> None:
     "Make the folder, or go on in it; `ConfigError` if it holds something else"
     s, rows = c.settings, c.rows.examples
     held = {path.name for path in c.folder.glob("*")} - {"examples.jsonl"}
@@ -181,9 +169,7 @@ def _summary(
     return "\n\n".join([tables(found.rows), *([paired_table(pairs[:most])] if pairs else []), *more])
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare
-def compare(
-    c: Comparison,
-) -> Results:
+def compare(c: Comparison) -> Results:
     "Evaluate all systems and write the comparison's folder; `ConfigError` if another process is at it"
     with alone(c.folder):
         return _compare(c)

@@ -187,9 +187,7 @@ def _plain_name(
     return next(n for n in chain([plain], (f"{plain}-{i}" for i in count(2))) if n not in taken)
 
 # %% ../../nbs/studies/01_systems.ipynb #named
-def named(
-    systems: Sequence[System],
-) -> list[System]:
+def named(systems: Sequence[System]) -> list[System]:
     "Leave out what is given twice, and give each system a name of its own"
     different = list({(s.kind, Path(s.place).resolve(), s.thinking, s.method): s for s in systems}.values())
     several, taken, found = len({s.run for s in different if s.run}) > 1, set(REFERENCES), []

@@ -166,11 +166,7 @@ def asked_otherwise(
            "Compare its run, or give its settings with --config." if differ else ""
 
 # %% ../../nbs/studies/02_tasks.ipynb #differing
-def _differing(
-    a: HierarchyConfig,
-    b: HierarchyConfig,
-    example: Example,
-) -> list[str]:
+def _differing(a: HierarchyConfig, b: HierarchyConfig, example: Example) -> list[str]:
     "Name the parts of a question in which two hierarchies differ, at the levels that both have"
     rows, others = ({row["level"]: row for row in make_rows([example], h)} for h in (a, b))
     shared = [(row, others[level]) for level, row in rows.items() if level in others]
@@ -200,9 +196,7 @@ def _find_systems(
     return named([s for given in inputs for s in find(given, homes)]) + beside
 
 # %% ../../nbs/studies/02_tasks.ipynb #prepare
-def prepare(
-    argv: Sequence[str],
-) -> Comparison:
+def prepare(argv: Sequence[str]) -> Comparison:
     "Read settings, inputs and rows, and find out what has been done before"
     line, read = cut_line(argv), cache(read_settings)
     dynamics = line.inputs[:1] == [DYNAMICS]

@@ -106,9 +106,7 @@ def follows(
     return {level: same(level, states.get(level, "")) for level in TRACE}
 
 # %% ../../nbs/studies/04_thoughts.ipynb #reply_measures
-def _reply_measures(
-    evaluations: Sequence[Evaluation],
-) -> Table:
+def _reply_measures(evaluations: Sequence[Evaluation]) -> Table:
     "Say of each reply whether it could be read, how long it is, and where it follows the states written beside it"
     status = [e.scores["response_alignment"]["response"].status for e in evaluations]
     states = [{level: text for level, text in e.texts.items() if level in TRACE} for e in evaluations]

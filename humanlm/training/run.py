@@ -336,10 +336,7 @@ def _passes(s: Settings) -> Callable:
 
 # %% ../../nbs/training/07_run.ipynb #wandb_run
 @contextmanager
-def _wandb_run(
-    run: Run,
-    stage: str,
-) -> Iterator[None]:
+def _wandb_run(run: Run, stage: str) -> Iterator[None]:
     "Log a stage to Weights & Biases where `run.wandb` names a project; WANDB_MODE=offline needs no account"
     if run.settings.run.wandb is None or not is_main_process():
         yield
@@ -587,10 +584,7 @@ def step_plan(settings: Settings, steps: int) -> str:
     return f"at most {steps} steps of {roll.num_prompts} prompts x {roll.group_size} completions = {batch} completions a step, {steps * batch:,} in all{shared}{budget}"
 
 
-def train_or_plan(
-    recipe: Recipe,
-    settings: Settings,
-) -> None:
+def train_or_plan(recipe: Recipe, settings: Settings) -> None:
     "Do what a command line asks for: check, then show the plan or train"
     check_settings(recipe, settings)
     if settings.dry_run:
