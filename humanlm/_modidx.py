@@ -307,8 +307,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections._completions_html': ( 'alignment/sections.html#_completions_html',
                                                                                               'humanlm/alignment/sections.py'),
-                                            'humanlm.alignment.sections._composed_line': ( 'alignment/sections.html#_composed_line',
-                                                                                           'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections._composed_models': ( 'alignment/sections.html#_composed_models',
                                                                                              'humanlm/alignment/sections.py'),
                                             'humanlm.alignment.sections._evaluations': ( 'alignment/sections.html#_evaluations',

@@ -175,7 +175,8 @@ def statement(
     said = [SOURCES_SAY.get(source, f"Data: {source or 'unknown'}."),
             JUDGES_SAY.get(name, f"Judge: the model {name or 'unknown'}. Its errors are in every score."),
             TOY if made == "tiny" else f"Model: {made or 'unknown'}."]
-    said += _composed_line(_composed_models(config) if composed is None else composed)
+    if models := _composed_models(config) if composed is None else composed:
+        said.append(f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained.")
     if trained.get("model") and trained["model"] != name:
         return [*said, f"Rewards in training came from another judge: {trained['model']}."]
     return [*said, SAME_JUDGE] if name else said
@@ -185,11 +186,6 @@ def _composed_models(config: Mapping[str, Any]) -> list[str]:
     "Name the models of a run that are asked for composed replies"
     methods, own = config.get("run", {}).get("methods") or [], config.get("rollout", {}).get("compose")
     return [*(["base", "cold-start"] if own else []), *(m for m in methods if m in MODES and MODES[m].composed)]
-
-
-def _composed_line(models: Sequence[str]) -> list[str]:  # of one sentence, or none
-    "Say whose replies are composed, where any are"
-    return [f"Composed replies, asked after the model's answers to the states: {', '.join(models)}. All others were asked as they were trained."] if models else []
 
 
 def _judge_of_test(config: Mapping[str, Any]) -> str:
