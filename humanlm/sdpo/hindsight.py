@@ -6,7 +6,7 @@
 __all__ = ['MAX_CHARS', 'MAX_MESSAGES', 'MAX_TOKENS', 'ROLES', 'SLOT', 'TEMPLATE', 'PROBLEMS', 'ORIGINS', 'FORMS', 'TEACHERS',
            'CONTRASTS', 'SHAPES', 'HindsightError', 'AssistantReply', 'Followup', 'Interaction', 'message_text',
            'as_messages', 'read_interactions', 'write_interactions', 'HindsightConfig', 'hindsight_messages',
-           'fit_messages', 'reply_ids', 'is_blank', 'problem', 'Contexts', 'contexts', 'SDPOConfig']
+           'fit_messages', 'reply_ids', 'is_blank', 'problem', 'Contexts', 'contexts', 'show_contexts', 'SDPOConfig']
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #exported-imports
 import math
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.basics import DataError, near_miss, require, shorten, to_dict, write_jsonl
+from ..core.html import Html, tag
 from ..data.files import Faults, read_rows
 from ..data.records import from_dict
 from ..models.prompts import render, render_target
@@ -309,6 +310,34 @@ def contexts(
     kept = fit_messages(tokenizer, messages, limit)
     shown = hindsight_messages(kept, followup, config.template)
     return Contexts(_context(tokenizer, kept), _context(tokenizer, shown))
+
+# %% ../../nbs/sdpo/01_hindsight.ipynb #show_contexts
+def _shared(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
+    "Count what two lists have in common at their beginning and at their end"
+    least = min(len(a), len(b))
+    first = next((i for i in range(least) if a[i] != b[i]), least)
+    return first, next((i for i in range(least - first) if a[-1 - i] != b[-1 - i]), least - first)
+
+
+def show_contexts(
+    tokenizer: "PreTrainedTokenizerFast",
+    both: Contexts,
+    reply: Sequence[int] = (), # ids of the reply
+) -> Html:
+    "Show both contexts side by side, each token in a box of its own; what only one of them has is blue"
+    first, last = _shared(*both)
+
+    def box(i, colour):
+        text = str(tokenizer.decode([i]))
+        style = f"background:{colour};border:1px solid #fff;border-radius:3px;padding:1px;display:inline-block;line-height:1.4"
+        return tag("span", text.replace(" ", "·").replace("\n", "↵"), style=style) + (tag("br") if "\n" in text else "")
+
+    def column(name, ids):
+        boxes = [box(t, "#e3e3e3" if i < first or i >= len(ids) - last else "#cfe2fb") for i, t in enumerate(ids)]
+        return tag("div", tag("b", f"{name}: {len(ids)} tokens"), tag("br"), *boxes, *(box(t, "#fbd9a5") for t in reply), style="flex:1;min-width:0")
+
+    style = "display:flex;gap:14px;max-width:980px;font:12px/2 monospace;color:#111;background:#fff;padding:8px"
+    return tag("div", *(column(name, ids) for name, ids in both._asdict().items()), style=style)
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #SDPOConfig
 ORIGINS = ("run", "phase")

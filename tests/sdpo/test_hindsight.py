@@ -14,7 +14,7 @@ from humanlm.models.config import TEMPLATES, train_tokenizer
 from humanlm.models.prompts import end_id, render, render_target
 from humanlm.sdpo.hindsight import (
     PROBLEMS, SLOT, TEMPLATE, AssistantReply, Followup, HindsightConfig, HindsightError, Interaction, as_messages, contexts, fit_messages,
-    hindsight_messages, problem, read_interactions, reply_ids, write_interactions,
+    hindsight_messages, problem, read_interactions, reply_ids, show_contexts, write_interactions,
 )
 
 SYSTEM = {"role": "system", "content": "Answer briefly."}
@@ -296,3 +296,8 @@ def test_a_template_has_exactly_one_slot(template):
 def test_own_words_take_the_place_of_the_template(tok):
     own = HindsightConfig(" ({Later} {0}: {followup}) Go on.")
     assert tok.decode(contexts(tok, [ASKED], "{followup} x", own).hindsight).count("harbour? ({Later} {0}: {followup} x) Go on.<|im_end|>") == 1
+
+
+def test_the_picture_escapes_what_people_wrote(tok):
+    shown = str(show_contexts(tok, contexts(tok, [ASKED], "<script>alert(1)</script>"), reply_ids(tok, REPLY)))
+    assert "<script" not in shown and "#cfe2fb" in shown and "#fbd9a5" in shown
