@@ -222,6 +222,14 @@ def site_link(target: str, repo_url: str, folder: str = "") -> str | None:
     return f"{repo_url}/blob/main/{path.as_posix()}" if repo_url else None
 
 
+def colab(page: Path, repo_url: str) -> str:
+    "A line that opens a how-to page in Colab, where the repository lies on GitHub"
+    m = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", repo_url)
+    if not m or page.parent != Path("howto"): return ""
+    install = f"`!pip install 'humanlm[train] @ git+https://github.com/{m[1]}'`"
+    return f"[Open in Colab](https://colab.research.google.com/github/{m[1]}/blob/main/nbs/{page.as_posix()}) and begin there with {install}."
+
+
 class Outputs:
     "HTML outputs and figures of all pages; HTML bypasses Markdown and is put back by `on_page_content`"
     def __init__(self): self.html = []
@@ -247,7 +255,8 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
             return os.path.relpath(path, folder or ".")
         to = Target(lambda t, folder=folder: site_link(t, repo_url, folder), image, outputs.put_html, " { .text .output }",
                     ("text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"), fold=True)
-        texts[name] = notebook_md(json.loads((processed / where).read_text("utf-8")), to)
+        text = notebook_md(json.loads((processed / where).read_text("utf-8")), to)
+        texts[name] = re.sub(r"^(# .*\n\n(?:> .*\n)?)", lambda m, line=colab(where, repo_url): m[0] + (f"\n{line}\n" if line else ""), text, count=1)
     for name, text in texts.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / name).write_text(link_classes(text, name, texts), "utf-8")

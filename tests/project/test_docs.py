@@ -88,6 +88,13 @@ def test_links_to_sources_need_a_repository():
     assert build.site_link("../Makefile", "https://host/me") == "https://host/me/blob/main/Makefile"
 
 
+def test_how_to_pages_open_in_colab_where_the_repository_lies_on_github():
+    line = build.colab(Path("howto/02_own_data.ipynb"), "https://github.com/some/fork.git")
+    assert "(https://colab.research.google.com/github/some/fork/blob/main/nbs/howto/02_own_data.ipynb)" in line and "git+https://github.com/some/fork'" in line
+    assert not build.colab(Path("howto/02_own_data.ipynb"), "") and not build.colab(Path("core/01_basics.ipynb"), "https://github.com/some/fork")
+    assert not build.colab(Path("howto/02_own_data.ipynb"), "https://git.example.org/some/fork")
+
+
 def test_signatures_get_one_anchor_and_the_word_class():
     text = ("---\n\n[source](gone){target=\"_blank\"}\n\n### DataError\n\n"
             "```python\ndef DataError(\n    *args, **kwargs\n):\n```")
