@@ -1787,6 +1787,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'humanlm.core.html.Table.markdown': ('core/html.html#table.markdown', 'humanlm/core/html.py'),
                                    'humanlm.core.html.Table.marks': ('core/html.html#table.marks', 'humanlm/core/html.py'),
                                    'humanlm.core.html._cell': ('core/html.html#_cell', 'humanlm/core/html.py'),
+                                   'humanlm.core.html._constant': ('core/html.html#_constant', 'humanlm/core/html.py'),
                                    'humanlm.core.html._padded': ('core/html.html#_padded', 'humanlm/core/html.py'),
                                    'humanlm.core.html._reader': ('core/html.html#_reader', 'humanlm/core/html.py'),
                                    'humanlm.core.html.aligned': ('core/html.html#aligned', 'humanlm/core/html.py'),
