@@ -19,14 +19,13 @@ from .evaluation import Evaluation, load_evaluations
 from .modes import MODES
 from .published import paper_tables, read_measured
 from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
+from ..core.stats import known_mean
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
 from ..data.records import Example, load_examples
 from ..data.viz import example_html, score_mark, spread
 from ..evaluation import report
-from humanlm.evaluation.report import (
-    PALE, TOY, Names, RunFolder, Section, average, axes_of, curve, draw_curve, label, legend, missing, number,
-    results_bars, stages_of, standard_sections,
-)
+from ..evaluation.figures import Names, axes_of, curve, draw_curve, label, legend, results_bars, stages_of
+from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, number, standard_sections
 from ..evaluation.measured import ALL, Importance, Result
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
 from ..hierarchy.prompts import HierarchyConfig
@@ -206,7 +205,7 @@ def _pick_examples(
     "Choose held-out rows evenly from best to worst; rows without a score last"
     def mean(evaluation):  # of the states; of the reply where no state was asked for
         found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
-        return average([score.value for score in found.values()])
+        return known_mean([score.value for score in found.values()])
 
     by_id, models = {e.id: e for e in held_out(run)}, _models_of(run)
     found = evaluations(run)[models[-1]] if models else {}
@@ -250,7 +249,7 @@ def readable(
     "Measure the share of texts that could be read"
     found = [e.scores.get("response_alignment" if level == "response" else "state_alignment", {}).get(level)
              for e in evaluations for level in e.texts]
-    return average([float(score.status not in UNREAD) for score in found if score])
+    return known_mean([float(score.status not in UNREAD) for score in found if score])
 
 # %% ../../nbs/alignment/05_sections.ipynb #within_limits
 def _within_limits(
@@ -276,7 +275,7 @@ def _reply_words(
     texts: Sequence[str],
 ) -> float:  # nan for no texts
     "Count the words of a reply, on average over those that have any"
-    return average([float(n) for n in (len(text.split()) for text in texts) if n])
+    return known_mean([float(n) for n in (len(text.split()) for text in texts) if n])
 
 # %% ../../nbs/alignment/05_sections.ipynb #form_html
 def _form_html(run: RunFolder) -> Html:

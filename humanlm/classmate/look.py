@@ -14,7 +14,8 @@ from ..core.basics import DataError, shorten
 from ..core.html import Html, styled, tag
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import token_boxes
-from ..evaluation.report import RunFolder, axes_of, missing
+from ..evaluation.figures import axes_of
+from ..evaluation.report import RunFolder, missing
 
 # %% ../../nbs/classmate/06_look.ipynb #PromptLook
 class PromptLook:

@@ -24,7 +24,8 @@ from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Names, model_said, standard_sections
+from ..evaluation.figures import Names
+from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
 from ..clients.ledger import Ledger
 from ..training.experiment import Study, Trial

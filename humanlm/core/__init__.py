@@ -1,6 +1,7 @@
 """What every room needs: errors, files, settings, runs, commands, statistics.
 
 It knows nothing about people or models."""
+# pyright: reportUnusedImport=false
 from typing import TYPE_CHECKING
 
 from .plugins import lazy_names

@@ -14,15 +14,19 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
 # %% ../../nbs/core/01_basics.ipynb #HumanLMError
 class HumanLMError(Exception):
@@ -87,7 +91,7 @@ def require(
 @contextmanager
 def atomic_path(
     path: str | Path,  # where the finished file or folder shall lie
-) -> Iterator[Path]:
+) -> Generator[Path]:
     "Give a temporary path; what the block wrote there replaces `path` if the block succeeds"
     path = Path(path)
     room = path.parent / f".{path.name[:80]}.{uuid4().hex[:8]}"
@@ -104,7 +108,7 @@ def atomic_path(
             raise
 
 # %% ../../nbs/core/01_basics.ipynb #_swap
-def _swap(new, path, old):
+def _swap(new: Path, path: Path, old: Path) -> None:
     if not new.exists():
         raise DataError(f"Nothing was written for {path}: the block must write to the path it is given.")
     moved = path.is_dir() and new.is_dir()
@@ -138,11 +142,11 @@ def to_dict(
     if is_dataclass(record):
         return {f.name: to_dict(getattr(record, f.name)) for f in fields(record)}
     if isinstance(record, dict):
-        return {str(key): to_dict(value) for key, value in record.items()}
+        return {str(key): to_dict(value) for key, value in cast(dict[Any, Any], record).items()}
     if isinstance(record, (list, tuple)):
-        return [to_dict(value) for value in record]
+        return [to_dict(value) for value in cast(Iterable[Any], record)]
     if isinstance(record, (set, frozenset)):
-        return sorted(to_dict(value) for value in record)
+        return sorted(to_dict(value) for value in cast(Iterable[Any], record))
     if hasattr(record, "tolist"):
         return to_dict(record.tolist())
     return str(record) if isinstance(record, Path) else record
@@ -154,7 +158,7 @@ def to_json(
     indent: int | None = None,  # spaces per level; None: one line
 ) -> str:
     "Write strict JSON: nan and infinities become null"
-    options = {"sort_keys": sort, "indent": indent, "allow_nan": False}
+    options: dict[str, Any] = {"sort_keys": sort, "indent": indent, "allow_nan": False}
     plain = to_dict(obj)
     try:
         text = json.dumps(plain, ensure_ascii=False, **options)
@@ -167,12 +171,12 @@ def to_json(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _without_nan(value):
+def _without_nan(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nan(item) for key, item in cast(dict[str, Any], value).items()}
+    return [_without_nan(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
 
 # %% ../../nbs/core/01_basics.ipynb #fingerprint
 def fingerprint(
@@ -194,14 +198,14 @@ def write_jsonl(
 # %% ../../nbs/core/01_basics.ipynb #read_jsonl
 def read_jsonl(
     path: str | Path,  # one JSON object per line, UTF-8, blank lines allowed
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     "Read the rows of a JSONL file; `DataError` names file and row"
     return [row for _, row in jsonl_rows(path)]
 
 
 def jsonl_rows(
     path: str | Path,  # one JSON object per line, UTF-8, blank lines allowed
-) -> Iterator[tuple[str, dict]]:  # where the row stands, for messages, and the row
+) -> Iterator[tuple[str, dict[str, Any]]]:  # where the row stands, for messages, and the row
     "Go through the rows of a JSONL file; `DataError` names file and row"
     try:
         lines = open(path, "rb")
@@ -217,7 +221,7 @@ def jsonl_rows(
 def json_object(
     line: bytes,  # UTF-8
     where: str,  # for messages
-) -> dict:
+) -> dict[str, Any]:
     "Read one JSON object; `DataError` says where it is broken"
     try:
         row = json.loads(line.decode("utf-8-sig"))
@@ -225,10 +229,10 @@ def json_object(
         raise DataError(f"{where}: not JSON ({shorten(e)}): {_shown(line)}. Fix or remove this line.") from e
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected a JSON object, got {_shown(line)}. Write one object per line.")
-    return row
+    return cast(dict[str, Any], row)
 
 
-def _shown(line):
+def _shown(line: bytes) -> str:
     return repr(shorten(line[:400].decode("utf-8", "replace")))
 
 # %% ../../nbs/core/01_basics.ipynb #append_row
@@ -243,7 +247,7 @@ def append_row(
 
 def grown_rows(
     path: str | Path,  # JSONL
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     "Read a file that grows, without half a line at its end; `DataError` names another line that is broken"
     try:
         text = Path(path).read_bytes()
@@ -255,17 +259,20 @@ def grown_rows(
 
 def trim_rows(
     path: str | Path,  # JSONL
-    keep: Callable[[dict], bool] = lambda row: True,  # which rows stay
-) -> list[dict]:  # those that stayed
+    keep: Callable[[dict[str, Any]], bool] = lambda row: True,  # which rows stay
+) -> list[dict[str, Any]]:  # those that stayed
     "Make a file that grew ready to grow again: half a line at its end goes, and what will be written anew"
     rows = [row for row in grown_rows(path) if keep(row)]
     write_jsonl(path, rows)
     return rows
 
 # %% ../../nbs/core/01_basics.ipynb #run_sync
+_Result = TypeVar("_Result")
+
+
 def run_sync(
-    coroutine: Coroutine,  # what to wait for
-) -> Any:
+    coroutine: Coroutine[Any, Any, _Result],  # what to wait for
+) -> _Result:
     "Run a coroutine to its end and return its result, whether or not a loop is running here"
     import asyncio
     from concurrent.futures import wait
@@ -273,9 +280,9 @@ def run_sync(
         asyncio.get_running_loop()
     except RuntimeError:
         return _in_loop(coroutine)
-    running = []
+    running: "list[asyncio.Task[Any] | None]" = []
 
-    async def main():
+    async def main() -> _Result:
         running.append(asyncio.current_task())
         return await coroutine
 
@@ -283,16 +290,17 @@ def run_sync(
     try:
         return work.result()
     except KeyboardInterrupt:
-        for task in running:
+        for task in filter(None, running):
             task.get_loop().call_soon_threadsafe(task.cancel)
         wait([work])
         raise
 
 # %% ../../nbs/core/01_basics.ipynb #_in_loop
-_OWN, _BESIDE = threading.local(), []  # what a thread keeps; the thread for calls inside a running loop
+_OWN = threading.local()  # what a thread keeps
+_BESIDE: "list[ThreadPoolExecutor]" = []  # the thread for calls inside a running loop
 
 
-def _in_loop(coroutine):
+def _in_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
     "Run a coroutine on the loop that the thread keeps; threads that come and go make one for each call"
     import asyncio
     if not (threading.current_thread() is threading.main_thread() or hasattr(_OWN, "keeps")):
@@ -306,14 +314,14 @@ def _in_loop(coroutine):
             _OWN.runner.run(_cancelled(left))
 
 
-async def _cancelled(tasks):
+async def _cancelled(tasks: "set[asyncio.Task[Any]]") -> None:
     import asyncio
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _beside():
+def _beside() -> "ThreadPoolExecutor":
     "A thread for what is called inside a running loop: always the same one for the main thread"
     from concurrent.futures import ThreadPoolExecutor
     if threading.current_thread() is not threading.main_thread():
@@ -323,7 +331,7 @@ def _beside():
     return _BESIDE[0]
 
 
-def _forget():
+def _forget() -> None:
     "Let a forked process begin with loops of its own"
     _OWN.__dict__.clear()
     _BESIDE.clear()

@@ -11,9 +11,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
+from types import FrameType
 from typing import Any, NamedTuple
 
 from .. import __version__
@@ -76,7 +77,7 @@ def _commands_below(
     name: str = "",  # the first words of a command; empty: all that have one word
 ) -> dict[str, Command]:  # by the word that follows
     "Give the commands whose name is one word longer"
-    found = {}
+    found: dict[str, Command] = {}
     for full, line in COMMANDS.items():
         above, _, word = full.rpartition(" ")
         if above == name:
@@ -108,7 +109,7 @@ def command(
     return main
 
 # %% ../../nbs/core/08_commands.ipynb #_exit_code
-def _exit_code(run, argv, command):
+def _exit_code(run: Callable[[Sequence[str]], int | None], argv: Sequence[str], command: Command | None) -> int:
     try:
         return run(argv) or 0
     except HumanLMError as e:
@@ -122,7 +123,7 @@ def _exit_code(run, argv, command):
 
 # %% ../../nbs/core/08_commands.ipynb #_sigterm_as_ctrl_c
 @contextmanager
-def _sigterm_as_ctrl_c():
+def _sigterm_as_ctrl_c() -> Generator[None]:
     "Let SIGTERM end a command as Ctrl-C does, where nobody else has taken it"
     mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if mine:
@@ -134,12 +135,12 @@ def _sigterm_as_ctrl_c():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _ctrl_c(number, frame):
+def _ctrl_c(number: int, frame: FrameType | None) -> None:
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 # %% ../../nbs/core/08_commands.ipynb #_unread
-def _unread():
+def _unread() -> int:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return 141
@@ -149,7 +150,7 @@ def menu(
     name: str = "",  # the words that the commands have in common; empty: all commands
 ) -> Callable[..., int]:  # `main`
     "Make the `main` of several commands: the next word says which of them runs"
-    def main(argv):
+    def main(argv: Sequence[str]) -> int | None:
         word, *rest = argv or ["--help"]
         if word in ("-h", "--help", "--version"):
             return print(f"humanlm {__version__}" if word == "--version" else usage(name))
@@ -158,7 +159,7 @@ def menu(
     return command(name, main)
 
 
-def _find(name):
+def _find(name: str) -> Callable[..., int]:
     if _commands_below(name):
         return menu(name)
     module, function = COMMANDS[name].where.split(":")

@@ -8,9 +8,10 @@ __all__ = ['HARMLESS', 'SCALARS', 'RunConfig', 'is_plain_name', 'SFTConfig', 'Se
 
 # %% ../../nbs/core/02_config.ipynb #exported-imports
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .basics import ConfigError, fingerprint, near_miss, require, shorten, to_dict
 
@@ -118,7 +119,7 @@ class Settings:
         groups = {name: group | new[name] if isinstance(group, dict) else replace(group, **new[name]) for name, group in own.items()}
         return replace(self, groups=self.groups | groups, **{name: value for name, value in new.items() if name not in own})
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         "Give the settings of all groups as plain data"
         return {name: to_dict(group) for name, group in self.groups.items()}
 
@@ -142,12 +143,12 @@ HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "ev
 # %% ../../nbs/core/02_config.ipynb #read_yaml
 def read_yaml(
     path: str | Path,  # YAML file with one mapping
-) -> dict:
+) -> dict[str, Any]:
     "Read a YAML mapping and what it extends; `ConfigError` names file and line"
     return _extended(_plain_yaml(path), Path(path))
 
 
-def _plain_yaml(path):
+def _plain_yaml(path: str | Path) -> dict[str, Any]:
     import yaml
 
     try:
@@ -158,10 +159,10 @@ def _plain_yaml(path):
         raise ConfigError(f"{path}: not valid YAML: {shorten(e, 200)}. Fix the file.") from e
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected groups of settings (run:, data:, ...), got {shorten(found)!r}.")
-    return found
+    return cast(dict[str, Any], found)
 
 # %% ../../nbs/core/02_config.ipynb #_extended
-def _extended(found, path):
+def _extended(found: dict[str, Any], path: Path) -> dict[str, Any]:
     if "extends" not in found:
         return found
     below = _plain_yaml(path.parent / str(found.pop("extends")))
@@ -170,13 +171,13 @@ def _extended(found, path):
     return below | {group: below.get(group, {}) | part if isinstance(part, dict) else part for group, part in found.items()}
 
 # %% ../../nbs/core/02_config.ipynb #_guess_file
-def _guess_file(path):
+def _guess_file(path: Path) -> str:
     bare = path.parent == Path()
     found = sorted((Path("configs") if bare else path.parent).glob("*.y*ml"))
     return near_miss(str(path), [str(p) for p in found]) if bare else near_miss(path.name, [p.name for p in found])
 
 # %% ../../nbs/core/02_config.ipynb #_strict_loader
-def _strict_loader():
+def _strict_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -184,7 +185,7 @@ def _strict_loader():
 
         yaml_implicit_resolvers = {}
 
-        def construct_mapping(self, node, deep=False):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
             keys = [key.value if isinstance(key.value, str) else "(not text)" for key, _ in node.value]
             if twice := [key for key in keys if keys.count(key) > 1]:
                 raise ValueError(f"line {node.start_mark.line + 1} and below: the key {twice[0]!r} occurs twice")
@@ -193,7 +194,7 @@ def _strict_loader():
     return _with_scalars(Loader)
 
 # %% ../../nbs/core/02_config.ipynb #_with_scalars
-def _with_scalars(cls):
+def _with_scalars(cls: Any) -> Any:
     for kind, pattern in SCALARS.items():
         cls.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"({pattern})$"), None)
     return cls

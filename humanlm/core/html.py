@@ -9,11 +9,12 @@ __all__ = ['VOID', 'INK', 'LINE', 'STYLE', 'PART_CSS', 'PAGE_CSS', 'POLICY', 'Ht
 # %% ../../nbs/core/05_html.ipynb #import-html-import-re
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
+from importlib import import_module
 from importlib.resources import files
 from io import StringIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .basics import shorten
 
@@ -25,7 +26,7 @@ class Html(str):
 
     def __radd__(self, other: object) -> "Html": return Html(str(escape(other)) + str(self))
 
-    def join(self, parts) -> "Html": return Html(str.join(self, map(escape, parts)))
+    def join(self, parts: Iterable[object]) -> "Html": return Html(str.join(self, map(escape, parts)))
 
     def _repr_html_(self) -> str: return str(tag("style", Html(PART_CSS)) + tag("div", self, class_="hl"))
 
@@ -98,7 +99,7 @@ class Table(NamedTuple):
     def _repr_markdown_(self) -> str: return self.markdown()
 
 
-def _cell(cell: object, side: dict) -> Html:
+def _cell(cell: object, side: dict[str, str]) -> Html:
     "Give a cell; what is one already stays as it is"
     return cell if isinstance(cell, Html) and cell.startswith(("<td", "<th")) else tag("td", cell, **side)
 
@@ -125,9 +126,14 @@ def _reader() -> Any:
     "Set up a reader of Markdown that trusts nobody"
     from markdown_it import MarkdownIt
     md = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink", "reference"])
-    md.add_render_rule("table_open", lambda self, tokens, i, options, env: '<div class="scroll"><table>\n')
-    md.add_render_rule("table_close", lambda self, tokens, i, options, env: "</table></div>\n")
+    md.add_render_rule("table_open", _constant('<div class="scroll"><table>\n'))
+    md.add_render_rule("table_close", _constant("</table></div>\n"))
     return md
+
+
+def _constant(html: str) -> Callable[..., str]:
+    def render(*_: object) -> str: return html
+    return render
 
 
 def markdown_html(text: str) -> Html:
@@ -149,12 +155,16 @@ STYLE: dict[Any, Any] = {
 }  # of matplotlib
 
 
-def styled(draw: Callable) -> Callable:
+_Given = ParamSpec("_Given")
+_Drawn = TypeVar("_Drawn")
+
+
+def styled(draw: Callable[_Given, _Drawn]) -> Callable[_Given, _Drawn]:
     "Let a function draw in the style of the package"
     @wraps(draw)
-    def inner(*args, **kwargs):
-        from matplotlib import rc_context
-        with rc_context(STYLE):
+    def inner(*args: _Given.args, **kwargs: _Given.kwargs) -> _Drawn:
+        matplotlib: Any = import_module("matplotlib")
+        with matplotlib.rc_context(STYLE):
             return draw(*args, **kwargs)
     return inner
 

@@ -23,14 +23,14 @@ def lazy_names(
     "Let a package offer names whose modules are imported when they are first asked for"
     home = {name: module for module, found in names.items() for name in found}
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    def __dir__():
+    def __dir__() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home})
 
     return __getattr__, __dir__

@@ -15,13 +15,13 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
 
 import humanlm
 from humanlm.core.basics import (
@@ -44,14 +44,13 @@ def run_state(
 # %% ../../nbs/core/06_runs.ipynb #read_record
 def read_record(
     folder: str | Path,  # folder of a run
-) -> dict:
+) -> dict[str, Any]:
     "Read `run.json`; an empty dict if there is none that can be read"
     try:
         record = json.loads((Path(folder) / "run.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
-
+    return cast(dict[str, Any], record) if isinstance(record, dict) else {}
 
 
 CHARGES = "charges.jsonl"  # in the folder that a command keeps: what chat models cost, as it is spent
@@ -80,7 +79,7 @@ def open_run(
 WAYS_ON = "Continue or show it with --resume, choose another --run.name, or begin anew with --fresh (make: FRESH=1)"
 
 
-def _made(folder):
+def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -88,7 +87,7 @@ def _made(folder):
     return folder
 
 
-def _unused(folder):
+def _unused(folder: Path) -> Path:
     places = (folder.with_name(f"{folder.name}.old-{n}") for n in itertools.count(1))
     return next(place for place in places if not place.exists())
 
@@ -122,7 +121,7 @@ def require_same(
         _refuse(folder, "was started with other settings", differences(before, now), option)
 
 
-def _refuse(folder, why, changed, option):
+def _refuse(folder: str | Path, why: str, changed: list[str], option: str) -> None:
     if changed:
         message = "\n  - ".join([f"{folder} {why}", *changed])
         raise ConfigError(f"{message}\nUse the old ones, choose another {option}, or start anew with --fresh.", changed)
@@ -144,7 +143,7 @@ def alone(
     folder: str | Path,  # to work on; the lock lies beside it, so the folder itself may be moved aside
     option: str = "--run.name",  # names another folder
     wait: bool = False,  # wait for the other process instead of failing
-) -> Iterator[None]:
+) -> Generator[None]:
     "Be the only process of this machine that works on a folder; `ConfigError` names the other one"
     folder = Path(folder)
     path = _made(folder.parent) / f"{folder.name}.lock"
@@ -155,7 +154,7 @@ def alone(
             path.unlink(missing_ok=True)
 
 # %% ../../nbs/core/06_runs.ipynb #_take
-def _take(path, folder, option, wait):
+def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:
     "Give the locked file, with our number in it"
     while True:
         try:
@@ -172,7 +171,7 @@ def _take(path, folder, option, wait):
             return file
 
 # %% ../../nbs/core/06_runs.ipynb #_locked
-def _locked(file, wait):
+def _locked(file: IO[Any], wait: bool) -> bool:
     try:
         import fcntl
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -183,7 +182,7 @@ def _locked(file, wait):
     return True
 
 
-def _is_at(file, path):
+def _is_at(file: IO[Any], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -195,7 +194,7 @@ class Journal:
     def __init__(self, path: str | Path):  # made on first use, in a folder that is there
         self.path, self.read = Path(path), 0
 
-    def news(self) -> list[dict]:
+    def news(self) -> list[dict[str, Any]]:
         "Read the rows that were written since the last time; `DataError` if one is broken"
         if not self.path.exists():
             return []
@@ -207,7 +206,7 @@ class Journal:
         return [json_object(line, where) for line in whole.splitlines()]
 
     @contextmanager
-    def held(self) -> Iterator[tuple[list[dict], Callable[[dict], Any]]]:
+    def held(self) -> Generator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], Any]]]:
         "Keep other processes from writing: gives what they wrote since the last time, and the function that appends a row"
         with open(self.path, "ab") as file:
             _locked(file, wait=True)
@@ -232,7 +231,7 @@ def wait_for_all() -> None:
     "Wait until every process has come here"
     if process_count() > 1:
         import torch
-        from accelerate import PartialState
+        from accelerate import PartialState  # pyright: ignore[reportMissingTypeStubs]
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 # %% ../../nbs/core/06_runs.ipynb #one_leads
@@ -240,13 +239,13 @@ _helpers: Any = None  # the group of processes that wait to help this one, and a
 
 
 @contextmanager
-def one_leads() -> Iterator[bool]:  # whether this is the one
+def one_leads() -> Generator[bool]:  # whether this is the one
     "Let the first process go on alone while the others do what it asks of them; alone, it is the one"
     global _helpers
     if process_count() == 1:
         yield True
         return
-    import torch.distributed as dist
+    dist: Any = import_module("torch.distributed")
     wait_for_all()
     group = dist.new_group(backend="gloo", timeout=timedelta(days=365))
     atexit.register(_parted)
@@ -263,7 +262,7 @@ def one_leads() -> Iterator[bool]:  # whether this is the one
         _told(group)
 
 
-def _parted():
+def _parted() -> None:
     "End the connections of processes while Python still runs: their threads would abort it otherwise"
     import torch.distributed as dist
     if dist.is_initialized(): dist.destroy_process_group()
@@ -276,9 +275,9 @@ def is_helped() -> bool:
 
 def by_all(
     own: Callable[[int, int], Any],  # (part, parts) → what this process does
-    work: Callable,  # of a module: (part, parts, *given) → what the others do
+    work: Callable[..., Any],  # of a module: (part, parts, *given) → what the others do
     *given: Any,
-) -> list:  # one result for each part, in order
+) -> list[Any]:  # one result for each part, in order
     "Let all processes do their parts of something; where one fails, none counts"
     group, lock = _helpers
     with lock:
@@ -289,20 +288,19 @@ def by_all(
         raise mine[1] or ProcessError(f"A process that helped failed: {next(error for _, error in found if error)}")
     return [result for result, _ in found]
 
-
 # %% ../../nbs/core/06_runs.ipynb #collected
 class ProcessError(HumanLMError):
     "Raised when a process that helps another one fails"
 
 
-def _tried(part, work, given=()) -> tuple[Any, Any]:
+def _tried(part: int, work: Callable[..., Any], given: tuple[Any, ...] = ()) -> tuple[Any, Any]:
     try:
         return work(part, process_count(), *given), None
     except Exception as e:
         return None, e if part == 0 else f"{type(e).__name__}: {e}"
 
 
-def _told(group, word: Any = None) -> Any:
+def _told(group: Any, word: Any = None) -> Any:
     "Let all processes know what the first one says"
     from torch import device, distributed as dist
     box = [word]
@@ -310,13 +308,12 @@ def _told(group, word: Any = None) -> Any:
     return box[0]
 
 
-def _collected(group, own) -> Any:
+def _collected(group: Any, own: Any) -> Any:
     "Give the first process what all of them bring"
     import torch.distributed as dist
     found = [None] * process_count() if is_main_process() else None
     dist.gather_object(own, found, dst=0, group=group)
     return found
-
 
 # %% ../../nbs/core/06_runs.ipynb #Stages
 class Stages:
@@ -326,7 +323,7 @@ class Stages:
         self.seconds = dict(seconds or {})
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def __call__(self, name: str) -> Generator[None]:
         start = time.perf_counter()
         try:
             yield
@@ -344,7 +341,7 @@ PACKAGES = ("humanlm", "torch", "transformers", "trl", "accelerate", "datasets",
 
 def versions() -> dict[str, str]:
     "Give the installed versions of the packages that can change a result"
-    found = {}
+    found: dict[str, str] = {}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
@@ -364,7 +361,7 @@ def git_commit() -> str | None:
     return commit + "+" * bool(changed) if Path(top) == home.parent else None
 
 
-def _git(folder, *words):
+def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
     return done.stdout
 
@@ -375,7 +372,7 @@ def run_record(
     stages: Stages | None = None,  # wall time so far
     state: Literal["started", "finished"] = "started", # how the run stands
     **more: Any,  # whatever else belongs to the run, such as its ledger
-) -> dict:
+) -> dict[str, Any]:
     "Describe a run for `run.json`: settings, versions, machine, data, seconds per stage"
     return {
         "schema_version": 1,
@@ -394,7 +391,7 @@ def run_record(
 # %% ../../nbs/core/06_runs.ipynb #save_record
 def save_record(
     folder: str | Path,  # folder of the run
-    record: dict,  # from `run_record`
+    record: dict[str, Any],  # from `run_record`
 ) -> Path:
     "Write `run.json`, atomically"
     return atomic_write(Path(folder) / "run.json", to_json(record, indent=2) + "\n")

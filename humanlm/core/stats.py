@@ -11,6 +11,7 @@ __all__ = ['BINS', 'Statistic', 'ratio', 'known_mean', 'cluster_sums', 'Bootstra
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +127,8 @@ def mean_interval(
     return percentile_interval(known_mean(values), draws.means(values), known.sum(), len(set(draws.index[known].tolist())))
 
 
-def _each(clusters, values): return np.arange(len(values)) if clusters is None else np.asarray(clusters)
+def _each(clusters: ArrayLike | None, values: np.ndarray) -> np.ndarray:
+    return np.arange(len(values)) if clusters is None else np.asarray(clusters)
 
 # %% ../../nbs/core/04_stats.ipynb #crossed_means
 def crossed_means(
@@ -138,7 +140,7 @@ def crossed_means(
     "Average over resampled seeds and clusters, missing scores left out"
     draws, of_seeds = Bootstrap(clusters, seed, resamples), _resample_counts(len(values), resamples, seed + 1)
 
-    def total(parts):
+    def total(parts: np.ndarray) -> np.ndarray:
         sums = np.stack([cluster_sums(part, draws.index, len(draws.names)) for part in parts])
         return np.einsum("rs,rc,scl->rl", of_seeds, draws.counts, sums, optimize=True)
     return ratio(np.stack([total(np.nan_to_num(values)), total(~np.isnan(values))], -1))
@@ -155,7 +157,7 @@ def wilson(
 
 # %% ../../nbs/core/04_stats.ipynb #sign_flips
 def sign_flips(
-    sums: Sequence[int],  # [C] differences of whole clusters
+    sums: Sequence[int] | np.ndarray,  # [C] differences of whole clusters
 ) -> float:
     "Compute the exact two-sided p of a total if each part could as well have the other sign"
     chances = np.ones(1)
@@ -189,7 +191,7 @@ def signed_rank(
     clusters: ArrayLike | None = None,     # [E] the cluster of each example; None = each its own
 ) -> SignedRank:
     "Test paired differences by the ranks of their size"
-    from scipy.stats import rankdata, wilcoxon
+    stats: Any = import_module("scipy.stats")
     values = np.asarray(differences, float)
     known = ~np.isnan(values)
     if not known.any(): return SignedRank(math.nan, math.nan, 0)
@@ -197,8 +199,8 @@ def signed_rank(
     means = np.round(np.bincount(index, values[known]) / np.bincount(index), 9)  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
     means = means[means != 0]
     if not len(means): return SignedRank(1.0, 0.0, 0)
-    ranks = np.sign(means) * rankdata(np.abs(means))
-    p = sign_flips(2 * ranks) if len(means) <= 13 else wilcoxon(means).pvalue  # type: ignore[reportAttributeAccessIssue]  # scipy would try these patterns one by one
+    ranks: np.ndarray = np.sign(means) * stats.rankdata(np.abs(means))
+    p = sign_flips(2 * ranks) if len(means) <= 13 else stats.wilcoxon(means).pvalue  # scipy would try these patterns one by one
     return SignedRank(float(p), float(ranks.sum() / np.abs(ranks).sum()), len(means))
 
 # %% ../../nbs/core/04_stats.ipynb #exchange_p
@@ -244,7 +246,7 @@ def ranks(
     weights: np.ndarray,  # [R, E] how often each value counts
 ) -> np.ndarray:  # [R, E], ties in the middle; half a rank below the usual count from 1
     "Rank values that occur several times"
-    distinct, index, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    _, index, sizes = np.unique(values, return_inverse=True, return_counts=True)
     below = np.take(weights, np.argsort(index), 1).cumsum(1)[:, sizes.cumsum() - 1]  # [R, distinct] up to and with each
     return np.take(below - np.diff(below, prepend=0) / 2, index, 1)
 
@@ -275,7 +277,7 @@ def _weighted_kappa(
     weights: np.ndarray,  # [R, E] how often each counts
 ) -> np.ndarray:  # [R], at most 1
     "Compute kappa with squared costs under each row of weights"
-    def mean(v): return weights @ v / weights.sum(1)
+    def mean(v: np.ndarray) -> np.ndarray: return weights @ v / weights.sum(1)
     with np.errstate(invalid="ignore"):
         return 1 - mean((x - y) ** 2) / (mean(x * x) + mean(y * y) - 2 * mean(x) * mean(y))
 
@@ -300,7 +302,7 @@ def association(
     x, y = x[known], y[known]
     if not len(x): return [Interval(math.nan, math.nan, math.nan, 0)] * len(statistics)
 
-    def all_of(weights): return np.stack([f(x, y, weights) for f in statistics], 1)
+    def all_of(weights: np.ndarray) -> np.ndarray: return np.stack([f(x, y, weights) for f in statistics], 1)
     draws, here = Bootstrap(clusters[known], seed, resamples), all_of(np.ones((1, len(x))))[0]
     drawn = draws.weighted(all_of) if len(draws.names) > 1 else np.full((1, len(here)), math.nan)
     return [percentile_interval(value, d, len(x), len(draws.names)) for value, d in zip(here, drawn.T)]
@@ -330,8 +332,10 @@ def agreement(
     resamples: int = 2000,              # how many
 ) -> Agreement:
     "Measure how far two judges agree, on the candidates that both scored"
-    def kappa(x, y, weights): return _weighted_kappa(_bin_scores(x, bins), _bin_scores(y, bins), weights)
-    def gap(x, y, weights): return weights @ np.abs(x - y) / weights.sum(1)
+    def kappa(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return _weighted_kappa(_bin_scores(x, bins), _bin_scores(y, bins), weights)
+
+    def gap(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray: return weights @ np.abs(x - y) / weights.sum(1)
     return Agreement(*association(a, b, (spearman, kappa, gap), cases, seed, resamples))
 
 # %% ../../nbs/core/04_stats.ipynb #texts

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, MutableMapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,7 +60,7 @@ def server_url(host: str, port: int) -> str:
     return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
 
-def _url(host, port): return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _url(host: str, port: int) -> str: return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 # %% ../../nbs/core/07_web.ipynb #WebError
 class WebError(HumanLMError):
@@ -128,7 +128,7 @@ def check_key(
 
 # %% ../../nbs/core/07_web.ipynb #web_app
 def web_app(
-    routes: dict[str, Callable],  # "GET /path" → what answers a request
+    routes: dict[str, Callable[..., Any]],  # "GET /path" → what answers a request
     refuse: Callable[[Any], Any] | None = None,  # gives the answer to an error; None: JSON
     hosts: Sequence[str] = (),  # names to which it answers; empty: any
     errors: Sequence[type] = (),  # further errors that have a status
@@ -137,23 +137,28 @@ def web_app(
     web = web_libraries()
     refuse = refuse or (lambda e: answer_json({"error": {"message": str(e), "code": e.code}}, e.status))
 
-    def failed(request, e) -> Any:
+    def failed(request: Any, e: Exception) -> Any:
         return refuse(WebError(f"The server failed: {type(e).__name__}: {shorten(e, 200)}", 500, "server_failed"))
 
-    def unknown(request, e) -> Any:
+    def unknown(request: Any, e: Any) -> Any:
         where = f"{request.method} {shorten(request.url.path)} does not exist here. Ask {' or '.join(routes)}."
         return refuse(WebError(where, e.status_code, "unknown_url"))
 
-    handlers = dict.fromkeys((WebError, *errors), lambda request, e: refuse(e)) | {web.HTTPException: unknown, Exception: failed}
+    def refused(request: Any, e: Any) -> Any: return refuse(e)
+
+    handlers: dict[Any, Any] = dict.fromkeys((WebError, *errors), refused) | {web.HTTPException: unknown, Exception: failed}
     listed = [web.Route(path, function, methods=[method]) for (method, path), function in
               ((name.split(), function) for name, function in routes.items())]
     app = web.Starlette(routes=listed, exception_handlers=handlers)
     return _only(app, hosts, refuse) if hosts else app
 
 
+_Channel = Callable[..., Awaitable[Any]]
+
+
 def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> Any:
     "Answer only requests that name this machine as it is called"
-    async def guarded(scope, receive, send):
+    async def guarded(scope: MutableMapping[str, Any], receive: _Channel, send: _Channel) -> None:
         named = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
         own = scope["type"] != "http" or named.rpartition(":")[0] in hosts or named in hosts
         await (app if own else refuse(WebError(f"Ask for {hosts[0]}.", 403, "unknown_host")))(scope, receive, send)
@@ -165,7 +170,8 @@ def _web_server(
     grace: int = 30,  # seconds for requests under way when it is told to stop
 ) -> Any:  # uvicorn's server
     "Make the server of an application"
-    options = dict(log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace, server_header=False)
+    options: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "server_header": False,
+                               "timeout_graceful_shutdown": grace}
     uvicorn = web_libraries().uvicorn
     return uvicorn.Server(uvicorn.Config(app, **options))
 
@@ -180,7 +186,7 @@ def serve_app(
 
 
 @contextlib.contextmanager
-def serving_app(app: Any) -> Iterator[str]:  # its address, without a path
+def serving_app(app: Any) -> Generator[str]:  # its address, without a path
     "Serve on a free port of this machine for as long as the block runs"
     server, line = _web_server(app), listen()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [line]}, daemon=True)

@@ -29,7 +29,8 @@ from .personas import Failure, PersonaConfig
 from .selection import CODE, Leak, Plan, SelectConfig, find_leaks, listed, select, select_checks
 from .sets import SETS, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
 from .store import Source, RowStore, fill, rows_read, rows_source, threads_source, total_faults
-from ..logs.formats import FAULTS, NOTES, formats, source_name
+from ..logs.fields import FAULTS, NOTES, source_name
+from ..logs.formats import formats
 from ..logs.threads import LINES
 from ..hierarchy.prompts import HierarchyConfig
 from ..clients.cache import DiskCache, cache_size

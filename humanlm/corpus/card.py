@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.html import Table, escape, table_cell
 from ..data.files import Faults
-from ..logs.formats import FAULTS, NOTES
+from ..logs.fields import FAULTS, NOTES
 from .personas import Failure
 from .selection import CODE, MEANING, TRAIN, Leak, Plan
 from .store import left_out

@@ -20,7 +20,8 @@ import numpy as np
 from ..core.basics import DataError, atomic_path, atomic_write, to_json
 from .partition import hash64, name_hash
 from ..data.files import Faults, read_rows
-from ..logs.formats import NOTES, formats, source_name
+from ..logs.fields import NOTES, source_name
+from ..logs.formats import formats
 from ..logs.rows import RawRow, find_fact, mapped_rows, shown_prompt, unfold_mail
 from ..logs.mail import letters
 from ..data.records import Message, Persona, Thread

@@ -18,7 +18,8 @@ import numpy as np
 
 from ..core.html import INK, styled
 from ..core.stats import Interval, crossed_means, known_mean, mean_interval
-from .report import Names, load_log
+from .figures import Names
+from .report import load_log
 from .measured import ALL, PairedDifference, Result, level_intervals
 
 # %% ../../nbs/evaluation/04_outcome.ipynb #crossed_intervals

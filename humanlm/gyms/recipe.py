@@ -24,7 +24,8 @@ from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Names, model_said, standard_sections
+from ..evaluation.figures import Names
+from ..evaluation.report import model_said, standard_sections
 from .evaluation import EpisodeRecord, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, chance, find_gym, gym_names, read_call
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name

@@ -24,7 +24,7 @@ from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
 from ..core.runs import read_record
 from ..core.stats import number_text, p_text
-from ..evaluation.report import axes_of, label
+from ..evaluation.figures import axes_of, label
 from .contexts import write_csv
 from .reports import comparison_table
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context

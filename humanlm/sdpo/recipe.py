@@ -25,7 +25,8 @@ from ..core.runs import is_main_process
 from ..core.html import Html, figure_html, styled
 from ..core.stats import known_mean
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, load_log, missing, model_said, standard_sections, thin
+from ..evaluation.figures import Curve, Names, axes_of, curve, draw_curve, legend, thin
+from ..evaluation.report import RunFolder, load_log, missing, model_said, standard_sections
 from ..clients.ledger import Ledger
 from ..models.settings import ClientConfig
 from humanlm.sdpo.hindsight import (

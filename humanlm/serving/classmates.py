@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..alignment.simulator import RequestError, optional
+from ..alignment.scenes import RequestError, optional
 from ..classmate.classmates import READER, SELVES, read_mapping
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse

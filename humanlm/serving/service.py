@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
-from ..alignment.simulator import RequestError, SimulatorClient, Speech, Utterance, optional, read_scene
+from ..alignment.scenes import RequestError, optional, read_scene
+from ..alignment.simulator import SimulatorClient, Speech, Utterance
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
 from ..core.web import SAFE, answer_json, read_json, serving_app, web_app, web_libraries
 from ..clients.protocol import ChatRequest

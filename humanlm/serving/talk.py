@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..alignment.evaluation import Evaluation, judge_texts
-from ..alignment.simulator import Utterance, as_context, simulator_client
+from ..alignment.scenes import as_context
+from ..alignment.simulator import Utterance, simulator_client
 from ..core.basics import ConfigError, HumanLMError, run_sync, shorten
 from ..core.html import Html, Table, fold, tag
 from ..data.records import Example, Message, Persona, bubble, persona_text

@@ -23,7 +23,8 @@ from ..core.html import aligned, tag
 from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_config, save_record
 from ..data.dataset import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
-from ..evaluation.report import RunFolder, dynamics_curves, radar, report_html
+from ..evaluation.figures import dynamics_curves, radar
+from ..evaluation.report import RunFolder, report_html
 from ..clients.ledger import Ledger
 from ..rewards.judge_settings import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge

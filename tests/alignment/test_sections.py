@@ -11,9 +11,8 @@ from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
-from humanlm.evaluation.report import (
-    curve, paired_html, radar, results_bars, _results_html, thin, _training_curves, write_report,
-)
+from humanlm.evaluation.figures import curve, radar, results_bars, thin, training_curves
+from humanlm.evaluation.report import _results_html, paired_html, write_report
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 
 PIECES = ("config.yaml", "run.json", "metrics.jsonl", "results.json", "evaluations", "examples.jsonl", "trajectories", "data.md")
@@ -239,14 +238,14 @@ def test_an_unfinished_run_says_so(tmp_path):
 def test_long_logs_give_small_figures():
     log = [{"stage": "humanlm", "step": step, "reward/stance": step % 7 / 7, "reward": 0.1} for step in range(1, 20_001)]
     assert len(thin(curve(log, "humanlm", "reward/stance")).steps) <= 300
-    assert len(figure_svg(_reward_curves(log), "")) + len(figure_svg(_training_curves(log), "")) < 150_000
+    assert len(figure_svg(_reward_curves(log), "")) + len(figure_svg(training_curves(log), "")) < 150_000
 
 
 def test_figures_leave_no_window_and_no_style_behind():
     import matplotlib, matplotlib.pyplot as plt
     before = dict(matplotlib.rcParams), plt.get_fignums()
     rows, log = result_rows(), log_lines()
-    for figure in (results_bars(rows, "state_alignment"), radar(rows, "state_alignment"), _training_curves(log), _reward_curves(log, rows)):
+    for figure in (results_bars(rows, "state_alignment"), radar(rows, "state_alignment"), training_curves(log), _reward_curves(log, rows)):
         figure_svg(figure, "x")
     assert (dict(matplotlib.rcParams), plt.get_fignums()) == before
 

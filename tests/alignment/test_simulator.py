@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from humanlm.alignment.contract import PolicySetup, contract, find_model, load_policy, run_settings
-from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient, as_context
+from humanlm.alignment.scenes import as_context
+from humanlm.alignment.simulator import SimulatedReply, Simulator, SimulatorClient
 from humanlm.core.basics import DataError, HumanLMError, atomic_write
 from humanlm.data.records import Message, Persona
 from humanlm.hierarchy.levels import LEVELS, STATES

@@ -13,7 +13,7 @@ from humanlm.data.dataset import DataConfig, prepare_examples
 from humanlm.data.records import load_examples, persona_text
 from humanlm.data.splits import check_leakage, quoted_share
 from humanlm.core.basics import DataError, ConfigError, write_jsonl
-from humanlm.logs.formats import FAULTS, NOTES
+from humanlm.logs.fields import FAULTS, NOTES
 from humanlm.hierarchy.prompts import UNKNOWN
 from humanlm.corpus.build import GROUPS, build
 from humanlm.humanual import _forecast, main

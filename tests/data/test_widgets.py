@@ -9,7 +9,8 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, load_trajectories, save_trajectories
-from humanlm.data.widgets import Candidate, JudgedBatch, TrajectoryViewer, load_candidates, load_labels, save_labels
+from humanlm.data.labels import Candidate, load_candidates, load_labels, save_labels
+from humanlm.data.widgets import JudgedBatch, TrajectoryViewer
 
 
 def example(id="1", words="hello", **more) -> Example:

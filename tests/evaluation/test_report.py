@@ -7,16 +7,14 @@ from pages import read
 from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
 from humanlm.evaluation.measured import Results, load_results, ALL, PairedDifference, Result
-from humanlm.evaluation.report import (
-    Names, _headline, load_log, paired_html, results_bars, _results_html, standard_sections, _texts_html, _training_curves,
-    write_report,
-)
+from humanlm.evaluation.figures import Names, results_bars, training_curves
+from humanlm.evaluation.report import _headline, _results_html, _texts_html, load_log, paired_html, standard_sections, write_report
 
 
 def test_it_knows_no_system():
     import inspect
-    from humanlm.evaluation import report
-    source = inspect.getsource(report).replace(".level", "")  # a field of its rows
+    from humanlm.evaluation import figures, report
+    source = (inspect.getsource(figures) + inspect.getsource(report)).replace(".level", "")  # a field of its rows
     assert re.findall(r"(?i)levels?\b|persona|hierarchy|judge|\bstance|cold.start|humanlm-", source) == []
 
 
@@ -78,5 +76,5 @@ def test_the_headline_turns_a_pair_round():
 
 def test_panels_are_drawn_for_whatever_was_logged():
     log = [{"stage": "a", "step": step, "reward": 0.1, "games/ok": 1.0} for step in range(1, 9)]
-    figure = _training_curves(log, {"reward": "points", "games/ok": "share of games that ended"})
+    figure = training_curves(log, {"reward": "points", "games/ok": "share of games that ended"})
     assert [ax.get_title() for ax in figure.axes] == ["points", "share of games that ended"] and figure.axes[1].get_ylim()[1] == 1.05

@@ -12,9 +12,11 @@ from hypothesis import given, settings, strategies as st
 from humanlm.core.basics import ConfigError
 from humanlm.data.records import Example, Message, Persona
 from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
+from humanlm.hierarchy.swapping import SYSTEM_FRAME, swap_system
 from humanlm.hierarchy.prompts import (
-    HierarchyConfig, PERSONA_MARKS, PROMPTS, SPEAKER, SYSTEM_FRAME, TRACE, UNKNOWN, check_training, make_rows, name_speakers, parts_text, prompt,
-    row_index, swap_system, target)
+    HierarchyConfig, PERSONA_MARKS, PROMPTS, SPEAKER, TRACE, UNKNOWN,
+    check_training, make_rows, name_speakers, parts_text, prompt, row_index, target,
+)
 from humanlm.hierarchy.levels import (
     FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, _make_hierarchy,
     text_faults, text_limits, variants, word_count,

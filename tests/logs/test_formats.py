@@ -10,7 +10,8 @@ import raw_rows
 from raw_rows import CALLED, ROWS, WHEN, comment, said, video
 from humanlm.core.basics import DataError
 from humanlm.data.files import Faults, FileRow, RowFault, read_rows
-from humanlm.logs.formats import FAULTS, NOTES, formats, source_name
+from humanlm.logs.fields import FAULTS, NOTES, source_name
+from humanlm.logs.formats import formats
 from humanlm.logs.rows import map_row, mapped_rows, shown_prompt
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.data.persona import PERSONA_BLOCKS, format_persona

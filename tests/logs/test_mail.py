@@ -9,9 +9,10 @@ from humanlm.data.files import Faults, RowFault, read_rows
 from humanlm.logs.rows import mapped_rows, shown_prompt, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.mail import (
-    CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, MAX_DEPTH, _body_parts, mail_rows, _name_key, _parse_time, _read_mail, read_who,
+    CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, mail_rows, _name_key, _parse_time, _read_mail, read_who,
     thread_subject,
 )
+from humanlm.logs.quotations import MAX_DEPTH, body_parts
 
 
 def rows_of(*files):
@@ -153,7 +154,7 @@ PIECES = ["From: a", "To: b", "Sent: Monday, May 14, 2001 3:05 PM", "Subject: c"
 @settings(max_examples=300, deadline=None)
 def test_no_body_crashes_and_no_word_is_made_up(lines):
     text = "\n".join(lines)
-    parts = _body_parts(text)
+    parts = body_parts(text)
     assert 1 <= len(parts) <= MAX_DEPTH + 2
     assert {w for p in parts for w in p.text.split()} <= {w for line in lines for w in (line + " " + line.lstrip("> ")).split()} | set(
         w.lstrip(">") for line in lines for w in line.split()) | {w for line in lines for i in range(len(line)) if line[:i].strip("> ") == "" for w in line[i:].split()}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening, parts_text, prompt, swap_system, target
+from humanlm.hierarchy.swapping import swap_system
+from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening, parts_text, prompt, target
 from humanlm.hierarchy.levels import LEVELS, VARIANTS
 from humanlm.models.checkpoints import load_model, make_model, save_model
 from humanlm.models.config import ModelConfig, ModelError, TEMPLATES, template_text, tiny_model, train_tokenizer

@@ -18,7 +18,8 @@ from humanlm.models.checkpoints import add_adapter, make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
 from humanlm.alignment.contract import PolicySetup, contract
-from humanlm.alignment.simulator import RequestError, Simulator, SimulatorClient, read_scene
+from humanlm.alignment.scenes import RequestError, read_scene
+from humanlm.alignment.simulator import Simulator, SimulatorClient
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serve import main
 from humanlm.serving.service import ServeConfig, Service, serving
