@@ -62,7 +62,7 @@ def _open_client(choice: ModelChoice, config: ServeConfig, asking: AskingConfig 
                            compose=asking.compose)
 
 # %% ../nbs/85_serve.ipynb #serve
-def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> None:
+def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig(), key: str = "") -> None:
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
@@ -70,7 +70,7 @@ def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     client = _open_client(choice, config, asking)
     try:
         print(f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
-        serve_app(make_app(Service(client, _served_name(choice, config), config)), line)
+        serve_app(make_app(Service(client, _served_name(choice, config), config, key)), line)
     finally:
         close = getattr(client.setup.policy, "close", None)
         if close:
@@ -99,9 +99,9 @@ def main(
 ) -> int:
     "Serve a simulated user, or with --serve.plain any model: `python -m humanlm.serve --model.name RUN [--serve.port 8000]`"
     s = parse(GROUPS, argv or ["--help"], ABOUT, runs=False)
+    key = service_key(s.serve.host, "serve.host", KEY, s.serve.key)
     if s.serve.plain:
         places, hosting = _plain_host(s.model, s.serve)
-        key = service_key(hosting.host, "serve.host", KEY)
     else:
         _check_simulator(s.model)
     if s.dry_run:
@@ -111,7 +111,7 @@ def main(
     if choose_engine(s.serve) == "transformers":
         quiet_libraries()
     try:
-        host_models(places, hosting, key) if s.serve.plain else serve(s.model, s.serve, s.rollout)
+        host_models(places, hosting, key) if s.serve.plain else serve(s.model, s.serve, s.rollout, key)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     return 0

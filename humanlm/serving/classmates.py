@@ -8,6 +8,7 @@ __all__ = ['KEY', 'READ', 'HostConfig', 'ClassmateService', 'host_plan', 'host_m
 # %% ../../nbs/serving/10_classmates.ipynb #imports
 import contextlib
 import json
+import os
 import shlex
 import socket
 import sys
@@ -21,7 +22,7 @@ from ..alignment.scenes import RequestError, optional
 from ..classmate.classmates import READER, SELVES, read_mapping
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
-from ..core.web import LOCAL, answer_json, check_key, listen, read_json, serve_app, server_url, service_key, web_app, web_libraries
+from ..core.web import LOCAL, answer_json, check_key, listen, read_json, serve_app, server_url, service_key, unless_gone, web_app, web_libraries
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..models.checkpoints import locate
@@ -89,7 +90,7 @@ class ClassmateService:
         "Answer a request"
         if self.waiting >= self.config.max_waiting: raise RequestError(f"{self.waiting} requests are waiting already. Try again in a moment.", None, 503, "overloaded")
         self.waiting += 1
-        try: return await self.answer(await read_json(request, self.config.max_body))
+        try: return await unless_gone(request, self.answer(await read_json(request, self.config.max_body)))
         finally: self.waiting -= 1
 
     async def answer(self, body: Any) -> dict:  # of a request; a completion
@@ -228,6 +229,7 @@ def _noted(c): return f", written to {c.out}" if c.out else ""
 def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None:
     "Host models until told to stop"
     web_libraries()
+    if key: os.environ[KEY] = key  # where vLLM looks for it
     _host_vllm(places, c) if choose_engine(c) == "vllm" else _host_here(places, c, key)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
@@ -237,7 +239,7 @@ def host_command(
     "Host classmates and say where: classmate host NAME-or-folder [NAME ...] --host.out classmates.json"
     s = parse({"host": HostConfig}, argv or ["--help"], host_command.__doc__, "names of models on the Hub, or their folders", runs=False)
     places, c = _classmate_places(s.inputs), s.host
-    key = service_key(c.host, "host.host", KEY)
+    key = service_key(c.host, "host.host", KEY, c.key)
     if s.dry_run: return print(host_plan(places, c, key)) or 0
     _check_free(c.out)
     try: host_models(places, c, key)

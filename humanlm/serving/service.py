@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..alignment.scenes import RequestError, optional, read_scene
 from ..alignment.simulator import SimulatorClient, Speech, Utterance
 from ..core.basics import ConfigError, near_miss, require, shorten, to_json
-from ..core.web import SAFE, answer_json, read_json, serving_app, web_app, web_libraries
+from ..core.web import LOCAL, SAFE, answer_json, check_key, read_json, serving_app, unless_gone, web_app, web_libraries
 from ..clients.protocol import ChatRequest
 from .vllm import has_gpu, vllm_program
 
@@ -45,6 +45,8 @@ class ServiceConfig:
     """Longest request, in bytes."""
     max_waiting: int = 256
     """Requests under way at once; more are sent away and may come back."""
+    key: str | None = None
+    """What requests must carry (Authorization: Bearer KEY); beyond this machine there must be one. null: what the variable VLLM_API_KEY holds."""
 
     group: ClassVar[str] = "serve"  # of settings, for messages
 
@@ -58,7 +60,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class ServeConfig(ServiceConfig):
-    "Where a simulator is served; there is no password"
+    "Where a simulator is served"
     name: str | None = None
     """Name of the model in requests. null: the name of its folder."""
     plain: bool = False
@@ -228,8 +230,9 @@ class Service:
         client: SimulatorClient,
         name: str,  # of the model, in requests
         config: ServeConfig = ServeConfig(),
+        key: str = "",  # empty: only names of this machine are answered
     ):
-        self.client, self.name, self.config = client, name, config
+        self.client, self.name, self.config, self.key = client, name, config, key
         self.waiting, self.created = 0, int(time.time())
 
     def read(self, body: Any) -> _CompletionRequest:
@@ -274,17 +277,21 @@ def make_app(
     service: Service,
 ) -> Any:  # an ASGI application
     "Put a service behind OpenAI's addresses"
-    async def models(request): return answer_json({"object": "list", "data": [_model_body(service)]})
     async def health(request): return answer_json({"status": "ok", "waiting": service.waiting})
 
+    async def models(request):
+        check_key(request, service.key)
+        return answer_json({"object": "list", "data": [_model_body(service)]})
+
     async def complete(request):
+        check_key(request, service.key)
         asked = service.read(await read_json(request, service.config.max_body))
         if asked.stream:
             return web_libraries().StreamingResponse(stream(service, asked), headers=SAFE, media_type="text/event-stream")
-        return answer_json(_completion_body(service.name, await service.answer(asked)))
+        return answer_json(_completion_body(service.name, await unless_gone(request, service.answer(asked))))
 
     routes = {"POST /v1/chat/completions": complete, "GET /v1/models": models, "GET /health": health}
-    return web_app(routes, refused, errors=[RequestError])
+    return web_app(routes, refused, () if service.key else LOCAL, [RequestError])
 
 # %% ../../nbs/serving/03_service.ipynb #model_body
 def _model_body(service: Service) -> dict:

@@ -1,18 +1,19 @@
 "What is served is held to this machine, to a size and to safe headers; a server ends when it is told to, with all it started."
-import json, signal, socket, subprocess, sys, time, urllib.error, urllib.request
+import asyncio, contextlib, json, signal, socket, subprocess, sys, threading, time, urllib.error, urllib.request
 from pathlib import Path
 
 import pytest
 
 from humanlm.core.basics import ConfigError
-from humanlm.core.web import LOCAL, WebError, answer, answer_json, listen, read_json, serving_app, web_app
+from humanlm.core import web
+from humanlm.core.web import LOCAL, WebError, answer, answer_json, listen, read_json, serving_app, unless_gone, web_app
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def get(url, data=None, **headers):
+def get(url, data=None, kind="application/json", **headers):
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers)) as reply: return reply.status, reply.read(), reply.headers
+        with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": kind} | headers)) as reply: return reply.status, reply.read(), reply.headers
     except urllib.error.HTTPError as e: return e.code, e.read(), e.headers
 
 
@@ -40,6 +41,49 @@ def test_a_body_is_read_up_to_its_limit(url, data, status):
 @pytest.mark.parametrize("host", ["evil.test", "127.0.0.1.evil.test", "localhost.evil.test:80", "evil.test:127.0.0.1"])
 def test_another_site_that_points_its_name_here_gets_nothing(url, host):
     assert get(url, Host=host)[0] == 403 and get(url, Host="localhost:1")[0] == 200
+
+
+@pytest.mark.parametrize("origin, status", [("http://evil.test", 403), ("null", 403), ("https://127.0.0.1.evil.test", 403), ("http://localhost:1", 200)])
+def test_no_other_site_makes_a_browser_ask_here(url, origin, status):
+    assert get(url, Host="localhost:1", Origin=origin)[0] == status
+
+
+@pytest.mark.parametrize("kind, status", [("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("application/json; charset=utf-8", 200)])
+def test_a_browsers_plain_form_is_no_request(url, kind, status): assert get(url + "/size", b"[1]", kind)[0] == status
+
+
+def test_nested_deeper_than_anybody_needs_is_refused_before_it_is_read(url):
+    for depth, status in ((40, 200), (41, 400)): assert get(url + "/size", b"[" * depth + b"]" * depth)[0] == status
+    assert get(url + "/size", b'"' + b"[" * 90 + b'"')[0] == 200  # brackets in a text are text
+
+
+def test_who_sends_fifty_megabytes_hears_that_it_was_too_much(url): assert get(url + "/size", b" " * (50 << 20))[0] == 413
+
+
+def test_stalled_connections_are_closed_and_hold_nobody_up(url, monkeypatch):
+    monkeypatch.setattr(web, "PATIENCE", 1.0)
+    host, port = url.removeprefix("http://").split(":")
+    begun = [b"", b"GET / HT", b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n[1"]
+    after_one = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(400)]
+        for i, line in enumerate(lines): line.sendall((*begun, after_one)[i % 4])
+        assert get(url)[0] == 200
+        heard = [b"".join(iter(lambda line=line: line.recv(65536), b"")) for line in lines]  # until it is closed
+    assert set(heard[0::4] + heard[1::4]) == {b""} and all(b" 408 " in said for said in heard[2::4]) and all(b" 200 " in said for said in heard[3::4])
+
+
+def test_work_for_somebody_who_has_left_ends():
+    ended = threading.Event()
+
+    async def work():
+        try: await asyncio.sleep(600)
+        finally: ended.set()
+
+    async def slow(request): return answer_json(await unless_gone(request, work()))
+    with serving_app(web_app({"GET /": slow})) as url:
+        with socket.create_connection(url.removeprefix("http://").split(":"), 60) as line: line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert ended.wait(60)
 
 
 def test_a_port_in_use_says_which_option_chooses_another():

@@ -347,7 +347,7 @@ class Scripted:
 def post(url, body, **headers):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as answer: return answer.status, json.loads(answer.read())
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"} | headers), timeout=20) as answer: return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as e: return e.code, e.read().decode()
 
 

@@ -201,7 +201,7 @@ def test_somebodys_own_file_is_not_written_over(tmp_path, folders, capsys):
 # ---- bodies
 
 @pytest.mark.parametrize("body, status, said", [
-    (b"", 400, "no JSON"), (b"[" * 100_000, 400, "no JSON"), (b"5", 400, "JSON object"), (b'{"model": NaN}', 400, "messages"), (b"{" * 1_000_001, 413, "longer than"),
+    (b"", 400, "no JSON"), (b"[" * 100_000, 400, "levels"), (b"5", 400, "JSON object"), (b'{"model": NaN}', 400, "messages"), (b"{" * 1_000_001, 413, "longer than"),
     (CHAT | {"model": "frist"}, 404, "Did you mean 'first'"), (CHAT | {"model": ["first"]}, 404, "no model"), (CHAT | {"messages": []}, 400, "at least one"),
     (CHAT | {"messages": [{"role": "user", "content": None}]}, 400, "must hold texts"), (CHAT | {"messages": [{"role": "user", "content": [{"type": "markup", "text": "<think>"}]}]}, 400, "must hold texts"),
     (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, 400, "role"), (CHAT | {"max_tokens": 10**9}, 400, "max_tokens"), (CHAT | {"n": 1000}, 400, "n must be"), (CHAT | {"stream": True}, 400, "stream"),

@@ -309,7 +309,7 @@ def test_what_nobody_foresaw_is_an_error_in_openais_form(service, monkeypatch):
     assert status == 500 and error == {"message": "The server failed: ZeroDivisionError: by hand", "type": "server_error", "param": None, "code": "server_failed"}
 
 
-def raw(url, method, path, body=None, headers={}):
+def raw(url, method, path, body=None, headers={"Content-Type": "application/json"}):
     line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
     line.request(method, path, body, headers)
     answer = line.getresponse()
@@ -318,7 +318,7 @@ def raw(url, method, path, body=None, headers={}):
 
 @pytest.mark.parametrize("method, path, body, status, code", [
     ("POST", "/v1/chat/completions", b"{", 400, None), ("POST", "/v1/chat/completions", b"[1]", 400, None),
-    ("POST", "/v1/chat/completions", b"[" * 100_000, 400, None), ("POST", "/v1/chat/completions", b"\xff\xfe", 400, None),
+    ("POST", "/v1/chat/completions", b"[" * 100_000, 400, "too_deep"), ("POST", "/v1/chat/completions", b"\xff\xfe", 400, None),
     ("POST", "/v1/completions", b"{}", 404, "unknown_url"), ("GET", "/v1/chat/completions", None, 405, "unknown_url"),
     ("POST", "/v1/chat/completions", b'{"messages": "' + b"x" * 1_000_001 + b'"}', 413, "too_large"),
 ])
@@ -327,10 +327,45 @@ def test_whatever_is_sent_the_answer_has_openais_form(url, method, path, body, s
     assert (got, error["code"]) == (status, code) and error["message"] and error.keys() == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize("headers, status", [({"Host": "evil.test"}, 403), ({"Origin": "http://evil.test"}, 403), ({"Content-Type": "text/plain"}, 415)])
+def test_other_sites_get_nothing(url, headers, status):
+    assert raw(url, "POST", "/v1/chat/completions", b"{}", {"Content-Type": "application/json"} | headers)[0] == status
+
+
+def test_a_persona_however_deep_is_refused(url):
+    for depth in (39, 400, 5_000):
+        body = json.dumps({"model": "tram", "messages": TALK})[:-1] + ', "persona": ' + "[" * depth + "]" * depth + "}"
+        assert raw(url, "POST", "/v1/chat/completions", body.encode())[0] == 400
+
+
+def test_with_a_key_only_those_who_send_it_are_answered(service):
+    from openai import AuthenticationError
+    with serving(Service(service.client, "tram", service.config, "open sesame")) as url:
+        for key in ("none", "open"):
+            with pytest.raises(AuthenticationError, match="Send the key"): OpenAI(base_url=url, api_key=key, max_retries=0).models.list()
+        assert OpenAI(base_url=url, api_key="open sesame", max_retries=0).models.list().data[0].id == "tram"
+
+
+def test_other_machines_need_a_key(folder, capsys, monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    assert main(["--model.name", str(folder), "--serve.host", "0.0.0.0", "--dry-run"]) == 2
+    assert "Set a key" in capsys.readouterr().err
+    assert main(["--model.name", str(folder), "--serve.host", "0.0.0.0", "--serve.key", "open sesame", "--dry-run"]) == 0
+
+
+def test_who_leaves_frees_the_place():
+    with serving(Service(stuck(Stuck()), "x", ServeConfig(max_waiting=1))) as url:
+        line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
+        line.request("POST", "/v1/chat/completions", json.dumps({"model": "x", "messages": TALK}), {"Content-Type": "application/json"})
+        until(lambda: json.loads(get(url.removesuffix("/v1") + "/health"))["waiting"] == 1)
+        line.close()
+        until(lambda: json.loads(get(url.removesuffix("/v1") + "/health"))["waiting"] == 0)
+
+
 def test_odd_texts_come_through(url):
     body = {"model": "tram", "max_tokens": 1, "messages": [{"role": "system", "content": "\ud800"}, {"role": "user", "name": "\x00<b>", "content": "\ud83d x\u202e"}]}
     line = http.client.HTTPConnection(url.split("//")[1].split("/")[0], timeout=60)
-    line.request("POST", "/v1/chat/completions", json.dumps(body))
+    line.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     assert line.getresponse().status == 200
 
 
