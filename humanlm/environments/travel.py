@@ -124,8 +124,8 @@ class _TravelConfig(GymConfig):
 # %% ../../nbs/environments/08_travel.ipynb #read_query
 def _read_query(text: str) -> dict[str, str]:
     "Read a search, JSON or `name=value` pairs after an aspect: name → value, in small letters"
-    found = next(iter(read_json(text)), {}) if "{" in text else {name: value for name, is_so,
-                                                                 value in (pair.partition("=") for pair in re.split(r"[;,\n]", text)) if is_so}
+    if "{" in text: found = next(iter(read_json(text)), {})
+    else: found = dict(pair.split("=", 1) for pair in re.split(r"[;,\n]", text) if "=" in pair)
     pairs = {name.strip().lower().replace(" ", "_"): str(value)[:200].strip().lower() for name, value in list(found.items())[:20]}
     if "aspect" not in pairs and "{" not in text: pairs["aspect"] = re.split(r"[;,\n]", text)[0].strip().lower()
     pairs["aspect"] = {"car_rental": "rental_car"}.get(aspect := pairs.get("aspect", "").replace(" ", "_"), aspect)

@@ -184,8 +184,8 @@ def _episode_values(e: EpisodeRecord) -> dict[str, float]:
               "time-weighted": sum(reward / i for i, reward in enumerate(e.rewards, 1)),
               "invalid calls": known_mean([float(turn["fault"] in _POLICY) for turn in e.turns]),
               "calls left out": known_mean([float(turn.get("more", 0)) for turn in e.turns])}
-    return {name: math.nan if broken else float(value) for name,
-            value in values.items()} | {"user failed": float(broken and e.stop != "policy_error"), "policy failed": float(e.stop == "policy_error")}
+    failed = {"user failed": float(broken and e.stop != "policy_error"), "policy failed": float(e.stop == "policy_error")}
+    return {name: math.nan if broken else float(value) for name, value in values.items()} | failed
 
 
 _POLICY = ("format", "no_call", "bad_call")

@@ -26,10 +26,10 @@ MISTAKES = {  # tag → what a user does, and whether that helps the policy wher
     "contradicts": ("says something else than its task", False), "invents": ("states facts that it cannot know", False),
     "reveals": ("tells what it should keep to itself", True), "answers": ("names what the policy has to find", True),
     "early": ("ends before its matter is settled or while it is asked something", False),
-            "late": ("goes on after its matter is settled or both have said goodbye", False),
-    "assistant": ("speaks or acts as the assistant", False), "repeats": ("says the same again to another question",
-                                                                         False),
-            "form": ("is no turn of a person: empty, markup, reasoning, several speakers", False)}
+    "late": ("goes on after its matter is settled or both have said goodbye", False),
+    "assistant": ("speaks or acts as the assistant", False),
+    "repeats": ("says the same again to another question", False),
+    "form": ("is no turn of a person: empty, markup, reasoning, several speakers", False)}
 STOP_MARK = "###STOP###"
 
 
@@ -51,9 +51,8 @@ class UserFacts(NamedTuple):
     truths: tuple[str, ...] = ()  # roles whose rule knows the truth
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #stated_facts
-_MONTHS = {name: number for number,
-           names in enumerate("january february march april may june july august september october november "
-                              "december".split(), 1) for name in (names, names[:3])}
+_NAMES = "january february march april may june july august september october november december".split()
+_MONTHS = {name: number for number, month in enumerate(_NAMES, 1) for name in (month, month[:3])}
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _FORMS = {kind: re.compile(form, flags) for kind, form, flags in (
     ("account", r"\b[a-z]+(?:_[a-z]+)+_\d+\b", 0), ("address", r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w", 0), ("order", r"#\w+\b", 0),
@@ -83,8 +82,8 @@ def _new_facts(text: str, known: Sequence[str]) -> list[tuple[str, Any]]:
     numbers = set(re.findall(r"\d+(?:\.\d+)?", whole))  # fields of a task name no currency
     held = {kind: frozenset().union(*(_stated_facts(one)[kind] for one in known)) for kind in _FORMS}
     return [(kind, fact) for kind, facts in _stated_facts(text).items()
-            for fact in sorted(facts - held[kind], key=str) if not (fact in whole if isinstance(fact, str)
-                                                                    else isinstance(fact, float) and f"{fact:g}" in numbers)]
+            for fact in sorted(facts - held[kind], key=str)
+            if not (fact in whole if isinstance(fact, str) else isinstance(fact, float) and f"{fact:g}" in numbers)]
 
 # %% ../../nbs/gyms/03_mistakes.ipynb #rules
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
@@ -236,9 +235,8 @@ def _untrue_answers(env: Environment, facts: UserFacts) -> list[UserMistake]:  #
     found = []
     for asked in env.__dict__.get("asked", ()):
         if asked.role not in facts.truths: continue
-        true, fixed = getattr(env, f"rule_{asked.role}")(**asked.payload), [name for name,
-                                                                            form in env.roles[asked.role].schema["properties"].items()
-                                                                            if "enum" in form]
+        true = getattr(env, f"rule_{asked.role}")(**asked.payload)
+        fixed = [name for name, form in env.roles[asked.role].schema["properties"].items() if "enum" in form]
         pairs = [(name, str(true[name]), str(asked.answer.get(name, true[name]))) for name in fixed if name in true]
         found += [UserMistake(asked.turn, "contradicts", False, f"{name} is {is_so!r}, and it says {said!r}")
                   for name, is_so, said in pairs if is_so.casefold() != said.casefold() and "maybe" not in (is_so + said).casefold()]

@@ -64,9 +64,8 @@ class GymMonitor:
         step = {"invalid": sums["invalid"] / turns, "length": sums["tokens"] / turns,
                 "entropy": sums["surprise"] / tokens, "share": known_mean([note["share"] for note in notes])}
         self.first, self.last = [*self.first, step][:self.patience], [*self.last, step][-self.patience:]
-        if len(self.last) == self.patience and (fault := _collapse(*({name: known_mean([s[name] for s in steps])
-                                                                      for name in step} for steps in (self.first, self.last)))):
-            raise RolloutError(f"Over {self.patience} steps, {fault}")
+        first, last = ({name: known_mean([s[name] for s in steps]) for name in step} for steps in (self.first, self.last))
+        if len(self.last) == self.patience and (fault := _collapse(first, last)): raise RolloutError(f"Over {self.patience} steps, {fault}")
         for row in dict.fromkeys(note["row"] for note in notes): self._rate(row, known_mean([note["share"] for note in notes if note["row"] == row]))
         stops = Counter(note["stop"] for note in notes)
         return {"dialogue/turns": sums["turns"] / len(notes), "dialogue/tokens": sums["tokens"] / len(notes),

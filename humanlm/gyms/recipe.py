@@ -232,9 +232,10 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
 # %% ../../nbs/gyms/51_recipe.ipynb #GymRecipe
 class GymRecipe(Recipe):
     "Get things done with a user over several turns"
-    groups: Mapping[str, Any] = {"gyms": _GymsConfig, "credit": CreditConfig, "model": AssistantModel, "rollout": _GymRollout, "sft": _GymLessons,
-              "user": GymUserConfig, "judge": GymJudgeConfig,
-                                 "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+    groups: Mapping[str, Any] = {
+        "gyms": _GymsConfig, "credit": CreditConfig, "model": AssistantModel, "rollout": _GymRollout, "sft": _GymLessons,
+        "user": GymUserConfig, "judge": GymJudgeConfig,
+        "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("gyms",)
     study = "humanlm.gyms.recipe:GymStudy"
 
@@ -244,9 +245,9 @@ class GymRecipe(Recipe):
         for config in (s.user, s.judge):
             name, _ = config.named()
             config.require_price(name)
-            if config.is_rule(name) or name.startswith("simulator/"):
-                check_plays(config.player(), [role for gym in gyms.values() for role,
-                                              how in gym.environment.roles.items() if how.judges == (config is s.judge)])
+            if not config.is_rule(name) and not name.startswith("simulator/"): continue
+            roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
+            check_plays(config.player(), [role for role, how in roles if how.judges == (config is s.judge)])
         without = [name for name in s.gyms.train if s.credit.credit == "information-gain" and find_gym(name).gold is None]
         require("credit", (not without, f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
                                         "Train on other gyms, or choose another credit"))

@@ -67,9 +67,8 @@ def _role_question(
     texts = {name: _shown(payload[name], max_chars) for name in (*slots, *role.shows) if name in payload}
     if missing := [name for name in slots if name not in texts]:
         raise ConfigError(f"The instructions of a role want {', '.join(missing)}, which the gym does not hand over.")
-    asked = fill(role.instructions,
-                 **{name: f"\n{texts[name]}\n" for name in slots}) + "".join(f"\n{name}:\n{text}" for name,
-                                                                             text in texts.items() if name not in slots)
+    asked = fill(role.instructions, **{name: f"\n{texts[name]}\n" for name in slots})
+    asked += "".join(f"\n{name}:\n{text}" for name, text in texts.items() if name not in slots)
     frame = JUDGE_FRAME if role.judges else USER_FRAME + (f"\nWho you are:\n{quoted(without_middle(persona, max_chars))}" if persona else "")
     return chat(asked, frame, schema=dict(role.schema), **settings)
 
@@ -272,7 +271,7 @@ def user_bill(
     for caller, player in (("user", user), ("judge", judge)):
         used = spent[caller]
         tokens, whole = used.tokens_in + used.tokens_out, total.tokens_in + total.tokens_out
-        bill[caller] = {"model": player_name(player), "models": sorted(model for who, model in ledger.entries
-                                                                       if who == caller), "calls": used.calls, "hits": used.hits, "tokens": tokens,
+        models = sorted(model for who, model in ledger.entries if who == caller)
+        bill[caller] = {"model": player_name(player), "models": models, "calls": used.calls, "hits": used.hits, "tokens": tokens,
                         "dollars": used.cost if used else 0.0, "share_of_tokens": tokens / whole if whole else 0.0}
     return bill

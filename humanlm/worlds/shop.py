@@ -223,8 +223,8 @@ def _pay_by(desk, order_id, payment_method_id):
     if old == payment_method_id: raise DataError("the order is paid in this way already")
     desk.charge(order["user_id"], payment_method_id, amount)
     desk.charge(order["user_id"], old, -amount)
-    return desk.put("orders", order_id, order, payment_history=[*order["payment_history"],
-                                                                _paid("payment", amount, payment_method_id), _paid("refund", amount, old)])
+    history = [*order["payment_history"], _paid("payment", amount, payment_method_id), _paid("refund", amount, old)]
+    return desk.put("orders", order_id, order, payment_history=history)
 
 
 def _send_back(desk, order_id, item_ids, payment_method_id):
@@ -321,8 +321,8 @@ def _fits(name, value):
 def call_tool(desk: RetailDesk, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:  # what the tool shows, and the fault if it did nothing
     "Execute a call; everything that is wrong with it becomes text"
     if (tool := DESK_TOOLS.get(name)) is None: return f"Error: there is no tool {shorten(name, 60)!r}. Look up `tools`.", "format"
-    wrong = [f"{one} is missing" for one in tool.takes if one not in arguments] + [f"{shorten(one, 40)} is unknown"
-                                                                                   for one in list(arguments)[:9] if one not in tool.takes]
+    wrong = [f"{one} is missing" for one in tool.takes if one not in arguments]
+    wrong += [f"{shorten(one, 40)} is unknown" for one in list(arguments)[:9] if one not in tool.takes]
     wrong += [f"{one} must be a {'list of texts' if one.endswith('_ids') else 'text'}" for one in tool.takes
               if one in arguments and not _fits(one, arguments[one])]
     if wrong: return f"Error: {'; '.join(wrong)}. {name} takes: {', '.join(tool.takes) or 'nothing'}.", "format"
