@@ -276,7 +276,7 @@ def test_published_parquet_rows_are_the_same_tasks(gym, parquet, file):
     rows = pq.read_table(DATA / "userrl" / "parquet" / f"{parquet}.parquet").to_pylist()
     known = {task.id: task for task in map(gym.read, read_jsonl(DATA / "userrl" / f"{file}.jsonl"))}
     assert [gym.read(row) for row in rows] == [known[row["reward_model"]["id"]] for row in rows] and find_gym(rows[0]["data_source"]) is gym
-    assert all(str(known[row["reward_model"]["id"]].expected if gym is function else known[row["reward_model"]["id"]].answer) == row["reward_model"]["ground_truth"] for row in rows)
+    assert all(str(known[row["reward_model"]["id"]].expected if gym is function else known[row["reward_model"]["id"]].answer) == row["reward_model"]["ground_truth"].strip() for row in rows)
 
 
 GOOD = {"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}
