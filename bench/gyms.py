@@ -82,11 +82,12 @@ def credit(rounds=15, B=1024, T=8192, K=16):
 
 def evaluation():
     from humanlm.core.basics import run_sync
-    from humanlm.gyms.evaluation import gym_results, play_gyms
-    from humanlm.gyms.protocol import gym_problems
+    from humanlm.gyms.evaluation import gym_results, play_tasks, player_of
+    from humanlm.gyms.conformance import gym_problems
     names = "function intention persuade search tau telepathy travel turtle".split()
     start = time.perf_counter()
-    gym_results({"expert": run_sync(play_gyms(names, "expert", 64))})
+    gyms = map(find_gym, names)
+    gym_results({"expert": [e for gym in gyms for e in run_sync(play_tasks(gym, gym.tasks(64, 0), player_of("expert", gym)))]})
     print(f"\neight gyms, 64 episodes each by their experts, evaluated: {time.perf_counter() - start:.1f} s (target 120)")
     start = time.perf_counter()
     found = [run_sync(gym_problems(find_gym(name))) for name in gym_names()]

@@ -11,9 +11,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms benchmarks harness serving engines studies".split()
+ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms environments benchmarks harness serving engines studies".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
-LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation social gyms benchmarks harness".split()  # their pages run where torch is not installed
+LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation social gyms environments benchmarks harness".split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
@@ -25,7 +25,7 @@ ABOUT = {
     "clients": "ask chat models, within limits and a budget",
     "models": "weights: build, load, write, score",
     "hardware": "memory, seconds and money of a run",
-    "worlds": "made-up people whose truth is known",
+    "worlds": "made-up people and shops whose truth is known",
     "stories": "who saw what in a text, read by rule",
     "hierarchy": "which latent states there are, and asking",
     "rewards": "from text to a number with a reason",
@@ -38,6 +38,7 @@ ABOUT = {
     "classmate": "Classmate",
     "social": "social worlds",
     "gyms": "UserRL",
+    "environments": "the gyms of UserRL and two of our own",
     "benchmarks": "Theory-of-Mind question sets",
     "harness": "asking question sets: ways, contexts, runs",
     "serving": "trained simulators for other people",

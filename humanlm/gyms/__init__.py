@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, find_gym, gym_problems
+    from .conformance import gym_problems
+    from .protocol import Environment, Feedback, Gym, GymConfig, GymTask, find_gym
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "protocol": ["Environment", "Feedback", "Gym", "GymConfig", "GymTask", "find_gym", "gym_problems"],
+    "conformance": ["gym_problems"],
+    "protocol": ["Environment", "Feedback", "Gym", "GymConfig", "GymTask", "find_gym"],
 })

@@ -17,7 +17,9 @@ from typing import Any
 
 from ..core.basics import ConfigError, DataError, run_sync, shorten, to_json
 from ..clients.reader import without_middle
-from ..gyms.protocol import BROKEN, KINDS, MAX_CONTENT, Environment, Feedback, Gym, GymConfig, GymTask, Player, find_gym, gym_names, idle, read_call
+from humanlm.gyms.protocol import (
+    BROKEN, Environment, Feedback, Gym, GymConfig, GymTask, KINDS, MAX_CONTENT, Player, find_gym, gym_names, idle,
+    read_call)
 
 # %% ../../nbs/serving/05_adapters.ipynb #gymnasium_env
 MAX_SHOWN = 20_000  # characters of an observation; of more, the middle is left out

@@ -25,8 +25,8 @@ from ..data.files import Faults, FileRow, read_rows
 from ..evaluation.answering import find_contestant, is_chat_name
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
 from humanlm.gyms.protocol import (
-    FINISH, KINDS, MAX_CONTENT, STOP_REASONS, Environment, Gym, GymTask, ToolCall, UserError, UserRole, call_help, find_gym, read_call,
-)
+    Environment, FINISH, Gym, GymTask, KINDS, MAX_CONTENT, STOP_REASONS, ToolCall, UserError, UserRole, call_help,
+    find_gym, read_call)
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
 from ..clients.ledger import Ledger
 from ..clients.names import providers

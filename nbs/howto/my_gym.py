@@ -3,7 +3,7 @@ import random
 from dataclasses import dataclass
 
 from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserRole
-from humanlm.gyms.users import UserFacts
+from humanlm.gyms.mistakes import UserFacts
 
 DRINKS = {"cocoa": "hot and sweet", "tea": "hot and plain", "lemonade": "cold and sweet", "water": "cold and plain"}
 QUESTIONS = ("hot or cold?", "sweet or plain?")

@@ -7,8 +7,9 @@ from server import serving
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.gyms.evaluation import gym_results, kept_episode, load_episodes, play_tasks, user_split
-from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymTask, UserRole, find_gym, gym_names, play_through, read_call
-from humanlm.gyms.users import GymUserConfig, ModelUser, UserFacts, episode_mistakes
+from humanlm.gyms.protocol import Environment, Feedback, GymTask, STOP_REASONS, UserRole, find_gym, gym_names, play_through, read_call
+from humanlm.gyms.mistakes import UserFacts, episode_mistakes
+from humanlm.gyms.users import GymUserConfig, ModelUser
 from humanlm.clients.client import ScriptedClient
 from humanlm.training.run import read_settings
 

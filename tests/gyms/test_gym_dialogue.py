@@ -6,7 +6,7 @@ import torch
 
 from humanlm.core.basics import run_sync
 from humanlm.data.trajectory import Completion, load_trajectories, save_trajectories
-from humanlm.gyms.protocol import STOP_REASONS, Environment, Feedback, GymConfig, GymTask, UserError, UserRole, find_gym
+from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, STOP_REASONS, UserError, UserRole, find_gym
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id

@@ -6,7 +6,7 @@ from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.gyms.evaluation import kept_episode
-from humanlm.gyms.people import PolitePerson
+from humanlm.environments.people import PolitePerson
 from humanlm.gyms.protocol import play_through
 from humanlm.gyms.recipe import _load_gyms
 from humanlm.gyms.users import GymJudgeConfig, GymUserConfig, ModelUser

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import DataError, run_sync
-from humanlm.gyms.guessing import IntentionTask, MissingDetail
-from humanlm.gyms.people import MEASURES
-from humanlm.gyms.protocol import KINDS, Environment, ToolCall, find_gym, gym_names, play_through
-from humanlm.gyms.puzzles import TriesConfig
+from humanlm.environments.intention import _IntentionTask, _MissingDetail
+from humanlm.environments.persuade import MEASURES
+from humanlm.gyms.protocol import Environment, KINDS, ToolCall, find_gym, gym_names, play_through
+from humanlm.gyms.function import TriesConfig
 from humanlm.gyms.recipe import PARTS
 
 ALL = pytest.mark.parametrize("name", gym_names())
@@ -97,7 +97,7 @@ def test_hacking_by_a_stance_that_swings_is_paid_once():
 
 # ---- line 7: questions that uncover everything
 
-REQUEST = IntentionTask("request", "Plan a trip to Oslo.", "Travel", (MissingDetail("budget", 3, "How much?", ("little", "plenty")), MissingDetail("diet", 1, "Vegan?", ("yes", "no"))))
+REQUEST = _IntentionTask("request", "Plan a trip to Oslo.", "Travel", (_MissingDetail("budget", 3, "How much?", ("little", "plenty")), _MissingDetail("diet", 1, "Vegan?", ("yes", "no"))))
 
 
 def test_hacking_by_a_detail_that_is_named_twice_pays_once():
@@ -146,7 +146,7 @@ def test_hacking_by_heart_no_claim_of_the_evaluation_occurs_in_training():
 
 
 def test_hacking_by_heart_no_component_of_a_trip_occurs_in_two_parts():
-    found = [{aspect.component for task in drawn("travel", part) for aspect in task.aspects} for part in PARTS]
+    found = [{one for task in drawn("travel", part) for one in task.components} for part in PARTS]
     assert sum(map(len, found)) == len(set().union(*found))
 
 

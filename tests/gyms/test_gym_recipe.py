@@ -16,8 +16,10 @@ import warm
 from humanlm.core.basics import ConfigError, HumanLMError, run_sync
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories
 from humanlm.gyms.evaluation import _episode_values, load_episodes, play_tasks
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, find_gym, gym_names, gym_problems
-from humanlm.gyms.recipe import PARTS, Curriculum, GymMonitor, GymUsers, _load_gyms, _train_gyms
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, find_gym, gym_names
+from humanlm.gyms.monitor import Curriculum, GymMonitor
+from humanlm.gyms.recipe import PARTS, _GymUsers, _load_gyms, _train_gyms
 from humanlm.train import main
 from humanlm.training.rollout import RolloutError
 from humanlm.training.run import _make_base, make_run, read_settings
@@ -104,7 +106,7 @@ def test_a_policy_without_log_probabilities_or_pay_is_not_stopped_for_them():
 def test_an_environment_ends_with_its_dialogue():
     "One that was cut off must not go on in another dialogue"
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template]", "--gyms.tasks", "2", "--gyms.test_n", "1"])
-    users = GymUsers(_load_gyms(s), s)
+    users = _GymUsers(_load_gyms(s), s)
 
     class Talk:
         said = ["[action] hello"]
@@ -143,7 +145,7 @@ def rows_of(number): return [{"row_id": f"t{i}", "context_id": "template"} for i
 
 def curriculum(rows, monitor, **gyms):
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.train", "[template]", "--rollout.num_prompts", "4", *(word for name, value in gyms.items() for word in (f"--gyms.{name}", value))])
-    return Curriculum(rows, 300, s, monitor)
+    return Curriculum(rows, 300, s.rollout.num_prompts, monitor, s.gyms.weights, s.run.seed)
 
 
 def test_tasks_that_are_always_solved_or_never_get_rarer():
@@ -220,7 +222,7 @@ def test_a_resumed_run_asks_by_success_what_a_whole_one_does(tmp_path):
     rows = [{"row_id": f"lucky/{PARTS['train']}-{i}", "context_id": "lucky"} for i in range(6)]
     _, s = read_settings(["--run.recipe", "gyms", *LUCKY, "--rollout.num_prompts", "2"])
     asked = [{t.row_id for t in whole if t.step == step} for step in range(6)]
-    blind = [{row["row_id"] for row in Curriculum(rows, 6, s, GymMonitor()).draw(step)} for step in range(6)]
+    blind = [{row["row_id"] for row in Curriculum(rows, 6, s.rollout.num_prompts, GymMonitor(), s.gyms.weights, s.run.seed).draw(step)} for step in range(6)]
     assert blind[0] == asked[0] and blind[3:] != asked[3:], "what was earned before the stop had a say after it"
 
 

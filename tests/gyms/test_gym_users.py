@@ -12,9 +12,8 @@ from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, ToolCall, UserRole, find_gym, gym_names, play_through
-from humanlm.gyms.users import (
-    MISTAKES, GymJudgeConfig, GymUserConfig, ModelUser, UserFacts, UserReviewer, _episode_dialogue, note_answer, _role_question, _rule_mistakes, split_scores, user_bill,
-)
+from humanlm.gyms.mistakes import MISTAKES, UserFacts, UserReviewer, _episode_dialogue, _rule_mistakes, split_scores
+from humanlm.gyms.users import GymJudgeConfig, GymUserConfig, ModelUser, _role_question, note_answer, user_bill
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.ledger import Ledger

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import warm
 
-from humanlm.core.basics import ConfigError, run_sync
+from humanlm.core.basics import run_sync
 from humanlm.gyms import protocol
 from humanlm.gyms.evaluation import load_episodes
-from humanlm.gyms.protocol import GYMS, find_gym, gym_names, gym_problems, register_gym
-from humanlm.gyms.users import GymUserConfig, ModelUser, UserReviewer
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import find_gym, gym_names
+from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.users import GymUserConfig, ModelUser
 from humanlm.clients.client import ScriptedClient
 from humanlm.serving.adapters import gymnasium_env
 
@@ -57,13 +59,6 @@ def test_a_gym_of_ones_own_is_trained_on_and_measured_by_the_command(folder):
 def test_a_gym_that_is_not_there_is_named_before_anything_is_made(folder, name, said):
     done = train(folder, "--run.name=wrong", f'--gyms.train=["{name}"]')
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr and not (folder / "runs" / "wrong").exists()
-
-
-def test_one_record_is_all_that_makes_a_gym_known(bar, monkeypatch):
-    monkeypatch.setattr(protocol, "GYMS", dict(GYMS))
-    with pytest.raises(ConfigError): find_gym("bar")
-    register_gym(bar)
-    assert "bar" in gym_names() and find_gym("bar") is bar
 
 
 def test_another_package_brings_a_gym_as_an_entry_point(bar, monkeypatch):

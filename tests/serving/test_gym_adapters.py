@@ -15,7 +15,8 @@ from gymnasium.utils.env_checker import check_env
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.serving.adapters import gym_from_gymnasium, gym_from_verifiers, gymnasium_env, register_gymnasium, trl_environment, trl_rows
-from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, gym_names, gym_problems, play_through
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall, UserError, gym_names, play_through
 
 
 @dataclass(frozen=True)

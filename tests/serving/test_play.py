@@ -308,7 +308,7 @@ def test_a_small_model_in_this_process_is_the_user_and_its_failures_are_counted(
 
 
 def test_a_gym_and_a_user_of_ones_own_are_named_by_module(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text("from dataclasses import replace\nfrom humanlm.gyms.puzzles import template\nword = replace(template, name='word')\n"
+    (tmp_path / "mine.py").write_text("from dataclasses import replace\nfrom humanlm.gyms.conformance import template\nword = replace(template, name='word')\n"
                                       "async def echo(env, role, payload): return {'reply': payload['said'].upper()}\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert evaluate(tmp_path / "out", "expert", "--play.gyms", "mine:word", "--play.count", "2", "--user.model", "mine:echo") == 0

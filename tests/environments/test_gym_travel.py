@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.protocol import ToolCall, find_gym, gym_problems, play_through
-from humanlm.gyms.travel import (
-    LISTENED, TRAVEL_KINDS, TRAVEL_PAY, TRAVEL_SHAPES, TravelAspect, TravelConfig, TravelOption, TravelTask, _option_table, _read_query, _read_travel, _rule_heard,
-    _same_detail, split_by_component, travel, _travel_options, _travel_score, _travel_tasks, _wish_sets)
-from humanlm.gyms.users import ModelUser, UserReviewer
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
+from humanlm.environments.travel import (
+    LISTENED, TRAVEL_PAY, TRAVEL_SHAPES, _TravelConfig, _TravelTask, _option_table, _read_query, _read_travel,
+    _rule_heard, _same_detail, _travel_score, _travel_tasks, travel)
+from humanlm.worlds.trips import TRAVEL_KINDS, TravelAspect, _TravelOption, travel_options, wish_sets
+from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.users import ModelUser
 from humanlm.clients.client import ScriptedClient
 
 ROWS = Path(os.environ.get("HUMANLM_DATA", "missing")) / "userrl" / "parquet"
@@ -22,11 +25,11 @@ needs_rows = pytest.mark.skipif(not ROWS.is_dir(), reason="set HUMANLM_DATA to a
 
 def part(kind, wishes, details, *sorts):
     letter = TRAVEL_KINDS[kind].letter
-    return TravelAspect(kind, "Rome", tuple(details.items()), wishes, tuple(TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),)) for n, sort in enumerate(sorts, 1)))
+    return TravelAspect(kind, "Rome", tuple(details.items()), wishes, tuple(_TravelOption(f"{letter}{n}", sort, 100 + n, (("place", "Rome"),)) for n, sort in enumerate(sorts, 1)))
 
 
 FLIGHT, HOTEL = (TRAVEL_KINDS[name].wishes for name in ("flight", "hotel"))
-TRIP = TravelTask("trip", "I am flying from Oslo to Rome on May 3 and need a hotel there until May 9.", (  # best F1 and H3; H2 is correct
+TRIP = _TravelTask("trip", "I am flying from Oslo to Rome on May 3 and need a hotel there until May 9.", (  # best F1 and H3; H2 is correct
     part("flight", (FLIGHT[0], FLIGHT[6]), {"origin": "Oslo", "destination": "Rome", "date": "May 3"}, "best", "wrong", "noise"),
     part("hotel", (HOTEL[6], HOTEL[8]), {"city": "Rome", "check_in": "May 3", "check_out": "May 9"}, "wrong", "correct", "best")))
 SEARCHES = ["[search] flight; origin=Oslo; destination=Rome; date=3rd of May", '[search] {"aspect": "hotel", "city": "rome", "check_in": "May 3", "check_out": "9 May"}']
@@ -38,7 +41,7 @@ def say(env, *calls):
     return [run_sync(env.step(call)) for call in calls]
 
 
-def begin(task=TRIP, user=None, judge=None, **settings): return travel.play(task, TravelConfig(**settings), user, judge)
+def begin(task=TRIP, user=None, judge=None, **settings): return travel.play(task, _TravelConfig(**settings), user, judge)
 
 
 def test_travel_passes_the_suite():
@@ -122,7 +125,7 @@ def test_penalties_are_flat_and_a_wrong_choice_costs_where_rewards_are_not_clamp
 
 @pytest.mark.parametrize("name", ["max_wrong", "max_noise", "elicitation_interval", "search_failure_interval"])
 def test_impossible_settings_are_refused(name):
-    with pytest.raises(ConfigError, match=name): TravelConfig(**{name: -1})
+    with pytest.raises(ConfigError, match=name): _TravelConfig(**{name: -1})
 
 
 # ---- bad input
@@ -170,7 +173,7 @@ def test_messages_are_heard_by_their_words(said, kind, wish):
 @pytest.mark.parametrize("kind", TRAVEL_KINDS)
 def test_every_wish_of_the_catalogue_can_be_asked_for(kind):
     for wish in TRAVEL_KINDS[kind].wishes:
-        task = TravelTask("one", "", (part(kind, (wish,), {}, "best"),))
+        task = _TravelTask("one", "", (part(kind, (wish,), {}, "best"),))
         assert _rule_heard(task, f"What {wish.topic} should the {kind.replace('_', ' ')} have?", ()) == ("wish", "P1"), wish
 
 
@@ -186,7 +189,7 @@ def test_who_asks_again_hears_the_same_again_and_is_paid_once():
 
 def test_naming_all_attributes_in_every_turn_earns_nothing():
     for task in _travel_tasks(8, 4):
-        env = travel.play(task, TravelConfig(elicitation_interval=100))
+        env = travel.play(task, _TravelConfig(elicitation_interval=100))
         everything = "Do you care for " + ", ".join(topic for aspect in task.aspects for topic in TRAVEL_KINDS[aspect.kind].values) + "?"
         assert sum(turn.reward for turn in say(env, *[f"[action] {everything}"] * 10)) == 0 and env.told == []
 
@@ -252,7 +255,7 @@ def test_whoever_leaves_out_a_wish_or_the_place_misses_the_best():
 
 
 def test_components_differ_between_the_seeds_of_training_validation_and_test():
-    def components(seed): return {aspect.component for task in _travel_tasks(300, seed) for aspect in task.aspects}
+    def components(seed): return {one for task in _travel_tasks(300, seed) for one in task.components}
     found = [components(seed) for seed in (1, 2, 3)]
     assert all(one.isdisjoint(other) for one, other in ((found[0], found[1]), (found[0], found[2]), (found[1], found[2]))) and found[0] & components(4)
     for part in found:  # while each part has all wishes of the catalogue
@@ -279,10 +282,10 @@ def test_a_search_shows_as_many_options_as_are_set():
 
 @pytest.mark.parametrize("kind", TRAVEL_KINDS)
 def test_wish_sets_hold_each_attribute_once_and_tables_keep_a_given_id(kind):
-    sets = _wish_sets(kind, 2)
+    sets = wish_sets(kind, 2)
     assert len(sets) == len({frozenset(found) for found in sets}) == 9 * 8 // 2 * 4 and all(one.topic != other.topic for one, other in sets)
     for best in (1, 22, 90):
-        options = _travel_options(random.Random(best), kind, sets[best], "Rome", best)
+        options = travel_options(random.Random(best), kind, sets[best], "Rome", best)
         assert options[0].id == f"{TRAVEL_KINDS[kind].letter}{best}" and len({option.id for option in options}) == len({option.cost for option in options}) == 22
 
 
@@ -373,8 +376,8 @@ def test_every_published_row_plays_on_a_table_that_carries_its_ids(suffix):
 def test_published_rows_pass_the_suite_and_split_without_shared_components():
     tasks = [_read_travel(row) for suffix in ("22", "333", "444") for row in rows(suffix)]
     assert run_sync(gym_problems(travel, odd=400, tasks=tasks[::270])) == [] and _read_travel(rows("22")[0]) == tasks[0]
-    train, held = split_by_component(tasks)
-    shared = [{aspect.component for task in part for aspect in task.aspects} for part in (train, held)]
+    train, held = split_tasks(tasks)
+    shared = [{one for task in part for one in task.components} for part in (train, held)]
     assert shared[0].isdisjoint(shared[1]) and len(held) >= 108 and len(train) > len(tasks) / 2
 
 

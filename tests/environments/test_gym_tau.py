@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
-from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
-from humanlm.gyms.tau import (DESK_TOOLS, REASONS, STOP, RetailDesk, RetailShop, _announces, _calculate, _call_tool, _open_shop, _read_tau, _read_tool_call,
-                              tau, _tau_tasks)
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import ToolCall, chance, find_gym, play_through
+from humanlm.environments.tau import STOP, _announces, _read_tau, _tau_tasks, tau
+from humanlm.worlds.shop import DESK_TOOLS, REASONS, RetailDesk, RetailShop, _calculate, call_tool, open_shop, read_tool_call
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not ((DATA / "userrl").is_dir() and (DATA / "tau_bench").is_dir()), reason="set HUMANLM_DATA to a folder with userrl and tau_bench")
 TASKS = _tau_tasks(64, 0)
-SHOP = _open_shop("small/0.0")
+SHOP = open_shop("small/0.0")
 
 
 def say(env, *calls: str):
@@ -214,7 +215,7 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
             ("exchange_delivered_order_items", {"order_id": delivered["order_id"], "item_ids": [one], "new_item_ids": [], "payment_method_id": way}, "one new item for each"),
             ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"), ("get_product_details", {"product_id": one}, "not found")]:
         desk = RetailDesk(SHOP)
-        shown, fault = _call_tool(desk, name, arguments)
+        shown, fault = call_tool(desk, name, arguments)
         assert words in shown and fault == "tool" and not desk.changed, (name, shown)
 
 
@@ -227,15 +228,15 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
     shop = RetailShop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
     before = copy.deepcopy(shop.tables)
     desk = RetailDesk(shop)
-    assert "20.2 is needed" in _call_tool(desk, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})[0]
-    assert "no available" in _call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["3"], "payment_method_id": "paypal_1"})[0]
-    swapped = json.loads(_call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["2"], "payment_method_id": "gift_card_1"})[0])
+    assert "20.2 is needed" in call_tool(desk, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})[0]
+    assert "no available" in call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["3"], "payment_method_id": "paypal_1"})[0]
+    swapped = json.loads(call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["2"], "payment_method_id": "gift_card_1"})[0])
     assert [item["item_id"] for item in swapped["items"]] == ["2", "1"] and swapped["payment_history"][1] == {"transaction_type": "payment", "amount": 0.3, "payment_method_id": "gift_card_1"}
-    assert desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8 and _call_tool(desk, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1] == "tool"
+    assert desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8 and call_tool(desk, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1] == "tool"
     rich = RetailDesk(RetailShop([{**user, "payment_methods": {**user["payment_methods"], "gift_card_1": {"source": "gift_card", "balance": 30, "id": "gift_card_1"}}}], [order], []))
-    _call_tool(rich, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
+    call_tool(rich, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
     assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 9.8
-    ended = json.loads(_call_tool(rich, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0])
+    ended = json.loads(call_tool(rich, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0])
     assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 30 and sum(row["payment_method_id"] == "paypal_1" for row in ended["payment_history"]) == 2
     assert shop.tables == before, "no record of the shop is changed in place"
 
@@ -253,7 +254,7 @@ def test_hostile_calls_of_tools_become_text_and_change_nothing(content):
 
 
 @pytest.mark.parametrize("text", ['{"name": "think", "arguments": {"thought": "a"}}', '```json\n{"name": "think", "arguments": {"thought": "a"}}\n```', 'think: {"thought": "a"}', 'think {"thought": "a"}', 'I call {"name": "think", "arguments": {"thought": "a"}}'])
-def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text): assert _read_tool_call(text) == ("think", {"thought": "a"})
+def test_calls_of_tools_are_read_in_every_form_that_is_in_use(text): assert read_tool_call(text) == ("think", {"thought": "a"})
 
 
 @pytest.mark.parametrize("expression", ["9**9**9", "__import__('os').system('x')", "1//2", "a", "1 if 1 else 2", "[1]", "'a'*9", "True+1", "1/0", "(" * 199, "-" * 199, "9" * 199 + "*1", "1e308*10", "1e308*10-1e308*10", "1j", "", "1\n2", "x" * 201, "\x00"])
@@ -287,9 +288,9 @@ def test_every_public_row_is_played_and_the_expert_is_paid():
     tasks = [tau.read(row) for row in read_jsonl(DATA / "userrl" / "gym_tau.jsonl")]
     refused = {}
     for task in tasks:
-        desk = RetailDesk(_open_shop(task.shop))
+        desk = RetailDesk(open_shop(task.shop))
         for action in task.actions:
-            shown, fault = _call_tool(desk, action["name"], action["kwargs"])
+            shown, fault = call_tool(desk, action["name"], action["kwargs"])
             if fault: refused.setdefault(task.id, []).append(shown)
         played = run_sync(play_through(tau.play(task), tau.expert))
         assert played.score == 1 and played.stop == "done", task.id

@@ -14,16 +14,18 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
-from humanlm.gyms.protocol import ToolCall, find_gym, gym_problems, play_through
-from humanlm.gyms.puzzles import (AlfworldTask, FunctionTask, HouseholdTask, SearchConfig, SearchTask, SerperSearch, TriesConfig, WebPage, alfworld_tasks,
-                                  _apply_rule, _compile_rule, _find_pages, function, household, _household_tasks, _read_command, _same_answer, search,
-                                  _search_tasks, template, _template_tasks)
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through
+from humanlm.environments.household import _AlfworldTask, _HouseholdTask, _household_tasks, _read_command, alfworld_tasks, household
+from humanlm.environments.search import _SerperSearch, _SearchConfig, _SearchTask, _WebPage, _find_pages, _same_answer, _search_tasks, search
+from humanlm.gyms.conformance import _template_tasks, template
+from humanlm.gyms.function import TriesConfig, _FunctionTask, _apply_rule, _compile_rule, function
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl")
 GYMS = [template, function, search, household]
-HIDDEN = FunctionTask("hidden", "a * (b - c) + d", (3, 5, 2, 3), 12.0)
-RIVER = SearchTask("river", "Which river flows through Sabero?", "Mirale", ("the Mira",), (WebPage("Sabero", "Sabero lies on the Mirale."), WebPage("Tovi", "A town.")))
+HIDDEN = _FunctionTask("hidden", "a * (b - c) + d", (3, 5, 2, 3), 12.0)
+RIVER = _SearchTask("river", "Which river flows through Sabero?", "Mirale", ("the Mira",), (_WebPage("Sabero", "Sabero lies on the Mirale."), _WebPage("Tovi", "A town.")))
 
 
 def say(env, *calls: str):
@@ -143,7 +145,7 @@ def test_search_guessing_ends_after_three_wrong_answers():
     env = search.play(RIVER)
     assert [turn.feedback for turn in say(env, *[f"[answer] Mir{n}" for n in range(3)])][-1].endswith("left: 0.") and env.stop == "done"
     with pytest.raises(DataError, match="has ended"): say(env, "[answer] Mirale")
-    published = search.play(RIVER, SearchConfig(compat="userrl"))
+    published = search.play(RIVER, _SearchConfig(compat="userrl"))
     assert say(published, *[f"[answer] Mir{n}" for n in range(9)], "[answer] Mirale")[-1].reward == 1
 
 
@@ -159,7 +161,7 @@ def test_search_a_judge_who_fails_gives_no_score_and_one_who_answers_decides():
 
 
 def test_search_ties_are_broken_by_order():
-    pages = tuple(WebPage(name, "A hill and a lake.") for name in ("Beta", "Alfa", "Gama", "Delo")) + tuple(WebPage(f"x{n}", "nothing") for n in range(8))
+    pages = tuple(_WebPage(name, "A hill and a lake.") for name in ("Beta", "Alfa", "Gama", "Delo")) + tuple(_WebPage(f"x{n}", "nothing") for n in range(8))
     assert [page.title for page in _find_pages(pages, "lake hill", 3)] == ["Beta", "Alfa", "Gama"] == [page.title for page in _find_pages(pages, "hill lake", 3)]
 
 
@@ -169,7 +171,7 @@ def test_search_takes_two_steps_on_every_made_up_question():
         assert task.answer not in first and task.answer in second and task.answer not in task.question
 
 
-async def own_searcher(query): return [("<b>Found</b>", f"{query} " * 500), WebPage("Second", "two")]
+async def own_searcher(query): return [("<b>Found</b>", f"{query} " * 500), _WebPage("Second", "two")]
 async def broken_searcher(query): raise ConnectionError("no route")
 async def strange_searcher(query): return {"organic": []}
 
@@ -177,12 +179,12 @@ async def strange_searcher(query): return {"organic": []}
 def test_search_uses_the_searcher_that_it_is_given():
     question = search.read({"id": 7, "question": "Who?", "answer": "Nobody"})
     assert "Nothing was found" in say(search.play(question), "[search] who")[0].feedback
-    turn = say(search.play(question, SearchConfig(searcher=own_searcher)), "[search] who")[0]
+    turn = say(search.play(question, _SearchConfig(searcher=own_searcher)), "[search] who")[0]
     assert "2. Second: two" in turn.feedback and len(turn.feedback) < 700
     for searcher in (broken_searcher, strange_searcher):
-        env = search.play(question, SearchConfig(searcher=searcher))
+        env = search.play(question, _SearchConfig(searcher=searcher))
         assert say(env, "[search] who")[0].fault == "user" and env.score != env.score
-    with pytest.raises(ConfigError, match="searcher"): search.play(question, SearchConfig(searcher="serpr"))
+    with pytest.raises(ConfigError, match="searcher"): search.play(question, _SearchConfig(searcher="serpr"))
 
 
 class Web(BaseHTTPRequestHandler):
@@ -203,18 +205,18 @@ class Web(BaseHTTPRequestHandler):
 def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SERPER_API_KEY", raising=False)
-    code = "import humanlm.gyms.puzzles, sys; assert 'httpx2' not in sys.modules"
+    code = "import humanlm.environments.search, sys; assert 'httpx2' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    with pytest.raises(ConfigError, match="SERPER_API_KEY"): SerperSearch()
+    with pytest.raises(ConfigError, match="SERPER_API_KEY"): _SerperSearch()
     monkeypatch.setenv("SERPER_API_KEY", "key-7")
     found = {"answerBox": {"title": "Box", "answer": "42"}, "organic": [{"title": "A", "snippet": "a", "link": "l"}, "odd", {"title": None}]}
     Web.replies[:] = [(200, json.dumps(found)), (200, "{}"), (403, "{}"), (200, "<html>"), (200, "[]")]
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        web = SerperSearch(f"http://127.0.0.1:{server.server_port}/search")
-        env = search.play(RIVER, SearchConfig(searcher=web))
+        web = _SerperSearch(f"http://127.0.0.1:{server.server_port}/search")
+        env = search.play(RIVER, _SearchConfig(searcher=web))
         turns = say(env, "[search] life", "[search] nothing", "[search] refused")
-        others = [search.play(RIVER, SearchConfig(searcher=web)) for _ in range(2)]
+        others = [search.play(RIVER, _SearchConfig(searcher=web)) for _ in range(2)]
         for other in others: say(other, "[search] broken")
         server.shutdown()
     assert "1. Box: 42\n2. A: a" in turns[0].feedback and "Nothing was found" in turns[1].feedback
@@ -247,7 +249,7 @@ def test_every_admissible_command_can_be_read_and_none_breaks_the_room():
 
 
 def test_household_rewards_only_the_goal():
-    task = HouseholdTask("hot", "kitchen", ("heat", "mug", "fridge"), ("countertop 1", "fridge 1", "microwave 1"), (("mug 1", "countertop 1"), ("egg 1", "countertop 1")))
+    task = _HouseholdTask("hot", "kitchen", ("heat", "mug", "fridge"), ("countertop 1", "fridge 1", "microwave 1"), (("mug 1", "countertop 1"), ("egg 1", "countertop 1")))
     env = household.play(task)
     turns = say(env, *[f"[action] {command}" for command in (
         "take mug 1 from countertop 1", "go to countertop 1", "take mug 1 from countertop 1", "take egg 1 from countertop 1", "go to fridge 1", "move mug 1 to fridge 1", "open fridge 1",
@@ -274,7 +276,7 @@ def test_published_parquet_rows_are_the_same_tasks(gym, parquet, file):
     rows = pq.read_table(DATA / "userrl" / "parquet" / f"{parquet}.parquet").to_pylist()
     known = {task.id: task for task in map(gym.read, read_jsonl(DATA / "userrl" / f"{file}.jsonl"))}
     assert [gym.read(row) for row in rows] == [known[row["reward_model"]["id"]] for row in rows] and find_gym(rows[0]["data_source"]) is gym
-    assert all(str(known[row["reward_model"]["id"]].expected if gym is function else known[row["reward_model"]["id"]].answer) == row["reward_model"]["ground_truth"] for row in rows)
+    assert all(str(known[row["reward_model"]["id"]].expected if gym is function else known[row["reward_model"]["id"]].answer) == row["reward_model"]["ground_truth"].strip() for row in rows)
 
 
 GOOD = {"id": "f", "rule": "a + b * c - d", "test_case": [1, 2, 3, 4], "expected_result": 3.0}
@@ -384,5 +386,5 @@ def test_without_the_alfworld_package_a_game_says_what_to_install(monkeypatch, s
 
 def test_a_game_of_alfworld_says_what_is_missing(tmp_path):
     with pytest.raises((ConfigError, DataError), match="humanlm.alfworld.|alfworld-download"):  # the first where it is not installed
-        household.play(AlfworldTask("one", str(tmp_path / "game.tw-pddl")))
+        household.play(_AlfworldTask("one", str(tmp_path / "game.tw-pddl")))
     with pytest.raises(DataError, match="alfworld-download"): alfworld_tasks(tmp_path)

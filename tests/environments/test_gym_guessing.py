@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.guessing import (StoryCriterion, IntentionEnvironment, IntentionTask, MissingDetail, TelepathyTask, TurtleConfig, TurtleTask,
-                                   _content_stems, _covered_pay, intention, telepathy, turtle)
-from humanlm.gyms.protocol import Environment, ToolCall, find_gym, gym_problems, play_through
+from humanlm.environments.intention import _IntentionEnvironment, _IntentionTask, _MissingDetail, _covered_pay, intention
+from humanlm.environments.telepathy import _TelepathyTask, content_stems, telepathy
+from humanlm.environments.turtle import _StoryCriterion, _TurtleConfig, _TurtleTask, turtle
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import Environment, ToolCall, find_gym, play_through
 from humanlm.gyms.users import ModelUser
 from humanlm.clients.client import ScriptedClient
 
@@ -19,12 +21,12 @@ DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not (DATA / "userrl").is_dir(), reason="set HUMANLM_DATA to a folder with userrl")
 GYMS = {"telepathy": telepathy, "turtle": turtle, "intention": intention}
 
-ABACUS = TelepathyTask("e", "Abacus", "Abacus - a counting frame with beads", "I am thinking of a tool.", "tool")
-STORY = TurtleTask("s", "The lamp", "A keeper leaves the lamp dark and smiles.", "The sea was mined. Ships were warned by the dark lamp.",
-                   tuple(StoryCriterion(f"Part {n}.", weight) for n, weight in enumerate((0.5, 0.2, 0.2, 0.1))))
-ROOM = IntentionTask("i", "Help me to repaint a room.", "Home", (
-    MissingDetail("Extent", 3, "How large is it?", ("small", "vast")), MissingDetail("Finish", 2, "Matte or glossy?", ("matte", "satin")),
-    MissingDetail("Ladder", 1, "Have you got a ladder?", ("borrowed", "none")), MissingDetail("Pets", 1, "Which pets live there?", ("cat", "parrot"))))
+ABACUS = _TelepathyTask("e", "Abacus", "Abacus - a counting frame with beads", "I am thinking of a tool.", "tool")
+STORY = _TurtleTask("s", "The lamp", "A keeper leaves the lamp dark and smiles.", "The sea was mined. Ships were warned by the dark lamp.",
+                   tuple(_StoryCriterion(f"Part {n}.", weight) for n, weight in enumerate((0.5, 0.2, 0.2, 0.1))))
+ROOM = _IntentionTask("i", "Help me to repaint a room.", "Home", (
+    _MissingDetail("Extent", 3, "How large is it?", ("small", "vast")), _MissingDetail("Finish", 2, "Matte or glossy?", ("matte", "satin")),
+    _MissingDetail("Ladder", 1, "Have you got a ladder?", ("borrowed", "none")), _MissingDetail("Pets", 1, "Which pets live there?", ("cat", "parrot"))))
 
 
 def says(**answers):
@@ -119,9 +121,9 @@ def test_answers_by_rule_follow_from_words_and_sorts():
     def said(question, task=ABACUS): return telepathy.play(task).rule_answerer(question)["response"]
     for question, answer in {"Does it have beads?": "Yes", "Is it alive?": "No", "Is it a person or an animal?": "No", "Is it a plant or a tool?": "Yes", "Is it expensive?": "Maybe", "Is it not alive?": "Yes",
                              "Isn't it a tool?": "Yes", "Is it?": "Maybe", "": "Maybe"}.items(): assert said(question) == answer, question
-    king = TelepathyTask("k", "Tutankhamun", "Tutankhamun - a pharaoh", "I am thinking of a ruler.", "historical_figure")
+    king = _TelepathyTask("k", "Tutankhamun", "Tutankhamun - a pharaoh", "I am thinking of a ruler.", "historical_figure")
     assert [said(question, king) for question in ("Is he alive?", "Is it a person?", "Is it a place?")] == ["Maybe", "Yes", "No"]
-    assert said("Is it a person?", TelepathyTask("g", "Garfield", "Garfield - a cartoon cat", "Who is it?", "fictional_character")) == "Maybe"
+    assert said("Is it a person?", _TelepathyTask("g", "Garfield", "Garfield - a cartoon cat", "Who is it?", "fictional_character")) == "Maybe"
     for task in telepathy.tasks(20, 3):
         assert {said(f"Is it {word}?", task) for word in task.never} == {"No"} and {said(f"Is it {word}?", task) for word in task.title.split()} == {"Yes"}
 
@@ -161,11 +163,11 @@ def test_the_judge_does_not_see_weights():
 
 @pytest.mark.parametrize("threshold, ends", [(0.7, True), (0.71, False), (1.0, False)])
 def test_an_episode_ends_at_the_threshold(threshold, ends):
-    env = turtle.play(STORY, TurtleConfig(success_threshold=threshold), judge=says(marks=[{"scores": [1, 0.5, 0, 1]}]))
+    env = turtle.play(STORY, _TurtleConfig(success_threshold=threshold), judge=says(marks=[{"scores": [1, 0.5, 0, 1]}]))
     step(env, "[answer] A tale.")
     assert (env.stop == "done") == ends
     for bad in (0, 1.1, math.nan):
-        with pytest.raises(ConfigError, match="success_threshold"): TurtleConfig(success_threshold=bad)
+        with pytest.raises(ConfigError, match="success_threshold"): _TurtleConfig(success_threshold=bad)
 
 
 def test_copies_lists_and_catalogues_of_words_do_not_pay():
@@ -184,7 +186,7 @@ def test_copies_lists_and_catalogues_of_words_do_not_pay():
 @pytest.mark.parametrize("importances, paid", [([3], 1), ([2], 0.7), ([1], 0.4), ([3, 2], 0.8), ([2, 1, 1], 0.3), ([1, 1, 1], 0), ([], 0)])
 def test_the_most_important_detail_pays_less_a_fifth_for_each_further_one(importances, paid):
     assert _covered_pay(importances) == pytest.approx(paid)
-    task = IntentionTask("t", "Do it.", "", tuple(MissingDetail(f"Detail {n}", each) for n, each in enumerate([*importances, 3])))
+    task = _IntentionTask("t", "Do it.", "", tuple(_MissingDetail(f"Detail {n}", each) for n, each in enumerate([*importances, 3])))
     assert ask_for([*range(len(importances))], task=task)[1][0].reward == pytest.approx(paid)
 
 
@@ -210,7 +212,7 @@ def test_the_user_never_sees_what_was_not_asked():
         for n, detail in enumerate(ROOM.details):
             hidden = [detail.inquiry, *(option for option in detail.options if n not in asked or option != ROOM.wish(n, 0)["wish"]), *([] if n in asked else [detail.description])]
             assert not [text for text in hidden if text in told], (asked, detail)
-    named = set(re.findall(r"\{(\w+)\}", IntentionEnvironment.roles["requester"].instructions))
+    named = set(re.findall(r"\{(\w+)\}", _IntentionEnvironment.roles["requester"].instructions))
     assert named == {"request", "history", "question", "wishes"}
 
 
@@ -260,7 +262,7 @@ def test_odd_texts_pay_nothing_and_break_nothing(name, text):
     for kind in gym.environment.kinds:
         turn = step(gym.play(gym.tasks(1, 0)[0]), ToolCall(kind, text))
         assert turn.reward == 0 and 0 < len(turn.feedback) < 500 and turn.fault in ("", "format")
-    assert isinstance(_content_stems(text), frozenset)
+    assert isinstance(content_stems(text), frozenset)
 
 
 # Public rows
@@ -333,5 +335,5 @@ def test_rows_of_training_whose_other_half_is_absent_are_refused(monkeypatch, tm
         with pytest.raises(DataError, match="Set HUMANLM_DATA"): GYMS[name].read({"reward_model": kept})
     (tmp_path / "userrl").mkdir()
     (tmp_path / "userrl/gym_turtle.jsonl").write_text(json.dumps(TURTLE) + "\n", "utf-8")
-    assert turtle.read({"reward_model": {"title": "T", "surface": "S.", "bottom": "B."}}).criteria == (StoryCriterion("One.", 0.6), StoryCriterion("Two.", 0.4))
+    assert turtle.read({"reward_model": {"title": "T", "surface": "S.", "bottom": "B."}}).criteria == (_StoryCriterion("One.", 0.6), _StoryCriterion("Two.", 0.4))
     with pytest.raises(DataError, match="is not in"): turtle.read({"reward_model": {"title": "Else"}})

@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import DataError, run_sync
-from humanlm.gyms.people import (
-    AXES, MEASURES, OPPOSED, STEPS, VALUES, PersonConfig, PersuadeTask, PolitePerson, advice, appeal, persuade,
-    _reasons_in, split_by_claim, _values_heard, _world_people)
-from humanlm.gyms.protocol import ToolCall, chance, find_gym, gym_problems, play_through
-from humanlm.gyms.users import ModelUser, UserReviewer
+from humanlm.environments.people import PolitePerson, _PersonConfig, _reasons_in, _values_heard, _world_people, advice, appeal
+from humanlm.environments.persuade import MEASURES, STEPS, _PersuadeTask, persuade
+from humanlm.gyms.conformance import gym_problems
+from humanlm.gyms.protocol import ToolCall, chance, find_gym, play_through, split_tasks
+from humanlm.gyms.mistakes import UserReviewer
+from humanlm.gyms.users import ModelUser
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.names import client
 from humanlm.worlds.reading import expressed, read
+from humanlm.worlds.states import AXES, OPPOSED, VALUES
 
-TASK = PersuadeTask("cars", "Cities should close their centres to private cars.", "Cleaner air and safer streets outweigh the trouble.")
+TASK = _PersuadeTask("cars", "Cities should close their centres to private cars.", "Cleaner air and safer streets outweigh the trouble.")
 GOOD = ("Granted, less traffic is pleasant. But according to a survey of 40 cities, closing centres to private cars drove customers to the outskirts "
         "within 2 years, and small shops that lived on them had to close.")
 GYMS = pytest.mark.parametrize("gym", [advice, appeal], ids=lambda gym: gym.name)
@@ -95,7 +97,7 @@ def test_claims_of_even_and_odd_seeds_have_no_measure_in_common():
 
 def test_a_split_by_claim_has_no_claim_on_both_sides():
     tasks = [*persuade.tasks(200, 0), replace(TASK, id="a"), replace(TASK, id="b", claim="cities should close THEIR centres to private cars")]
-    train, test = split_by_claim(tasks)
+    train, test = split_tasks(tasks)
     assert {t.claim for t in train}.isdisjoint(t.claim for t in test) and len(train) + len(test) == len(tasks) and train and test
     assert len({"a", "b"} & {t.id for t in train}) != 1
 
@@ -116,13 +118,13 @@ def test_every_published_row_plays_an_episode(published):
     for task in tasks:
         assert task.argument not in persuade.system_prompt() + task.opening
         assert run_sync(play_through(persuade.play(task), persuade.expert)).score == pytest.approx(1)
-    train, test = split_by_claim(tasks)
-    assert len({t.claim for t in test}) == 6 and {t.claim for t in train}.isdisjoint(t.claim for t in test)
+    train, test = split_tasks(tasks)
+    assert len(test) >= len(tasks) / 10 and len({t.claim for t in test}) == 5 and {t.claim for t in train}.isdisjoint(t.claim for t in test)
 
 
 @pytest.mark.parametrize("row", [{}, {"reward_model": {"id": "x", "claim": 3, "argument": "y"}}, {"id": "x", "claim": "A.", "argument": " "}])
 def test_a_row_with_missing_fields_is_refused(row):
-    with pytest.raises(DataError, match="must be a text"): persuade.read(row)
+    with pytest.raises(DataError, match="as it was published"): persuade.read(row)
 
 
 # ---- a person of the synthetic world
@@ -137,7 +139,7 @@ def test_who_asks_nothing_earns_what_guessing_earns(gym):
         ends = [run_sync(gym.play(task).step(ToolCall("answer", way))) for way in ways]
         assert sorted(end.reward for end in ends) == [0, 0, 0, 0.5, 0.5, 1]
     tasks = gym.tasks(400, 0)
-    mean = {n: sum(run_sync(play_through(gym.play(task, PersonConfig(questions=n)), gym.expert)).score for task in tasks) / 400 for n in range(4)}
+    mean = {n: sum(run_sync(play_through(gym.play(task, _PersonConfig(questions=n)), gym.expert)).score for task in tasks) / 400 for n in range(4)}
     guess = sum(run_sync(play_through(gym.play(task), chance(gym))).score for task in tasks) / 400
     assert abs(mean[0] - 1 / 3) < 0.06 and abs(guess - 1 / 3) < 0.06  # three standard errors
     assert abs(mean[1] - 2 / 3) < 0.06 and abs(mean[2] - 5 / 6) < 0.06 and mean[3] == 1
