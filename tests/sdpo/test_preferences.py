@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, _local_replies, read_prompts
-from humanlm.evaluation.contests import Pair, win_rate, Contest
+from humanlm.evaluation.contests import Contest, Pair, as_pairs, win_rate
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import Client, ScriptedClient, settled_request
 from humanlm.clients.limits import Limits
@@ -23,10 +23,9 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
-from humanlm.sdpo.preferences import (
-    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, _held_out, _letter, pair_scores, _prepare, _trait, _wanted, wish, with_style,
-)
+from humanlm.sdpo.preferences import PairJudge, TraitJudge, _letter, _trait, measured_replies, wish, with_style
 from humanlm.sdpo.styles import STYLES, TASTES
+from humanlm.studies.win_rates import ComparisonConfig, PairJudgeConfig, _held_out, _prepare, _wanted
 
 SHAPE = ModelConfig(vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml", init_sd=0.3)
 TEXTS = ["Where can I leave my bike? It is behind the house, out back near the gate.", '{"reason": "", "verdict": "A"}'] * 10
@@ -212,9 +211,11 @@ def test_every_taste_and_every_countable_style_judges():
 def test_scores_per_prompt_for_a_recipe():
     replies = ["Out back.", "word " * 40, None, "same", ""]
     others = ["word " * 40, "Out back.", "x", "same", "x"]
-    found = run_sync(pair_scores([f"Where {i}?" for i in range(5)], replies, others, TraitJudge("short")))
-    assert found == pytest.approx([1.0, 0.0, math.nan, 0.5, 0.0], nan_ok=True)
-    with pytest.raises(DataError, match="one for each prompt"): run_sync(pair_scores(["Where?"], replies, others, TraitJudge("short")))
+    found = run_sync(TraitJudge("short")(as_pairs([f"Where {i}?" for i in range(5)], replies, others)))
+    assert [verdict.score for verdict in found] == pytest.approx([1.0, 0.0, math.nan, 0.5, 0.0], nan_ok=True)
+    rows = measured_replies([f"Where {i}?" for i in range(2)], replies[:2], others[:2], {"short": TraitJudge("short")})
+    assert [row.values["win rate"] for row in rows] == [{"short": 1.0}, {"short": 0.0}] and rows[0].values["words"] == {"reply": 2.0}
+    with pytest.raises(DataError, match="one for each prompt"): measured_replies(["Where?"], replies, others, {})
 
 
 @pytest.mark.parametrize("name", ["short", "no_emojis", "short+casual", "answer_directly_reduce_formatting"])
