@@ -231,7 +231,7 @@ def _interactions_of(
                               Followup(messages[i + 1]["content"].strip()), conversation, turn=i, filters=changes, **facts)
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #logs
-def _bounded_dialogue(messages: Sequence[Mapping], c: _PrepareConfig, roles: Sequence[str]) -> Sequence[Mapping]:  # roles: that are measured
+def _bounded_dialogue(messages: Sequence[Mapping], c: _PrepareConfig, roles: Sequence[str] = ROLES[1:]) -> Sequence[Mapping]:  # roles: that are measured
     "Give back a conversation whose size fits; `RowFault` says why not"
     said = [m for m in messages if m["role"] in ("user", "assistant") and not is_blank(m["content"])]
     if len(said) < 3: raise RowFault("too few messages", f"{len(said)}")
@@ -246,7 +246,7 @@ def _named(values: Mapping, *names: str) -> str:
     return shorten(next((values[name] for name in names if values.get(name) not in (None, "")), ""), 200)
 
 
-def _dialogues(values: Mapping, own: str, c: _PrepareConfig, tally: _Tally, roles: Sequence[str] = ("user", "assistant")) -> Iterator[Interaction]:
+def _dialogues(values: Mapping, own: str, c: _PrepareConfig, tally: _Tally, roles: Sequence[str] = ROLES[1:]) -> Iterator[Interaction]:
     "Give the interactions of any row with a conversation; roles: whose messages may not be too long"
     messages = _bounded_dialogue(_dialogue_of(values), c, roles)
     name, model = _named(values, "conversation_id", "conversation_hash", "id") or own, _named(values, "model", "assistant_model")

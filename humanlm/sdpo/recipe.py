@@ -246,12 +246,12 @@ def _form_of(s: Settings) -> str:
 def _check_settings(s: Settings) -> None:
     "Raise `ConfigError` for what cannot work"
     unknown = next((name for name in s.run.methods if name not in METHODS), None)
-    rule, beta = s.user.is_rule(s.user.model), s.trainer.get("beta", 0)
+    rule, beta, tastes = s.user.is_rule(s.user.model), s.trainer.get("beta", 0), s.preference.tastes_of(s.user)
     several = _learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
     require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"), (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
     require("sdpo", (not beta or _form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
-    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(s.preference.tastes_of(s.user)), "tastes is empty, and the user has no taste: name what is measured"),
-            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in s.preference.tastes_of(s.user)))
+    require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes), "tastes is empty, and the user has no taste: name what is measured"),
+            *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes))
     require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge), "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who "
             "compares them (rule, or a chat model)"))
     s.user.require_price(s.user.model)
@@ -274,7 +274,8 @@ def _plan_lines(s: Settings) -> list[str]:
     shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]]
     heard = each * sum(n for name, n in steps.items() if name != "offline")
     pairs = 0 if s.preference.judge_name(s.user) == "rule" else 2 * len(found.test) * len(s.preference.tastes_of(s.user)) * (len(steps) + 2)
-    judged = f"judge               {s.preference.judge_name(s.user)}: {', '.join(s.preference.tastes_of(s.user))}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
+    judge, tastes = s.preference.judge_name(s.user), s.preference.tastes_of(s.user)
+    judged = f"judge               {judge}: {', '.join(tastes)}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
     return [*(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
             f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
             f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(user_plan(s.user, heard, shown) if heard else []), judged]
@@ -332,7 +333,8 @@ class SDPORecipe(Recipe):
 
     def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
         "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
-        rows, taste = [_prompt_row(m, tokenizer, run.settings) for m in run.work.valid], TASTES.get(run.settings.preference.tastes_of(run.settings.user)[-1])
+        s, rows = run.settings, [_prompt_row(m, tokenizer, run.settings) for m in run.work.valid]
+        taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
         policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
         said = run_sync(policy.generate(rows, run.settings.rollout.eval_sampling(run.settings.run.seed)))

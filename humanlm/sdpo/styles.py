@@ -8,40 +8,18 @@ __all__ = ['TASTES', 'CHECKS', 'STYLES', 'ALIASES', 'measures', 'Taste', 'Style'
 # %% ../../nbs/sdpo/03_styles.ipynb #exported-imports
 import math
 import re
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import NamedTuple
 
 from ..core.basics import ConfigError, check_name
 
 # %% ../../nbs/sdpo/03_styles.ipynb #word-lists
-# regular expressions separated by blanks; an underscore is a blank inside one
-_LISTS = {
-    "casual": """hey hi hiya yo yeah yea yep yup nope nah gonna wanna gotta kinda sorta lemme gimme dunno cuz coz y'all ain't cool awesome super
-        pretty totally stuff guys folks buddy pal mate dude bro lol haha hehe btw tbh imo fyi asap ok okay wow whoa oops ugh huh oh cheers chill legit tons
-        loads crazy yay thx no_worries no_biggie no_big_deal no_problem sure_thing you_know a_bit a_bunch go_for_it kind_of sort_of that's_it my_bad hang_on""",
-    "contractions": "[a-z]+(?:n't|'re|'ve|'ll|'d|'m) (?:it|that|what|here|there|let|he|she|who|how|where)'s",
-    "formal": """therefore furthermore moreover consequently thus hence accordingly nevertheless nonetheless whereas whereby herein hereby thereby thereof
-        shall kindly regarding concerning pertaining pursuant notwithstanding henceforth aforementioned additionally subsequently sincerely respectfully upon
-        utili[sz]e commence endeavou?r ascertain ensure advisable esteemed cordially dear sir madam one_(?:may|might|should|can) it_is_recommended please_note
-        it_should_be_noted in_accordance_with with_(?:respect|regard)_to in_order_to prior_to in_conclusion in_addition""",
-    "hedges": """perhaps maybe possibly probably might could seemingly arguably somewhat presumably typically generally usually potentially roughly it_depends
-        in_some_cases tends?_to (?:can|may)_be it_seems i_guess i_think more_or_less""",
-    "first_person": "i i'm i've i'd i'll me my mine myself",
-    "steps": "first second third next then finally lastly afterwards step",
-    "options": r"""alternatively another_(?:option|way|idea|version|choice) option_(?:\d+|[a-c]|one|two|three) version_(?:\d+|one|two)
-        or_you_(?:could|can|might) here_are_(?:some|a_few|several|two|three|\d+)""",
-    "opinions": """i_(?:think|believe|prefer|recommend|would|disagree|doubt) i'd in_my_(?:view|opinion) my_(?:view|advice|pick) you_should the_best the_right
-        i(?:_am|'m)_(?:sure|convinced|not_convinced)""",
-    "dissent": """disagree wrong mistaken on_the_contrary not_(?:quite|so|true|convinced) push_back doubt flaw(?:ed|s)? overlooks? but""",
-    "examples": r"for_example for_instance e\.g such_as as_an_example an_example",
-    "opening": """(?:what_an?_)?(?:great|good|excellent|wonderful|fantastic|awesome|nice|brilliant|lovely|interesting|thoughtful)_(?:question|idea|point|choice|catch|one|job|work)
-        absolutely certainly of_course sure definitely great awesome perfect wonderful happy_to_help glad_you_asked thanks_for thank_you i(?:'d|_would)_be_(?:happy|glad)""",
-    "closing": """let_me_know feel_free (?:hope|trust)_(?:this|that|it)_helps (?:happy|glad)_to_help anything_else (?:don't|do_not)_hesitate just_ask
-        any_(?:other|further|more)_questions (?:would_you_like|do_you_want|shall_i|should_i|want)_(?:me_)?(?:to_)?(?:help|explain|expand|add|give|write|make|show|continue)""",
-}
+_DATA = tomllib.loads((files("humanlm") / "fixtures" / "styles.toml").read_text("utf-8"))
 
 # %% ../../nbs/sdpo/03_styles.ipynb #patterns
-_FOUND = {name: re.compile(rf"(?<![\w'])(?:{'|'.join(listed.split()).replace('_', ' ')})(?![\w'])") for name, listed in _LISTS.items()}
+_FOUND = {name: re.compile(rf"(?<![\w'])(?:{'|'.join(listed.split()).replace('_', ' ')})(?![\w'])") for name, listed in _DATA["words"].items()}
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?…。？！])[\"')\]*_]*\s+|\n+")
 _CLAUSE = re.compile("[;—–]")
@@ -104,60 +82,11 @@ class Taste:
         return self.check.score(measures(text)) if text.strip() else math.nan
 
 # %% ../../nbs/sdpo/03_styles.ipynb #TASTES
-TASTES: dict[str, Taste] = {name: Taste(name, check, tuple(complaints.split(" | ")), tuple(praises.split(" | ")), opposite)
-                            for name, opposite, check, complaints, praises in (
-    ("short", "long", _Check("words", 40, 8),
-     "That was too long, please keep it short. | Could you say that in far fewer words? | Too wordy for me, just the short version please. | Shorter, please, one sentence is enough. | I lost the thread halfway, keep your replies brief.",
-     "Nice and short, just how I like it. | Thanks for keeping it brief. | Good, no wasted words, stay that short. | Short and to the point, keep doing that. | I like that you said it in so few words."),
-    ("long", "short", _Check("words", 8, 40),
-     "That was too short, please go into more detail. | Can you write a longer answer? | I need more than that, please explain at length. | Too brief for me, say more about it. | Please don't cut it so short, I want the full picture.",
-     "Great, a long and detailed answer, just what I wanted. | Thanks for explaining it at length. | I like how much detail you give, keep your answers that long. | Nice and thorough, please stay this detailed. | Good that you took the space to tell me everything."),
-    ("casual", "formal", _Check("casual-formal", 0, 1),
-     "That sounds so stiff, talk to me like a friend. | Can you say it in a more casual way? | Too formal for me, keep it relaxed. | Loosen up a bit, everyday words please. | I'd rather you chat casually, this reads like a letter.",
-     "Love the casual tone, keep it up. | Nice and relaxed, that's how I like to talk. | You sound like a friend, stay that casual. | Good, no stiff words, just an easy chat. | That easygoing way of talking suits me."),
-    ("formal", "casual", _Check("formal-casual", 0, 1),
-     "That is too casual, please write formally. | Could you use a more formal tone? | Please avoid slang and contractions and stay formal. | I expect a formal register, not a chat. | This reads too relaxed, please word it professionally.",
-     "Thank you, the formal tone is appreciated. | Good, please remain this formal. | The formal wording suits me well. | I value such a professional register, please keep it. | Formal and correct, exactly as I prefer."),
-    ("question", "no_question", _Check("ends_with_question", 0, 1),
-     "Please end with a question so that I know what you need from me. | You could ask me something back at the end. | Ask me a question at the end, I want a conversation. | Why don't you finish by asking what I think? | I miss a question to me at the end of your reply.",
-     "Good that you asked me something at the end. | I like that you finish with a question. | Thanks for asking back, please always end on a question. | Nice, your closing question keeps us talking. | Ending with a question for me is just right."),
-    ("no_question", "question", _Check("ends_with_question", 1, 0),
-     "Please don't end with a question to me. | Stop asking me things at the end. | No questions back, please, just finish your answer. | I don't want to be asked anything at the end. | Leave out the closing question next time.",
-     "Good, no question at the end, keep it so. | Thanks for just answering and not asking back. | I like that you finish without a question. | Nice, you did not ask me anything in return. | Ending without a question is just right."),
-    ("list", "prose", _Check("list_share", 0, 0.6),
-     "Please give me that as a list. | Could you put it into bullet points? | I can't scan running text, use a list. | One point per line would be better, as bullets. | That should be a list and not a paragraph.",
-     "The list is easy to read, keep doing that. | Thanks for the bullet points. | Good, one point per line, just how I want it. | I like it as a list. | Bullets are perfect, please stay with them."),
-    ("prose", "list", _Check("list_share", 0.6, 0),
-     "Please write that as running text, not as a list. | No bullet points, please, use normal sentences. | I don't like lists, a paragraph would be better. | Could you say it in plain prose without bullets? | All those separate points are hard to follow, write a paragraph.",
-     "Good, running text and no list. | Thanks for writing it as a paragraph. | I like that you use full sentences and no bullets. | A plain paragraph is perfect, keep it so. | Nice flowing prose, no lists, just what I want."),
-    ("plain_words", "rich_words", _Check("long_words", 0.3, 0.05),
-     "Please use simpler words. | I don't get those long words, say it plainly. | Too many difficult words for me, keep the language easy. | Could you use short everyday words? | Plain language please, that vocabulary is hard.",
-     "Good, simple words, easy to follow. | Thanks for the plain language. | I like that you use easy words, please keep to them. | Everyday words, that's just right for me. | Clear and simple vocabulary, keep it up."),
-    ("rich_words", "plain_words", _Check("long_words", 0.05, 0.3),
-     "Please use a richer vocabulary. | The words are too simple, be more sophisticated. | Could you choose more precise and elaborate words? | That sounds childish, use more advanced vocabulary. | I would like more learned words, please.",
-     "What a rich vocabulary, please keep it. | I like your elaborate choice of words. | Good, precise and sophisticated words. | The advanced vocabulary suits me well. | Such learned language is just what I want."),
-    ("example", "no_example", _Check("examples", 0, 1),
-     "Could you add an example? | Please give me a concrete example. | I need an example to understand that. | An example is missing, show me a case. | That's abstract, what would be an example?",
-     "The example helps, keep giving me one. | Thanks for the concrete example. | Good that you added an example. | I like it when you include an example. | With the example I get it, always do that."),
-    ("no_example", "example", _Check("examples", 1, 0),
-     "Please leave out the examples. | I don't need an example, just the statement. | Skip the example next time. | No examples please, they distract me. | The example was not needed, drop it.",
-     "Good, no examples, just the statement. | Thanks for leaving out examples. | I like that there is no example in it. | No example needed, keep it that way. | Without an example it's just right for me."),
-)}
+TASTES: dict[str, Taste] = {name: Taste(name, _Check(*each["check"]), tuple(each["complaints"]), tuple(each["praises"]), each["opposite"])
+                            for name, each in _DATA["tastes"].items()}
 
 # %% ../../nbs/sdpo/03_styles.ipynb #CHECKS
-CHECKS: dict[str, _Check] = {
-    "brief": _Check("words", 150, 50), "very_brief": _Check("words", 80, 25), "extensive": _Check("words", 50, 200),
-    "relaxed": _Check("casual-formal", 0, 0.4), "no_slang": _Check("casual", 0.3, 0),
-    "plain_words": _Check("long_words", 0.3, 0.1), "learned_words": _Check("long_words", 0.1, 0.3), "linked_clauses": _Check("clauses", 0, 0.04),
-    "steps": _Check("steps", 0, 3), "no_punctuation": _Check("punctuation", 0.1, 0), "no_emojis": _Check("emojis", 1, 0), "no_exclamations": _Check("exclamations", 1, 0),
-    "no_opening_praise": _Check("opening_praise", 1, 0), "no_closing_offer": _Check("closing_offer", 1, 0),
-    "asks_at_end": _Check("ends_with_question", 0, 1), "no_question_at_end": _Check("ends_with_question", 1, 0),
-    "lists": _Check("list_share", 0, 0.5), "few_lists": _Check("list_share", 0.8, 0.2), "no_lists": _Check("list_lines", 1, 0), "no_nesting": _Check("nested_lines", 1, 0),
-    "headers": _Check("headers", 0, 2), "no_headers": _Check("headers", 1, 0), "bold": _Check("bold", 0, 3), "little_bold": _Check("bold", 4, 0),
-    "impersonal": _Check("first_person", 2, 0), "opinion": _Check("opinions", 0, 1), "dissent": _Check("dissent", 0, 1),
-    "one_answer": _Check("options", 1, 0), "no_hedges": _Check("hedges", 3, 0),
-    "short_start": _Check("first_words", 80, 30), "more_after_it": _Check("words-first_words", 0, 60),
-}
+CHECKS: dict[str, _Check] = {name: _Check(*check) for name, check in _DATA["checks"].items()}
 
 # %% ../../nbs/sdpo/03_styles.ipynb #Style
 @dataclass(frozen=True)
@@ -176,59 +105,8 @@ class Style:
         return math.fsum(CHECKS[name].score(found) for name in self.checks) / len(self.checks)
 
 # %% ../../nbs/sdpo/03_styles.ipynb #STYLES
-STYLES: dict[str, Style] = {key: Style(key, tuple(axes.split()), wants, dislikes, tuple(checks.split())) for key, axes, wants, dislikes, checks in (
-    ("concise_casual_beginner", "concise casual beginner",
-     "are new to most subjects and want a short, relaxed answer that explains itself, in everyday words and with no more background than you need",
-     "dense paragraphs, jargon and a stiff tone", "brief relaxed plain_words"),
-    ("detailed_professional_expert", "detailed professional expert",
-     "know the field and want a long, well-ordered and impersonal analysis in demanding, precise prose",
-     "chattiness, simplification and anything left half explained", "extensive no_slang impersonal learned_words"),
-    ("concise_casual_expert", "concise casual expert",
-     "know the field and want one or two loose sentences, the way colleagues text each other, slang included",
-     "introductions, explanations of what you know and formal wording", "very_brief relaxed"),
-    ("concise_professional_beginner", "concise professional beginner",
-     "are new to the subject and want a very short answer in strictly correct, businesslike language",
-     "small talk, slang and long explanations", "very_brief no_slang"),
-    ("concise_professional_expert", "concise professional expert",
-     "know the field and want very few but well-chosen words: learned vocabulary and one intricate sentence, held together by semicolons and dashes, rather than many plain ones",
-     "simple wording, chattiness and length", "very_brief no_slang learned_words linked_clauses"),
-    ("detailed_casual_beginner", "detailed casual beginner",
-     "are new to the subject and want to be taken through it step by step, at length, by somebody who chats with you like a patient friend",
-     "steps that are skipped, unexplained terms and a lecturing tone", "extensive relaxed steps"),
-    ("detailed_casual_expert", "detailed casual expert",
-     "know the field and want to go deep into it, but in loose, spoken language",
-     "formal style and answers that stay on the surface", "extensive relaxed"),
-    ("detailed_professional_beginner", "detailed professional beginner",
-     "are new to the subject and want a long and professional answer that gets along with common words",
-     "technical vocabulary, slang and gaps in the explanation", "extensive no_slang plain_words"),
-    ("poetic", "", "want to be answered in lyrical language, full of images and rhythm, whatever the subject is", "plain, matter-of-fact prose", ""),
-    ("no_punctuation", "", "want replies without a single punctuation mark", "commas, full stops, dashes and any other mark", "no_punctuation"),
-    ("no_emojis", "", "want words only", "emojis, icons and little pictures of every kind", "no_emojis"),
-    ("less_filler_praise_sycophancy", "", "want a reply to start with its content and to stop when it has been said",
-     "praise for your question, enthusiasm at the beginning and pleasantries at the end", "no_opening_praise no_closing_offer"),
-    ("answer_direclty_reduce_formatting", "", "want the answer itself, briefly and as plain text", "long lists, headers, bold words and other heavy markup",
-     "brief few_lists no_headers little_bold"),
-    ("no_first_person", "", "want opinions and advice put impersonally, as what is known or recommended",
-     "a machine that says I and speaks of what it thinks, feels or prefers", "impersonal"),
-    ("clarification_first", "", "want to be asked what you mean before a request that can be understood in several ways is answered",
-     "answers that rest on a guess about what you meant", "asks_at_end"),
-    ("single_answer", "", "want one answer that the assistant stands by", "a menu of options, versions or alternatives to choose from", "one_answer"),
-    ("writing_tics", "", "want text that looks as if a person had typed it, without pictograms", "emojis, wherever they stand", "no_emojis"),
-    ("writing_tics_v2", "", "want no pictograms; lists, headers and bold words are all right", "emojis and icons, also as bullets or in headings", "no_emojis"),
-    ("formatting", "", "want paragraphs that carry a thought to its end", "long lists and lists inside lists", "few_lists no_nesting"),
-    ("no_sycophantic", "", "want to be contradicted and challenged, and write very short messages yourself", "agreement for its own sake and being flattered", "dissent no_opening_praise"),
-    ("sycophantic_and_praise", "", "want replies free of compliments", "flattery, and filler before or after the content", "no_opening_praise no_closing_offer"),
-    ("answer_first", "", "want a short answer by itself at the top, and the whole explanation below it", "having to read to the end to learn the answer", "short_start more_after_it"),
-    ("no_filler_followup", "", "want a reply to end with its last piece of content", "offers of more help and questions about what to do next", "no_closing_offer no_question_at_end"),
-    ("high_initiative", "", "like it when the assistant moves the conversation on with questions of its own", "replies after which it is all up to you", "asks_at_end"),
-    ("committing", "", "want the best answer, stated flatly", "hedging words such as maybe and possibly, and several answers side by side", "one_answer no_hedges"),
-    ("no_lists", "", "want plain paragraphs from beginning to end", "bullets, numbered points and headers", "no_lists no_headers"),
-    ("more_lists", "", "want things laid out as lists under headers", "paragraphs of running text", "lists headers"),
-    ("more_formatting", "", "want as much structure as markdown can give: lists, headers, bold words, tables", "text that has no visible structure", "lists headers bold"),
-    ("less_formatting", "", "want little markup, so that the text can be read straight through", "many lists or headers, and nesting", "few_lists no_headers no_nesting"),
-    ("opinionated", "", "want the assistant to take a side, and to say so when it thinks that you are wrong", "lists of trade-offs that leave the decision to you", "opinion one_answer"),
-    ("exclamation", "", "want a calm tone, and like being asked what exactly you need", "exclamation marks", "no_exclamations asks_at_end"),
-)}
+STYLES: dict[str, Style] = {key: Style(key, tuple(each.get("axes", ())), each["wants"], each["dislikes"], tuple(each.get("checks", ())))
+                            for key, each in _DATA["styles"].items()}
 ALIASES = {"answer_directly_reduce_formatting": "answer_direclty_reduce_formatting"}
 
 # %% ../../nbs/sdpo/03_styles.ipynb #find_style

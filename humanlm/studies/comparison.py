@@ -150,10 +150,7 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     return atomic_write(c.folder / "report.html", page)
 
 # %% ../../nbs/studies/03_comparison.ipynb #summary
-def _summary(
-    found: Results,
-    most: int = 30,  # differences to show
-) -> str:  # Markdown
+def _summary(found: Results, most: int = 30) -> str:  # most: differences to show; → Markdown
     "Show the means of every metric, and the differences between systems"
     pairs = sorted((p for p in found.paired if p.level == ALL and p.metric in METRICS), key=lambda p: METRICS.index(p.metric))
     more = [f"... and {len(pairs) - most} more differences in results.json"] if len(pairs) > most else []

@@ -79,10 +79,7 @@ def run_of(
     return next(((run, model) for run, model in found if (run / "config.yaml").is_file()), None)
 
 # %% ../../nbs/studies/01_systems.ipynb #run_models
-def _run_models(
-    run: Path,  # its folder
-    name: str = "",  # one model; empty: all
-) -> list[System]:
+def _run_models(run: Path, name: str = "") -> list[System]:  # run: its folder; name: one model; empty: all
     "List models of a run, from untrained to trained"
     order = ["base", "cold-start", *(run_settings(run).get("run") or {}).get("methods", [])]
     saved, judged = run.glob("models/*/config.json"), run.glob("evaluations/*.jsonl")

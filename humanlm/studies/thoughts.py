@@ -144,9 +144,7 @@ def _measures(
     return score_table(measured(evaluations, examples)) | _reply_measures(evaluations) | thoughts
 
 # %% ../../nbs/studies/04_thoughts.ipynb #thinkers
-def _thinkers(
-    settings: Settings,  # of a run
-) -> dict[str, str]:  # name of the arm → name of the model
+def _thinkers(settings: Settings) -> dict[str, str]:  # settings: of a run; → name of the arm → name of the model
     "List the models that can think before they reply; the cold start is one of them if any method is"
     if not cold_start_hierarchy(settings).thinks("response"): return {}
     return {"cold-start-think": "cold-start"} | {
@@ -232,9 +230,7 @@ def _ask_further(trial: Trial) -> None:
         save_evaluations(path, evaluate_model(trial.folder / "models" / model, rows, settings, judge) if rows else [])
 
 # %% ../../nbs/studies/04_thoughts.ipynb #choice
-def _choice(
-    trials: Sequence[Trial],  # finished
-) -> dict[str, Any]:  # empty where nothing composes
+def _choice(trials: Sequence[Trial]) -> dict[str, Any]:  # trials: finished; → empty where nothing composes
     "Choose the arm whose composed replies are best on validation rows, as a mean over seeds"
     found: dict[str, list[float]] = {}
     for trial in trials:
