@@ -57,8 +57,8 @@ def test_phrases_depend_on_content_and_seed_and_on_nothing_else():
     user = RuleUser("short")
     assert run_sync(user(many(50))) == run_sync(RuleUser("short")(many(50))) == [user.says(e) for e in many(50)]
     assert run_sync(user(many(50)[::-1]))[::-1] == run_sync(user(many(50)))
-    code = ("from humanlm.sdpo.users import *; from humanlm.sdpo.users import drawn; "
-            "print([drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', seed)) for seed in range(3)])")
+    code = ("from humanlm.sdpo.users import *; from humanlm.sdpo.users import _drawn; "
+            "print([_drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', seed)) for seed in range(3)])")
     said = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in "12"}
     assert len(said) == 1 and "0." in said.pop()
 
