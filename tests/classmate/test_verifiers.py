@@ -149,7 +149,7 @@ def test_an_interrupted_comparison_does_not_answer_the_next_one():
 
 def test_without_the_library_it_is_said_what_to_install(tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ImportError")
-    run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import verify_math; print(verify_math('5', '5').value); verify_math('5', '6')"
+    run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
     done = subprocess.run([sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout == "1.0\n" and "humanlm[math]" in done.stderr
 
