@@ -336,8 +336,7 @@ class SDPORecipe(Recipe):
         s, rows = run.settings, [_prompt_row(m, tokenizer, run.settings) for m in run.work.valid]
         taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
-        policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
-        said = run_sync(policy.generate(rows, run.settings.rollout.eval_sampling(run.settings.run.seed)))
+        said = run_sync(ModelPolicy(model, tokenizer, s.model.max_prompt_tokens).generate(rows, s.rollout.eval_sampling(s.run.seed)))
         return known_mean([taste.score(completion.text) for completion in said])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:
