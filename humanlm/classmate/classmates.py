@@ -39,7 +39,7 @@ class ReasoningView(NamedTuple):
     copy: int      # number of the response to it
     messages: tuple[dict[str, str], ...]  # the question, as the policy had it
     reasoning: str | None  # None: nobody's, to see what a classmate can do alone
-    status: str = "whole"  # or empty, or unfinished: see `ReasoningSpans.status`
+    status: str = "whole"  # or empty, or unfinished: see `ReasoningReader`
 
 
 @dataclass(frozen=True)

@@ -108,9 +108,7 @@ class Interaction:
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
-def message_text(
-    content: Any,  # a text, None, or parts like {"type": "text", "text": …}
-) -> str:
+def message_text(content: Any) -> str:  # content: a text, None, or parts like {"type": "text", "text": …}
     "Give the text of a message; `HindsightError` for anything else"
     if content is None or isinstance(content, str): return content or ""
     parts = content if isinstance(content, list) else [None]
@@ -160,10 +158,7 @@ def read_interactions(
     return found
 
 
-def write_interactions(
-    path: str | Path,            # file to make or replace
-    rows: Iterable[Interaction],
-) -> Path:
+def write_interactions(path: str | Path, rows: Iterable[Interaction]) -> Path:  # path: file to make or replace
     "Write one interaction per line, whole or not at all"
     return write_jsonl(path, map(to_dict, rows))
 

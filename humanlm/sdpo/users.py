@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_FOLLOWUP', 'Exchange', 'Reaction', 'FollowupUser',
-           'drawn', 'RuleUser', 'UserMixture', 'turns', 'ChatUser', 'UserConfig', 'all_users', 'make_user', 'user_plan']
+           'RuleUser', 'UserMixture', 'ChatUser', 'UserConfig', 'make_user', 'user_plan', 'toy_lessons', 'toy_logs']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from ..core.basics import ConfigError, check_name, near_miss, shorten, to_json
+from ..core.basics import ConfigError, check_name, near_miss, run_sync, shorten, to_json
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
 from ..clients.limits import Limits, in_turn, side_by_side
@@ -21,6 +22,9 @@ from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fill, quoted, without_middle
 from ..models.settings import ChatConfig, Estimate, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
+from .hindsight import TEMPLATE, AssistantReply, Followup, Interaction, hindsight_messages
+from ..training.rollout import sft_row
+from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange
 class Exchange(NamedTuple):
@@ -48,10 +52,7 @@ class FollowupUser(Protocol):
 NOTHING_SAID = "the reply is empty"
 
 
-def drawn(
-    exchange: Exchange,
-    salt: str = "",  # for several draws from one exchange
-) -> float:
+def _drawn(exchange: Exchange, salt: str = "") -> float:  # salt: for several draws from one exchange
     "Draw a number in [0, 1) that depends on the content and the seed of an exchange alone"
     content = to_json([salt, exchange.seed, list(exchange.messages), exchange.reply])
     return int.from_bytes(hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=6).digest(), "little") / 2**48
@@ -80,7 +81,7 @@ class RuleUser:
         if isinstance(self.taste, tuple): phrases = self.taste
         elif not exchange.reply.strip(): return Reaction(None, NOTHING_SAID, user=self.name)
         else: phrases = self.taste.praises if self.taste.score(exchange.reply) >= 0.5 else self.taste.complaints
-        return Reaction(phrases[int(drawn(exchange, self.name) * len(phrases))], user=self.name)
+        return Reaction(phrases[int(_drawn(exchange, self.name) * len(phrases))], user=self.name)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
         "React to replies, in their order"
@@ -102,7 +103,7 @@ class UserMixture:
 
     def who(self, exchange: Exchange) -> int:
         "Say which of the users an exchange belongs to"
-        point, last = drawn(exchange._replace(reply=""), "who") * sum(self.weights), len(self.users) - 1
+        point, last = _drawn(exchange._replace(reply=""), "who") * sum(self.weights), len(self.users) - 1
         return next((i for i in range(last) if point < sum(self.weights[:i + 1])), last)
 
     async def __call__(self, exchanges: Sequence[Exchange]) -> list[Reaction]:
@@ -115,7 +116,7 @@ class UserMixture:
         return [found[place] for place in range(len(exchanges))]
 
 # %% ../../nbs/sdpo/04_users.ipynb #turns
-def turns(
+def _turns(
     messages: Sequence[dict],  # role, content, oldest first
     limit: int,                # characters in all
 ) -> list[tuple[str, str]]:
@@ -146,7 +147,7 @@ _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 
 def _style_question(style: Style, exchange: Exchange, max_chars: int = 6000, **settings: Any) -> ChatRequest:
     "Ask a chat model for the next message of somebody with a style"
-    said = "\n\n".join(f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in turns(exchange.messages, max_chars))
+    said = "\n\n".join(f"{_SPEAKERS[role]}:\n{quoted(text)}" for role, text in _turns(exchange.messages, max_chars))
     question = fill(STYLE_USER, conversation=said, reply=quoted(without_middle(exchange.reply, max_chars)))
     return chat(question, fill(STYLE_SYSTEM, wants=style.wants, dislikes=style.dislikes), **settings)
 
@@ -154,7 +155,7 @@ def _style_question(style: Style, exchange: Exchange, max_chars: int = 6000, **s
 def _persona_question(persona: str, exchange: Exchange, max_chars: int = 6000, **settings: Any) -> ChatRequest:
     "Ask a simulator for the next message of a person, whose own turns are the user's"
     own = {"user": {"role": "assistant"}, "assistant": {"role": "user", "name": "Assistant"}}
-    said = turns([*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * max_chars)
+    said = _turns([*exchange.messages, {"role": "assistant", "content": exchange.reply}], 2 * max_chars)
     return ChatRequest(tuple(own[role] | {"content": text} for role, text in said), extra={"persona": persona}, **settings)
 
 # %% ../../nbs/sdpo/04_users.ipynb #AskedUser
@@ -257,20 +258,16 @@ def _chat_user(config: UserConfig, name: str, client: ChatClient) -> ChatUser:
     return ChatUser(name, client, config.persona if config.is_simulator else "", config.max_chars, max_tokens=config.max_tokens, temperature=config.temperature)
 
 
-def all_users(
+def make_user(
     config: UserConfig,
     ledger: Ledger | None = None,  # that calls are entered in
-) -> dict[str, FollowupUser]:  # one for each name that `config.at` gives
-    "Make the users of all tastes, who share one client; `LLMError` says what is missing, such as a key"
-    client = None if config.is_rule(config.model) else config.client(config.model, ledger)
-    def one(name: str) -> FollowupUser: return RuleUser(name) if client is None else _chat_user(config, name, client)
-    def together(names: list[str]) -> FollowupUser: return one(names[0]) if len(names) == 1 else UserMixture([one(name) for name in names])
-    return {taste: together([taste] if config.is_simulator else taste.split("+")) for taste in config.sequence}
-
-
-def make_user(config: UserConfig, ledger: Ledger | None = None, step: int = 0) -> FollowupUser:  # step: of training, for tastes that follow each other
-    "Make the user of one update"
-    return all_users(config, ledger)[config.at(step)]
+    step: int = 0,  # of training, for tastes that follow each other
+) -> FollowupUser:
+    "Make the user of one update, or a mixture of users; `LLMError` says what is missing, such as a key"
+    client, name = None if config.is_rule(config.model) else config.client(config.model, ledger), config.at(step)
+    names = [name] if config.is_simulator else name.split("+")
+    users: list[FollowupUser] = [RuleUser(name) if client is None else _chat_user(config, name, client) for name in names]
+    return users[0] if len(users) == 1 else UserMixture(users)
 
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
 def _user_cost(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -> Estimate:  # samples: some like them; none: only the instruction is counted
@@ -286,3 +283,30 @@ def user_plan(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -
     who = f"user                {config.model}: {', then '.join(config.sequence)}; {exchanges:,} reactions"
     if config.is_rule(config.model): return [who, "cost                none: this user is a rule, and calls no chat model"]
     return [who, f"cost                at most {_user_cost(config, exchanges, samples)}; what is in the cache is not paid for again"]
+
+# %% ../../nbs/sdpo/04_users.ipynb #toy_lessons
+def toy_lessons(count: int, seed: int, template: str = TEMPLATE) -> list[dict]:  # template: of the hindsight block
+    "Make supervised rows: a quarter plain, a quarter with remarks that want nothing, half with a wish"
+    rng, (train, _) = random.Random(f"lessons{seed}"), all_requests()
+
+    def row(number):
+        request, traits, kind = rng.choice(train), draw_traits(rng), rng.random()
+        messages, said = [{"role": "user", "content": request.text}], None
+        if kind < 0.5:
+            wish = rng.choice([*WISHES, "question", "no_question"])
+            traits, said = granted(wish, traits), rng.choice(TASTES[wish].complaints + TASTES[wish].praises)
+        elif kind < 0.75: said = remark(rng)
+        told = messages if said is None else hindsight_messages(messages, said, template)
+        return sft_row(told, write_reply(request.thing, traits, rng), row_id=f"lesson-{number}")
+
+    return [row(number) for number in range(count)]
+
+
+def toy_logs(count: int, seed: int, user: UserConfig) -> list[Interaction]:
+    "Make logs: replies with any traits, and what the user says to them"
+    rng, (train, _) = random.Random(f"logs{seed}"), all_requests()
+    asked = [rng.choice(train) for _ in range(count)]
+    shown = [Exchange(({"role": "user", "content": r.text},), write_reply(r.thing, draw_traits(rng), rng), i) for i, r in enumerate(asked)]
+    said = run_sync(make_user(user)(shown))
+    return [Interaction(f"toy-{i}", e.messages, AssistantReply(e.reply, model="write_reply"), Followup(r.text, "simulated"), user_id=r.user)
+            for i, (e, r) in enumerate(zip(shown, said)) if r.text]

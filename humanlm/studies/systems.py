@@ -47,10 +47,7 @@ INPUTS = ("a run (folder or name: all its models), one model of a run (FOLDER/mo
 USE = "python -m humanlm.eval [--config FILE] [--group.name VALUE ...] [dynamics] INPUT ..."
 
 # %% ../../nbs/studies/01_systems.ipynb #read_settings
-def read_settings(
-    argv: Sequence[str],
-    run: Path | None = None,  # a run whose settings come first
-) -> Settings:
+def read_settings(argv: Sequence[str], run: Path | None = None) -> Settings:  # run: a run whose settings come first
     "Read the settings of a run, then the files and flags of the command line, which override them"
     base = ["--config", str(run / "config.yaml")] if run else []
     return settle_judges(parse(GROUPS, [*base, *argv], ABOUT, INPUTS))
@@ -82,10 +79,7 @@ def run_of(
     return next(((run, model) for run, model in found if (run / "config.yaml").is_file()), None)
 
 # %% ../../nbs/studies/01_systems.ipynb #run_models
-def _run_models(
-    run: Path,  # its folder
-    name: str = "",  # one model; empty: all
-) -> list[System]:
+def _run_models(run: Path, name: str = "") -> list[System]:  # run: its folder; name: one model; empty: all
     "List models of a run, from untrained to trained"
     order = ["base", "cold-start", *(run_settings(run).get("run") or {}).get("methods", [])]
     saved, judged = run.glob("models/*/config.json"), run.glob("evaluations/*.jsonl")
@@ -97,23 +91,16 @@ def _run_models(
     return [System(n, "model", str(run / "models" / n), run) for n in chosen]
 
 # %% ../../nbs/studies/01_systems.ipynb #systems_of
-def systems_of(
-    given: str,  # an input
-    homes: Sequence[str] = HOMES,
-) -> list[System]:
+def systems_of(given: str, homes: Sequence[str] = HOMES) -> list[System]:  # given: an input
     "Find what an input names"
     given, thinking = _cut_thinking(given)
     if thinking:
         return [replace(s, thinking=thinking, name=f"{s.name}@{thinking}") for s in systems_of(given, homes)]
     path, found = Path(given), run_of(given, homes)
-    if found:
-        return _run_models(*found)
-    if is_chat_model(given):
-        return [System(given, "chat", given)]
-    if path.is_file():
-        return [System(path.stem, "replies", given)]
-    if not (path / "config.json").is_file():
-        _require_hub_name(given, homes)
+    if found: return _run_models(*found)
+    if is_chat_model(given): return [System(given, "chat", given)]
+    if path.is_file(): return [System(path.stem, "replies", given)]
+    if not (path / "config.json").is_file(): _require_hub_name(given, homes)
     return [System(path.resolve().name, "model", given)]
 
 # %% ../../nbs/studies/01_systems.ipynb #cut_thinking
@@ -122,8 +109,7 @@ def _cut_thinking(
 ) -> tuple[str, str]:  # the input, and off, on or hetero ("": not said)
     "Cut a way of thinking off the end of an input"
     name, at, thinking = given.rpartition("@")
-    if not at or "/" in thinking or Path(given).exists():
-        return given, ""
+    if not at or "/" in thinking or Path(given).exists(): return given, ""
     return name, check_name(thinking, THINKING, "way of thinking", ConfigError)
 
 # %% ../../nbs/studies/01_systems.ipynb #require_hub_name
@@ -178,10 +164,7 @@ def _steps(folder: Path) -> dict[int, Path]:
             if path.name.rpartition("-")[2].isdecimal() and any(path.glob("*.safetensors"))}
 
 # %% ../../nbs/studies/01_systems.ipynb #plain_name
-def _plain_name(
-    name: str,
-    taken: set[str],  # names that are not free
-) -> str:
+def _plain_name(name: str, taken: set[str]) -> str:  # taken: names that are not free
     "Make a name that can be a file's, with a number if it is not free"
     plain = re.sub(r"[^\w.,+=@ -]", "_", name)[:80].strip(". ") or "system"
     return next(n for n in chain([plain], (f"{plain}-{i}" for i in count(2))) if n not in taken)

@@ -12,7 +12,7 @@ from humanlm.classmate.classmates import AnswerRewardConfig, ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
 from humanlm.classmate.recipe import _foretold, _load_tasks, _reasoning_lessons, _task_row, _train_classmate
 from humanlm.classmate.rewards import classmate_advantages
-from humanlm.classmate.tasks import TASK_KINDS, TOYS, PrepareTasks, _prepared_tasks, read_tasks, toy_tasks, true_steps
+from humanlm.classmate.tasks import TASK_KINDS, TOYS, _PrepareTasks, _prepared_tasks, read_tasks, toy_tasks
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
@@ -65,7 +65,7 @@ def test_made_up_questions_are_answered_as_they_say_and_no_part_shares_one(kind)
     assert sum(map(len, parts)) == len({task.question for part in parts for task in part}) == 300
     for task in parts[0]:
         assert find_verifier(task.verifier)(task.gold, task.gold).value == 1
-        assert true_steps(task, task.written) == 1 and true_steps(task, task.vague) == true_steps(task, task.swayed) == 0 and math.isnan(true_steps(task._replace(written=""), "1"))
+        assert task.true_steps(task.written) == 1 and task.true_steps(task.vague) == task.true_steps(task.swayed) == 0 and math.isnan(task._replace(written="").true_steps("1"))
         assert not task.hinted or find_verifier(task.verifier)(task.hinted, task.gold).value == (task.kind == "hint is right")
         assert task.gold not in task.vague
 
@@ -179,7 +179,7 @@ def test_preparing_counts_what_is_left_out_and_writes_all_or_nothing(tmp_path, c
 
 def test_a_question_stays_in_its_part_when_others_come(tmp_path):
     rows = [{"question": f"{i} + 1?", "answer": f"#### {i + 1}"} for i in range(80)]
-    def parts(some): return {part: {row["id"] for row in found} for part, found in _prepared_tasks(TASK_KINDS["gsm8k"], PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3))[0].items()}
+    def parts(some): return {part: {row["id"] for row in found} for part, found in _prepared_tasks(TASK_KINDS["gsm8k"], _PrepareTasks(str(written(tmp_path / "a.jsonl", some)), test_share=0.3))[0].items()}
     few, all_of_them = parts(rows[:40]), parts(rows)
     assert few["train"] <= all_of_them["train"] and few["test"] <= all_of_them["test"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from humanlm.classmate.monitoring import (
     MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, binary_metrics, calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
-    monitor_rows, monitorability, _read_suspicion, weighted_rmse, weighted_suspicion)
+    monitor_rows, monitorability, _read_suspicion, weighted_rmse)
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
@@ -106,7 +106,7 @@ def test_validity_is_asked_only_of_what_is_suspected():
 
 @pytest.mark.parametrize("suspicion, validity, weighted", [(Suspicion(8, "x"), 9, 7.2), (Suspicion(8, "x"), 0, 0), (Suspicion(3), NAN, 0), (Suspicion(8, "x"), NAN, NAN), (Suspicion(NAN), NAN, NAN), (Suspicion(NAN), 9, NAN)])
 def test_suspicion_of_nothing_weighs_nothing_and_what_failed_is_not_known(suspicion, validity, weighted):
-    assert weighted_suspicion(suspicion, validity) == pytest.approx(weighted, nan_ok=True)
+    assert suspicion.weighted(validity) == pytest.approx(weighted, nan_ok=True)
 
 
 def test_binary_metrics_hold_the_published_numbers_and_agree_with_sklearn():

@@ -5,7 +5,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from humanlm.classmate.reasoning import MARKS, Keep, Marks, ReasoningReader, random_share, text_span, token_pieces
+from humanlm.classmate.reasoning import MARKS, Keep, Marks, ReasoningReader, text_span, token_pieces
 from humanlm.core.basics import ConfigError
 from humanlm.models.config import train_tokenizer
 
@@ -93,8 +93,8 @@ def test_sentences_and_steps_cover_the_text_from_either_end():
 
 
 def test_random_shares_follow_from_seed_step_row_and_copy():
-    shares = {(seed, step, row, copy): random_share(seed, step, row, copy).share for seed in (0, 1) for step in (0, 1) for row in "ab" for copy in (0, 1)}
-    assert len({*shares.values()}) == 16 and all(0.1 <= share <= 0.9 for share in shares.values()) and random_share(0, 0, "a", 0).share == shares[0, 0, "a", 0]
+    shares = {(seed, step, row, copy): Keep.random(seed, step, row, copy).share for seed in (0, 1) for step in (0, 1) for row in "ab" for copy in (0, 1)}
+    assert len({*shares.values()}) == 16 and all(0.1 <= share <= 0.9 for share in shares.values()) and Keep.random(0, 0, "a", 0).share == shares[0, 0, "a", 0]
 
 
 def test_an_empty_mark_and_a_foreign_token_are_refused():

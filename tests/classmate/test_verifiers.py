@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, _FormulaProcess, boxed, _count_bold, find_verifier, _read_formula, _read_letter, read_number, _read_rating, read_yes, _verify_letter, verify_math, _verify_number, _verify_yes
+from humanlm.classmate.verifiers import MATH_CHARACTERS, VERIFIERS, _FormulaProcess, boxed, _count_bold, find_verifier, _read_formula, _read_letter, read_number, _read_rating, read_yes, _verify_letter, _verify_math, _verify_number, _verify_yes
 from humanlm.core.basics import ConfigError
 
 
@@ -97,7 +97,7 @@ def test_formulas_are_found_where_an_answer_ends(text, formula):
     (r"\boxed{x=5}", "5", 1), (r"\boxed{6}", "5", 0), ("I do not know", "5", 0), ("", "5", 0), (r"\boxed{5", "5", 0), (r"\boxed{5}", r"Thus $2+3=\boxed{5}$.", 1), (r"\boxed{5}", "", None), (r"\boxed{10^{30}}", "1" + "0" * 30, 1), ("答案是 $\\frac{3}{4}$", "0.75", 1)])
 def test_formulas_are_compared_by_what_they_mean(answer, gold, value):
     pytest.importorskip("math_verify")
-    found = verify_math(answer, gold)
+    found = _verify_math(answer, gold)
     assert found.value == value if value is not None else math.isnan(found.value) and found.why
 
 
@@ -108,21 +108,21 @@ def test_no_formula_hangs_or_ends_this_process_and_the_next_is_read():
     pytest.importorskip("math_verify")
     for tower in TOWERS:
         begin = time.monotonic()
-        found = verify_math(tower, "x^2 + 1")
+        found = _verify_math(tower, "x^2 + 1")
         assert (found.value == 0 or math.isnan(found.value) and found.why) and time.monotonic() - begin < 60, tower
-        assert verify_math(r"\boxed{2 \cdot 3}", "6").value == 1
+        assert _verify_math(r"\boxed{2 \cdot 3}", "6").value == 1
 
 
 def test_formulas_are_compared_in_threads_and_after_a_fork():
     pytest.importorskip("math_verify")
     found = []
-    threads = [threading.Thread(target=lambda i=i: found.append(verify_math(rf"\boxed{{\frac{{{i}}}{{7}}}}", rf"{2 * i}/14").value)) for i in range(8)]
+    threads = [threading.Thread(target=lambda i=i: found.append(_verify_math(rf"\boxed{{\frac{{{i}}}{{7}}}}", rf"{2 * i}/14").value)) for i in range(8)]
     for one in threads: one.start()
     for one in threads: one.join()
     assert found == [1.0] * 8
     if child := os.fork(): assert os.waitpid(child, 0)[1] == 0
-    else: os._exit(verify_math(r"\boxed{4/8}", r"\frac12").value != 1)
-    assert verify_math(r"\boxed{3/9}", r"\frac13").value == 1
+    else: os._exit(_verify_math(r"\boxed{4/8}", r"\frac12").value != 1)
+    assert _verify_math(r"\boxed{3/9}", r"\frac13").value == 1
 
 
 def test_an_interrupted_comparison_does_not_answer_the_next_one():
@@ -149,7 +149,7 @@ def test_an_interrupted_comparison_does_not_answer_the_next_one():
 
 def test_without_the_library_it_is_said_what_to_install(tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ImportError")
-    run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import verify_math; print(verify_math('5', '5').value); verify_math('5', '6')"
+    run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
     done = subprocess.run([sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True)
     assert done.stdout == "1.0\n" and "humanlm[math]" in done.stderr
 
@@ -171,7 +171,7 @@ HOSTILE = ["\n", "1,", "1/", "-", "$", r"\boxed{", r"\frac{1}{", "**", "** a", "
 
 @pytest.mark.parametrize("name", [*{rule: name for name, rule in VERIFIERS.items()}.values()])
 def test_hostile_answers_take_linear_time_and_have_a_verdict(name):
-    if verify_math is VERIFIERS[name]: pytest.importorskip("math_verify")
+    if _verify_math is VERIFIERS[name]: pytest.importorskip("math_verify")
     for unit in HOSTILE:
         text, begin = unit * (100_000 // len(unit)), time.process_time()
         found = find_verifier(name)(text, {"mmlu_sycophancy": "A", "yes_no": "yes"}.get(name, "5"))

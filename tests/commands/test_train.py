@@ -20,7 +20,7 @@ import humanlm.eval
 import humanlm.humanual
 import humanlm.train
 import humanlm.training.run
-from humanlm.studies.comparison import plan as plan_of
+from humanlm.studies.comparison import _plan as plan_of
 from humanlm.studies.tasks import asked_otherwise, prepare
 import raw_rows
 import warm

@@ -94,8 +94,8 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv,
 @pytest.mark.long
 def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_probabilities_are_equal(tmp_path, monkeypatch):
     from humanlm.training.trainer import MethodTrainer
-    from humanlm.sdpo.method import SelfDistillation
-    found, known, signal = {}, MethodTrainer._compute_loss, SelfDistillation.signal
+    from humanlm.sdpo.method import _SelfDistillation
+    found, known, signal = {}, MethodTrainer._compute_loss, _SelfDistillation.signal
 
     def compared(self, model, inputs):
         known(self, model, inputs)
@@ -112,7 +112,7 @@ def test_a_signal_led_for_verl_is_that_of_the_trainers_own_pass_where_the_log_pr
         if "prompt_ids" in inputs: found["logps"] = logps.clone()  # of the training pass, which has the prompts as tensors
         return signal(self, logps, inputs)
 
-    monkeypatch.setattr(SelfDistillation, "signal", noted)
+    monkeypatch.setattr(_SelfDistillation, "signal", noted)
     monkeypatch.setattr(MethodTrainer, "_compute_loss", compared)
     recipe, settings = read_settings(["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4", "--trainer.gradient_accumulation_steps", "1",
                                       "--trainer.shuffle_dataset", "false", "--run.out", str(tmp_path), "--run.report", "false"])

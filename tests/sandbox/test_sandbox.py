@@ -19,7 +19,7 @@ import pytest
 from humanlm.sandbox import cell
 from humanlm.classmate.code import code_verifier, _find_program, _usual_sandbox
 from humanlm.sandbox.programs import (
-    MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, answered, imported, keeper_command, _read_test, read_tests, _same_output,
+    MAX_SAID, NOT_CONTAINED, ProgramScore, Sandbox, SandboxClient, SandboxConfig, SandboxError, _answered, _imported, keeper_command, _read_test, read_tests, _same_output,
 )
 from humanlm.sandbox.service import _make_sandbox_app, sandbox_command
 from humanlm.classmate.verifiers import find_verifier
@@ -64,10 +64,10 @@ def test_a_right_a_wrong_and_an_endless_test(box):
 
 def test_modules_of_the_published_list_are_refused_and_words_about_them_are_not():
     found = ProgramScore([0], [-1.0])
-    for program in ("import os", "import sys, os.path as p", "  from os import fork", "from torch.nn import Linear", "import threading"): assert imported(program) & {*SandboxConfig().refuse}, program
-    for program in ("import osmium", "# import os", "x = 'threading'", "from . import os_", "import sys  # not os", "important = 1"): assert not imported(program) & {*SandboxConfig().refuse}, program
+    for program in ("import os", "import sys, os.path as p", "  from os import fork", "from torch.nn import Linear", "import threading"): assert _imported(program) & {*SandboxConfig().refuse}, program
+    for program in ("import osmium", "# import os", "x = 'threading'", "from . import os_", "import sys  # not os", "important = 1"): assert not _imported(program) & {*SandboxConfig().refuse}, program
     begin = time.process_time()
-    imported("import " + "a,  " * 50_000 + "!"), imported(" " * 100_000 + "x"), imported("from " * 50_000)
+    _imported("import " + "a,  " * 50_000 + "!"), _imported(" " * 100_000 + "x"), _imported("from " * 50_000)
     assert time.process_time() - begin < 2 and found.rate == 0
 
 
@@ -273,7 +273,7 @@ def test_what_is_expected_never_enters_the_process(box):
                                   b'{"word": "w", "claims": [[0, ["bytes", "zz"]]]}', b'{"word": "w", "claims": [[0, ["set", [["list", []]]]]]}', b"\xff" * 100, b"[" * 50_000, b'{"word": "w", "claims": [[0, ' + b'["list", [' * 5000, b"9" * 6000, b"x" * (MAX_SAID + 1)])
 def test_hostile_claims_are_no_pass_and_no_error(told):
     _, checks = _read_test("assert f() == 2", "w")
-    assert answered(b'{"word": "w", "claims": [[0, 2]]}', "w", checks) and not answered(told, "w", checks)
+    assert _answered(b'{"word": "w", "claims": [[0, 2]]}', "w", checks) and not _answered(told, "w", checks)
 
 
 @pytest.mark.parametrize("test", ["assert (", "\0", "(" * 5000, "-" * 50_000 + "1", "x" + ".a" * 20_000 + " =", "def"])

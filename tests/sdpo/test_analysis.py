@@ -14,8 +14,8 @@ from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
-    FOLLOWUPS, SignalCase, SignalConfig, SignalRow, SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
-    _signal_figure, signals_command, strip_figure, _strongest_tokens, tokens_table, _write_replies,
+    FOLLOWUPS, SignalCase, _SignalConfig, SignalRow, SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
+    _signal_figure, signals_command, strip_figure, _strongest_tokens, _tokens_table, _write_replies,
 )
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, write_interactions
 from humanlm.sdpo.method import signals
@@ -35,7 +35,7 @@ def loaded():
 
 
 @pytest.fixture(scope="module")
-def study(loaded): return _analyse(loaded, CASES, SignalConfig(replies=2, max_tokens=12))
+def study(loaded): return _analyse(loaded, CASES, _SignalConfig(replies=2, max_tokens=12))
 
 
 # ---- cases
@@ -106,7 +106,7 @@ def test_the_same_context_twice_gives_nothing(loaded):
 def test_replies_are_those_that_were_given_or_drawn_with_a_seed_of_their_own(loaded, study):
     assert [(r.case.id, r.copy) for r in study.rows] == [("a", 0), ("a", 1), ("b", 0)]
     assert study.rows[2].text == "Bread is good." and study.rows[0].token_ids != study.rows[1].token_ids
-    again = _write_replies(loaded, CASES, SignalConfig(replies=2, max_tokens=12))
+    again = _write_replies(loaded, CASES, _SignalConfig(replies=2, max_tokens=12))
     assert [list(c.ids) for _, _, c in again] == [r.token_ids for r in study.rows]
 
 
@@ -147,7 +147,7 @@ def test_the_strongest_tokens_are_found():
     study = SignalStudy([told(CASES[0], [0.0] * 4, related=[0.1, -2.0, math.nan, 3.0])])
     gains, losses = _strongest_tokens(study, "related", 1)
     assert [(t.token, t.signal, t.before) for t in (*gains, *losses)] == [("t3", 3.0, "t0t1t2"), ("t1", -2.0, "t0")]
-    assert len(tokens_table(study, "related").rows) == 3
+    assert len(_tokens_table(study, "related").rows) == 3
 
 
 # ---- pictures and pages
@@ -160,7 +160,7 @@ def test_what_models_and_files_say_stays_text(text):
     read(_reply_html(row, "related"))
     read(SignalWidget(study).page.value)
     for figure in (_signal_figure(study), strip_figure(row)): figure.savefig(io.BytesIO())
-    study.table().markdown(), tokens_table(study, "related").markdown()
+    study.table().markdown(), _tokens_table(study, "related").markdown()
 
 
 def test_all_panels_share_one_scale_the_same_both_ways():
@@ -192,9 +192,9 @@ def test_menus_change_what_is_shown(study):
 
 def test_results_are_whole_or_absent(tmp_path, study):
     folder = _save_study(study, tmp_path / "out")
-    assert sorted(p.name for p in folder.iterdir()) == ["metrics.csv", "signals.html", "signals.json", "signals.png", "tokens.csv"]
-    rows = list(csv.DictReader(open(folder / "tokens.csv", newline="")))
-    assert len(rows) == sum(len(r.plain) for r in study.rows) and float(rows[0]["related hindsight"]) - float(rows[0]["plain"]) == pytest.approx(study.rows[0].signal("related")[0])
+    assert sorted(p.name for p in folder.iterdir()) == ["metrics.csv", "signals.html", "signals.json", "signals.png"]
+    rows = list(csv.DictReader(open(folder / "metrics.csv", newline="")))
+    assert len(rows) == len(study.lines()) and float(rows[0]["value"]) == pytest.approx(study.lines()[0].interval.value)
     kept = json.loads((folder / "signals.json").read_text())
     assert kept["replies"][0]["plain"] == study.rows[0].plain and {line["followup"] for line in kept["metrics"]} >= set(FOLLOWUPS)
     with pytest.raises(TypeError): _save_study(replace(study, about={"bad": object()}), folder)
@@ -222,4 +222,4 @@ def test_the_command_measures_the_published_cases(tmp_path, capsys):
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match="signals.cases names no file") as error: signals_command(["--model.name", "tiny"])
     assert len(error.value.problems) == 2
-    with pytest.raises(ConfigError, match="followups must be some of related"): SignalConfig(followups=("praise", "other"))
+    with pytest.raises(ConfigError, match="followups must be some of related"): _SignalConfig(followups=("praise", "other"))

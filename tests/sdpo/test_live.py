@@ -10,8 +10,9 @@ import torch
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.models.checkpoints import load_model, make_model
 from humanlm.models.config import ModelConfig
+from humanlm.sdpo.chat import LiveWidget, _converse, _signal_text, _spoken_plainly, chat_command
 from humanlm.sdpo.hindsight import Followup, read_interactions
-from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal, _LiveWidget, chat_command, _converse, _signal_text, _spoken_plainly
+from humanlm.sdpo.live import PENDING, RECORD, SAVED, LiveChat, LiveConfig, LiveLog, LiveSignal
 from humanlm.sdpo.method import signals
 from humanlm.training.run import quiet_libraries
 from pages import HOSTILE, read
@@ -263,7 +264,7 @@ def test_a_terminal_gets_colours_and_nothing_that_it_would_obey():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_is_said_stays_text_in_a_notebook(text):
     chat = new_chat()
-    widget = _LiveWidget(chat)
+    widget = LiveWidget(chat)
     for said in ("Hello", text):
         widget.text.value = said.encode("utf-8", "replace").decode()
         widget.send.click()
@@ -274,7 +275,7 @@ def test_what_is_said_stays_text_in_a_notebook(text):
 def test_a_message_that_cannot_fit_is_reported_below_the_line():
     chat = new_chat()
     chat.limit = 8
-    widget = _LiveWidget(chat)
+    widget = LiveWidget(chat)
     widget.text.value = "Tell me more " * 50
     widget.send.click()
     assert "limit is 8" in widget.state.value and not widget.send.disabled

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from humanlm.core.basics import ConfigError, DataError, atomic_write, read_jsonl, run_sync
 from humanlm.core.grammar import parse
 from humanlm.evaluation.answering import Contestant, ReplyConfig, find_contestant, _local_replies, read_prompts
-from humanlm.evaluation.contests import Pair, win_rate, Contest
+from humanlm.evaluation.contests import Contest, Pair, as_pairs, win_rate
 from humanlm.clients.cache import DiskCache
 from humanlm.clients.client import Client, ScriptedClient, settled_request
 from humanlm.clients.limits import Limits
@@ -23,10 +23,9 @@ from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render, render_target
 from humanlm.sdpo.__main__ import main
-from humanlm.sdpo.preferences import (
-    ComparisonConfig, PairJudge, PairJudgeConfig, TraitJudge, _held_out, _letter, pair_scores, _prepare, _trait, _wanted, wish, with_style,
-)
+from humanlm.sdpo.preferences import PairJudge, TraitJudge, _letter, _trait, measured_replies, _wish, with_style
 from humanlm.sdpo.styles import STYLES, TASTES
+from humanlm.studies.win_rates import _ComparisonConfig, _PairJudgeConfig, _held_out, _prepare, _wanted
 
 SHAPE = ModelConfig(vocab=400, hidden=32, heads=2, kv_heads=2, head_dim=16, mlp=64, template="chatml", init_sd=0.3)
 TEXTS = ["Where can I leave my bike? It is behind the house, out back near the gate.", '{"reason": "", "verdict": "A"}'] * 10
@@ -212,16 +211,18 @@ def test_every_taste_and_every_countable_style_judges():
 def test_scores_per_prompt_for_a_recipe():
     replies = ["Out back.", "word " * 40, None, "same", ""]
     others = ["word " * 40, "Out back.", "x", "same", "x"]
-    found = run_sync(pair_scores([f"Where {i}?" for i in range(5)], replies, others, TraitJudge("short")))
-    assert found == pytest.approx([1.0, 0.0, math.nan, 0.5, 0.0], nan_ok=True)
-    with pytest.raises(DataError, match="one for each prompt"): run_sync(pair_scores(["Where?"], replies, others, TraitJudge("short")))
+    found = run_sync(TraitJudge("short")(as_pairs([f"Where {i}?" for i in range(5)], replies, others)))
+    assert [verdict.score for verdict in found] == pytest.approx([1.0, 0.0, math.nan, 0.5, 0.0], nan_ok=True)
+    rows = measured_replies([f"Where {i}?" for i in range(2)], replies[:2], others[:2], {"short": TraitJudge("short")})
+    assert [row.values["win rate"] for row in rows] == [{"short": 1.0}, {"short": 0.0}] and rows[0].values["words"] == {"reply": 2.0}
+    with pytest.raises(DataError, match="one for each prompt"): measured_replies(["Where?"], replies, others, {})
 
 
 @pytest.mark.parametrize("name", ["short", "no_emojis", "short+casual", "answer_directly_reduce_formatting"])
 def test_the_oracle_is_told_in_the_system_message(name):
     talk = ({"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "So?"})
     told = with_style(talk, name)
-    assert told[1:] == talk[1:] and told[0]["content"].startswith("Be kind.\n\n") and told[0]["content"].endswith(wish(name))
+    assert told[1:] == talk[1:] and told[0]["content"].startswith("Be kind.\n\n") and told[0]["content"].endswith(_wish(name))
     assert [m["role"] for m in with_style("Hi", name)] == ["system", "user"]
 
 
@@ -271,7 +272,7 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
                                       "rollout: {eval_temperature: 0.7, top_p: 0.9}\n")
     own = [{"role": "system", "content": "Be curt."}, {"role": "user", "content": "So?"}]
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "Hi"}) + "\n" + json.dumps({"messages": own}) + "\n")
-    def work(*argv): return _prepare(parse({"compare": ComparisonConfig, "judge": PairJudgeConfig}, [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")], "", "A and B", runs=False))
+    def work(*argv): return _prepare(parse({"compare": _ComparisonConfig, "judge": _PairJudgeConfig}, [*argv, "--compare.prompts", str(tmp_path / "p.jsonl")], "", "A and B", runs=False))
     found = work("told", "--compare.runs", str(tmp_path))
     assert sorted(p.messages[0]["content"] for p in found.prompts) == ["Be curt.", "Be kind."] and {len(p.messages) for p in found.prompts} == {2}
     assert (found.settings.compare.temperature, found.settings.compare.top_p) == (0.7, 0.9)
@@ -284,8 +285,8 @@ def test_prompts_of_a_file_are_asked_and_answered_as_in_the_run(tmp_path):
 def test_a_style_with_its_spelling_corrected_is_judged(tmp_path):
     alias = "answer_directly_reduce_formatting"
     atomic_write(tmp_path / "config.yaml", f"user: {{model: openai/gpt-5-mini, style: {alias}}}\n")
-    assert _wanted(tmp_path) == [alias] and wish(alias) == wish("answer_direclty_reduce_formatting")
-    judges = PairJudgeConfig(model="scripted/none").judges([f"short+{alias}"], ScriptedClient([]))
+    assert _wanted(tmp_path) == [alias] and _wish(alias) == _wish("answer_direclty_reduce_formatting")
+    judges = _PairJudgeConfig(model="scripted/none").judges([f"short+{alias}"], ScriptedClient([]))
     assert judges[0].name.endswith(f"on short+{alias}")
 
 
@@ -388,8 +389,8 @@ def test_real_prompts_can_be_read():
 
 
 def test_settings_are_checked():
-    with pytest.raises(ConfigError, match="tie_margin"): PairJudgeConfig(tie_margin=-1)
-    with pytest.raises(ConfigError, match="max_chars"): PairJudgeConfig(max_chars=10)
-    config = replace(PairJudgeConfig(), model="scripted/echo")
+    with pytest.raises(ConfigError, match="tie_margin"): _PairJudgeConfig(tie_margin=-1)
+    with pytest.raises(ConfigError, match="max_chars"): _PairJudgeConfig(max_chars=10)
+    config = replace(_PairJudgeConfig(), model="scripted/echo")
     assert [j.name for j in config.judges(["short", "poetic"])] == ["scripted/echo on short", "scripted/echo on poetic", "rule/short"]
     assert _trait("answer_directly_reduce_formatting") is STYLES["answer_direclty_reduce_formatting"] and find_contestant("scripted/echo").run is None

@@ -14,11 +14,11 @@ from humanlm.data.files import RowFault
 from humanlm.sdpo.__main__ import main
 from humanlm.sdpo.hindsight import ROLES, is_blank, problem, read_interactions
 from humanlm.sdpo.preparation import (
-    KINDS, TLDR_MARK, TLDR_SYSTEM, PrepareConfig, _Tally, _any_prompt, helpsteer2, _interactions_of, _marked_turns, _prepare_files,
-    read_prompts, shuffled, _tally_table, tldr,
+    KINDS, TLDR_MARK, TLDR_SYSTEM, _PrepareConfig, _Tally, _any_prompt, _helpsteer2, _interactions_of, _marked_turns, _prepare_files,
+    read_prompts, _mixed, _tally_table, _tldr,
 )
 
-C = PrepareConfig()
+C = _PrepareConfig()
 
 
 def talk(*said, names=("role", "content")):
@@ -30,7 +30,7 @@ def run(kind, rows, folder, validation=None, **settings):
     "Prepare rows and give what was kept and counted"
     write_jsonl(folder / "in.jsonl", rows)
     if validation is not None: settings["validation"] = str(write_jsonl(folder / "val.jsonl", validation))
-    tallies = _prepare_files(kind, PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out")
+    tallies = _prepare_files(kind, _PrepareConfig(train=str(folder / "in.jsonl"), **settings), folder / "out")
     return {split: (read_jsonl(folder / f"out/{split}.jsonl"), dict(t.row_faults.counts), dict(t.reply_faults.counts)) for split, t in tallies.items()}
 
 
@@ -49,32 +49,32 @@ def reason(make, *args):
 # The two published sets of prompts
 
 def test_a_post_becomes_a_prompt_with_our_instruction():
-    made = tldr({"info": {"post": " My cat left.\n", "article": "not this"}})
+    made = _tldr({"info": {"post": " My cat left.\n", "article": "not this"}})
     assert made == {"messages": [{"role": "system", "content": TLDR_SYSTEM}, {"role": "user", "content": "My cat left."}]}
     assert "TL;DR:" in TLDR_SYSTEM
-    assert tldr({"info": {"post": "  ", "article": "News."}})["messages"][1]["content"] == "News."
+    assert _tldr({"info": {"post": "  ", "article": "News."}})["messages"][1]["content"] == "News."
 
 
 @pytest.mark.parametrize("end", ["TL;DR:", "\nTL;DR:\n", "\n\ntl;dr", " TL;DR: \n TL;DR:", "TL;DR"])
 def test_the_mark_at_the_end_of_a_post_is_taken_off(end):
-    assert tldr({"info": {"post": "A TL;DR: b" + end}})["messages"][1]["content"] == "A TL;DR: b"
+    assert _tldr({"info": {"post": "A TL;DR: b" + end}})["messages"][1]["content"] == "A TL;DR: b"
 
 
 def test_posts_that_are_left_out():
     most = 1023 - len(TLDR_MARK)
-    assert len(tldr({"info": {"post": "x" * most}})["messages"][1]["content"]) == most
-    assert reason(tldr, {"info": {"post": "x" * (most + 1)}}) == "prompt too long"
-    assert reason(tldr, {"info": {"post": "x" * 20}}, PrepareConfig(max_prompt_chars=20)) == "prompt too long"
+    assert len(_tldr({"info": {"post": "x" * most}})["messages"][1]["content"]) == most
+    assert reason(_tldr, {"info": {"post": "x" * (most + 1)}}) == "prompt too long"
+    assert reason(_tldr, {"info": {"post": "x" * 20}}, _PrepareConfig(max_prompt_chars=20)) == "prompt too long"
     for info in (None, "post", [], {}, {"post": None}, {"post": 3}, {"post": " \n"}, {"post": "TL;DR:"}, {"post": "", "article": ""}):
-        assert reason(tldr, {"info": info}) == "empty prompt"
-    assert reason(tldr, {}) == "empty prompt"
+        assert reason(_tldr, {"info": info}) == "empty prompt"
+    assert reason(_tldr, {}) == "empty prompt"
 
 
 def test_rules_of_helpsteer2_in_their_order():
     rows = [(("", "x"), "empty prompt"), (("a", " "), "empty reply"), ((None, None), "empty prompt"), (("a <extra_id_1> b", "x" * 3000), "several turns in one text"),
             (("a<EXTRA_ID_22>", "x"), "several turns in one text"), (("p" * 2049, "x" * 3000), "prompt too long"), (("p", "x" * 2049), "reply too long")]
-    assert [reason(helpsteer2, {"prompt": p, "response": r}) for (p, r), _ in rows] == [why for _, why in rows]
-    assert helpsteer2({"prompt": "p" * 2048, "response": "x" * 2048})
+    assert [reason(_helpsteer2, {"prompt": p, "response": r}) for (p, r), _ in rows] == [why for _, why in rows]
+    assert _helpsteer2({"prompt": "p" * 2048, "response": "x" * 2048})
 
 
 def test_a_prompt_with_two_replies_stays_if_either_is_short(tmp_path):
@@ -114,7 +114,7 @@ def test_each_reply_between_two_user_messages_is_an_interaction():
 
 @pytest.mark.parametrize("most, kept", [(1, ["c"]), (2, ["c"]), (3, ["a", "b", "c"]), (9, ["a", "b", "c"])])
 def test_a_window_begins_with_the_user(most, kept):
-    second = list(_interactions_of(talk("a", "b", "c", "d", "e"), "conv", PrepareConfig(history=most)))[1]
+    second = list(_interactions_of(talk("a", "b", "c", "d", "e"), "conv", _PrepareConfig(history=most)))[1]
     assert [m["content"] for m in second.messages] == kept
 
 
@@ -134,7 +134,7 @@ def test_a_user_who_writes_twice_is_answered_once():
 
 def test_system_messages():
     first = {"role": "system", "content": "Be brief."}
-    made = list(_interactions_of([first, *talk("a", "b", "c", "d", "e")], "conv", PrepareConfig(history=1)))
+    made = list(_interactions_of([first, *talk("a", "b", "c", "d", "e")], "conv", _PrepareConfig(history=1)))
     assert [[m["content"] for m in i.messages] for i in made] == [["Be brief.", "a"], ["Be brief.", "c"]] and not made[0].filters
     tally = _Tally()
     made = list(_interactions_of([*talk("a", "b", "c"), first, *talk("d", "e", "f")], "conv", C, tally))
@@ -153,7 +153,7 @@ def test_replies_that_tell_what_a_tool_found_are_left_out():
 @given(st.lists(st.tuples(st.sampled_from([*ROLES, "tool"]), st.sampled_from(["", " \u200b", "text", "<|im_end|>", "\ud800", "{followup}"])), max_size=12), st.integers(1, 6))
 def test_whatever_the_log_each_interaction_can_be_learned_from(log, most):
     messages, tally = [{"role": role, "content": text} for role, text in log], _Tally()
-    made = list(_interactions_of(messages, "conv", PrepareConfig(history=most), tally))
+    made = list(_interactions_of(messages, "conv", _PrepareConfig(history=most), tally))
     assert tally.replies == sum(role == "assistant" for role, _ in log) == len(made) + tally.reply_faults.counts.total()
     assert {*tally.reply_faults.counts} <= REPLY_REASONS
     for i in made:
@@ -207,7 +207,7 @@ def test_a_conversation_is_the_same_from_every_file(tmp_path):
         writer = csv.writer(f)
         writer.writerow(["id", "messages"]), writer.writerow(["x", json.dumps(said)])
     for name in ("a.jsonl", "a.parquet", "a.csv"):
-        _prepare_files("dialogues", PrepareConfig(train=str(tmp_path / name)), tmp_path / f"out-{name[2:]}")
+        _prepare_files("dialogues", _PrepareConfig(train=str(tmp_path / name)), tmp_path / f"out-{name[2:]}")
         made[name] = read_interactions(tmp_path / f"out-{name[2:]}/train.jsonl")
     assert made["a.jsonl"] == made["a.parquet"] == made["a.csv"] and made["a.csv"][0].followup.text == "[ä]{followup}"
 
@@ -247,7 +247,7 @@ def test_import_reads_and_loads_nothing():
 
 def test_counts_add_up_and_are_kept(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(to_json({"messages": talk("a", "b", "c")}).encode() + b'\n{"messages": \n' + b'{"messages": []}\n' + b'{"messages": [], "x": "\xff"}\n')
-    tallies = _prepare_files("dialogues", PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out")
+    tallies = _prepare_files("dialogues", _PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out")
     assert tallies["train"].lines() == {"rows read": 4, "row: too few messages": 2, "row: broken JSON": 1, "replies found": 1, "kept": 1, "changed: wrong encoding": 1}
     kept = json.loads((tmp_path / "out/prepare.json").read_text())
     assert kept["kind"] == "dialogues" and kept["splits"]["train"]["counts"] == tallies["train"].lines() and kept["settings"]["history"] == 5
@@ -257,7 +257,7 @@ def test_counts_add_up_and_are_kept(tmp_path):
 def test_a_table_of_hostile_examples_stays_a_table(tmp_path):
     rows = [{"prompt": "<script>|x|</script>"}, {"prompt": "| a | b |\n|---|"}, {"prompt": "\ud800"}, {"prompt": ""}]
     write_jsonl(tmp_path / "in.jsonl", rows)
-    made = _tally_table(_prepare_files("prompts", PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out"))
+    made = _tally_table(_prepare_files("prompts", _PrepareConfig(train=str(tmp_path / "in.jsonl")), tmp_path / "out"))
     assert [row[0] for row in made.rows] == ["rows read", "row: empty prompt", "kept", "changed: wrong encoding"]
     assert [p["messages"][0]["content"] for p in read_prompts(tmp_path / "out/train.jsonl")][:2] == ["<script>|x|</script>", "| a | b |\n|---|"]
 
@@ -273,9 +273,9 @@ def test_a_limit_mixes_rows_with_the_seed_and_stops(tmp_path):
 
 def test_a_limit_reads_no_further_than_it_must(tmp_path):
     taken = []
-    rows = shuffled((taken.append(i) or i for i in range(1000)), 0, window=10)
+    rows = _mixed((taken.append(i) or i for i in range(1000)), 0, window=10)
     assert [next(rows) for _ in range(5)] and len(taken) == 14
-    assert sorted(shuffled(iter(range(100)), 3, window=7)) == list(range(100))
+    assert sorted(_mixed(iter(range(100)), 3, window=7)) == list(range(100))
 
 
 def test_files_are_whole_or_absent(tmp_path):
@@ -296,7 +296,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path):
 
 def test_settings_that_cannot_be():
     for wrong in ({"limit": 0}, {"history": 0}, {"max_chars": 100_001}, {"max_message_chars": -1}, {"max_prompt_chars": 200_000}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))): PrepareConfig(**wrong)
+        with pytest.raises(ConfigError, match=next(iter(wrong))): _PrepareConfig(**wrong)
 
 
 # The command

@@ -13,7 +13,7 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, reply_ids
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
-from humanlm.sdpo.preparation import PrepareConfig, _dialogue_of, _prepare_files, read_prompts
+from humanlm.sdpo.preparation import _PrepareConfig, _dialogue_of, _prepare_files, read_prompts
 from humanlm.training.trainer import MethodTrainer, trainer_args
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -26,7 +26,7 @@ FILES = {"mt_bench": ("prompts", "questions"), "wildchat_prompts": ("prompts", "
 def prepared(tmp_path_factory):
     "What preparation makes of each set: folder, counts"
     room = tmp_path_factory.mktemp("prepared")
-    return {name: (room / name, _prepare_files(kind, PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name)["train"]) for name, (kind, file) in FILES.items()}
+    return {name: (room / name, _prepare_files(kind, _PrepareConfig(train=str(DATA / name / f"{file}.jsonl")), room / name)["train"]) for name, (kind, file) in FILES.items()}
 
 
 @pytest.fixture(scope="module")

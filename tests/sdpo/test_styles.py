@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import ConfigError
-from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_style, measures, style_score
+from humanlm.sdpo.styles import ALIASES, CHECKS, STYLES, TASTES, find_style, measures
 from humanlm.worlds.requests import WISHES, draw_traits, granted, write_reply
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -60,7 +60,7 @@ def test_scores_lie_between_0_and_1_and_are_the_same_twice(text):
     found = measures(text)
     assert found == measures(text)
     assert all(0 <= check.score(found) <= 1 for check in CHECKS.values())
-    for scores in ([taste.score(text) for taste in TASTES.values()], [style_score(key, text) for key in STYLES]):
+    for scores in ([taste.score(text) for taste in TASTES.values()], [STYLES[key].score(text) for key in STYLES]):
         assert all(math.isnan(score) if not text.strip() else not score < 0 and not score > 1 for score in scores)
 
 
@@ -99,7 +99,7 @@ def test_tastes_see_the_traits_of_the_toy_world(wish):
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t\u2003"])
 def test_an_empty_text_has_no_score(blank):
-    assert all(math.isnan(score) for score in [*(taste.score(blank) for taste in TASTES.values()), *(style_score(key, blank) for key in STYLES)])
+    assert all(math.isnan(score) for score in [*(taste.score(blank) for taste in TASTES.values()), *(STYLES[key].score(blank) for key in STYLES)])
 
 
 def test_a_neutral_reply_pleases_neither_register():
@@ -120,9 +120,9 @@ def test_the_31_keys_are_those_published_and_the_wrong_spelling_has_an_alias():
 def test_every_style_is_data_that_can_be_read_and_checked(style):
     assert len(style.wants.split()) >= 3 and len(style.dislikes.split()) >= 2 and not set("{}\n\"") & set(style.wants + style.dislikes)
     assert set(style.checks) <= CHECKS.keys() and len(style.checks) == len(set(style.checks))
-    score = style_score(style, "Eight minutes.")
+    score = style.score("Eight minutes.")
     assert 0 <= score <= 1 if style.checks else math.isnan(score)
-    assert math.isnan(style_score(style, " "))
+    assert math.isnan(style.score(" "))
 
 
 LONG = "You take the pan, next you fill it with water, then you put it on the stove and wait. " * 12
@@ -142,7 +142,7 @@ CHATTY = "Great question! 😊 I think it's pretty easy:\n\n- grab a pan\n- boil
     ("more_lists", "# Eggs\n- boil\n# Pans\n- wash", LONG), ("more_formatting", "# A\n- **a**\n# B\n- **b**\n- **c**", "- a\n- b"), ("less_formatting", LONG, "# A\n- a\n  - b"),
     ("opinionated", "You should boil it; my advice is eight minutes.", "Option 1: boil it. Alternatively, fry it."), ("exclamation", "Eight minutes. Which egg?", "Eight minutes!")])
 def test_styles_prefer_what_they_ask_for(key, better, worse):
-    assert style_score(key, better) > style_score(key, worse)
+    assert STYLES[key].score(better) > STYLES[key].score(worse)
 
 
 def test_all_but_poetry_have_a_check(): assert [key for key, style in STYLES.items() if not style.checks] == ["poetic"]

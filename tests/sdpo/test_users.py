@@ -24,7 +24,7 @@ from humanlm.clients.protocol import KINDS, LLMError, STOPS
 from humanlm.clients.providers import AnthropicClient
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
-    CONTROLS, MAX_FOLLOWUP, ChatUser, Exchange, UserMixture, Reaction, RuleUser, UserConfig, all_users, drawn, make_user, _style_question,
+    CONTROLS, MAX_FOLLOWUP, ChatUser, Exchange, UserMixture, Reaction, RuleUser, UserConfig, _drawn, make_user, _style_question,
     _user_cost, user_plan,
 )
 
@@ -57,17 +57,17 @@ def test_phrases_depend_on_content_and_seed_and_on_nothing_else():
     user = RuleUser("short")
     assert run_sync(user(many(50))) == run_sync(RuleUser("short")(many(50))) == [user.says(e) for e in many(50)]
     assert run_sync(user(many(50)[::-1]))[::-1] == run_sync(user(many(50)))
-    code = ("from humanlm.sdpo.users import *; from humanlm.sdpo.users import drawn; "
-            "print([drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', seed)) for seed in range(3)])")
+    code = ("from humanlm.sdpo.users import *; from humanlm.sdpo.users import _drawn; "
+            "print([_drawn(Exchange(({'role': 'user', 'content': 'x\\ud800'},), 'é', seed)) for seed in range(3)])")
     said = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in "12"}
     assert len(said) == 1 and "0." in said.pop()
 
 
 def test_draws_are_spread_evenly_and_differ_by_seed_reply_and_question():
-    points = [drawn(e) for e in many(2000, "Eight minutes.")]
+    points = [_drawn(e) for e in many(2000, "Eight minutes.")]
     assert all(0 <= point < 1 for point in points) and abs(sum(points) / 2000 - 0.5) < 0.03
     other = Exchange(({"role": "user", "content": "And tea?"},), EIGHT.reply)
-    assert len({drawn(EIGHT), drawn(EIGHT, "salt"), drawn(EIGHT._replace(seed=1)), drawn(EIGHT._replace(reply="Nine.")), drawn(other)}) == 5
+    assert len({_drawn(EIGHT), _drawn(EIGHT, "salt"), _drawn(EIGHT._replace(seed=1)), _drawn(EIGHT._replace(reply="Nine.")), _drawn(other)}) == 5
 
 
 @pytest.mark.parametrize("reply", ["", " \n\t"])
@@ -322,9 +322,10 @@ def test_a_curriculum_changes_at_its_steps_and_ends_with_the_last_taste():
     assert UserConfig("rule/short").at(999) == "short" and UserConfig("scripted/echo", style="poetic").at(5) == "poetic"
     assert make_user(flip, step=4).name == "rule/formal+rule/short"
     asked = UserConfig("scripted/echo", tastes=["no_emojis", "poetic"], steps_each=16)
-    users = all_users(asked, Ledger())
-    assert [user.name for user in users.values()] == ["scripted/echo as no_emojis", "scripted/echo as poetic"] and list(users) == asked.tastes
-    assert users["poetic"].client is users["no_emojis"].client and users[asked.at(16)] is users["poetic"]
+    users = [make_user(asked, Ledger(), step) for step in (15, 16, 99)]
+    assert [user.name for user in users] == ["scripted/echo as no_emojis", "scripted/echo as poetic", "scripted/echo as poetic"]
+    both = make_user(UserConfig("scripted/echo", tastes=["no_emojis+poetic"]), Ledger()).users
+    assert both[0].client is both[1].client
 
 
 def test_settings_are_read_from_a_file_and_the_command_line(tmp_path):

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from humanlm.studies.thoughts import follows, _told_rows, written
+from humanlm.studies.thoughts import _follows, _told_rows, written
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.worlds.states import describe_all, realise, uniform_states
@@ -17,7 +17,7 @@ def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
     for _ in range(40):
         states = uniform_states("the night tram", rng)
         thought = written(describe_all(states, rng))
-        pairs += [(follows(thought, realise(states, rng)), follows(thought, realise(uniform_states("the night tram", rng), rng)))]
+        pairs += [(_follows(thought, realise(states, rng)), _follows(thought, realise(uniform_states("the night tram", rng), rng)))]
     own, other = ([v for pair in pairs for v in pair[i].values() if not math.isnan(v)] for i in (0, 1))
     assert set(own) == {1.0}
     assert np.mean(other) < 0.4
@@ -25,7 +25,7 @@ def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
 
 @pytest.mark.parametrize("thought", ["", "<value>", "<value></think>", "<nothing>here", "<value>purple", "a < b > c", "<" * 1000])
 def test_broken_thoughts_agree_with_nothing(thought):
-    assert all(math.isnan(v) for v in follows(thought, "frugal is the right way.").values())
+    assert all(math.isnan(v) for v in _follows(thought, "frugal is the right way.").values())
 
 
 def test_told_rows_hold_the_whole_thought_and_ask_for_the_reply():
