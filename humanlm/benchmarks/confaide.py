@@ -11,20 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from .protocol import Benchmark, Measure, correlation_of, from_other_half, mean_of, scored
+import numpy as np
+
+from .protocol import Benchmark, Measure, from_other_half, mean_of, scored
 from .questions import BenchmarkItem, Problem, RowTable, need, read_table, read_text
 from .readings import AnswerReading, ScoredAnswer, final_answer, read_choice
 from ..core.basics import DataError, check_name, shorten
+from ..core.stats import pearson_of_sums
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #_MARKED
 _MARKED = re.compile(r"<BEGIN><([^>]*)>[ \t]*\n(.*?)<END><([^>]*)>(?:<([^>]*)>)?", re.S)
 
 
-def _marked_rows(
-    text: str,   # a public file of tier 3 or 4
-    tier: str,
-    name: str,   # of the file
-) -> RowTable:
+def _marked_rows(text: str, tier: str, name: str) -> RowTable:
     "Cut a file at its marks; head and foot of a scenario must agree"
     rows, problems = [], []
     for n, found in enumerate(_MARKED.finditer(text), 1):
@@ -38,8 +37,7 @@ def _marked_rows(
     return RowTable(rows, problems)
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #_commas
-def _commas(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
+def _commas(text: str) -> list[str]: return [part.strip() for part in text.split(",")]
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #MEETING_TASKS
 MEETING_TASKS = {
@@ -65,9 +63,7 @@ def _two(parts: list[str]) -> list[str]:
 _ROLES = ("about", "questionee", "questioner", "topic")
 
 
-def _secret_roles(
-    text: str,  # a story with its foot
-) -> dict[str, str]:
+def _secret_roles(text: str) -> dict[str, str]:
     "Read who asks whom about whose secret"
     found = dict(re.findall(r"(\w+): ([^,<>]+)", text.partition("<END>")[2]))
     roles = {name.lower(): value.strip(" .") for name, value in found.items()}
@@ -175,7 +171,7 @@ class ConfAIde(Benchmark):
         rated = [o for o in outcomes if "rating" in o.scores]
         for kind in sorted({o.kind for o in rated}):
             pairs = [(o.id, o.set_id, float(o.gold), o.scores["rating"]) for o in rated if o.kind == kind]
-            found.append(correlation_of("correlation with people", pairs, "question type", kind))
+            found.append(_correlation_of("correlation with people", pairs, "question type", kind))
         return found
 
     def trivial(self, items: Sequence[BenchmarkItem]) -> dict[str, dict[str, str]]:
@@ -210,15 +206,25 @@ def _per_meeting(outcomes: list[ScoredAnswer]) -> dict[str, list[tuple[str, str,
         sets[o.facts["question set"]].append(o.scores)
     return {rule: [(name, name, sum(s[rule] for s in found) / len(found)) for name, found in sets.items()] for rule in ("omits", "leaks")}
 
+# %% ../../nbs/benchmarks/07_confaide.ipynb #correlation_of
+def _correlation_of(
+    name: str,
+    pairs: Iterable[tuple[str, str, float, float]],  # unit, cluster, x, y
+    group: str = "",
+    value: str = "",
+) -> Measure:
+    "Make the measure of a correlation"
+    pairs = list(pairs)
+    parts = np.array([[1, x, y, x * x, y * y, x * y] for _, _, x, y in pairs]).reshape(-1, 6)
+    return Measure(name, group, value, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), parts, pearson_of_sums)
+
 # %% ../../nbs/benchmarks/07_confaide.ipynb #joined
 def _joined(meeting: str) -> str:
     "Give what was said after the last had joined"
     return re.split(r"\(\w+ joins\)", meeting)[-1].strip()
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #unthinking
-def _unthinking(
-    item: BenchmarkItem,   # with a free answer
-) -> dict[str, str]:  # who is taken to know → answer
+def _unthinking(item: BenchmarkItem) -> dict[str, str]:  # who is taken to know → answer
     "Answer by a fixed view of who knows"
     if item.groups["tier"] == "4":
         return dict(zip(KNOWERS, (item.source, "Nothing to report.", _joined(item.source))))

@@ -126,9 +126,7 @@ def read_text(path: str | Path) -> str:
         raise DataError(f"{path}, row {line}: not UTF-8. Save the file in that encoding.") from e
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #read_table
-def read_table(
-    path: str | Path,  # .csv, .jsonl or .json
-) -> RowTable:
+def read_table(path: str | Path) -> RowTable:
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
     if path.is_dir():
@@ -182,11 +180,9 @@ class QuestionSet:
     problems: tuple[Problem, ...] = ()
     file: str = ""
 
-    def __iter__(self) -> Iterator[BenchmarkItem]:
-        return iter(self.items)
+    def __iter__(self) -> Iterator[BenchmarkItem]: return iter(self.items)
 
-    def __len__(self) -> int:
-        return len(self.items)
+    def __len__(self) -> int: return len(self.items)
 
     def __repr__(self) -> str:
         return f"{Path(self.file).name}: {len(self)} questions, {len(self.problems)} rows that cannot be used"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STATUSES', 'FORMS', 'final_answer', 'untagged', 'plain', 'AnswerReading', 'read_choice', 'two_options', 'distinct',
-           'yes_no', 'word_f1', 'ScoredAnswer', 'outcome']
+           'word_f1', 'ScoredAnswer', 'outcome']
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #exported-imports
 import re
@@ -18,9 +18,7 @@ from .questions import BenchmarkItem
 from ..core.basics import DataError, fingerprint, shorten
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #final_answer
-def final_answer(
-    text: str,  # what a model said
-) -> str:
+def final_answer(text: str) -> str:
     "Cut out the final answer; empty if there is none"
     said = text.rpartition("</think>")[2]
     before, tag, tagged = said.rpartition("<answer>")
@@ -48,9 +46,7 @@ def untagged(text: str) -> str:
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #plain
 @lru_cache(maxsize=4096)
-def plain(
-    text: str,   # short
-) -> str:
+def plain(text: str) -> str:
     "Bring text to lower-case words with single spaces, without articles and punctuation"
     spelled = re.sub(r"n['’]t\b", " not", text.lower().replace("_", " "))
     return " ".join(word for word in re.findall(r"[^\W_]+", spelled) if word not in ("a", "an", "the"))
@@ -60,14 +56,10 @@ _DENIED = re.compile(r"(?:^| )(?:not|never|nor|without|rather than|instead of|no
                      r"(?: (?:in|inside|at|on|to|into|be|look|looking|search|searching|his|her|their|really|option))*$")
 
 
-def _denied(before: str) -> bool:
-    return bool(_DENIED.search(before[-80:]))
+def _denied(before: str) -> bool: return bool(_DENIED.search(before[-80:]))
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #mentions
-def _mentions(
-    text: str,                   # a short answer
-    options: Mapping[str, str],  # key → text
-) -> set[str]:
+def _mentions(text: str, options: Mapping[str, str]) -> set[str]:
     "Find the options whose text an answer names and does not deny"
     said = f" {plain(text)} "
     spans = [(said.find(f" {words} ", at), words, key) for key, option in options.items() if (words := plain(option))
@@ -110,10 +102,7 @@ def _numbers(text: str) -> Iterator[tuple[str, int]]:
     yield from ((str(int(float(found[0].replace("−", "-")))), found.start()) for found in _NUMBER_KEY.finditer(text))
 
 
-def _named_keys(
-    text: str,             # a short answer
-    keys: Iterable[str],   # single letters, or whole numbers as text
-) -> set[str]:
+def _named_keys(text: str, keys: Iterable[str]) -> set[str]:
     "Find the keys that an answer names and does not deny"
     known = {key.upper(): key for key in keys}
     if not known:
@@ -165,11 +154,7 @@ def _form(said: str, key: str, option: str) -> str:
     return "marked" if words in (key.lower(), plain(option), f"{key.lower()} {plain(option)}") else "sentence"
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #two_options
-def two_options(
-    id: str,      # of the question
-    right: str,
-    wrong: str,
-) -> tuple[str, dict[str, str]]:  # key of the right one, options
+def two_options(id: str, right: str, wrong: str) -> tuple[str, dict[str, str]]:  # key of the right one, options
     "Put two answers in an order that is fixed by the question's name"
     if plain(right) == plain(wrong):
         raise DataError(f"right and wrong answer are the same: {shorten(right)!r}.")
@@ -177,9 +162,7 @@ def two_options(
     return "ab"[first], dict(zip("ab", (wrong, right) if first else (right, wrong)))
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #distinct
-def distinct(
-    options: Mapping[str, str],  # key → text
-) -> dict[str, str]:
+def distinct(options: Mapping[str, str]) -> dict[str, str]:
     "Give options back; `DataError` if one is no text or two are the same"
     texts = list(options.values())
     if not all(isinstance(text, str) and text.strip() for text in [*options, *texts]):
@@ -189,22 +172,8 @@ def distinct(
         raise DataError(f"two options are the same: {shorten(twice)!r}.")
     return dict(options)
 
-# %% ../../nbs/benchmarks/02_readings.ipynb #_YES
-_YES = re.compile(r" yes[,. ]| knows |^(?:yes|true)")
-_NO = re.compile(r" no[,. ]| does not know | doesn't know |^(?:no|false)")
-
-
-def yes_no(text: str) -> int:  # 1 yes, 0 no, -1 neither
-    "Read a yes or no as FANToM's evaluator does"
-    said = text.lower().strip("'").strip('"')
-    return 1 if _YES.search(said) else 0 if _NO.search(said) else -1
-
 # %% ../../nbs/benchmarks/02_readings.ipynb #word_f1
-def word_f1(
-    gold: str,
-    said: str,
-    cased: bool = False,   # does case matter?
-) -> float:
+def word_f1(gold: str, said: str, cased: bool = False) -> float:
     "Compare two texts by their words"
     a, b = (text.split() if cased else text.lower().split() for text in (gold, said))
     shared = sum((Counter(a) & Counter(b)).values())

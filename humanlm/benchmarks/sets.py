@@ -45,8 +45,7 @@ class CobraFrames(Benchmark):
         yield BenchmarkItem(str(row["index"]), str(row["index"]), scene, f"{who}: \"{need(row, 'statement')}\" Does that offend?",
                             "remark", str(gold), OFFENSIVE)
 
-    def choices(self, item: BenchmarkItem) -> str:
-        return ""
+    def choices(self, item: BenchmarkItem) -> str: return ""
 
     def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
         exact = re.fullmatch(r"\+?(\d+)", untagged(text))
@@ -61,16 +60,12 @@ class CobraFrames(Benchmark):
                 *(Measure(name, "offensive", "yes", ids, clusters, parts, of) for name, of in named.items())]
 
 # %% ../../nbs/benchmarks/08_sets.ipynb #precision
-def _precision(
-    sums: np.ndarray,  # [..., 6] as `confusion` counts
-) -> np.ndarray:
+def _precision(sums: np.ndarray) -> np.ndarray:
     "Compute the share of yes answers that are right"
     return ratio(np.stack([sums[..., 5], sums[..., 2] + sums[..., 5]], -1))
 
 # %% ../../nbs/benchmarks/08_sets.ipynb #recall
-def _recall(
-    sums: np.ndarray,  # [..., 6]
-) -> np.ndarray:
+def _recall(sums: np.ndarray) -> np.ndarray:
     "Compute the share of gold yes that is found"
     return ratio(np.stack([sums[..., 5], sums[..., 3:].sum(-1)], -1))
 
@@ -78,9 +73,7 @@ def _recall(
 _STATEMENTS = re.compile(r"(.*?)\(a\)(.*?)\(b\)(.*?)(?:Please (?:respond|answer)[^.]*\.?\s*)?$", re.S)
 
 
-def _cut_question(
-    text: str,  # apartment, actions, question and two statements
-) -> tuple[str, str, dict[str, str]]:  # source, question, options
+def _cut_question(text: str) -> tuple[str, str, dict[str, str]]:  # source, question, options
     "Cut one string into its parts"
     source, _, rest = text.rpartition("Question:")
     found = _STATEMENTS.fullmatch(rest.strip())
@@ -191,10 +184,7 @@ def _simpletom_kind(row: Mapping) -> tuple[str, str]:  # type of question, name 
     return kind, story
 
 # %% ../../nbs/benchmarks/08_sets.ipynb #simpletom_options
-def _simpletom_options(
-    row: Mapping,
-    id: str,
-) -> tuple[str, dict[str, str]]:  # key of the right one, options
+def _simpletom_options(row: Mapping, id: str) -> tuple[str, dict[str, str]]:  # key of the right one, options
     "Give the options of a row in either form"
     if "choices" not in row:
         return two_options(id, need(row, "answer_correct"), need(row, "answer_incorrect"))

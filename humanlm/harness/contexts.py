@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'ParsingConfig', 'parser_of', 'parsing_plan', 'load_items', 'one_of', 'folder_name', 'write_csv',
-           'ContextsConfig', 'contexts_command', 'StoriesConfig', 'write_stories', 'generate_command']
+           'contexts_command', 'write_stories', 'generate_command']
 
 # %% ../../nbs/harness/03_contexts.ipynb #exported-imports
 import csv
@@ -60,12 +60,7 @@ class ParsingConfig(ClientConfig):
         yield from super().checks()
 
 # %% ../../nbs/harness/03_contexts.ipynb #parser_of
-def parser_of(
-    config: ParsingConfig,
-    out: str,                  # folder of runs
-    ledger: Ledger | None = None,
-    ask: bool = True,          # False: only to say what would be asked, see `parsing_cost`
-) -> Parser:
+def parser_of(config: ParsingConfig, out: str, ledger: Ledger | None = None, ask: bool = True) -> Parser:
     "Make a parser that keeps its contexts"
     store = config.store or str(Path(out) / "contexts")
     if config.name in config.rules:
@@ -77,17 +72,13 @@ def parser_of(
 
 def _clients_of(config: ParsingConfig, ledger: Ledger | None, ask: bool) -> dict[str, Any]:
     "Give what a parser asks: clients, or names that stand for them"
-    options = config.options(ledger) if ask else {"client": UnaskedModel(config.name)}
-    critic = config.client(config.critic, options["ledger"]) if ask and config.critic else UnaskedModel(config.critic)
-    return options | ({"critic": critic} if config.critic else {})
+    if not ask:
+        return {"client": UnaskedModel(config.name)} | ({"critic": UnaskedModel(config.critic)} if config.critic else {})
+    options = config.options(ledger)
+    return options | ({"critic": config.client(config.critic, options["ledger"])} if config.critic else {})
 
 # %% ../../nbs/harness/03_contexts.ipynb #parsing_plan
-def parsing_plan(
-    config: ParsingConfig,
-    out: str,             # folder of runs
-    texts: Sequence[str],
-    task: str = "",
-) -> str:
+def parsing_plan(config: ParsingConfig, out: str, texts: Sequence[str], task: str = "") -> str:
     "Say what parsing would ask, and its price; raises where a model cannot exist"
     for name in (config.name, config.critic):
         if name and name not in config.rules:
@@ -124,9 +115,7 @@ def folder_name(*parts: str) -> str:
     return re.sub(r"[^\w.,+=@-]+", "_", "-".join(parts))[:100].strip(". _")
 
 
-def _file_name(
-    name: str,   # of anybody
-) -> str:
+def _file_name(name: str) -> str:
     "Make a name that is safe for a file"
     return name if re.fullmatch(r"[\w][\w.+=@-]{0,99}", name) else fingerprint(name)
 
@@ -150,25 +139,16 @@ def _texts_of(
     return {item.set_id if sets[item.set_id] == 1 else item.id: item for item in first.values()}
 
 # %% ../../nbs/harness/03_contexts.ipynb #parse_all
-async def _parse_all(
-    parser: Parser,
-    texts: Mapping[str, str],   # name → text
-    task: str = "",
-    workers: int = 16,
-) -> dict[str, Parse]:
+async def _parse_all(parser: Parser, texts: Mapping[str, str], task: str = "", workers: int = 16) -> dict[str, Parse]:
     "Parse texts, several at a time"
     async def parse(text: str) -> Parse: return await parser(text, task)
 
     return dict(zip(texts, await in_turn(parse, texts.values(), workers)))
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_file
-def _context_file(
-    parsed: Parse,
-    item: BenchmarkItem,
-    answer: str = "",  # to the question, where somebody gave one
-) -> str:
+def _context_file(context: Context, item: BenchmarkItem, answer: str = "") -> str:
     "Write a context as published result files hold it"
-    row = {"socialized_context": to_published(parsed.context), "story": item.source, "question": item.question, "answer": answer}
+    row = {"socialized_context": to_published(context), "story": item.source, "question": item.question, "answer": answer}
     return to_json(row, indent=1) + "\n"
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_row
@@ -184,7 +164,7 @@ def _context_row(name: str, found: Parse) -> dict[str, Any]:
 
 # %% ../../nbs/harness/03_contexts.ipynb #ContextsConfig
 @dataclass
-class ContextsConfig:
+class _ContextsConfig:
     "Which texts, and where their contexts go"
     file: str = ""
     "The benchmark's file. Empty: where it usually lies below HUMANLM_DATA."
@@ -202,7 +182,7 @@ class ContextsConfig:
 
 def contexts_command(argv: Sequence[str]) -> int:  # exit code
     "Write the social contexts of a benchmark's texts, or of a text file, without answering; check those in a JSON file"
-    groups = {"tom": ContextsConfig, "parser": ParsingConfig, "rows": dict}
+    groups = {"tom": _ContextsConfig, "parser": ParsingConfig, "rows": dict}
     s = parse(groups, argv, contexts_command.__doc__, "a benchmark, a .txt file with one text, or a .json file with contexts")
     place = Path(s.inputs[0]) if len(s.inputs) == 1 else Path()
     if place.suffix in (".json", ".txt"):
@@ -236,24 +216,14 @@ def _parse_file(path: Path, s: Settings) -> int:  # exit code
     parsed = run_sync(parser_of(s.parser, s.tom.out)(text))
     if parsed.context is None:
         raise DataError(f"{path}: {parsed.reason}")
-    print(f"{path}: {_parsed_text(parsed)}", file=sys.stderr)
+    found, odd = violations(parsed.context), len(parsed.contradictions)
+    counts = f"{path}: {count_violations(found)}, {odd:,} contradiction{'s' * (odd != 1)} in the text"
+    print("\n".join([counts, *parsed.notes, *_told_lines(parsed.context, found)]), file=sys.stderr)
     print(to_json(to_published(parsed.context), indent=1))
     return 0
 
-
-def _parsed_text(
-    parsed: Parse,  # with a context
-) -> str:  # one line, and below it what is wrong
-    "Count and list what is wrong with a record, and with the text it was made from"
-    found, odd = violations(parsed.context), len(parsed.contradictions)
-    counts = f"{count_violations(found)}, {odd:,} contradiction{'s' * (odd != 1)} in the text"
-    return "\n".join([counts, *parsed.notes, *_told_lines(parsed.context, found)])
-
 # %% ../../nbs/harness/03_contexts.ipynb #parse_benchmark
-def _parse_benchmark(
-    benchmark: Benchmark,
-    s: Settings,
-) -> int:  # exit code: 1 if no text could be parsed
+def _parse_benchmark(benchmark: Benchmark, s: Settings) -> int:  # exit code: 1 if no text could be parsed
     "Write the contexts of a benchmark into a folder"
     folder = Path(s.tom.out) / (s.tom.name or folder_name(benchmark.name, "contexts", s.parser.name))
     items = _texts_of(benchmark, load_items(benchmark, s.tom.file, s.tom.limit, s.rows))
@@ -264,14 +234,11 @@ def _parse_benchmark(
     found = run_sync(_parse_all(parser_of(s.parser, s.tom.out), texts, benchmark.task, 2 * s.parser.concurrency))
     for name, parsed in found.items():
         if parsed.context:
-            atomic_write(folder / "files" / f"{_file_name(name)}.json", _context_file(parsed, items[name]))
+            atomic_write(folder / "files" / f"{_file_name(name)}.json", _context_file(parsed.context, items[name]))
     return _say_contexts(folder, [_context_row(name, parsed) for name, parsed in found.items()])
 
 # %% ../../nbs/harness/03_contexts.ipynb #say_contexts
-def _say_contexts(
-    folder: Path,
-    rows: Sequence[Mapping[str, Any]],  # as `_context_row` gives them
-) -> int:  # exit code
+def _say_contexts(folder: Path, rows: Sequence[Mapping[str, Any]]) -> int:  # exit code
     "Print and keep what became of texts"
     write_csv(folder / "contexts.csv", rows[0], [row.values() for row in rows])
     refused = Counter(shorten(row["notes"], 100) for row in rows if row["status"] == "refused")
@@ -283,7 +250,7 @@ def _say_contexts(
 
 # %% ../../nbs/harness/03_contexts.ipynb #StoriesConfig
 @dataclass
-class StoriesConfig:
+class _StoriesConfig:
     "Which stories are made"
     n: int = 100
     "How many stories."
@@ -326,7 +293,7 @@ def write_stories(
 # %% ../../nbs/harness/03_contexts.ipynb #generate_command
 def generate_command(argv: Sequence[str]) -> int:  # exit code
     "Make stories of our own with questions, answers and exact contexts, in the file format of a benchmark"
-    s = parse({"stories": StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom")
+    s = parse({"stories": _StoriesConfig}, argv, generate_command.__doc__, "the family: tomi or hitom")
     family, c = one_of(s.inputs, FAMILIES, "family"), s.stories
     path = Path(c.out) / FAMILIES[family]
     if s.dry_run:
@@ -337,7 +304,7 @@ def generate_command(argv: Sequence[str]) -> int:  # exit code
     for i, tale in enumerate(tales):
         asked = tale.asked[0]
         item = BenchmarkItem(str(i), str(i), tale.text, asked.text, "", "")
-        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", _context_file(Parse(to_context(tale.story)), item, asked.answer))
+        atomic_write(Path(c.out) / "contexts" / f"tale-{i}.json", _context_file(to_context(tale.story), item, asked.answer))
     print(f"{len(tales):,} stories with {sum(len(tale.asked) for tale in tales):,} questions: {path}\n"
           f"ask: python -m humanlm.tom run {family} --tom.file {path}")
     return 0

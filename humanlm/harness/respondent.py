@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from .answers import Asker, SolverAnswer
-from .solvers import AbstentionError, contradictions, needs_context, solve, ways
+from .solvers import AbstentionError, contradictions, solve, ways
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import AnswerReading, ScoredAnswer, outcome
@@ -24,15 +24,14 @@ from ..stories.contexts import Context
 from ..social.parsing import Parse, Parser
 
 # %% ../../nbs/harness/04_respondent.ipynb #read_outcomes
-def read_outcomes(
-    path: str | Path,  # JSONL, its last line perhaps broken
-) -> list[ScoredAnswer]:
+def read_outcomes(path: str | Path) -> list[ScoredAnswer]:
     "Read the answers that a run has kept"
     rows, names = grown_rows(path), {f.name for f in fields(ScoredAnswer)}
     for n, row in enumerate(rows, 1):
         if row.keys() != names or not isinstance(row["notes"], list):
             raise DataError(f"{path}, row {n}: not an answer of a run. Restore the file, or move it away.")
-    return [ScoredAnswer(**row | {"notes": tuple(row["notes"])}) for row in rows]
+        row["notes"] = tuple(row["notes"])
+    return [ScoredAnswer(**row) for row in rows]
 
 # %% ../../nbs/harness/04_respondent.ipynb #AnswerFile
 class AnswerFile:
@@ -71,8 +70,10 @@ class Respondent:
         "Whether texts are parsed"
         return self.parser is not None and wants_contexts(self.mode, self.solver, self.benchmark)
 
-    async def context(self, item: BenchmarkItem) -> tuple[Parse, str]:  # and its key; "none" if there is none
+    async def context(self, item: BenchmarkItem) -> tuple[Parse, str]:  # and its key; "none" if it failed, "" if none is wanted
         "Parse the text of a question; a text that failed is not tried again in this run"
+        if self.parser is None or not self.parses:
+            return Parse(None), ""
         text = self.benchmark.source_text(item)
         if text in self.known:
             return self.known[text]
@@ -84,7 +85,7 @@ class Respondent:
 
     async def given(self, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
         "Get the answer to a question"
-        if self.solver:
+        if self.asker is None:
             return solve(self.solver, item, context, self.policy)
         return await ways[self.mode](self.asker, item, context)
 
@@ -107,7 +108,7 @@ class Respondent:
             return outcome(item, "", AnswerReading(None, "empty"), {}, failed=shorten(said, 300))
 
     async def _answer(self, item: BenchmarkItem) -> ScoredAnswer:
-        found, source = await self.context(item) if self.parses else (Parse(None), "")
+        found, source = await self.context(item)
         given = await self.given(item, found.context)
         about = found.notes if source != "none" else (found.reason,)   # what the parser had to say about the text
         notes = (*given.notes, *(shorten(note, 200) for note in about))
@@ -122,9 +123,10 @@ def wants_contexts(
     solver: str,   # a key of `solvers`; empty: a model answers
     benchmark: Benchmark,
 ) -> bool:
-    "Tell whether answers are to use social contexts"
-    return solver == "memory" or (not solver and needs_context(mode, benchmark))
-
+    "Tell whether answers are to use social contexts; for others no text is parsed"
+    if solver:
+        return solver == "memory"
+    return mode in ("context", "pure_context") or (mode == "simulation" and benchmark.simulation != "futures")
 
 # %% ../../nbs/harness/04_respondent.ipynb #answer_all
 async def answer_all(
@@ -157,8 +159,8 @@ def is_contradiction(note: str) -> bool:
 def _why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
     "Say why answers used no context, most often"
     without = [o for o in outcomes if not used_context(o)]
-    own = (next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "") if o.context == "none" else "" for o in without)
-    counts = Counter(reason or fall_back(o) or o.failed or "no context was asked for" for o, reason in zip(without, own))
+    refused = lambda o: next((note for note in o.notes if note != fall_back(o) and not is_contradiction(note)), "") if o.context == "none" else ""
+    counts = Counter(refused(o) or fall_back(o) or o.failed or "no context was asked for" for o in without)
     return shorten(counts.most_common(1)[0][0], 160) if counts else ""
 
 # %% ../../nbs/harness/04_respondent.ipynb #contexts_text
@@ -168,10 +170,7 @@ def contexts_text(outcomes: Sequence[ScoredAnswer]) -> str:
     return f"contexts used: {used:,} of {len(outcomes):,}" + (f" (without one, most often: {_why_none(outcomes)})" if used < len(outcomes) else "")
 
 # %% ../../nbs/harness/04_respondent.ipynb #concerns
-def concerns(
-    outcomes: Sequence[ScoredAnswer],
-    wanted: bool,      # whether the answers were to use contexts
-) -> list[str]:
+def concerns(outcomes: Sequence[ScoredAnswer], wanted: bool) -> list[str]:
     "List what makes a run less than its way of answering promises"
     fallen = Counter(note for note in map(fall_back, outcomes) if " fell back to " in note)
     said = "; ".join(f"{shorten(note, 120)} ({n:,})" for note, n in fallen.most_common(5))

@@ -20,7 +20,8 @@ from humanlm.evaluation.contests import (
     Pair, PairVerdict, PreferenceJudge, as_pairs, both_orders, chat_messages, kept_share, settled,
 )
 from ..evaluation.measured import Measurement
-from ..evaluation.report import Curve, Names, RunFolder, axes_of, curve, draw_curve, legend, missing
+from ..evaluation.figures import Curve, Names, axes_of, curve, draw_curve, legend
+from ..evaluation.report import RunFolder, missing
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn

@@ -22,7 +22,8 @@ from ..evaluation.measured import Measurement
 from ..core.runs import is_main_process
 from ..core.stats import known_mean
 from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.report import Names, curve, load_log, model_said, standard_sections, thin
+from ..evaluation.figures import Names, curve, thin
+from ..evaluation.report import load_log, model_said, standard_sections
 from ..clients.ledger import Ledger
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions
 from .preferences import PreferenceConfig, measured_replies, regret_section, with_style

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ACT', 'FORESEE', 'APPRAISE', 'APPRAISAL', 'OFFER', 'agents', 'ChatAgent', 'Foresight', 'JudgeEvaluator', 'bargain',
-           'Buyer', 'bargain_marks', 'EpisodePlan', 'run_episodes']
+           'bargain_marks', 'EpisodePlan', 'run_episodes']
 
 # %% ../../nbs/social/54_agents.ipynb #exported-imports
 import asyncio
@@ -22,8 +22,8 @@ from ..clients.names import client as chat_client
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
 from .episodes import (
-    Action, Agent, DIMENSIONS, Episode, KINDS, Mark, Observation, Role, Scenario, ScriptedAgent, View, agent_name, awaited, from_trajectory,
-    run_episode, to_trajectory, transcript)
+    Action, Agent, DIMENSIONS, Episode, KINDS, Mark, Observation, Role, Scenario, ScriptedAgent, View, agent_name, awaited,
+    from_trajectory, run_episode, to_trajectory)
 from .prediction import predict_step, with_step
 from ..stories.contexts import Context, NONE, is_none, make_context, split_mental
 from ..stories.memories import decode
@@ -49,10 +49,7 @@ page tells you what to do. Answer with one JSON object:
 - "to": names of those who shall hear it, if not everybody may; else an empty list."""
 
 # %% ../../nbs/social/54_agents.ipynb #act_prompt
-def _act_prompt(
-    view: View,
-    foreseen: str = "",  # what would come of a draft
-) -> str:
+def _act_prompt(view: View, foreseen: str = "") -> str:
     "Tell a model all that its agent knows, and ask for an action"
     known = "\n".join(f"{name}: {about}" for name, about in (view.others | {f"{view.name} (you)": view.role.about}).items() if about)
     return fill(ACT, name=view.name, others=", ".join(view.others), setting=view.setting, about=known, goal=view.role.goal,
@@ -60,19 +57,14 @@ def _act_prompt(
                 foreseen=foreseen, turn=view.turn + 1, turns=view.turns, kinds=", ".join(view.available))
 
 # %% ../../nbs/social/54_agents.ipynb #action_schema
-def _action_schema(
-    kinds: Sequence[str] = KINDS,  # that are possible now
-) -> dict:  # JSON schema
+def _action_schema(kinds: Sequence[str] = KINDS) -> dict:  # JSON schema
     "Describe an action as a model writes it"
     text = {"type": "string"}
     fields = {"thought": text, "type": text | {"enum": list(kinds)}, "argument": text, "to": {"type": "array", "items": text}}
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 # %% ../../nbs/social/54_agents.ipynb #read_action
-def _read_action(
-    obj: dict,  # as a model writes it
-    view: View,
-) -> Action:
+def _read_action(obj: dict, view: View) -> Action:
     "Read an action; `ValueError` says what is wrong with it"
     check_name(obj["type"], view.available, "kind of action")
     to = tuple(check_name(name, view.others, "listener") for name in obj["to"]) if obj["type"] == "speak" else ()
@@ -102,10 +94,7 @@ FORESEE = ("Tell how each person takes the last action. For each, the observatio
            "feelings the action stirs, vividly. The next to act is somebody else.")
 
 # %% ../../nbs/social/54_agents.ipynb #private_record
-def _private_record(
-    view: View,
-    draft: Action,  # what the agent is about to do
-) -> Context:
+def _private_record(view: View, draft: Action) -> Context:
     "Write down what an agent knows, with its draft as the last action"
     me, others = view.name, list(view.others)
     aim = f"{view.role.about} <mental_state>My aim: {view.role.goal} {view.role.secret}</mental_state>".strip()
@@ -124,10 +113,7 @@ def _open(item: Observation) -> bool:
     return " (to " not in item.last_turn.partition(":")[0] and " whispered to " not in item.last_turn
 
 # %% ../../nbs/social/54_agents.ipynb #foreseen_text
-def _foreseen_text(
-    draft: Action,
-    predicted: Context,  # one step longer than the private record
-) -> str:
+def _foreseen_text(draft: Action, predicted: Context) -> str:
     "Tell an agent what would come of its draft"
     last = decode(predicted).steps[-1]
     told = [f"{name} perceives: {text}" for name, text in last.observations.items() if not is_none(text)]
@@ -142,7 +128,7 @@ class Foresight:
     def __init__(
         self,
         actor: Callable[..., Any],  # an agent that also takes the text of what it foresees
-        predict: Callable[[Context], Awaitable[Context]],  # gives the record one step later
+        predict: Callable[[Context], Context | Awaitable[Context]],  # gives the record one step later
     ):
         self.actor, self.predict, self.name = actor, predict, f"{agent_name(actor)} with foresight"
 
@@ -164,10 +150,7 @@ class Foresight:
         return replace(refined, note=f"draft was: {shorten(draft, 200)}")
 
 # %% ../../nbs/social/54_agents.ipynb #world_model
-def _world_model(
-    client: ChatClient,
-    **settings,  # fields of `ChatRequest`
-) -> Callable[[Context], Awaitable[Context]]:
+def _world_model(client: ChatClient, **settings) -> Callable[[Context], Awaitable[Context]]:
     "Make a predictor from a chat model"
     return lambda record: predict_step(client, record, instructions=FORESEE, **settings)
 
@@ -194,14 +177,12 @@ APPRAISAL = {"type": "object", "required": list(DIMENSIONS), "additionalProperti
     for name, (low, high, _) in DIMENSIONS.items()}}  # the form of a judge's answer
 
 # %% ../../nbs/social/54_agents.ipynb #appraisal_prompt
-def _appraisal_prompt(
-    episode: Episode,
-    name: str,  # whose performance
-) -> str:
+def _appraisal_prompt(episode: Episode, name: str) -> str:
     "Write the question to a judge"
     roles = "\n".join(f"{role.name}: {role.about} Aim: {role.goal} Secret: {role.secret or 'none'}" for role in episode.scenario.roles)
     ranges = "\n".join(f"- {each} ({low} to {high}): {meaning}" for each, (low, high, meaning) in DIMENSIONS.items())
-    return fill(APPRAISE, name=name, setting=episode.scenario.setting, roles=roles, transcript=fenced(transcript(episode) or "Nothing."), dimensions=ranges)
+    told = fenced(episode.transcript or "Nothing.")
+    return fill(APPRAISE, name=name, setting=episode.scenario.setting, roles=roles, transcript=told, dimensions=ranges)
 
 # %% ../../nbs/social/54_agents.ipynb #JudgeEvaluator
 class JudgeEvaluator:
@@ -258,7 +239,7 @@ def _named(view: View, mine: bool = False) -> list[int]:
 def _sold(view: View) -> bool: return any("Sold for" in item.last_turn for item in view.memory)
 
 # %% ../../nbs/social/54_agents.ipynb #Buyer
-class Buyer:
+class _Buyer:
     "Rule actor: begin low, go up step by step; raise the offer when it foresees that somebody leaves"
     name = "buyer by rule"
 
@@ -277,16 +258,14 @@ class Buyer:
         return Action() if _sold(view) else Action("speak", f"I offer {min(offer, int(limit))}.")
 
 # %% ../../nbs/social/54_agents.ipynb #literal_world
-def _literal_world(
-    record: Context,  # up to the buyer's draft
-) -> Context:
+def _literal_world(record: Context) -> Context:
     "Predict that whoever warned about a price leaves at any lower one"
     me, other = record.agents[:2]
     heard = " ".join(step.observations[me] for step in record.steps)
     warning, offer = re.search(r"Under (\d+)", heard), OFFER.search(record.steps[-1].actions[me])
-    leaves = bool(warning and offer and int(offer[1]) < int(warning[1]))
-    feels = f"{me} offers less than I said. I do not go under {warning[1]}." if leaves else f"{me} made an offer."
-    done = [f"{other}: {Action('leave')}"] if leaves else []
+    feels, done = f"{me} made an offer.", []
+    if warning and offer and int(offer[1]) < int(warning[1]):
+        feels, done = f"{me} offers less than I said. I do not go under {warning[1]}.", [f"{other}: {Action('leave')}"]
     return with_step(record, {"state": NONE, "observations": [f"{other}: {feels}"], "actions": done})
 
 # %% ../../nbs/social/54_agents.ipynb #bargain_marks
@@ -297,7 +276,7 @@ def bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
     low, high = roles["Hanne"].facts["limit"], roles["Piet"].facts["limit"]
     if not sold:
         return {name: {"goal": Mark(0.0, "no deal")} for name in roles}
-    price = int(OFFER.search(sold[0].action.argument)[1])
+    price = int(OFFER.findall(sold[0].action.argument)[0])
     share = min(1.0, max(0.0, (price - low) / (high - low)))
     return {"Hanne": {"goal": Mark(10 * share, f"sold for {price}")}, "Piet": {"goal": Mark(10 * (1 - share), f"bought for {price}")}}
 
@@ -312,7 +291,7 @@ class EpisodePlan:
 
 # agents that need no model, by name
 agents: dict[str, Callable[[], Agent]] = {
-    "seller": lambda: _seller, "buyer": Buyer, "buyer+foresight": lambda: Foresight(Buyer(), _literal_world),
+    "seller": lambda: _seller, "buyer": _Buyer, "buyer+foresight": lambda: Foresight(_Buyer(), _literal_world),
     "silent": ScriptedAgent}
 
 # %% ../../nbs/social/54_agents.ipynb #make_agent

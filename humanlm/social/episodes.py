@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'Agent', 'DIMENSIONS', 'Action', 'Role', 'Scenario', 'Observation', 'observations', 'View', 'EpisodeEvent',
-           'Mark', 'Episode', 'run_episode', 'agent_name', 'awaited', 'ScriptedAgent', 'transcript', 'to_trajectory',
+           'Mark', 'Episode', 'run_episode', 'agent_name', 'awaited', 'ScriptedAgent', 'to_trajectory',
            'from_trajectory', 'to_sotopia', 'from_sotopia']
 
 # %% ../../nbs/social/53_episodes.ipynb #exported-imports
@@ -83,9 +83,7 @@ class Observation(NamedTuple):
     def __str__(self) -> str: return f"{self.last_turn}\n"
 
 # %% ../../nbs/social/53_episodes.ipynb #observations
-def observations(
-    context: Context,
-) -> dict[str, list[Observation]]:  # agent → what it perceived, in order
+def observations(context: Context) -> dict[str, list[Observation]]:  # agent → what it perceived, in order
     "Collect the memory items of a record"
     steps = decode(context).steps
     return {name: [Observation(name, step.observations[name], turn_number(step.timestep)) for step in steps
@@ -115,11 +113,7 @@ class View:
 Agent = Callable[[View], Action | Awaitable[Action]]
 
 # %% ../../nbs/social/53_episodes.ipynb #perceived
-def _perceived(
-    actor: str,
-    action: Action,
-    observer: str,
-) -> str:  # empty for nothing
+def _perceived(actor: str, action: Action, observer: str) -> str:  # empty for nothing
     "Tell what somebody perceives of an action"
     if action.kind == "none":
         return ""
@@ -168,10 +162,7 @@ class Episode:
         "The goal score of an agent; nan if there is none"
         return self.marks.get(name, {}).get("goal", Mark(math.nan)).value
 
-    def present(
-        self,
-        turn: int | None = None,  # None = after the last one
-    ) -> list[str]:
+    def present(self, turn: int | None = None) -> list[str]:
         "Who has not left before a turn"
         gone = {event.agent for event in self.events[:turn] if event.action.kind == "leave"}
         return [name for name in self.scenario.names if name not in gone]
@@ -180,6 +171,11 @@ class Episode:
         "Collect what an agent perceived"
         seen = ((event.turn, _perceived(event.agent, event.action, name)) for event in self.events if name in self.present(event.turn))
         return tuple(Observation(name, text, turn) for turn, text in seen if text)
+
+    @property
+    def transcript(self) -> str:
+        "What everybody could perceive, and the whispers"
+        return "\n".join(str(event) for event in self.events if event.action.kind != "none")
 
     @property
     def context(self) -> Context:
@@ -211,7 +207,7 @@ async def run_episode(
     return marks if isinstance(marks, Episode) else replace(episode, marks=dict(marks))
 
 # %% ../../nbs/social/53_episodes.ipynb #agent_name
-def agent_name(agent: Agent) -> str:
+def agent_name(agent: Callable) -> str:
     "Give the name under which an agent is recorded"
     return getattr(agent, "name", "") or getattr(agent, "__name__", type(agent).__name__)
 
@@ -277,22 +273,14 @@ DIMENSIONS = {
     "financial_and_material_benefits": (-5, 5, "gains or loses money and things"),
     "goal": (0, 10, "reaches the aim")}
 
-# %% ../../nbs/social/53_episodes.ipynb #transcript
-def transcript(episode: Episode) -> str:
-    "Tell what everybody could perceive, and the whispers"
-    return "\n".join(str(event) for event in episode.events if event.action.kind != "none")
-
 # %% ../../nbs/social/53_episodes.ipynb #to_trajectory
-def to_trajectory(
-    episode: Episode,
-    group: int = 0,  # episodes with the same number are compared with each other
-) -> Trajectory:
+def to_trajectory(episode: Episode) -> Trajectory:
     "Write an episode as a trajectory"
     turns = tuple(Turn(event.agent, str(event.action)) for event in episode.events)
     marks = {f"{name}/{each}": mark for name, found in episode.marks.items() for each, mark in found.items()}
     whole = {"scenario": to_json(episode.scenario), "agents": to_json(episode.agents), "seed": str(episode.seed), "end": episode.end,
              "events": to_json([asdict(event.action) for event in episode.events]), "usage": to_json(episode.usage)}
-    return Trajectory(episode.id, episode.scenario.id, group, 0, "response", turns, [], [], [], text=transcript(episode), fields=whole,
+    return Trajectory(episode.id, episode.scenario.id, 0, 0, "response", turns, [], [], [], text=episode.transcript, fields=whole,
                       parse_status="episode", scores={key: _score(key, mark) for key, mark in marks.items()},
                       rewards={key: mark.value for key, mark in marks.items()}, errors=episode.errors)
 
@@ -304,9 +292,7 @@ def _score(key: str, mark: Mark) -> Score:
     return Score(key, value, "no score" if math.isnan(value) else "scored", mark.reason)
 
 # %% ../../nbs/social/53_episodes.ipynb #from_trajectory
-def from_trajectory(
-    kept: Trajectory,  # as `to_trajectory` makes it
-) -> Episode:
+def from_trajectory(kept: Trajectory) -> Episode:
     "Read an episode back; `DataError` says what is missing"
     try:
         told = {name: json.loads(kept.fields[name]) for name in ("scenario", "agents", "events", "usage")}
@@ -328,10 +314,7 @@ def _marks(kept: Trajectory) -> dict[str, dict[str, Mark]]:
     return found
 
 # %% ../../nbs/social/53_episodes.ipynb #to_sotopia
-def to_sotopia(
-    episode: Episode,
-    tag: str = "",
-) -> dict:  # the fields of sotopia's EpisodeLog
+def to_sotopia(episode: Episode, tag: str = "") -> dict:  # the fields of sotopia's EpisodeLog
     "Write an episode as sotopia stores it"
     scenario, names, marks = episode.scenario, episode.scenario.names, episode.marks
     turns = [[("Environment", role.name, _briefing(scenario, role)) for role in scenario.roles], *([] for _ in episode.events[1:])]
@@ -358,15 +341,12 @@ def _reward(marks: Mapping[str, Mark]) -> list | float:
     known = {each: mark.value for each, mark in marks.items() if not math.isnan(mark.value)}
     return [fmean(known.values()), known | {"overall_score": fmean(known.values())}] if known else 0.0
 
-
 # %% ../../nbs/social/53_episodes.ipynb #read_sotopia_action
 _SOTOPIA = re.compile(r'''said(?:[ ]\(to[ ](?P<to>[^)]*)[ ]only\))?:[ ]"(?P<said>.*)" | did[ ]nothing | (?P<left>left[ ]the[ ]conversation)
     | \[(?P<kind>non-verbal[ ]communication|action)\][ ](?P<done>.*)''', re.S | re.X)
 
 
-def _read_sotopia_action(
-    text: str,  # such as: said: "Hello."
-) -> Action:
+def _read_sotopia_action(text: str) -> Action:
     "Read an action as sotopia words it"
     found = _SOTOPIA.fullmatch(text.strip())
     if not found:
@@ -375,7 +355,6 @@ def _read_sotopia_action(
         return Action("speak", found["said"] or "…", to=tuple(found["to"].split(" and ")) if found["to"] else ())
     return Action(found["kind"], found["done"]) if found["kind"] else Action("leave" if found["left"] else "none")
 
-
 # %% ../../nbs/social/53_episodes.ipynb #from_sotopia
 _HEADINGS = r"^[ \t]*(Scenario|Participants|[^\n:]{1,80}'s (?:background|goal)|Conversation Starts):[ \t]*"
 
@@ -383,12 +362,10 @@ _HEADINGS = r"^[ \t]*(Scenario|Participants|[^\n:]{1,80}'s (?:background|goal)|C
 def _parts(text: str, headings: str) -> dict[str, str]:
     "Cut a text at its headings"
     _, *found = re.split(headings, text, flags=re.M)
-    return {name: part.strip() for name, part in zip(found[::2], found[1::2])}
+    return dict(zip(found[::2], map(str.strip, found[1::2])))
 
 
-def from_sotopia(
-    log: dict,  # sotopia's EpisodeLog as plain data
-) -> Episode:
+def from_sotopia(log: dict) -> Episode:
     "Read an episode of sotopia"
     try:
         briefed = {receiver: text for sender, receiver, text in log["messages"][0][::-1] if sender == "Environment" != receiver}
@@ -420,4 +397,3 @@ def _sotopia_marks(log: dict, names: Sequence[str]) -> dict[str, dict[str, Mark]
     scored = {name: reward[1] for name, reward in zip(names, log["rewards"]) if isinstance(reward, (list, tuple))}
     return {name: {each: Mark(float(value), reasons[name].get(each, "")) for each, value in values.items() if each != "overall_score"}
             for name, values in scored.items()}
-

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HINTS', 'TASKS', 'PARSE', 'RULES', 'STYLES', 'BARE', 'EXAMPLES', 'ROLES', 'CRITIC', 'VERDICT', 'hint', 'form',
-           'worked_example', 'section', 'parse_prompt', 'Strangers', 'strangers', 'read_record', 'read_verdict']
+           'worked_example', 'section', 'parse_prompt', 'Strangers', 'read_record', 'read_verdict']
 
 # %% ../../nbs/social/03_requests.ipynb #exported-imports
 import json
@@ -50,9 +50,7 @@ TASKS = {name: name for name in HINTS} | {"ori_tomi": "tomi", "paratomi": "tomi"
                                           "mmtom_qa": "mmtom"}
 
 # %% ../../nbs/social/03_requests.ipynb #hint
-def hint(
-    task: str,  # a key of `TASKS`; empty for any text
-) -> str:
+def hint(task: str) -> str:
     "Give what a parser should know about a kind of text"
     return HINTS[TASKS[check_name(task, TASKS, "task")]] if task else ""
 
@@ -82,9 +80,7 @@ STYLES = ("full", "compact", "bare")
 BARE = "Write the record of this text."
 
 
-def form(
-    style: str = "full",  # full | compact
-) -> str:
+def form(style: str = "full") -> str:
     "State the form of a record"
     return RULES if style == "compact" else f"{RULES}\n\nThe same as a JSON schema:\n{json.dumps(context_schema())}"
 
@@ -99,9 +95,7 @@ EXAMPLES = {
 
 # %% ../../nbs/social/03_requests.ipynb #worked_example
 @lru_cache
-def worked_example(
-    task: str = "",  # a key of `TASKS`, or empty
-) -> str:
+def worked_example(task: str = "") -> str:
     "Give a text with its record"
     text = EXAMPLES["hitom" if TASKS.get(task) == "hitom" else "tomi"]
     record = json.dumps(to_lists(to_context(read_story(text))), ensure_ascii=False)
@@ -173,11 +167,7 @@ def _named(context: Context) -> set[str]:
             for name in (*event.agents, event.place, event.object, event.container, event.listener) if name}
 
 
-def strangers(
-    context: Context,
-    text: str,  # that it should tell
-    task: str = "",  # a key of `TASKS`, or empty
-) -> tuple[str, ...]:
+def _strangers(context: Context, text: str, task: str = "") -> tuple[str, ...]:
     "Name people and things of a record that its text does not"
     known, story, named = _folded(f"{text} {hint(task)} {ROLES}"), read_story(text), _named(context)
     exact = bool(story.agents) and not story.unknown
@@ -195,7 +185,7 @@ def read_record(
     context, changes = repair(read_context(read_answer(said) if isinstance(said, str) else said))
     if not (context.agents and context.steps):
         raise DataError("The record is empty: it needs at least one agent and one step.")
-    if text and (odd := strangers(context, text, task)):
+    if text and (odd := _strangers(context, text, task)):
         raise Strangers(odd)
     if wrong := [str(fault) for fault in violations(context) if fault.severity == "error"]:
         raise DataError("\n".join(wrong[:10]))
@@ -222,9 +212,7 @@ VERDICT = {"type": "object", "properties": {"accepted": {"type": "boolean"}, "pr
            "required": ["accepted", "problems"], "additionalProperties": False}
 
 # %% ../../nbs/social/03_requests.ipynb #read_verdict
-def read_verdict(
-    text: str,  # what a critic wrote
-) -> tuple[bool, list[str]]:  # accepted, problems
+def read_verdict(text: str) -> tuple[bool, list[str]]:  # accepted, problems
     "Read a verdict, as JSON or as yes or no in the first word; `ValueError` if it is neither"
     word = re.match(r"\W*(yes|no)\b[\s.,:;!—-]*", text, re.IGNORECASE)
     if word:

@@ -54,11 +54,7 @@ def _missing(world: World, question: PlaceQuestion) -> str:
     return f"nobody called {shorten(strangers[0])!r} takes part.{near_miss(strangers[0], world.agents)}" if strangers else ""
 
 # %% ../../nbs/stories/07_answers.ipynb #_gap
-def _gap(
-    world: World,
-    objects: Iterable[str],
-    all_count: bool = False,  # whether every sentence that was not understood may matter
-) -> str:
+def _gap(world: World, objects: Iterable[str], all_count: bool = False) -> str:
     "Name the sentences that were not understood and may matter for the objects, with the reason for the first"
     found = [(n, event) for n, event in world.unknown if all_count or _doubtful(event.sentence, world, objects)]
     if not found:
@@ -97,11 +93,11 @@ def _shipped_faults(story: Story) -> frozenset[str]:
 # %% ../../nbs/stories/07_answers.ipynb #_leaked
 def _leaked(world: World, question: PlaceQuestion, faults: frozenset[str]) -> bool:
     "Whether faults F1, F2 or F1' put the final place into the thoughts of mover and other"
-    events = [event for event in world.events if event.kind != "unknown"]
+    events = [event for event in world.events if isinstance(event, Event)]
     movers = [event.agents[0] for event in events if event.kind == "move" and event.object == question.object]
     if question.order != 2 or not movers or movers[-1] not in question.chain:
         return False
-    room = world.stands.get(world.where(question.object))
+    room = world.stands.get(world.where(question.object) or "")
     came = [name for event in events if event.kind in ("enter", "present") and event.place == room for name in event.agents]
     third = any(name not in question.chain for name in came)
     back = any(came.count(name) > 1 for name in question.chain if name != movers[-1])
@@ -121,7 +117,7 @@ def answer(
     asked = read_question(question) if isinstance(question, str) else question
     world = source.world if isinstance(source, Story) else source
     reason = _refusal(world, asked)
-    if reason:
+    if reason or isinstance(asked, UnknownPhrase):
         return Answer(None, reason)
     faults = frozenset() if policy == "principled" else _faults(source, policy)
     text = _answer(world, asked, faults)
@@ -155,7 +151,7 @@ class _Scribe:
     def __init__(self, world: World, beliefs: int, compact: bool):
         self.world, self.beliefs, self.compact = world, beliefs, compact
         self.pending: dict[str, list[str]] = {}  # who → sentences perceived since the last step
-        self.thought: dict[tuple, str] = {}      # (chain, object) → container last written down
+        self.thought: dict[tuple, str | None] = {}      # (chain, object) → container last written down
         self.act = ""                            # the sentence of the last step, where a single agent acted
         self.since = 0                           # number of the first event after the last step
 
@@ -208,7 +204,8 @@ def _state(world: World) -> list[str]:
     found = [f"The {obj} is in the {container}." for obj, container in world.inside.items()]
     found += [f"The {container} is in the {world.stands[container]}." for container in dict.fromkeys(world.inside.values())
               if container in world.stands]
-    return found + [Event("present", tuple(names), f"{'is' if len(names) == 1 else 'are'} in the {room}").sentence for room, names in world.rooms.items()]
+    present = (Event("present", tuple(names), f"{'is' if len(names) == 1 else 'are'} in the {room}") for room, names in world.rooms.items())
+    return found + [event.sentence for event in present]
 
 # %% ../../nbs/stories/07_answers.ipynb #to_context
 def to_context(
@@ -221,7 +218,7 @@ def to_context(
     missing = _gap(story.world, story.world.log)
     if missing:
         raise DataError(f"No exact context of this story: {missing}.")
-    events = [event for event in story.events if event.kind != "unknown"]
+    events = [event for event in story.events if isinstance(event, Event)]
     extra = [event.agents[0] for event in events if event.kind == "noise"] if keep_noise else []
     world = story.new_world(extra)
     return make_context(tuple(world.agents), _steps(_Scribe(world, beliefs, compact_tags), events, keep_noise))
@@ -243,13 +240,15 @@ def memory_answers(
     obj: str,
 ) -> list[str | None]:  # container after each step; None = nothing in their common memories says
     "Answer from what the agents of a context perceived, step by step"
-    world, chain, places = World(context.agents), normal_chain(chain), [None]
+    world, chain = World(context.agents), normal_chain(chain)
+    places: list[str | None] = [None]
     for step in decode(context).steps:
         place = places[-1]
         for said in _common(step.observations, chain, obj):
-            heard = isinstance(said, Event)
-            if not heard or chain in world.told_chains(said.agents[0], [said.listener] if said.listener else context.agents):
-                place = said.container if heard else said[0]
+            if isinstance(said, str):
+                place = said
+            elif chain in world.told_chains(said.agents[0], [said.listener] if said.listener else context.agents):
+                place = said.container
         places.append(place)
         _follow(world, step)
     return places[1:]
@@ -264,7 +263,7 @@ def memory_answer(
     return next(reversed(memory_answers(context, chain, obj)), None)
 
 # %% ../../nbs/stories/07_answers.ipynb #_common
-def _common(observations: dict[str, str], chain: Sequence[str], obj: str) -> list[Event | tuple[str]]:
+def _common(observations: dict[str, str], chain: Sequence[str], obj: str) -> list[Event | str]:
     "What everybody in the chain perceived about the place of the object, in order"
     texts = [observations.get(name, NONE) for name in chain]
     if any(is_none(text) for text in texts):

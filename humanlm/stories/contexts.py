@@ -24,9 +24,7 @@ from ..core.html import Html, Table, tag
 NONE = "none"
 
 
-def is_none(
-    text: str,  # an observation, an action or a state
-) -> bool:
+def is_none(text: str) -> bool:
     "Whether an entry says that there is nothing"
     return text == NONE or len(text) < 20 and text.strip(" .\t\r\n").lower() in ("", NONE)
 
@@ -46,8 +44,8 @@ class Context(BaseModel, extra="forbid"):
     "Who is there, and what happened step by step"
     agents_names: list[str] = Field(description="Every agent, by the name used throughout.")
     socialized_context: list[Step] = Field(description="The steps in order.")
-    context_manual: str = Field("", description="How to read this record.")
-    task_specific_instructions: str | None = Field(None, description="Hints for whoever wrote this record.")
+    context_manual: str = Field(default="", description="How to read this record.")
+    task_specific_instructions: str | None = Field(default=None, description="Hints for whoever wrote this record.")
 
     @property
     def agents(self) -> list[str]: return self.agents_names
@@ -68,10 +66,7 @@ def _cell(step: Step, name: str) -> Html:
     return tag("div", seen, class_="soft" if seen == NONE else "") + ("" if done == NONE else tag("b", done))
 
 # %% ../../nbs/stories/01_contexts.ipynb #make_context
-def make_context(
-    agents: Sequence[str],
-    steps: Iterable[tuple[str, dict[str, str], dict[str, str]]],  # (state, observations, actions)
-) -> Context:
+def make_context(agents: Sequence[str], steps: Iterable[tuple[str, dict[str, str], dict[str, str]]]) -> Context:
     "Make a context from what happened; whoever is not mentioned perceived or did nothing"
     nobody = dict.fromkeys(agents, NONE)
     rows = [Step(timestep=str(i), state=state, observations=nobody | seen, actions=nobody | done)
@@ -103,9 +98,7 @@ class _ContextLists(BaseModel, extra="forbid"):
         "says what the agents perceive in the end.")
 
 # %% ../../nbs/stories/01_contexts.ipynb #context_schema
-def context_schema(
-    compact: bool = False,  # without descriptions
-) -> dict:  # JSON schema, no references
+def context_schema(compact: bool = False) -> dict:  # JSON schema, no references
     "Give the JSON schema of a context as a model shall write it"
     schema = _ContextLists.model_json_schema()
     step = schema.pop("$defs")["_StepLists"]
@@ -139,10 +132,7 @@ def _split_entry(
     return name if name in names else name.strip(), entry[len(name) + 1:].removeprefix(" ")
 
 # %% ../../nbs/stories/01_contexts.ipynb #read_entries
-def read_entries(
-    listed: Iterable[str],  # of one step
-    names: Sequence[str],  # the agents
-) -> dict[str, str]:
+def read_entries(listed: Iterable[str], names: Sequence[str]) -> dict[str, str]:
     "Turn a list of `name: text` into a map; what cannot be read is kept under `:number`"
     found = {}
     for i, entry in enumerate(listed):
@@ -153,17 +143,12 @@ def read_entries(
     return found
 
 # %% ../../nbs/stories/01_contexts.ipynb #is_unread
-def is_unread(
-    name: str,  # key of an observation or action
-    names: Sequence[str],  # the agents
-) -> bool:
+def is_unread(name: str, names: Sequence[str]) -> bool:
     "Whether a key stands for an entry that could not be read"
     return name.startswith(":") and name not in names
 
 # %% ../../nbs/stories/01_contexts.ipynb #to_lists
-def to_lists(
-    context: Context,
-) -> dict:  # the generation shape
+def to_lists(context: Context) -> dict:  # the generation shape
     "Write a context as lists of `name: text`, as a model is asked to write it"
     rows = [{"timestep": step.timestep, "state": step.state, "observations": _listed(step.observations, context.agents),
              "actions": _listed(step.actions, context.agents)} for step in context.steps]
@@ -184,10 +169,7 @@ class Violation(NamedTuple):
     message: str
     severity: str = "error"  # error | warning
 
-    def told(
-        self,
-        steps: Sequence[str] = (),  # their names; none = counted from 0
-    ) -> str:
+    def told(self, steps: Sequence[str] = ()) -> str:
         number = self.timestep
         where = "" if number is None else f", step {shorten(steps[number], 40) if number < len(steps) else number}"
         return f"{self.code}{where}{f', {shorten(self.agent, 40)}' if self.agent else ''}: {self.message}"
@@ -208,9 +190,7 @@ def _stored(obj: Any) -> Any:
     return whole | {"socialized_context": steps}
 
 
-def shape_faults(
-    obj: Any,  # one context as plain data
-) -> list[Violation]:
+def shape_faults(obj: Any) -> list[Violation]:
     "Find what keeps plain data from being a context"
     try:
         Context.model_validate(_stored(obj))
@@ -286,9 +266,7 @@ def read_context(
 
 # %% ../../nbs/stories/01_contexts.ipynb #manual
 @cache
-def _manual(
-    hints: str | None = None,  # task-specific instructions
-) -> str:
+def _manual(hints: str | None = None) -> str:
     "Explain how to read a context"
     return (f"#### How to read this record\nIt follows this JSON schema:\n{json.dumps(Context.model_json_schema(), indent=2)}\n"
             f"#### Hints for this kind of text\n{hints or 'There were no special hints.'}")
@@ -299,9 +277,7 @@ def to_json(context: Context) -> str:
     return context.model_dump_json(indent=2, include={"agents_names", "socialized_context"})
 
 # %% ../../nbs/stories/01_contexts.ipynb #to_published
-def to_published(
-    context: Context,
-) -> dict:  # the storage shape
+def to_published(context: Context) -> dict:  # the storage shape
     "Give plain data as the published programs store them"
     text = context.context_manual or _manual(context.task_specific_instructions)
     return context.model_dump() | {"context_manual": text}
@@ -316,9 +292,7 @@ def to_text(
     return f"{text}\n\n{context.context_manual or _manual(context.task_specific_instructions)}" if with_manual else text
 
 # %% ../../nbs/stories/01_contexts.ipynb #simulations_text
-def simulations_text(
-    contexts: Sequence[Context],  # alternative continuations
-) -> str:
+def simulations_text(contexts: Sequence[Context]) -> str:
     "Write several alternative contexts for a model, with the manual of the first"
     parts = [f"#### Possible continuation {i}\n{to_json(context)}" for i, context in enumerate(contexts)]
     first = contexts[0]
@@ -341,9 +315,7 @@ def has_tag(text: str) -> bool:
 MENTAL = re.compile(r"<(/?)mental_state\s?>", re.IGNORECASE)
 
 
-def split_mental(
-    text: str,
-) -> tuple[str, str]:  # (public, private), without the mental_state tags
+def split_mental(text: str) -> tuple[str, str]:  # (public, private), without the mental_state tags
     "Take apart what others can perceive and what only the agent knows"
     if "<" not in text:
         return text, ""
@@ -359,8 +331,6 @@ def split_mental(
 _QUOTED = re.compile(r"<(?=/?(?:mental_state|same_as_|unknown))|\[(?=same as state\])", re.IGNORECASE)
 
 
-def untagged(
-    text: str,  # of anybody
-) -> str:
+def untagged(text: str) -> str:
     "Write a text so that nothing in it is a tag"
     return _QUOTED.sub(lambda m: "‹" if m[0] == "<" else "(", text)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core.basics import DataError, atomic_write, check_name, shorten
-from .language import read_question
 from .plots import StoryQuestion, TOMI_KINDS, Tale, ask, belief_question, hitom_story, tomi_story
 
 # %% ../../nbs/stories/09_generation.ipynb #generate
@@ -23,6 +22,7 @@ def generate(
     family: str,   # "tomi" | "hitom"
     n: int,        # how many stories
     seed: int = 0,
+    kind: str = "",  # of ToMi: one of `TOMI_KINDS`; "" = all in equal numbers
     lengths: Sequence[int] = (1, 2, 3),          # of Hi-ToM
     tells: Sequence[bool] = (False, True),       # of Hi-ToM
     **options: Any,  # see `tomi_story` and `hitom_story`
@@ -32,7 +32,7 @@ def generate(
     kinds = list(product(lengths, tells))
     for i in range(n):
         if family == "tomi":
-            yield tomi_story(random.Random(f"tomi {seed} {i}"), **{"kind": TOMI_KINDS[i % 3]} | options)
+            yield tomi_story(random.Random(f"tomi {seed} {i}"), kind=kind or TOMI_KINDS[i % 3], **options)
         else:
             length, talk = kinds[i % len(kinds)]
             yield hitom_story(random.Random(f"hitom {seed} {i}"), length, talk, **options)
@@ -40,15 +40,13 @@ def generate(
 # %% ../../nbs/stories/09_generation.ipynb #answer_class
 def _answer_class(tale: Tale, asked: StoryQuestion) -> str:
     "Say what an answer coincides with: reality, first place, or elsewhere"
-    world, thing = tale.story.world, read_question(asked.text).object
+    world, thing = tale.story.world, asked.about.object
     if asked.answer == world.where(thing):
         return "reality"
     return "first place" if asked.answer == world.first(thing) else "elsewhere"
 
 # %% ../../nbs/stories/09_generation.ipynb #class_shares
-def class_shares(
-    tales: Iterable[Tale],
-) -> dict[str, dict[str, float]]:  # type of question → class → share
+def class_shares(tales: Iterable[Tale]) -> dict[str, dict[str, float]]:  # type of question → class → share
     "Count what answers coincide with"
     counts: dict[str, Counter] = {}
     for tale in tales:
@@ -60,21 +58,20 @@ def class_shares(
 def balanced(
     tales: Iterable[Tale],  # of the Hi-ToM family
     seed: int = 0,
-    tries: int = 24,  # chains looked at for each question
 ) -> Iterator[Tale]:
     "Ask about other chains, so that answers are spread evenly over the classes"
     rng, used = random.Random(seed), Counter()
     for tale in tales:
-        yield replace(tale, asked=tuple(_rarest(rng, tale, asked, used, tries) for asked in tale.asked))
+        yield replace(tale, asked=tuple(_rarest(rng, tale, asked, used) for asked in tale.asked))
 
 # %% ../../nbs/stories/09_generation.ipynb #_rarest
-def _rarest(rng: random.Random, tale: Tale, asked: StoryQuestion, used: Counter, tries: int) -> StoryQuestion:
-    "Choose among random chains one whose answer belongs to the class used least"
-    question, people = read_question(asked.text), list(tale.story.agents)
+def _rarest(rng: random.Random, tale: Tale, asked: StoryQuestion, used: Counter) -> StoryQuestion:
+    "Choose among 24 random chains one whose answer belongs to the class used least"
+    question, people = asked.about, list(tale.story.agents)
     if not question.chain:
         return asked
-    texts = [belief_question(rng.sample(people, question.order), question.object) for _ in range(tries)]
-    options = [option for option in ask(replace(tale, asked=()), texts, lambda *_: asked.kind).asked] or [asked]
+    texts = [belief_question(rng.sample(people, question.order), question.object) for _ in range(24)]
+    options = [option for option in ask(replace(tale, asked=()), texts, lambda _: asked.kind).asked] or [asked]
     best = min(options, key=lambda option: used[asked.kind, _answer_class(tale, option)])
     used[asked.kind, _answer_class(tale, best)] += 1
     return best
@@ -128,10 +125,7 @@ def _blocks(path: Path) -> Iterator[tuple[tuple[str, ...], str, str]]:
             raise DataError(f"{path}, line {n}: {shorten(line)!r} is neither a numbered sentence nor a question after a story.")
 
 # %% ../../nbs/stories/09_generation.ipynb #hitom_rows
-def hitom_rows(
-    tale: Tale,
-    number: int = 0,  # of the story
-) -> list[dict[str, Any]]:  # as the published file has them
+def hitom_rows(tale: Tale, number: int = 0) -> list[dict[str, Any]]:  # as the published file has them
     "Write a tale as rows of the Hi-ToM file"
     length, tells = int(tale.kind[7]), tale.kind.endswith(", tell")
     choices = ", ".join(f"{chr(65 + i)}. {box}" for i, box in enumerate(tale.choices))

@@ -90,9 +90,7 @@ _CLAUSE = re.compile(r"([\w'’-]+(?:(?:,? and|,) [\w'’-]+)*) (\w+)(?: (.+))?"
 _JOINT = {"enter", "exit", "present"}  # what several people can do in one sentence
 
 # %% ../../nbs/stories/05_language.ipynb #plain
-def plain(
-    sentence: str,  # as it stands in a file
-) -> str:
+def plain(sentence: str) -> str:
     "Take away line number, final period and spaces around hyphens"
     sentence = sentence.lstrip("0123456789.) \t").rstrip()
     return (sentence[:-1].rstrip() if sentence.endswith(".") else sentence).replace(" - ", "-")
@@ -102,9 +100,7 @@ _PRONOUNS = set("I We You He She It They Everyone Everybody Nobody Someone Someb
 
 
 @lru_cache(maxsize=1 << 16)
-def parse_sentence(
-    text: str,  # one sentence, perhaps numbered
-) -> Event | UnknownPhrase:
+def parse_sentence(text: str) -> Event | UnknownPhrase:
     "Read one sentence of a story"
     text = plain(text)
     if text.startswith("The "):
@@ -149,13 +145,10 @@ def read_line(
     return [pair for part in parts for pair in _run_on(part, bare)]
 
 
-def _run_on(
-    text: str,
-    bare: bool,  # whether it has neither number nor period
-) -> list[tuple[str, Event | UnknownPhrase]]:
+def _run_on(text: str, bare: bool) -> list[tuple[str, Event | UnknownPhrase]]:
     "Take sentences without periods apart, if they can be nothing else"
     parts = [(part, parse_sentence(part)) for part in _STARTS.split(text)]
-    if len(parts) == 1 or any(event.kind == "unknown" for _, event in parts):
+    if len(parts) == 1 or any(isinstance(event, UnknownPhrase) for _, event in parts):
         return [(text, parse_sentence(text))]
     if bare and all(event.kind in _COMPLETE for _, event in parts):
         return parts
@@ -205,14 +198,10 @@ def _loose(obj: str) -> list[re.Pattern]:
     return [re.compile(pattern.replace("{part}", _LONGEST).replace("{}", re.escape(obj)), re.I) for pattern in _LOOSE]
 
 
-def stated_place(
-    clause: str,
-    obj: str,
-) -> Event | tuple[str] | None:  # a statement by somebody, a place, or nothing
+def stated_place(clause: str, obj: str) -> Event | str | None:  # a statement by somebody, a place, or nothing
     "What a clause says about the place of an object"
     event = parse_sentence(clause)
-    if event.kind != "unknown":
+    if isinstance(event, Event):
         talk = event.kind in ("claim", "tell")
-        return None if event.object != obj else event if talk else (event.container,)
-    found = [m for pattern in _loose(obj) for m in [pattern.search(clause)] if m]
-    return (found[0]["container"],) if found else None
+        return None if event.object != obj else event if talk else event.container
+    return next((m["container"] for pattern in _loose(obj) if (m := pattern.search(clause))), None)

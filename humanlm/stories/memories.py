@@ -19,10 +19,7 @@ from ..core.basics import DataError, near_miss, shorten
 from .contexts import Context, MENTAL, NONE, Step, TAG, Violation, has_tag, is_none, is_unread, read_entries, split_mental
 
 # %% ../../nbs/stories/02_memories.ipynb #sentence
-def sentence(
-    agent: str,
-    action: str,
-) -> str:  # without a final period
+def sentence(agent: str, action: str) -> str:  # without a final period
     "Write an action with the name of its agent, unless it starts with the name"
     action = action.strip()
     named = action[:len(agent)].lower() == agent.lower() and not action[len(agent):len(agent) + 1].isalnum()
@@ -192,9 +189,7 @@ def _lived(steps: list[Step], name: str) -> list[Step]:
 _CUT = re.compile(r"(?<=[.!?])\s+|[\n;]+")
 
 
-def clauses(
-    text: str,  # decoded
-) -> list[str]:  # without final period
+def clauses(text: str) -> list[str]:  # without final period
     "Cut a text into clauses"
     return [clause for part in _CUT.split(text) if (clause := part.strip(" \t\r.")) and not is_none(clause)]
 
@@ -207,25 +202,19 @@ def as_fact(clause: str) -> str:
 def facts(
     context: Context,
     private: bool = False,  # thoughts instead of perceptions
-    decoded: bool = False,  # the context holds no tags any more
 ) -> Counter[tuple[str, str]]:  # (agent, fact) → how often
     "Count what each agent perceived, or what it thought"
-    context = context if decoded else decode(context)
-    return Counter((name, as_fact(clause)) for step in context.steps for name, text in step.observations.items()
+    return Counter((name, as_fact(clause)) for step in decode(context).steps for name, text in step.observations.items()
                    if not is_none(text) for clause in clauses(split_mental(text)[private]))
 
 # %% ../../nbs/stories/02_memories.ipynb #best_match
-def best_match(
-    name: str,
-    candidates: Iterable[str],
-    threshold: float = 0.7,  # least similarity, 0..1, ignoring case
-) -> str | None:  # None = nothing is similar enough
-    "Find the candidate most similar to a name"
+def best_match(name: str, candidates: Iterable[str]) -> str | None:  # None = nothing is similar enough
+    "Find the candidate most similar to a name, ignoring case, where at least 70 % are alike"
     def likeness(other: str) -> float:
         return SequenceMatcher(None, name[:200].lower(), other[:200].lower()).ratio()
 
     best = max(candidates, key=likeness, default=None)
-    return best if best is not None and likeness(best) >= threshold else None
+    return best if best is not None and likeness(best) >= 0.7 else None
 
 # %% ../../nbs/stories/02_memories.ipynb #ObservationScores
 class ObservationScores(NamedTuple):
@@ -284,9 +273,7 @@ def _by_agent(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return grouped
 
 # %% ../../nbs/stories/02_memories.ipynb #structural_score
-def structural_score(
-    context: Any,  # a context or plain data, however broken
-) -> float:  # 0..1
+def structural_score(context: Any) -> float:  # 0..1
     "Score the form of a record, as the published evaluation does"
     obj = context.model_dump() if isinstance(context, Context) else context
     steps = obj.get("socialized_context") if isinstance(obj, dict) else None
@@ -309,7 +296,7 @@ def _keys(step: Any, field: str, names: Sequence[str]) -> set[str] | None:
 # %% ../../nbs/stories/02_memories.ipynb #_numbering_score
 def _numbering_score(steps: list) -> float:
     "Score the timesteps: 0.3 counted, 0.15 never falling, 0 out of order, 0.1 not numbers"
-    found = [step.get("timestep") if isinstance(step, dict) else None for step in steps]
+    found: list[Any] = [step.get("timestep") if isinstance(step, dict) else None for step in steps]
     try:
         numbers = [int(number) for number in found]
     except (TypeError, ValueError):

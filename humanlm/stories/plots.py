@@ -8,14 +8,14 @@ __all__ = ['NAMES', 'ROOMS', 'THINGS', 'BOXES', 'COLOURS', 'BEASTS', 'LOSSES', '
 
 # %% ../../nbs/stories/08_plots.ipynb #exported-imports
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ..core.basics import check_name
+from ..core.basics import DataError, check_name, shorten
 from .answers import answer
-from .language import read_question
+from .language import PlaceQuestion, UnknownPhrase, read_question
 from .world import Story, read_story
 
 # %% ../../nbs/stories/08_plots.ipynb #NAMES
@@ -39,7 +39,15 @@ class StoryQuestion(NamedTuple):
     "A question with its answer"
     text: str
     answer: str
-    kind: str  # ToMi: memory, reality, first_order_0_tom …; Hi-ToM: order_0 … order_4
+    kind: str = ""  # ToMi: memory, reality, first_order_0_tom …; Hi-ToM: order_0 … order_4
+
+    @property
+    def about(self) -> PlaceQuestion:
+        "What is asked, as the simulator reads it"
+        found = read_question(self.text)
+        if isinstance(found, UnknownPhrase):
+            raise DataError(f"{shorten(self.text)!r} is no question about a place: {found.reason}.")
+        return found
 
 # %% ../../nbs/stories/08_plots.ipynb #Tale
 @dataclass(frozen=True)
@@ -66,12 +74,11 @@ class Tale:
 def ask(
     tale: Tale,  # without questions, or with some
     questions: Iterable[str],
-    kind: Callable[[str, str], str],  # gives the type of a question from its text and its answer
+    kind: Callable[[StoryQuestion], str],  # gives the type of a question from its text and its answer
 ) -> Tale:  # with those of the questions that the story answers
     "Add questions to a tale, answered by the simulator"
-    found = ((text, answer(tale.story, text).text) for text in questions)
-    new = tuple(StoryQuestion(text, place, kind(text, place)) for text, place in found if place)
-    return replace(tale, asked=tale.asked + new)
+    found = (StoryQuestion(text, place) for text in questions if (place := answer(tale.story, text).text))
+    return replace(tale, asked=(*tale.asked, *(each._replace(kind=kind(each)) for each in found)))
 
 # %% ../../nbs/stories/08_plots.ipynb #Act
 class _Act(NamedTuple):
@@ -82,16 +89,13 @@ class _Act(NamedTuple):
 
 class _Cast(NamedTuple):
     "Who and what a story of the ToMi family is about"
-    people: list[str]   # mover, other, third
-    rooms: list[str]    # main and side
-    things: list[str]   # the objects, first those that are asked about
-    boxes: list[str]    # two per asked object: where it is and where it goes
+    people: Sequence[str]   # mover, other, third
+    rooms: Sequence[str]    # main and side
+    things: Sequence[str]   # the objects, first those that are asked about
+    boxes: Sequence[str]    # two per asked object: where it is and where it goes
 
 # %% ../../nbs/stories/08_plots.ipynb #tomi_cast
-def _tomi_cast(
-    rng: random.Random,
-    objects: int = 1,  # how many are moved and asked about
-) -> _Cast:
+def _tomi_cast(rng: random.Random, objects: int = 1) -> _Cast:
     "Draw people, rooms, objects and containers"
     rooms = rng.sample(ROOMS, 2)
     return _Cast(rng.sample(NAMES, 3), rooms, rng.sample(THINGS, objects + 2), rng.sample(BOXES, 2 * objects))
@@ -190,14 +194,14 @@ def tomi_story(
     sentences = _distract(rng, cast, [text for act in acts for text in act.sentences], rng.choice(noise))
     types = _tomi_questions(cast, objects)
     tale = Tale("tomi", tuple(sentences), kind=found, trace=tuple(act.tag for act in acts if act.tag))
-    return ask(tale, types, lambda text, place: _ending(types[text], place, tale.story, text))
+    return ask(tale, types, lambda asked: _ending(types[asked.text], asked, tale.story))
 
 # %% ../../nbs/stories/08_plots.ipynb #_ending
-def _ending(kind: str, place: str, story: Story, text: str) -> str:
+def _ending(kind: str, asked: StoryQuestion, story: Story) -> str:
     "Say whether a thought differs from reality"
     if "order" not in kind:
         return kind
-    return f"{kind}_{'no_tom' if place == story.world.where(read_question(text).object) else 'tom'}"
+    return f"{kind}_{'no_tom' if asked.answer == story.world.where(asked.about.object) else 'tom'}"
 
 # %% ../../nbs/stories/08_plots.ipynb #PLANS
 PLANS = {1: ((5, True),), 2: ((5, False), (3, True)), 3: ((5, True), (3, False), (4, True)),
@@ -223,7 +227,7 @@ class _House(NamedTuple):
     "Who and what a story of the Hi-ToM family is about"
     people: list[str]                # five
     rooms: dict[str, list[str]]      # room → its five containers
-    things: dict[str, list[str]]     # room → its two objects
+    things: Mapping[str, Sequence[str]]  # room → its two objects
     inside: dict[str, str]           # object → container, as the story goes on
 
 
@@ -279,10 +283,7 @@ chains = {
 }
 
 # %% ../../nbs/stories/08_plots.ipynb #belief_question
-def belief_question(
-    chain: Sequence[str],  # who thinks that who thinks …
-    thing: str,
-) -> str:
+def belief_question(chain: Sequence[str], thing: str) -> str:
     "Ask what the first of a chain thinks that the next thinks …"
     if not chain:
         return f"Where is the {thing} really?"
@@ -310,7 +311,7 @@ def hitom_story(
     sentences = tuple(text for line in lines for text in (*_aside(rng, house, noise), line))
     choices = rng.sample([box for boxes in house.rooms.values() for box in boxes], 15)
     tale = Tale("hitom", sentences, kind=f"length {length}, {'tell' if tells else 'no tell'}", choices=tuple(choices))
-    return ask(tale, _hitom_questions(rng, house, dict.fromkeys(things[:objects]), chain), lambda text, _: f"order_{read_question(text).order}")
+    return ask(tale, _hitom_questions(rng, house, dict.fromkeys(things[:objects]), chain), lambda asked: f"order_{asked.about.order}")
 
 # %% ../../nbs/stories/08_plots.ipynb #_aside
 def _aside(rng: random.Random, house: _House, chance: float) -> Iterator[str]:

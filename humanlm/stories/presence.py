@@ -41,9 +41,7 @@ def _named(speaker: str) -> list[str]:
     return [name.strip() for name in re.split(_AND, speaker) if name.strip()]
 
 # %% ../../nbs/stories/04_presence.ipynb #read_turns
-def read_turns(
-    text: str,  # one turn or direction per line
-) -> list[DialogueTurn]:
+def read_turns(text: str) -> list[DialogueTurn]:
     "Read a dialogue"
     lines = [line.partition("<END>")[0].strip() for line in text.split("\n")]
     read, found = [_read_line(line) for line in lines], []
@@ -73,9 +71,7 @@ _FAREWELL = r"bye|goodbye|good night|farewell|see you|see ya|talk (?:to you )?(?
 _CUE = re.compile(rf"\b(?:{_EXCUSE})\b(?:\W+[\w'’]+){{0,5}}?\W+(?:{_GOING})\b|\b(?:{_FAREWELL})\b", re.I)
 
 
-def _leave_cue(
-    text: str,  # a turn
-) -> str:  # the words; "" = none
+def _leave_cue(text: str) -> str:  # the words; "" = none
     "Find words with which people leave"
     found = _CUE.search(text)
     return found[0] if found else ""
@@ -88,13 +84,9 @@ class Dialogue:
     present: tuple[frozenset[str], ...]  # for each turn, who hears it, the speaker included
 
     @cached_property
-    def people(self) -> tuple[str, ...]:
-        return _people(self.turns)
+    def people(self) -> tuple[str, ...]: return _people(self.turns)
 
-    def aware(
-        self,
-        turns: Iterable[int],  # numbers of the turns that state a fact, from 0
-    ) -> frozenset[str]:
+    def aware(self, turns: Iterable[int]) -> frozenset[str]:
         "Who heard all of some turns"
         return frozenset(self.people).intersection(*(self.present[i] for i in turns))
 

@@ -6,7 +6,7 @@
 __all__ = ['WAITING', 'NOBODY', 'Story', 'read_story', 'Reveal', 'World', 'normal_chain']
 
 # %% ../../nbs/stories/06_world.ipynb #exported-imports
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -42,25 +42,22 @@ class Story:
             world.step(event)
         return world
 
-    def new_world(
-        self,
-        extra: Iterable[str] = (),  # people to count although they take no part
-    ) -> "World":
+    def new_world(self, extra: Iterable[str] = ()) -> "World":
         "Give the world before the first sentence"
-        holders, announced = set(), {}
-        for event in self.events:
+        read, holders, announced = [event for event in self.events if isinstance(event, Event)], set(), {}
+        for event in read:
             if event.kind == "located" and event.object in holders:
                 announced.setdefault(event.object, event.container)
             elif event.kind in ("located", "move"):
                 holders.add(event.container)
-        places = {event.place for event in self.events if event.kind != "unknown" and event.place}
+        places = {event.place for event in read if event.place}
         rooms = {container: room for container, room in announced.items() if container != room or room in places}
         return World((*self.agents, *extra), rooms, places)
 
     @property
     def unknown(self) -> list[tuple[int, str, str]]:
         "Number (from 1), sentence and reason of everything that was not understood"
-        return [(n, *event) for n, event in enumerate(self.events, 1) if event.kind == "unknown"]
+        return [(n, event.sentence, event.reason) for n, event in enumerate(self.events, 1) if isinstance(event, UnknownPhrase)]
 
     @property
     def coverage(self) -> float:
@@ -70,9 +67,7 @@ class Story:
     def _repr_html_(self) -> str: return _witness_table(self)._repr_html_()
 
 # %% ../../nbs/stories/06_world.ipynb #_TOGETHER
-def read_story(
-    text: str | Iterable[str],  # the sentences, or a text that holds one or more per line
-) -> Story:
+def read_story(text: str | Iterable[str]) -> Story:
     "Read a story; what is not understood is kept as `UnknownPhrase`"
     read, instructed = [], False
     for line in map(str.strip, text.split("\n") if isinstance(text, str) else text):
@@ -126,8 +121,7 @@ class _Places:
             self.place[name] = room
             self.rooms.setdefault(room, []).append(name)
 
-    def _here(self, room: str) -> frozenset[str]:
-        return frozenset(self.rooms.get(room, ()))
+    def _here(self, room: str) -> frozenset[str]: return frozenset(self.rooms.get(room, ()))
 
 # %% ../../nbs/stories/06_world.ipynb #World
 class World(_Places):
@@ -197,7 +191,7 @@ def _unknown(world: "World", event: UnknownPhrase) -> frozenset[str]:
     return NOBODY
 
 
-_rules = {"unknown": _unknown}  # kind → rule; more are added below
+_rules: dict[str, Callable[..., frozenset[str]]] = {"unknown": _unknown}  # kind → rule; more are added below
 
 # %% ../../nbs/stories/06_world.ipynb #_arrive
 def _arrive(world: World, names: Sequence[str], room: str) -> frozenset[str]:
@@ -352,9 +346,7 @@ def _noise(world: World, event: Event) -> frozenset[str]:
 _rules |= {"located": _located, "move": _move, "stay": _stay, "noise": _noise}
 
 # %% ../../nbs/stories/06_world.ipynb #normal_chain
-def normal_chain(
-    chain: Sequence[str],  # who thinks about whom, outermost first
-) -> tuple[str, ...]:
+def normal_chain(chain: Sequence[str]) -> tuple[str, ...]:
     "Merge equal neighbours of a chain"
     return tuple(name for name, before in zip(chain, (None, *chain)) if name != before)
 
@@ -377,13 +369,10 @@ def _talk(world: World, event: Event) -> frozenset[str]:
 _rules |= {"claim": _talk, "tell": _talk}
 
 # %% ../../nbs/stories/06_world.ipynb #witness_table
-def _witness_table(
-    story: Story,
-    obj: str = "",  # the object whose believed place is shown; "" = the first one that appears
-) -> Html:
-    "Show who witnessed each sentence and what they then believe"
+def _witness_table(story: Story) -> Html:
+    "Show who witnessed each sentence and where they then believe the first object to be"
     world, rows = story.new_world(), []
-    obj = obj or next(iter(story.world.log), "")
+    obj = next(iter(story.world.log), "")
     for n, (event, text) in enumerate(zip(story.events, story.sentences), 1):
         seen = world.step(event)
         cells = ((f"{'● ' if name in seen else ''}{world.belief([name], obj) or ''}", name in seen) for name in story.agents)

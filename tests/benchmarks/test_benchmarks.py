@@ -17,10 +17,11 @@ from humanlm.harness.solvers import chance, commonest, solve
 from humanlm.benchmarks.sets import BIGTOM_CONDITIONS, benchmarks
 from humanlm.benchmarks.tales import HITOM_100, _hitom_set, _lettered
 from humanlm.core.basics import ConfigError, DataError, HumanLMError
-from humanlm.benchmarks.fantom_scores import BINARY, Fantom, _official_choice, _published_choice
+from humanlm.benchmarks.fantom import BINARY
+from humanlm.benchmarks.fantom_scores import Fantom, _official_choice, _published_choice, _yes_no
 from humanlm.benchmarks.protocol import Extra
 from humanlm.benchmarks.questions import read_table
-from humanlm.benchmarks.readings import STATUSES, final_answer, read_choice, yes_no
+from humanlm.benchmarks.readings import STATUSES, final_answer, read_choice
 from humanlm.clients.reader import fenced, fill
 
 DATA = Path(os.environ.get("HUMANLM_DATA") or "data")
@@ -194,7 +195,7 @@ def test_long_answers_take_linear_time(unit):
     start = time.process_time()
     for text in (unit * (200_000 // len(unit)), "<think>" * 10_000 + unit * 10_000):
         read_choice(text, OPTIONS)
-        yes_no(text)
+        _yes_no(text)
     assert time.process_time() - start < 3
 
 
@@ -423,7 +424,7 @@ def independent_report(pairs, scenario):
         elif kind.endswith("list"):
             low = said.lower()
             right = bool(low) and all(n.lower() in low for n in item.gold) and not any(n.lower() in low for n in item.facts["wrong"])
-        else: right = yes_no(said) == BINARY[item.gold]
+        else: right = _yes_no(said) == BINARY[item.gold]
         rows.append({"set": item.set_id, "kind": kind, "right": right, "said": said, "gold": item.gold, "scenario": item.groups["scenario"]})
     if scenario == "accessible":
         bad = {r["set"] for r in rows if r["scenario"] != "accessible"}
@@ -437,7 +438,7 @@ def independent_report(pairs, scenario):
     out = {"set:ALL": sets(rows), "belief:multiple-choice": sum(r["right"] for r in of("multiple")) / len(of("multiple"))}
     for family in ("answerability", "info_accessibility"):
         binary = of(f"{family}:binary")
-        gold, said = [BINARY[r["gold"]] for r in binary], [yes_no(r["said"]) for r in binary]
+        gold, said = [BINARY[r["gold"]] for r in binary], [_yes_no(r["said"]) for r in binary]
         out |= {f"{family}:set:ALL": sets(of(family)), f"{family}:list": sum(r["right"] for r in of(f"{family}:list")) / len(of(f"{family}:list")),
                 f"{family}:binary-f1": f1_score(gold, said, average="weighted", zero_division=0),
                 f"{family}:class-0": f1_score(gold, said, labels=[0], average=None, zero_division=0)[0]}
@@ -469,11 +470,10 @@ def kept_vectors(texts):
 def test_fantom_free_beliefs_by_hand_written_aggregation(similarity, tmp_path, monkeypatch):
     "ALL* asks for the free answers too, the distance is their share, and word F1 is taken of the right ones"
     import numpy as np
-    import humanlm.benchmarks.fantom as fantom_page
-    import humanlm.benchmarks.fantom_scores as module
+    import humanlm.benchmarks.fantom as page
     from humanlm.benchmarks.fantom import _by_vectors, _by_words
     closer = {"words": _by_words, "embedding/letters": lambda said, texts: _by_vectors(said, texts, lambda t: np.array(kept_vectors(t)))}
-    for page in (module, fantom_page): monkeypatch.setattr(page, "closeness", closer.__getitem__)
+    monkeypatch.setattr(page, "_closeness", closer.__getitem__)
     draw, fantom = random.Random(7), benchmarks["fantom"]
     loaded = fantom.load(written(tmp_path, "s.json", json.dumps([fantom_set(n, draw) for n in range(30)])), similarity=similarity)
     answered = [fantom.answered(item, some_answer(item, draw)) for item in loaded]

@@ -23,7 +23,7 @@ import humanlm.harness.answers
 import humanlm.harness.solvers
 import humanlm.clients.names
 from clock import virtual
-from humanlm.harness.answers import AnswerConfig, Asker, HOW, few_shot
+from humanlm.harness.answers import AnswerConfig, Asker, HOW, _few_shot
 from humanlm.harness.solvers import contradictions, _debate, solve, _vote, ways
 from humanlm.benchmarks.sets import benchmarks
 from humanlm.stories.contexts import make_context, read_context, to_json, to_lists, to_published
@@ -41,7 +41,7 @@ from humanlm.benchmarks.protocol import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.harness.contexts import write_stories
-from humanlm.harness.comparison import StoredRun, differences
+from humanlm.harness.comparison import _StoredRun, differences
 from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
 from humanlm.tom import main
 
@@ -216,7 +216,7 @@ def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_pa
     bare = [b.answered(item, right_answer(item)) for item in loaded]
     first = min(o.facts["conversation"] for o in bare)
     told = [replace(o, context="key" if o.facts["conversation"] == first else "none") for o in bare]
-    found = differences(StoredRun("a", b, bare, {}), StoredRun("b", b, told, {}), 50)
+    found = differences(_StoredRun("a", b, bare, {}), _StoredRun("b", b, told, {}), 50)
     shares = {(d.name, d.value): (d.contexts, d.n) for d in found}
     assert {name for name, _ in shares if name.startswith(("set:ALL", "part:ALL", "conversation:ALL"))} and all(0 <= k <= n for k, n in shares.values())
     for measure in b.report(bare):
@@ -700,7 +700,7 @@ def test_every_way_answers_every_benchmark(name, mode, tmp_path):
 
 def test_few_shot_examples_come_from_the_simulator_or_a_file(own, tmp_path, capsys):
     given = asker(lambda r: said("B"))
-    asyncio.run(few_shot(given, one_item(own)))
+    asyncio.run(_few_shot(given, one_item(own)))
     assert "Worked examples" in given.client.requests[0].messages[-1]["content"]
     need_data("bigtom")
     assert run("bigtom", "--model.name=scripted/first", "--tom.mode=few_shot", out=tmp_path) == 2
@@ -996,12 +996,12 @@ def test_confaide_meetings_have_contexts_by_rule_with_one_warning(tmp_path, caps
 
 
 def test_the_viewers_server_gives_contexts_and_nothing_else(tmp_path):
-    from humanlm.harness.viewer_server import Viewer, _context_files, _viewer_app
+    from humanlm.harness.viewer_server import _Viewer, _context_files, _viewer_app
     from humanlm.core.web import serving_app
     assert main(["generate", "tomi", "--stories.n=2", f"--stories.out={tmp_path}"]) == 0
     (tmp_path / "contexts/a<b>.json").write_text((tmp_path / "contexts/tale-0.json").read_text())
     (tmp_path / "contexts/broken.json").write_text("{")
-    with serving_app(_viewer_app(Viewer(_context_files([str(tmp_path)])))) as base:
+    with serving_app(_viewer_app(_Viewer(_context_files([str(tmp_path)])))) as base:
         assert base.startswith("http://127.0.0.1:")
 
         def get(path):
@@ -1031,12 +1031,12 @@ def test_help_is_fast_and_light():
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
     from humanlm.stories.presence import dialogue_context, read_dialogue
-    from humanlm.harness.viewer_server import Viewer, _context_files
+    from humanlm.harness.viewer_server import _Viewer, _context_files
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
     record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))
     (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": to_published(record), "story": nasty}))
     (tmp_path / "empty.json").write_text('{"simulations": []}')
-    viewer = Viewer(_context_files([str(tmp_path)]))
+    viewer = _Viewer(_context_files([str(tmp_path)]))
     for address in ("/", "/page/%3Cscript%3E"):
         status, _, page = viewer.answer(address)
         assert status == 200 and "<script" not in page and "&lt;script&gt;" in page

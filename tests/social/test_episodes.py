@@ -9,11 +9,11 @@ import pytest
 from humanlm.stories.contexts import make_context
 from humanlm.core.basics import DataError
 from humanlm.social.agents import (
-    Buyer, ChatAgent, EpisodePlan, Foresight, JudgeEvaluator, bargain, bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
+    _Buyer, ChatAgent, EpisodePlan, Foresight, JudgeEvaluator, bargain, bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
     _seller, _world_model)
 from humanlm.social.episodes import (
     Action, DIMENSIONS, EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
-    to_sotopia, to_trajectory, transcript)
+    to_sotopia, to_trajectory)
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
 from humanlm.data.trajectory import load_trajectories, save_trajectories
@@ -117,7 +117,7 @@ def test_what_agents_and_judges_read_counts_turns_from_1_and_records_count_from_
     first, last = (request.messages[-1]["content"] for request in model.requests)
     assert "turn 2 of at most 4" in first and "turn 4 of at most 4" in last and "turn 0" not in first
     assert 'Turn 1: Ada said: "Hi."' in first and 'Turn 3: Ada said: "You?"' in last and "Turn 0" not in last
-    assert transcript(episode).splitlines()[0].startswith("Turn 1: Ada") and transcript(episode).splitlines()[-1].startswith("Turn 4: Bo")
+    assert episode.transcript.splitlines()[0].startswith("Turn 1: Ada") and episode.transcript.splitlines()[-1].startswith("Turn 4: Bo")
     assert [item.turn_number for item in episode.memory("Ada")] == [0, 1, 2, 3] and [event.turn for event in episode.events] == [0, 1, 2, 3]
 
 
@@ -157,7 +157,7 @@ def test_a_judge_keeps_to_the_ranges_or_gives_nothing():
 
 def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
     def blind(record): return make_context(record.agents, [("none", {}, {}) for _ in record.steps])
-    buyers = {"plain": Buyer, "blind": lambda: Foresight(Buyer(), blind), "foresight": lambda: Foresight(Buyer(), _literal_world)}
+    buyers = {"plain": _Buyer, "blind": lambda: Foresight(_Buyer(), blind), "foresight": lambda: Foresight(_Buyer(), _literal_world)}
     goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": _seller}, bargain_marks)).goal("Piet") for seed in range(60)]
              for name, make in buyers.items()}
     assert goals["plain"] == goals["blind"] and sum(goals["foresight"]) > sum(goals["plain"]) + 60

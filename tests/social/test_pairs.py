@@ -12,7 +12,7 @@ from humanlm.stories.contexts import _ContextLists, read_context
 from humanlm.stories.memories import observation_scores
 from humanlm.stories.violations import violations
 from humanlm.social.pairs import (
-    ContextPair, chat_row, completion, exact, fault, fresh_pairs, read_pairs, _sift, _split_pairs, story_key,
+    ContextPair, chat_row, _completion, exact, _fault, fresh_pairs, read_pairs, _sift, _split_pairs, story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import omniscient
@@ -23,7 +23,7 @@ from humanlm.stories.world import read_story
 PAIRS = list(fresh_pairs("tomi", 60, seed=7, compact_tags=True))
 
 
-def same(a, b): return [(p.text, completion(p.context)) for p in a] == [(p.text, completion(p.context)) for p in b]
+def same(a, b): return [(p.text, _completion(p.context)) for p in a] == [(p.text, _completion(p.context)) for p in b]
 
 def stories(pairs): return {story_key(pair.text) for pair in pairs}
 
@@ -45,7 +45,7 @@ def test_correctness_of_the_answer_does_not_matter_and_other_files_are_listed(tm
 
 
 def test_generation_shape_and_the_stores_own_files_are_read(tmp_path):
-    (tmp_path / "lists.json").write_text(json.dumps(result(PAIRS[0]) | {"socialized_context": json.loads(completion(PAIRS[0].context))}))
+    (tmp_path / "lists.json").write_text(json.dumps(result(PAIRS[0]) | {"socialized_context": json.loads(_completion(PAIRS[0].context))}))
     store = parser("symbolic", folder=tmp_path / "store")
     run_sync(store(PAIRS[1].text, "tomi"))
     found = read_pairs(tmp_path)
@@ -61,14 +61,14 @@ def test_a_missing_folder_is_named():
 def test_fresh_contexts_are_exact_and_repeatable(family):
     some = list(fresh_pairs(family, 6, seed=3))
     assert same(some, fresh_pairs(family, 6, seed=3)) and not same(some, fresh_pairs(family, 6, seed=4))
-    assert all(fault(pair, 1.0) == "" for pair in some)
+    assert all(_fault(pair, 1.0) == "" for pair in some)
 
 
 def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
     lame = PAIRS[0].context.model_copy(deep=True)
     del lame.steps[1].observations[lame.agents[0]]
     wrong = PAIRS[1]._replace(context=omniscient(PAIRS[1].context), name="wrong")
-    limit = sorted(len(completion(pair.context)) for pair in PAIRS)[-2]
+    limit = sorted(len(_completion(pair.context)) for pair in PAIRS)[-2]
     found = _sift([PAIRS[0]._replace(context=lame, name="lame"), wrong, *PAIRS, PAIRS[5]._replace(name="twice")], max_tokens=limit)
     assert len(found.kept) == len(PAIRS) - 1
     assert [(name, why.partition(":")[0]) for name, why in found.dropped if not name.startswith("tomi")] == \
@@ -79,7 +79,7 @@ def test_invalid_wrong_repeated_and_long_pairs_are_dropped_with_reasons():
 def test_records_of_texts_outside_the_grammar_are_kept_when_valid():
     text = "Ada told a long tale, and Ben laughed until dusk."
     assert exact(text) is None
-    assert fault(ContextPair(text, PAIRS[0].context)) == ""
+    assert _fault(ContextPair(text, PAIRS[0].context)) == ""
 
 
 def test_threshold_decides():
@@ -88,7 +88,7 @@ def test_threshold_decides():
     thin.steps[2].observations[name] = "none"
     f1 = observation_scores(thin, exact(PAIRS[2].text)).f1
     assert 0 < f1 < 1
-    assert fault(PAIRS[2]._replace(context=thin), f1 - 0.01) == "" and "F1" in fault(PAIRS[2]._replace(context=thin), f1 + 0.01)
+    assert _fault(PAIRS[2]._replace(context=thin), f1 - 0.01) == "" and "F1" in _fault(PAIRS[2]._replace(context=thin), f1 + 0.01)
 
 
 @pytest.mark.parametrize("family", ["tomi", "hitom"])
@@ -137,7 +137,7 @@ def test_assistant_text_validates_against_the_generation_schema():
 
 @pytest.mark.parametrize("style", ["full", "compact", "bare"])
 def test_the_prompt_is_to_the_letter_what_a_parser_asks(style):
-    client = ScriptedClient(lambda request: completion(PAIRS[0].context))
+    client = ScriptedClient(lambda request: _completion(PAIRS[0].context))
     found = run_sync(LLMParser(client, style=style, example=False)(PAIRS[0].text, "tomi"))
     assert client.requests[0].messages[-1]["content"] == chat_row(PAIRS[0], style)["prompt"][0]["content"]
     assert found.context.steps == PAIRS[0].context.steps

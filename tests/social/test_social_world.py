@@ -18,12 +18,12 @@ from humanlm.core.basics import DataError
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import LLMError
-from humanlm.social.parsing import LLMParser, Parse, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
+from humanlm.social.parsing import LLMParser, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
 from humanlm.social.prediction import futures, predict_step, simulation, with_step
 from humanlm.social.quality import (
-    Accuracy, JUDGE, Quality, QualityReport, RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure, to_csv)
+    Accuracy, JUDGE, Quality, QualityReport, RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure)
 from humanlm.social.requests import (
-    EXAMPLES, HINTS, RULES, STYLES, Strangers, TASKS, parse_prompt, read_record, read_verdict, strangers, worked_example)
+    EXAMPLES, HINTS, RULES, STYLES, Strangers, TASKS, parse_prompt, read_record, read_verdict, _strangers, worked_example)
 from humanlm.stories.generation import generate
 from humanlm.stories.plots import tomi_story
 from humanlm.stories.answers import to_context
@@ -170,8 +170,8 @@ def test_a_parser_that_comes_to_the_text_after_all_is_accepted():
 def test_no_exact_record_is_refused_and_no_record_of_another_story_passes():
     records = [to_context(read_story(text)) for text in STORIES]
     thoughts = [to_context(read_story(text), beliefs=2) for text in STORIES[:10] + STORIES[-10:]]
-    assert [strangers(record, text) for record, text in zip(records + thoughts, STORIES + STORIES[:10] + STORIES[-10:])] == [()] * (len(STORIES) + 20)
-    assert all(strangers(record, text) for record, text in zip(records, STORIES[1:] + STORIES[:1]))
+    assert [_strangers(record, text) for record, text in zip(records + thoughts, STORIES + STORIES[:10] + STORIES[-10:])] == [()] * (len(STORIES) + 20)
+    assert all(_strangers(record, text) for record, text in zip(records, STORIES[1:] + STORIES[:1]))
 
 
 @pytest.mark.parametrize("name, there", [
@@ -180,7 +180,7 @@ def test_no_exact_record_is_refused_and_no_record_of_another_story_passes():
     ("Ayşe", True), ("Person 2", True), ("Freya", False), ("Ann", False)])
 def test_names_are_found_in_other_spellings_and_no_others(name, there):
     text = "I saw Oda. Jose and Ms. O'Brien served a customer in Hannah's shop; Ayse’nin teyzesi too. 王芳进来了。"
-    assert (strangers(OTHERS.model_copy(update={"agents_names": [name], "socialized_context": []}), text) == ()) == there
+    assert (_strangers(OTHERS.model_copy(update={"agents_names": [name], "socialized_context": []}), text) == ()) == there
 
 
 def test_a_record_with_the_right_people_and_the_things_of_another_story_is_refused():
@@ -200,7 +200,7 @@ def test_prose_may_be_told_in_other_words():
 @settings(max_examples=100, deadline=None)
 def test_any_text_and_any_name_can_be_compared(text, name):
     record = OTHERS.model_copy(update={"agents_names": [name]})
-    assert name not in strangers(record, f"{text} {name}")
+    assert name not in _strangers(record, f"{text} {name}")
 
 
 # ---- what it would take
@@ -211,7 +211,7 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
     one, two = parsing_cost(asked, [STORY, STORY])[1], parsing_cost(asked, [STORY, STORY + "\n"])[1]
     assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
     assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
-    asked.store.add(asked.key(STORY), Parse(CONTEXT))
+    (tmp_path / f"{asked.key(STORY)}.json").write_text(json.dumps({"socialized_context": to_published(CONTEXT), "notes": []}))
     assert parsing_cost(asked, [STORY]) == (1, (0, 0, 0, 0.0))
 
 
@@ -337,12 +337,12 @@ def test_the_published_table_with_nothing_skipped(tmp_path):
     judge = ScriptedClient(lambda request: '{"reasoning": "one detail", "score": 0.9}')
     report = run(evaluate_folders(*folders(tmp_path), judge))
     assert report.markdown() == TABLE
-    assert report.means.adjusted == pytest.approx(0.93 / 4) and report.rows[0][0].overall_score == pytest.approx(0.3 * 1 + 0.7 * 0.9)
+    assert report.means.adjusted == pytest.approx(0.93 / 4) and report.rows[0].scores[2] == pytest.approx(0.3 * 1 + 0.7 * 0.9)
     assert judge.requests[0].temperature == 0 and judge.requests[0].schema and "Who hears it?" in judge.requests[0].messages[0]["content"]
 
 
 def test_the_quality_table_to_the_letter():
-    rows = [(Quality(name, form, seen), Accuracy(seen, "judge")) for name, form, seen in (("1", 1.0, 0.9), ("a|b", 0.5, math.nan))]
+    rows = [Quality(name, form, Accuracy(seen, "judge")) for name, form, seen in (("1", 1.0, 0.9), ("a|b", 0.5, math.nan))]
     assert QualityReport(rows).markdown().splitlines()[:7] == [
         "| File | Structural | Observation Accuracy | Overall |", "| --- | --: | --: | --: |",
         "| 1            | 1.000 | 0.900 | 0.930 |", "| a&#124;b          | 0.500 | none | none |",
@@ -351,7 +351,7 @@ def test_the_quality_table_to_the_letter():
 
 
 def test_means_count_files_without_a_score_only_in_the_adjusted_one():
-    rows = [(Quality(str(seen), form, seen), Accuracy(seen, "judge")) for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))]
+    rows = [Quality(str(seen), form, Accuracy(seen, "judge")) for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))]
     assert QualityReport(rows, [("lost", "missing")]).means == pytest.approx((0.75, 0.6, 0.645, 0.5, 0.3225))
     assert QualityReport([], [("lost", "missing")]).means.adjusted == 0 and math.isnan(QualityReport([]).means.adjusted)
 
@@ -359,14 +359,14 @@ def test_means_count_files_without_a_score_only_in_the_adjusted_one():
 def test_csv_and_picture_show_every_file(tmp_path):
     made, wanted = folders(tmp_path)
     report = run(evaluate_folders(made, wanted))
-    rows = list(csv.DictReader(io.StringIO(to_csv(report))))
+    rows = list(csv.DictReader(io.StringIO(report.csv())))
     assert [row["file_id"] for row in rows] == list("abcd") and rows[0]["reason"].startswith("the story is not in the grammar")
     assert [label.get_text() for label in quality_figure(report).axes[0].get_yticklabels()] == [
         name + " (not rated)" * (name != "b") for name in "bacd"]
 
 
 def test_the_picture_hides_no_mark_and_draws_none_that_is_missing():
-    rows = [(Quality(name, 1.0, value), Accuracy(value, "exact")) for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))]
+    rows = [Quality(name, 1.0, Accuracy(value, "exact")) for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))]
     axes = quality_figure(QualityReport(rows, [("lost", "missing")])).axes[0]
     form, seen = axes.collections[0].get_offsets().tolist(), axes.lines[0].get_xydata().tolist()
     assert [x for x, _ in form] == [1, 1, 1] and [x for x, _ in seen] == [1, 0]   # nan has no mark, least of all at 0
@@ -386,7 +386,7 @@ def test_no_reference_folder(tmp_path):
 def test_repeated_judgements(answers, value, spread):
     judge = ScriptedClient(answers, limits=Limits(concurrency=1))
     pair = RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")
-    (_, accuracy), = run(evaluate([pair], judge, repeats=3)).rows
+    accuracy = run(evaluate([pair], judge, repeats=3)).rows[0].accuracy
     assert accuracy.value == pytest.approx(value, nan_ok=True) and accuracy.spread == pytest.approx(spread, nan_ok=True)
 
 
@@ -400,7 +400,7 @@ def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
 def test_the_grammar_decides_who_judges():
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 0.5}')
     pair = RecordPair("t", CONTEXT, CONTEXT, STORY)
-    methods = {method: run(evaluate([pair], judge, method=method)).rows[0][1].method for method in ("auto", "exact", "judge")}
+    methods = {method: run(evaluate([pair], judge, method=method)).rows[0].accuracy.method for method in ("auto", "exact", "judge")}
     assert methods == {"auto": "exact", "exact": "exact", "judge": "judge"} and len(judge.requests) == 1
     with pytest.raises(DataError, match="method"):
         run(evaluate([pair], judge, method="both"))

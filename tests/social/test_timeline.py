@@ -7,7 +7,7 @@ from pages import CHROMIUM, read
 
 from humanlm.stories.contexts import Context, make_context, to_lists
 from humanlm.stories.violations import step_names, violations
-from humanlm.harness.viewer_server import Viewer, _context_files
+from humanlm.harness.viewer_server import _Viewer, _context_files
 from humanlm.stories.answers import to_context
 from humanlm.stories.world import read_story
 from humanlm.social.timeline import beliefs, load_text, _objects, timeline_figure, view
@@ -271,7 +271,7 @@ def test_the_served_list_counts_as_people_do_and_names_every_column(tmp_path):
     bad.steps[1].observations.popitem()
     (tmp_path / "tale-3.json").write_text(json.dumps(good | {"socialized_context": bad.model_dump()}))
     (tmp_path / "tale-11.json").write_text("{")
-    viewer = Viewer(_context_files([str(tmp_path)]))
+    viewer = _Viewer(_context_files([str(tmp_path)]))
     page = viewer.answer("/")[2]
     assert json.loads(viewer.answer("/list.json")[2]) == [f"tale-{i}" for i in (1, 2, 3, 10, 11)]
     heads, *rows = ([re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd]\b.*?</t[hd]>", row)] for row in page.split("<tr")[1:])
