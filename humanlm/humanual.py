@@ -69,11 +69,11 @@ def _forecast(
 
 # %% ../nbs/82_humanual.ipynb #_only
 def _only(source, most):
-    def steps(skip, faults):
-        for step in source(skip, faults):
+    def rows(skip, faults):
+        for step in source.rows(skip, faults):
             yield step
             if step.number >= most: return
-    return steps
+    return source._replace(rows=rows)
 
 
 def _share_read(c, records):

@@ -134,7 +134,7 @@ class Settings:
 # %% ../../nbs/core/02_config.ipynb #_OF_ASKING
 _OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "cache",
               "cache_mode", "budget", "max_failed_share", "second", "audit_every", "workers")
-HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency",
+HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency", "build.workers",
             "verl.log", "verl.address", "verl.workers",
             *(f"plan.{field}" for field in ("gpus", "gpu", "split", "completion_tokens", "mean_tokens", "requests", "at_once",
                                             "request_seconds", "request_dollars", "dollars_per_hour")),

@@ -21,13 +21,14 @@ import numpy as np
 from .. import __version__
 from ..core.basics import ConfigError, DataError, HumanLMError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
 from ..core.config import Settings
+from ..core.plugins import mapper, require_workers, workers_check
 from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_state, save_config, save_record
 from .card import Account, card
 from .partition import SEEN, TEST, TRAIN
 from .people import People, settle, write_people
 from .personas import Failure, PersonaConfig
 from .selection import CODE, Leak, Plan, SelectConfig, find_leaks, listed, select, select_checks
-from .sets import SETS, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
+from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
 from .store import Source, RowStore, fill, rows_read, rows_source, threads_source, total_faults
 from ..logs.fields import FAULTS, NOTES, source_name
 from ..logs.formats import formats
@@ -62,6 +63,8 @@ class BuildConfig(SetsConfig, SelectConfig):
     """For threads: most turns of context, the root and the latest ones."""
     out: str = "data/humanual"
     """Folder to make."""
+    workers: str | None = None
+    """Who reads rows and makes sets of them: ray/N, that is N processes, on this machine or on the cluster of RAY_ADDRESS. null: this process."""
     hub: str | None = None
     """OWNER/NAME of a private data set to upload the result to."""
     about: str = ""
@@ -88,6 +91,7 @@ def _input_checks(c):
          f"columns must name text, user and thread, such as '{{text: comment, user: author, thread: video}}', "
          f"got {shorten(', '.join(c.columns))}"),
         (c.max_context > 0, f"max_context must be above 0, got {c.max_context}"),
+        workers_check(c.workers),
     ]
 
 # %% ../../nbs/corpus/10_build.ipynb #RowsConfig
@@ -146,6 +150,7 @@ def _read_source(
     s: Settings,
     store: RowStore,
     tell: Callable[[str], Any],
+    spread: Callable[..., Iterator] = map,
 ) -> str:  # Markdown of the reader's own
     "Read the input into the store"
     kept, saved = store.folder / "report.md", Path(s.build.out) / "config.yaml"
@@ -154,7 +159,7 @@ def _read_source(
         if n and not saved.exists(): save_config(saved, s)
         tell(f"{rows_read(store):,} rows read")
 
-    fill(store, source_of(s, lambda text: atomic_write(kept, text)), tell=read)
+    fill(store, source_of(s, lambda text: atomic_write(kept, text)), tell=read, spread=spread)
     if not any(note["read"] for note in store.notes): raise DataError(f"{s.build.path}: there are no rows. Check the path.")
     return kept.read_text("utf-8") if kept.exists() else ""
 
@@ -293,7 +298,7 @@ def _lost(account):
 def _record(s, account):
     "What was made of what, without the names of places"
     settings, plan = s.to_dict(), account.plan
-    for name in ("out", "hub", "path"): settings["build"].pop(name)
+    for name in ("out", "hub", "path", "workers"): settings["build"].pop(name)
     final = np.sort(plan.records["whole"][plan.out])
     return {"schema_version": 1, "version": __version__, "input": Path(s.build.path).name,
             "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": account.rows,
@@ -308,11 +313,12 @@ def build(
     thinker: ChatClient | None = None,      # of thoughts, instead of the one that is named
 ) -> Built:
     "Build training sets from raw conversations; `ConfigError` if another process is making the same folder"
+    require_workers(settings.groups)
     with alone(settings.build.out, "--build.out"), _rare_collection():
         folder = _open_build(settings)
         if run_state(folder) == "finished":
             return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads((folder / "build.json").read_bytes())["rows"])
-        return _build(settings, folder, tell, writer, thinker)
+        with mapper(settings.build.workers) as spread: return _build(settings, folder, tell, writer, thinker, spread)
 
 # %% ../../nbs/corpus/10_build.ipynb #rare_collection
 @contextmanager
@@ -343,18 +349,18 @@ def _drop_empty(replies):
         if replies.exists() and not cache_size(DiskCache(replies)).replies: shutil.rmtree(replies)
 
 # %% ../../nbs/corpus/10_build.ipynb #_build
-def _build(s, folder, tell, writer, thinker):
+def _build(s, folder, tell, writer, thinker, spread):
     store = RowStore(folder / ".build" / "store")
     with _taken_back(folder):
         named = clients(s, folder)
         writer, thinker = writer or named[0], thinker or named[1]
-        report = _read_source(s, store, tell)
+        report = _read_source(s, store, tell, spread)
         plan = select_from(s, store)
         people, failures = describe(s, folder, store, plan, writer, tell)
         plan = settle(plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona))
         _require_training(plan)
         _refuse_leaks(leaks := find_leaks(plan, s.build.known), s.build)
-    notes = _write(s, folder, store, plan, people, thinker, tell)
+    notes = _write(s, folder, store, plan, people, thinker, tell, spread)
     leaks.append(late_evidence(folder / "examples", plan.records))
     with _taken_back(folder): _refuse_leaks(leaks[-1:], s.build)
     account = Account(Path(s.build.path).name, s.build.about, total_faults(store), plan, _some_rows(plan, store),
@@ -363,8 +369,8 @@ def _build(s, folder, tell, writer, thinker):
     return finish(s, folder, account, [client for client in (writer, thinker) if client])
 
 # %% ../../nbs/corpus/10_build.ipynb #_write
-def _write(s, folder, store, plan, people, thinker, tell):
+def _write(s, folder, store, plan, people, thinker, tell, spread):
     "Write all sets"
     known = formats.get(s.build.source)
-    writer = Writer(folder, s.build, s.hierarchy, s.persona, store, plan, people, known.media if known else "", thinker)
-    return write_all(writer, folder / ".build", tell)
+    make = RowMaker(s.build, s.hierarchy, s.persona, known.media if known else "", thinker)
+    return write_all(Writer(folder, make, store, plan, people), folder / ".build", tell, spread)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SETS', 'KEPT', 'CHUNK', 'REPEATED', 'PARQUET', 'SetsConfig', 'sets_checks', 'Voices', 'misfits', 'Shard', 'SetFiles',
-           'Writer', 'write_all', 'late_evidence']
+           'Chunk', 'RowMaker', 'Writer', 'write_all', 'late_evidence']
 
 # %% ../../nbs/corpus/09_sets.ipynb #import-json-from-collections
 import json
@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from humanlm.corpus.rows import (
 )
 from .partition import hash64
 from .selection import Leak, Plan
-from .store import LogEntry, RowStore
+from .store import LogEntry, RowStore, unpack
 
 # %% ../../nbs/corpus/09_sets.ipynb #SETS
 SETS = ("rl", "sft", "thinking_sft")
@@ -77,24 +78,23 @@ KEPT = 16384  # voices in memory, 15 kB each
 
 class Voices:
     "Gives the voice of each row"
-    def __init__(self, people: People | None, c: PersonaConfig):
-        self.people, self.fixed, self.kept = people, c.fixed, OrderedDict()
+    def __init__(self, c: PersonaConfig):
+        self.fixed, self.kept = c.fixed, OrderedDict()
         self.given = c.model == "given" and not c.fixed
         self.least = c.fewest_items if self.given else 0
 
-    def of(self, entry: LogEntry, place: int) -> Voice:
-        "Find or make the voice of a row"
+    def of(self, entry: LogEntry, place: int = -1, text: str = "") -> Voice:
+        "Find or make the voice of a row, whose persona was written: its place, and itself as JSON"
         given = entry.persona if self.given else ""
         key = (place, given, entry.user_id, entry.known_as)
         if key not in self.kept:
-            text = self.people.read(place) if place >= 0 and self.people else ""
             self.kept[key] = make_voice(*_nameless(*_known(text, given or self.fixed, entry.user_id), entry))
             if len(self.kept) > KEPT: self.kept.popitem(last=False)
         return self.kept[key]
 
-    def misfit(self, entry: LogEntry, place: int) -> str:
+    def misfit(self, entry: LogEntry, place: int = -1, text: str = "") -> str:
         "Say which fate a row meets for its persona; empty if they go together"
-        voice = self.of(entry, place)
+        voice = self.of(entry, place, text)
         if voice.holds(entry.reply): return "quoted"
         thin = self.least and voice.persona.fields and persona_items(voice.persona.fields) < self.least
         return "thin persona" if thin else ""
@@ -129,11 +129,11 @@ def misfits(
     c: PersonaConfig,
 ) -> Iterator[tuple[int, str]]:  # entry, fate
     "Find rows that cannot go with the personas of their authors"
-    rows, voices = np.flatnonzero(plan.out), Voices(people, c)
+    rows, voices = np.flatnonzero(plan.out), Voices(c)
     rows = rows[np.argsort(plan.rank[rows])]
     places = people.place(plan.records["user"][rows]).tolist() if people else [-1] * len(rows)
     for row, entry, place in zip(rows.tolist(), store.fetch(plan.records[rows]), places):
-        if fate := voices.misfit(entry, place): yield row, fate
+        if fate := voices.misfit(entry, place, people.read(place) if people and place >= 0 else ""): yield row, fate
 
 # %% ../../nbs/corpus/09_sets.ipynb #Shard
 class Shard(NamedTuple):
@@ -152,7 +152,7 @@ def _shards(plan: Plan, c: SetsConfig) -> Iterator[Shard]:
     splits = [(name, plan.rows(name)) for name in SPLITS]
     if c.dropout: splits.append(("test_dropout", plan.rows("test")))
     for name, rows in splits:
-        for i in range(0, len(rows), c.rows_per_file): yield Shard(name, i // c.rows_per_file, rows[i:i + c.rows_per_file])
+        for i in range(0, len(rows), c.rows_per_file): yield Shard(name, i // c.rows_per_file, rows[i:i + c.rows_per_file], i)
 
 # %% ../../nbs/corpus/09_sets.ipynb #REPEATED
 CHUNK = 1_000  # rows of a row group
@@ -202,27 +202,33 @@ class SetFiles(ExitStack):
         self.files[name].write_table(table)
 
 # %% ../../nbs/corpus/09_sets.ipynb #Writer
-class Writer:
-    "Fetches entries, makes rows of them and writes files"
+class Chunk(NamedTuple):
+    "Rows of a row group, to be made"
+    split: str
+    start: int            # index of the first one in its split
+    entries: list[bytes]  # packed
+    orders: list[int]     # their places in time
+    places: list[int]     # of their personas; -1: none
+    personas: dict[int, str]  # place → JSON
+
+
+class RowMaker:
+    "Makes the rows and columns of chunks"
     def __init__(self,
-        folder: Path,            # of the build
         c: SetsConfig,
         hierarchy: HierarchyConfig,
         persona: PersonaConfig,
-        store: RowStore,
-        plan: Plan,
-        people: People | None = None,
         media: str = "",         # name of the platform, as prompts have it
         thinker: ChatClient | None = None,  # None: rules
     ):
-        self.folder, self.c, self.store, self.plan, self.media = folder, c, store, plan, media
-        self.hierarchy, self.thinker = hierarchy, thinker
+        self.c, self.hierarchy, self.voices, self.media, self.thinker = c, hierarchy, Voices(persona), media, thinker
         self.lossy = replace(hierarchy, field_dropout=c.dropout, item_dropout=c.dropout, dropout_in="all")
-        self.people, self.voices = people, Voices(people, persona)
 
-    def row(self, entry: LogEntry, place: int, split: str, order: int, index: int = 0) -> Made:
-        "Make a row"
-        return make_row(entry, self.voices.of(entry, place), split.removesuffix("_dropout"), self.media, order, index)
+    def rows(self, chunk: Chunk) -> list[Made]:
+        "Make rows, without thoughts"
+        split, found = chunk.split.removesuffix("_dropout"), zip(map(unpack, chunk.entries), chunk.places, chunk.orders)
+        return [make_row(entry, self.voices.of(entry, place, chunk.personas.get(place, "")), split, self.media, order, i)
+                for i, (entry, place, order) in enumerate(found, chunk.start)]
 
     def tables(self, rows: list[Made], split: str) -> dict[str, dict]:  # set → column → values
         "Make the columns of all sets"
@@ -235,41 +241,62 @@ class Writer:
             made["thinking_sft"] = sft_columns([r for r in rows if r.thought or not thinks], self.hierarchy, True)
         return made
 
-    def write(self, shard: Shard) -> dict:
+    def __call__(self, chunk: Chunk) -> tuple[dict[str, dict], dict]:  # columns, and a note on what went in
+        "Make a row group"
+        rows, lost = self.rows(chunk), []
+        if "thinking_sft" in self.c.sets and chunk.split in ("train", "val"): rows = _add_thoughts(rows, self.thinker, lost)
+        hierarchy = self.lossy if chunk.split.endswith("_dropout") else self.hierarchy
+        note = {"rows": len(rows), "undescribed": sum(not is_described(r, hierarchy) for r in rows),
+                "ids": [r.entry.id for r in rows] if chunk.split != "train" else [], "lost": lost}
+        return self.tables(rows, chunk.split), note
+
+# %% ../../nbs/corpus/09_sets.ipynb #31505a1a
+class Writer:
+    "Fetches entries, has rows made of them and writes files"
+    def __init__(self,
+        folder: Path,            # of the build
+        make: RowMaker,
+        store: RowStore,
+        plan: Plan,
+        people: People | None = None,
+    ):
+        self.folder, self.make, self.store, self.plan, self.people = folder, make, store, plan, people
+
+    def chunk(self, split: str, start: int, rows: np.ndarray) -> Chunk:
+        "Fetch what is needed to make rows"
+        records = self.plan.records[rows]
+        places = self.people.place(records["user"]).tolist() if self.people else [-1] * len(rows)
+        personas = {place: self.people.read(place) for place in {*places} if place >= 0} if self.people else {}
+        return Chunk(split, start, [*self.store.packed(records)], self.plan.rank[rows].tolist(), places, personas)
+
+    def chunks(self, shard: Shard) -> Iterator[Chunk]:
+        "Cut a file into row groups"
+        for i in range(0, len(shard.rows), CHUNK): yield self.chunk(shard.split, shard.start + i, shard.rows[i:i + CHUNK])
+
+    def write(self, shard: Shard, made: Iterator[tuple[dict, dict]]) -> dict:  # made: of its chunks, and perhaps of later ones
         "Write one file per set; give the note on what went in"
         note = _new_note()
         with SetFiles(self.folder, shard) as files:
-            for i in range(0, len(shard.rows), CHUNK):
-                rows = self._chunk(shard, shard.rows[i:i + CHUNK], note)
-                for name, columns in self.tables(rows, shard.split).items() if rows else ():
-                    files.append(name, columns)
+            for columns, some in islice(made, -(-len(shard.rows) // CHUNK)):
+                for name, own in columns.items(): files.append(name, own)
+                for name in note: note[name] += some[name]
         return note
-
-    def _chunk(self, shard, chosen, note):
-        "Make the rows of a row group and take note of them"
-        records, start = self.plan.records[chosen], shard.start + note["rows"]
-        places = self.people.place(records["user"]).tolist() if self.people else [-1] * len(chosen)
-        found = zip(self.store.fetch(records), places, self.plan.rank[chosen].tolist())
-        rows = [self.row(entry, place, shard.split, order, start + i) for i, (entry, place, order) in enumerate(found)]
-        if "thinking_sft" in self.c.sets and shard.split in ("train", "val"): rows = _add_thoughts(rows, self.thinker, note["lost"])
-        hierarchy = self.lossy if shard.split.endswith("_dropout") else self.hierarchy
-        note["undescribed"] += sum(not is_described(r, hierarchy) for r in rows)
-        note["rows"] += len(rows)
-        note["ids"] += [r.entry.id for r in rows] if shard.split != "train" else []
-        return rows
 
 # %% ../../nbs/corpus/09_sets.ipynb #write_all
 def write_all(
     writer: Writer,
     notes: Path,  # folder of notes
     tell: Callable[[str], Any] = lambda line: None,  # is told how far it is
+    spread: Callable[..., Iterator] = map,  # by which rows are made, unless a chat model is asked for thoughts
 ) -> dict[str, dict]:  # split → joined notes
     "Write what is not written yet"
-    joined: dict[str, dict] = {}
-    for shard in _shards(writer.plan, writer.c):
+    joined, shards = {}, [*_shards(writer.plan, writer.make.c)]
+    missing = [shard for shard in shards if not (notes / f"{shard.name}.json").exists()]
+    made = (map if writer.make.thinker else spread)(writer.make, (chunk for shard in missing for chunk in writer.chunks(shard)))
+    for shard in shards:
         sofar = joined.setdefault(shard.split, _new_note())
         path = notes / f"{shard.name}.json"
-        if not path.exists(): atomic_write(path, json.dumps(writer.write(shard._replace(start=sofar["rows"]))))
+        if not path.exists(): atomic_write(path, json.dumps(writer.write(shard, made)))
         note = json.loads(path.read_bytes())
         for name in note: sofar[name] += note[name]
         tell(f"{shard.split}: {sofar['rows']:,} rows")

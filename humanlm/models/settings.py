@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from ..core.basics import ConfigError, near_miss, require, shorten
+from ..core.plugins import workers_check
 from ..clients.cache import DiskCache, MODES
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
-from ..clients.names import askers, client, providers
+from ..clients.names import client, providers
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,15 @@ class ClientConfig:
 
     def __post_init__(self): require(self.group, *self.checks())
 
+    @property
+    def at_once(self) -> int:
+        "Questions under way at once, by all workers"
+        return self.concurrency * int((self.workers or "ray/1").partition("/")[2])
+
     def checks(self) -> Iterator[tuple[bool, str]]:  # whether it holds, and what to say if not
         "Go through the conditions that settings must meet"
         yield self.cache_mode in MODES, f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}"
-        kind, _, count = (self.workers or "ray/1").partition("/")
-        yield kind in askers and count.isdecimal() and int(count) > 0, f"workers: expected ray/N, such as ray/4, got {shorten(self.workers)!r}"
+        yield workers_check(self.workers)
         for name in self.above_0:
             number = getattr(self, name)
             yield number is None or number > 0, f"{name} must be above 0, got {number}"

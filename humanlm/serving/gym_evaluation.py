@@ -22,6 +22,7 @@ from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
+from ..core.plugins import require_workers
 from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions, run_record, save_config, save_record, versions
 from ..core.stats import Interval, known_mean, mean_interval, number_text, range_text
 from ..data.files import Faults
@@ -56,8 +57,8 @@ class PlayConfig:
     """userrl: with the quirks on which published numbers depend."""
     rerun: int = 0
     """1: play episodes again in which the user made a mistake. 2: once more, where it made another."""
-    workers: int = 16
-    """Episodes under way at once."""
+    workers: int | None = None
+    """Episodes under way at once. null: as many as the policy's model is asked questions at once, which is policy.concurrency for each of policy.workers."""
     out: str = "played"
     """Folder of the results."""
 
@@ -117,6 +118,7 @@ class _GymEvaluation(NamedTuple):
 def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
+    require_workers(s.groups)
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
     for choice in players: s.policy.require_price(choice.model or choice.name)
     for group in (s.user, s.judge): group.require_price(group.named()[0])
@@ -180,7 +182,7 @@ async def _play_all(work: _GymEvaluation, player: PlayerChoice, ledger: Ledger, 
     "Let one player play all gyms"
     s, make, found = work.settings.play, player.make(work.settings.policy, ledger), []
     for name, gym in work.gyms.items():
-        found += (own := await play_tasks(gym, work.tasks[name], make(gym), s.episodes, work.config(gym), user, judge, path, s.seed, s.workers, s.rerun))
+        found += (own := await play_tasks(gym, work.tasks[name], make(gym), s.episodes, work.config(gym), user, judge, path, s.seed, s.workers or work.settings.policy.at_once, s.rerun))
         print(f"{shorten(player.name, 40)}  {name:<12}{len(own):>6,} episodes, score {number_text(known_mean([e.score for e in own]))}", flush=True)
     return found
 

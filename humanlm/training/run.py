@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from ..core.basics import ConfigError, HumanLMError, check_name, require, shorte
 from ..core.html import aligned
 from ..core.config import RunConfig, SFTConfig, Settings, is_plain_name, read_yaml
 from ..core.grammar import cut_line, parse
+from ..core.plugins import require_workers
 from humanlm.core.runs import (
     CHARGES, Stages, alone, is_main_process, one_leads, open_run, process_count, read_record, require_same, run_record, run_state, save_config,
     save_record, wait_for_all,
@@ -403,8 +403,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if settings.model.name != "tiny":
         locate(settings.model.name)
     recipe.check(settings)
-    asked = [name for name, group in settings.groups.items() if str(getattr(group, "workers", None) or "").startswith("ray/")]
-    for name in asked: require(name, (find_spec("ray") is not None, "workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out"))
+    require_workers(settings.groups)
     if engine := find_engine(settings.run.engine):
         engine.check(settings)
     _check_processes(settings)

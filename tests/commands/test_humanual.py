@@ -272,13 +272,13 @@ def test_two_processes_do_not_build_one_folder(tmp_path):
 
 def test_reading_goes_on_behind_the_last_part(tmp_path):
     s = settings(tmp_path, forum(100))
-    asked = []
-    def source(skip, faults):
+    asked, whole = [], rows_source("reddit", s.build.path)
+    def rows(skip, faults):
         asked.append(skip)
-        for step in rows_source("reddit", s.build.path)(skip, faults):
+        for step in whole.rows(skip, faults):
             if len(asked) == 1 and step.number == 57: raise KeyboardInterrupt
             yield step
-    store = RowStore(tmp_path / "store")
+    store, source = RowStore(tmp_path / "store"), whole._replace(rows=rows)
     with pytest.raises(KeyboardInterrupt): fill(store, source, size=20)
     fill(store, source, size=20)
     assert asked == [0, 40] and len(store.records()) == 100 and [n["rows"] for n in store.notes] == [20] * 5 + [0]

@@ -1,31 +1,42 @@
-"""Questions that workers of Ray ask, with Ray itself: by hand, in an environment that has it (constraints-verl.txt).
+"""Questions that workers of Ray ask, and work that they do, with Ray itself: by hand, in an environment that has it (constraints-verl.txt).
 
     python -m pytest tests/engines/ray_runs.py -s
 """
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
+from leftovers import MARK, left, nobody_left  # noqa: E402
 from server import serving  # noqa: E402
-from verl_runs import MARK, left, nobody_left  # noqa: E402
 
-from humanlm.core.basics import run_sync  # noqa: E402
+import humanlm.corpus.store as store  # noqa: E402
+import humanlm.engines.workers as workers  # noqa: E402
+from humanlm.core.basics import DataError, check_name, run_sync  # noqa: E402
+from humanlm.core.plugins import mapper  # noqa: E402
+from humanlm.corpus.build import build  # noqa: E402
 from humanlm.data.records import Message  # noqa: E402
 from humanlm.clients.client import chat_all  # noqa: E402
 from humanlm.clients.ledger import Ledger  # noqa: E402
 from humanlm.clients.limits import Limits  # noqa: E402
 from humanlm.clients.names import client  # noqa: E402
 from humanlm.clients.protocol import LLMError, chat  # noqa: E402
+from humanlm.evaluation.measured import load_results  # noqa: E402
+from humanlm.gyms.evaluation import load_episodes  # noqa: E402
 from humanlm.rewards.judge_settings import JudgeConfig, make_judge  # noqa: E402
 from humanlm.rewards.scoring import JudgeRequest, score_groups  # noqa: E402
+from humanlm.serving.gym_evaluation import evaluate_command  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,12 +80,86 @@ def test_a_cluster_that_is_not_there_is_named_within_a_minute(monkeypatch):
     assert "Nobody answers at 127.0.0.1:6399" in done.stderr and time.monotonic() - start < 60
 
 
+ASKS = ("from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol import chat\nfrom humanlm.core.basics import run_sync\n"
+        "many = client('scripted/echo', 'ray/2', limits=Limits(concurrency=2))\nrun_sync(chat_all(many, [chat('a')]))\nprint('asked', flush=True)\nimport time\ntime.sleep(600)")
+WORKS = "import time\nfrom humanlm.core.plugins import mapper\nwith mapper('ray/2') as spread:\n    list(spread(abs, range(4)))\n    print('asked', flush=True)\n    list(spread(time.sleep, [600] * 4))"
+
+
+@pytest.mark.parametrize("code", [ASKS, WORKS], ids=["asking", "working"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nobody_is_left_however_the_asking_process_ends(how, tmp_path):
-    code = ("from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol import chat\nfrom humanlm.core.basics import run_sync\n"
-            "many = client('scripted/echo', 'ray/2', limits=Limits(concurrency=2))\nrun_sync(chat_all(many, [chat('a')]))\nprint('asked', flush=True)\nimport time\ntime.sleep(600)")
-    running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: f"workers{how}", "PYTHONPATH": str(ROOT)})
-    assert running.stdout.readline() == "asked\n" and any("raylet" in command for command in left(f"workers{how}"))
+def test_nobody_is_left_however_the_leading_process_ends(code, how, tmp_path):
+    mark = f"workers{how}{uuid4().hex}"
+    running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: mark, "PYTHONPATH": str(ROOT)})
+    assert running.stdout.readline() == "asked\n" and any("raylet" in command for command in left(mark))
     running.send_signal(how)
     running.wait(60)
-    assert nobody_left(f"workers{how}")
+    assert nobody_left(mark)
+
+
+# ---- a build
+
+def corpus(folder, count=4000):
+    from build import make_file
+    return make_file(folder / "rows.jsonl", count)
+
+
+def building(path, out, *more):
+    from humanlm.core.grammar import parse
+    from humanlm.corpus.build import GROUPS
+    return parse(GROUPS, [f"--build.path={path}", "--build.source=reddit", f"--build.out={out}", "--build.sets=[rl,sft,thinking_sft]", "--build.dropout=0.6", *more])
+
+
+def content(folder): return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in ("config.yaml", "run.json")}
+
+
+def test_a_build_by_workers_is_the_same_bytes_also_where_one_is_killed_in_the_middle(tmp_path, monkeypatch):
+    path, pids, killed, start = corpus(tmp_path), [], [], workers.started
+    build(building(path, tmp_path / "alone"))
+
+    def started(*given, **options):
+        found = start(*given, **options)
+        pids.extend(ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in found]))
+        return found
+
+    def fetched(*given):  # one of the two is killed while it has rows
+        for i, some in enumerate(store._fetched_before(*given)):
+            if i == 6: os.kill(pids[0], signal.SIGKILL) or killed.append(pids[0])
+            yield some
+
+    monkeypatch.setattr(workers, "started", started)
+    monkeypatch.setattr(store, "_fetched_before", store._fetched, raising=False)
+    monkeypatch.setattr(store, "_fetched", fetched)
+    start_time = time.monotonic()
+    build(building(path, tmp_path / "spread", "--build.workers=ray/2"))
+    print(f"{time.monotonic() - start_time:.0f} s, one of two workers killed while it made entries")
+    assert killed and not Path(f"/proc/{killed[0]}").exists() and content(tmp_path / "spread") == content(tmp_path / "alone")
+    notes = [json.loads((tmp_path / name / "run.json").read_text()) for name in ("alone", "spread")]
+    assert notes[0]["faults"] == notes[1]["faults"]
+
+
+def test_what_a_worker_meets_is_said_as_if_this_process_had_met_it():
+    with mapper("ray/2") as spread:
+        assert list(spread(str.upper, "abcdefg")) == list("ABCDEFG")
+        with pytest.raises(DataError, match="^Unknown name 'c'"): list(spread(partial(check_name, options="ab"), "abc"))
+
+
+def test_a_build_where_no_cluster_answers_reads_nothing(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "humanlm.humanual", "build", "--build.path", str(corpus(tmp_path, 20)), "--build.source", "reddit", "--build.out", str(tmp_path / "out"), "--build.workers", "ray/2"],
+                          capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "127.0.0.1:6399"})
+    assert done.returncode and "Nobody answers at 127.0.0.1:6399" in done.stderr and "Traceback" not in done.stderr and not (tmp_path / "out" / "config.yaml").exists(), done.stderr
+
+
+# ---- gyms
+
+def test_episodes_are_the_same_each_written_and_each_question_asked_once(tmp_path):
+    with serving() as server:
+        server.configure(says="action Is it alive?")
+        found = {}
+        for name, more in (("alone", ()), ("spread", ("--policy.workers", "ray/2"))):
+            out = tmp_path / name
+            assert evaluate_command(["vllm/tiny", "--play.gyms", "[telepathy,turtle]", "--play.count", "6", "--play.out", str(out), "--policy.base_url", server.url, "--policy.cache", str(out / "cache"), *more]) == 0
+            episodes = [e for path in out.glob("*/episodes.jsonl") for e in load_episodes(path)]
+            notes = load_results(out / "results.json").notes
+            found[name] = sorted((e.key, str(e.turns), e.stop, e.score) for e in episodes), len(episodes), server.stats()["requests"], notes["lines"]
+            server.reset()
+        assert found["alone"][1] == 12 and found["alone"] == found["spread"]

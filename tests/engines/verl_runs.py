@@ -17,6 +17,7 @@ pytest.importorskip("verl")
 from humanlm.core.basics import read_jsonl, to_json
 from humanlm.data.trajectory import load_trajectories
 from humanlm.models.checkpoints import load_model
+from leftovers import MARK, left, nobody_left
 from server import serving
 
 pytestmark = pytest.mark.verl
@@ -30,30 +31,12 @@ SDPO = ["--config", str(ROOT / "configs/sdpo-mini.yaml"), "--user.tastes", "[cas
 GYMS = ["--config", str(ROOT / "configs/gyms-mini.yaml"), "--sft.lesson_steps", "60", "--gyms.test_n", "4"]
 HUMANLM = ["--config", str(ROOT / "configs/humanlm-mini.yaml"), "--run.methods", "[humanlm-composed]", "--run.token_budget", "null", "--data.max_test", "2", "--world.users", "24", "--world.topics", "60",
            "--sft.lesson_steps", "150", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--eval.bootstrap", "50"]
-MARK = "HUMANLM_TEST_MARK"  # in the environment of all that a test starts
 
 
 def started(folder: Path, mark: str, *argv: str) -> subprocess.Popen:
     out = open(folder / "out.txt", "w")
     env = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
     return subprocess.Popen([sys.executable, "-m", "humanlm.train", *argv, *ON_CPU], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
-
-
-def left(mark: str) -> list[str]:
-    "Commands of the processes that carry a mark and live"
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (place / "environ").read_bytes().split(b"\0"): found.append((place / "cmdline").read_bytes().decode().replace("\0", " ")[:80])
-        except OSError: pass
-    return found
-
-
-def nobody_left(mark: str, seconds: float = 90) -> bool:  # behind a kill -9 two agents of Ray try for a minute to report it
-    end = time.monotonic() + seconds
-    while (some := left(mark)) and time.monotonic() < end: time.sleep(0.5)
-    assert not some, some
-    return True
 
 
 def trained(folder: Path, *argv: str, code: int = 0) -> str:
