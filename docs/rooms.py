@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation training corpus sandbox alignment sdpo classmate social gyms environments benchmarks harness serving engines studies".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
 LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation social gyms environments benchmarks harness".split()  # their pages run where torch is not installed
-ONLY_IN = {"trl": "training", "verl": "engines", "ray": "engines"}
+ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
 # What each room is for, in a line of the map (docs/map.py), in the same order; those that are not in ROOMS are to come.

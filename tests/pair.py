@@ -1,4 +1,4 @@
-"""Two processes that `accelerate launch` starts once, by the file for two GPUs, and that then do one command of `humanlm.train` after another.
+"""Two processes that `accelerate launch` starts once, by a file of `configs/engines`, and that then do one command of `humanlm.train` after another.
 
     with pair.Pair() as two:
         done = two.run("--config", path, cwd=folder)  # as subprocess.run; what both have printed, and the worse of their codes
@@ -17,12 +17,13 @@ from pathlib import Path
 
 import warm
 
-FILE = Path(__file__).parents[1] / "configs" / "engines" / "accelerate-2.yaml"
+FILES = Path(__file__).parents[1] / "configs" / "engines"
+GLOO = {"ACCELERATE_USE_CPU": "true"}
 PATIENCE = 30  # seconds that one process may take longer than another that has failed
 
 
 class Pair:
-    def __init__(self): self.process = None
+    def __init__(self, file: str = "accelerate-2.yaml", env=GLOO): self.file, self.env, self.process = FILES / file, env, None
 
     def __enter__(self): return self
 
@@ -35,8 +36,8 @@ class Pair:
 
     def start(self):
         self.folder, self.count = Path(tempfile.mkdtemp(prefix="pair-")), 0
-        self.process = warm.Process("-m", "accelerate.commands.launch", "--config_file", FILE, "--main_process_port", "0", __file__, self.folder,
-                                    cwd=self.folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})  # gloo
+        self.process = warm.Process("-m", "accelerate.commands.launch", "--config_file", self.file, "--num_processes", "2", "--main_process_port", "0", __file__, self.folder,
+                                    cwd=self.folder, env=os.environ | self.env)
 
     def run(self, *words, cwd, timeout: float = 600) -> subprocess.CompletedProcess:
         "Let both do a command; where one fails alone, or both are gone, the next command has a new pair"

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.basics import ConfigError, atomic_write, read_jsonl, require, run_sync, shorten, to_json
 from ..core.config import Settings
+from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
 from .cluster import cluster, composed, environment
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, loop_results, require_cluster
@@ -275,6 +276,7 @@ def _check_all(s):
     _check_verl(s)
     told = overrides(s, _job("METHOD", Path("RUN"), 0, 1))
     if s.dry_run: return
+    require("run", (process_count() == 1, f"engine verl starts processes of its own, and accelerate has started {process_count()}. Start one: python -m humanlm.train"))
     _check_versions()
     _require_gpu(v)
     require_cluster(v.address, "verl.address")

@@ -31,7 +31,7 @@ class PlanConfig:
     gpu: str = "h100"
     """a100, a100-40, h100, h200, l40s, rtx4090 or b200"""
     split: bool = True
-    """whether several GPUs share one model (FSDP2, configs/engines/accelerate-8.yaml) or each holds all of it"""
+    """whether several GPUs share one model (FSDP2 or ZeRO-3, configs/engines) or each holds all of it"""
     completion_tokens: int = 1024
     """longest completion, in tokens; for a dialogue all of its turns"""
     mean_tokens: int | None = None

@@ -182,7 +182,7 @@ class _HindsightReader:
         "Give states and weights whose logits add up to the teacher's"
         parts = self.teacher.parts(model)
         if not in_one_piece(model) and any(own is model for own, _ in parts):
-            raise ShardingError(f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), which FSDP splits, and it is asked within a step. "
+            raise ShardingError(f"The teacher is the model itself (sdpo.teacher {self.teacher.kind}), which is split over processes, and it is asked within a step. "
                                 "Take --sdpo.form sampled, or --sdpo.teacher ema or frozen, or a model on each GPU (accelerate launch --multi_gpu).")
         return [(completion_states(own, prompts, written), share * sign) for prompts, sign in zip(zip(*read), SIGNS) for own, share in parts]
 

@@ -23,7 +23,7 @@ from ..core.config import SFTConfig
 from ..core.basics import DataError, append_row, trim_rows
 from ..core.runs import process_count
 from ..hierarchy.prompts import parts_text
-from ..hardware.sharding import ShardedTrainer, shards
+from ..hardware.sharding import ShardedTrainer, cpu_options, shards
 from ..models.checkpoints import has_adapter
 from ..models.config import ModelError
 from ..models.prompts import fit_prompt, render_target
@@ -162,7 +162,7 @@ def sft_args(
     "TRL's options for one pass over prepared rows"
     gpu = torch.cuda.is_available()
     checkpointing = next(name for name in ("activation_checkpointing", "gradient_checkpointing") if name in TRLConfig.__dataclass_fields__)  # the newer name first
-    device: dict[str, Any] = {"use_cpu": not gpu, checkpointing: False, "dataloader_pin_memory": gpu} | precision(dtype)
+    device: dict[str, Any] = {checkpointing: False, "dataloader_pin_memory": gpu} | cpu_options() | precision(dtype)
     rate = dict(learning_rate=sft.adam_lr, warmup_steps=min(sft.warmup, steps // 2), lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={"num_decay_steps": steps // 2, "decay_type": "linear"})
     order = dict(train_sampling_strategy="sequential", dataset_kwargs={"skip_prepare_dataset": True}, max_length=None)
@@ -175,10 +175,11 @@ def sft_args(
 class RowsTrainer(ShardedTrainer, SFTTrainer):
     "TRL's trainer, which counts tokens on after a resume and puts no model card into checkpoints"
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model=None) -> None:
-        "Read a checkpoint as TRL does, and count the tokens before it"
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        steps = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())["global_step"]
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        "Read the last of a checkpoint as TRL does, whoever has read the weights, and count the tokens before it"
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if not checkpoint: return
+        steps = json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"]
         rows: Any = self.train_dataset
         seen = rows[: steps * self.args.train_batch_size * self.args.world_size]
         self._total_train_tokens = sum(map(len, seen["input_ids"]))
@@ -203,7 +204,7 @@ def train_sft(
 ) -> list[dict]:  # what was logged
     "Train on supervised rows through TRL's SFTTrainer"
     if sft.muon_lr and shards() and not has_adapter(model):
-        raise ModelError(f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which FSDP splits. Give --sft.muon_lr 0, which leaves all to AdamW.")
+        raise ModelError(f"sft.muon_lr is {sft.muon_lr:g}, and Muon needs whole matrices, which {shards()} splits. Give --sft.muon_lr 0, which leaves all to AdamW.")
     args = sft_args(sft, math.ceil(len(rows) / sft.batch), out, seed, report_to, save, dtype)
     optimizer = _muon_adamw(model, sft.muon_lr, sft.adam_lr) if sft.muon_lr and not has_adapter(model) else None
     data = sft_dataset(rows, tokenizer, max_prompt_tokens, getattr(model.config, "max_position_embeddings", None))

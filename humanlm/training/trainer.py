@@ -36,7 +36,7 @@ from trl import GRPOConfig, GRPOTrainer
 from ..rewards.audit import Audit, audit
 from ..core.runs import is_main_process, process_count, wait_for_all
 from ..core.basics import HumanLMError, check_name, read_jsonl, run_sync, shorten, write_jsonl
-from ..hardware.sharding import ShardedTrainer, in_one_piece, shards, whole
+from ..hardware.sharding import ShardedTrainer, cpu_options, in_one_piece, shards, whole
 from ..models.generation import Prefixes, generate
 from ..models.sampling import cut_completion
 from .rollout import Batch, Memory, Method, ModelPolicy, Sampling, at_step, from_everywhere, generated_tokens, numbered_together, other_tokens, shares
@@ -54,9 +54,9 @@ def _default_options(
 ) -> dict[str, Any]:
     "TRL options that suit the device found"
     gpu = torch.cuda.is_available()
-    device = dict(use_cpu=not gpu, gradient_checkpointing=gpu, dataloader_pin_memory=gpu) | precision(dtype)
+    device = dict(gradient_checkpointing=gpu, dataloader_pin_memory=gpu) | cpu_options() | precision(dtype)
     quiet = dict(report_to="none", disable_tqdm=True, logging_steps=1)
-    grpo = dict(beta=0.0, loss_type="dapo", shuffle_dataset=False)
+    grpo = dict(beta=0.0, loss_type="dapo", shuffle_dataset=False, ds3_gather_for_generation=False)  # `whole` gathers
     return device | quiet | grpo | dict(learning_rate=6e-4, warmup_steps=5, lr_scheduler_type="constant_with_warmup")
 
 # %% ../../nbs/training/04_trainer.ipynb #check_cycle
@@ -112,6 +112,8 @@ def _trl_args(out, options):
     if options.get("use_vllm") and find_spec("vllm") is None:
         raise TrainerError("trainer.use_vllm needs vLLM, which is not installed: pip install 'trl[vllm]' on a machine with a GPU, "
                            "or leave the option out.")
+    if options.get("deepspeed"):
+        raise TrainerError("trainer.deepspeed is not how a run is split. Leave it out, and start with accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml.")
     if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
         raise TrainerError(f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[bnb]', or take adamw_torch.")
     alone = options["num_generations"] == 1  # TRL asks for two, but nothing in it needs them: halved again behind its check
@@ -289,7 +291,7 @@ class TrainerPolicy(ModelPolicy):
         "Tell whether our own generation, which goes on from known prefixes, can stand in for TRL's: it needs the weights in one piece, and knows few options"
         a, engines = self.trainer.args, (self.trainer.use_vllm, self.trainer.use_transformers_continuous_batching)
         plain = not any(engines) and not a.generation_kwargs and a.min_p is None and a.repetition_penalty == 1.0
-        return plain and self.trainer.accelerator.distributed_type in ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
+        return plain and self.trainer.accelerator.distributed_type in ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
 
     def given(self, row: dict) -> Completion:
         "Make the completion of a row that is not generated; where TRL wants log-probabilities, with those of the model"
@@ -301,7 +303,7 @@ class TrainerPolicy(ModelPolicy):
     def computing(self) -> Any:
         "Give the context of the number format of training"
         if not in_one_piece(self.model):
-            raise TrainerError("A rollout or a reward asks the model for log-probabilities, which a model split by FSDP cannot compute while vLLM writes. "
+            raise TrainerError("A rollout or a reward asks the model for log-probabilities, which a split model cannot compute while vLLM writes. "
                                "Use --trainer.use_vllm false, or a model on each GPU (accelerate launch --multi_gpu).")
         return self.trainer.accelerator.autocast()
 
@@ -563,11 +565,11 @@ def _save_checkpoint(self: MethodTrainer, model, trial) -> None:
 
 
 @patch
-def _load_from_checkpoint(self: MethodTrainer, resume_from_checkpoint: str, model=None) -> None:
-    "Read a checkpoint as TRL does, and the memory"
-    super(MethodTrainer, self)._load_from_checkpoint(resume_from_checkpoint, model)
-    if self.method.memory:
-        self.method.memory.load(Path(resume_from_checkpoint) / self.method.memory.file)
+def _load_optimizer_and_scheduler(self: MethodTrainer, checkpoint: str | None) -> None:
+    "Read the last of a checkpoint as TRL does, whoever has read the weights, and the memory"
+    super(MethodTrainer, self)._load_optimizer_and_scheduler(checkpoint)
+    if self.method.memory and checkpoint:
+        self.method.memory.load(Path(checkpoint) / self.method.memory.file)
 
 # %% ../../nbs/training/04_trainer.ipynb #create_model_card
 @patch
@@ -660,10 +662,12 @@ def _is_whole(
 
 
 def _slices(path):
-    "Whether FSDP wrote a checkpoint to its end: what lies where is written last"
+    "Which library wrote a checkpoint of slices to its end, as what is written last tells; empty: none"
     parts = [path / part for part in ("pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata")]
     files = [path / part for part in ("pytorch_model_fsdp.bin", "optimizer.bin")]
-    return all(part.is_file() for part in parts) or all(map(is_zipfile, files))
+    zero = [*path.glob("global_step*/*_states.pt")]
+    if all(part.is_file() for part in parts) or all(map(is_zipfile, files)): return "FSDP"
+    return "DeepSpeed" if zero and (path / "latest").is_file() and all(map(is_zipfile, zero)) else ""
 
 # %% ../../nbs/training/04_trainer.ipynb #latest_checkpoint
 def latest_checkpoint(
@@ -681,7 +685,9 @@ def latest_checkpoint(
         print(f"{path} is not whole, as a stop while it is written leaves it: it is {aside.name} now, "
               f"and the stage {further}", flush=True)
     wait_for_all()
-    if whole and _slices(whole[-1]) != shards():
-        how, next_step = ("by processes that share a model (FSDP)", "Start as before") if not shards() else ("without FSDP", "Start without it")
-        raise TrainerError(f"{whole[-1]} was written {how}, and cannot go on otherwise. {next_step}, or begin anew with --fresh.")
+    if whole and (before := _slices(whole[-1])) != shards():
+        how = f"by processes that share a model ({before})" if before else f"without {shards()}"
+        raise TrainerError(f"{whole[-1]} was written {how}, and cannot go on otherwise. Start as before, or begin anew with --fresh.")
+    if whole and shards() == "DeepSpeed" and (count := len([*whole[-1].glob("rng_state_*.pth")])) != process_count():
+        raise TrainerError(f"{whole[-1]} was written by {count} processes, and DeepSpeed cannot share it out among {process_count()}. Start {count}, or begin anew with --fresh.")
     return str(whole[-1]) if whole else None

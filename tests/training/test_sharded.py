@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from humanlm.hardware.sharding import sharding_faults, shards
 
 ROOT = Path(__file__).parents[2]
 TWO = Pair()
+LAST = "optimizer_0/.metadata"  # written when all else of a checkpoint is there
 METHODS = ["humanlm", "prefix-chaining"]
 CONFIG = {
     "run": {"methods": METHODS, "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},
@@ -99,7 +101,7 @@ def unfinished(run: Path, folder: Path, *lost: str) -> Path:
 
 
 def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same_weights(both, tmp_path):
-    again = unfinished(both[1], tmp_path, "models/prefix-chaining", "checkpoints/prefix-chaining/checkpoint-4/optimizer_0/.metadata")
+    again = unfinished(both[1], tmp_path, "models/prefix-chaining", f"checkpoints/prefix-chaining/checkpoint-4/{LAST}")
     TWO.close()  # what goes on is a new process
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -112,7 +114,7 @@ def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same
 
 
 def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_with_the_next_step(both, tmp_path):
-    for run, sharded, said in ((both[1], False, "was written by processes that share a model"), (both[0], True, "was written without FSDP")):
+    for run, sharded, said in ((both[1], False, "was written by processes that share a model"), (both[0], True, "was written without ")):
         unfinished(run, tmp_path, "models/humanlm")
         done = started(tmp_path, run.name, sharded, "--resume")
         assert done.returncode != 0 and said in done.stderr and "--fresh" in done.stderr, done.stderr[-2000:]
@@ -150,12 +152,16 @@ def test_what_a_split_model_cannot_do_is_refused(tmp_path):
     assert done.returncode != 0 and "Muon needs whole matrices" in done.stderr and "Traceback (most recent call last):\n  File \"/" not in done.stderr.split("Muon")[0]
 
 
+ZERO = {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "true"}
+
+
 @pytest.mark.parametrize("variables, said", [
     ({"FSDP_VERSION": "1"}, "FSDP of version 1 is not supported"), ({"FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "Set it to false"),
-    ({"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed has not been tried"), ({"FSDP_VERSION": "2"}, None)])
+    (ZERO | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}, "ZeRO of stage 2 leaves whole weights"), (ZERO | {"ACCELERATE_USE_CPU": "true"}, "use_cpu hides DeepSpeed"),
+    pytest.param(ZERO, "DeepSpeed is not installed: pip install", marks=pytest.mark.skipif(bool(find_spec("deepspeed")), reason="DeepSpeed is installed")), ({"FSDP_VERSION": "2"}, None)])
 def test_a_start_that_would_go_wrong_is_refused_before_anything_is_read(monkeypatch, variables, said):
     for name, value in ({"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true"} | variables).items(): monkeypatch.setenv(name, value)
-    assert sharding_faults() == [] if said is None else said in sharding_faults()[0]
+    assert sharding_faults() == [] if said is None else said in " ".join(sharding_faults())
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
@@ -173,6 +179,17 @@ def test_the_files_for_accelerate_are_read_by_its_own_loader_and_ask_for_what_th
         monkeypatch.setenv("WORLD_SIZE", str(gpus))
         plugin = FullyShardedDataParallelPlugin()
         assert plugin.fsdp_version == 2 and plugin.reshard_after_forward is True and not plugin.cpu_ram_efficient_loading and shards() and sharding_faults() == []
+
+
+def test_the_file_for_zero3_is_read_by_accelerates_own_loader_and_asks_for_what_it_says(monkeypatch):
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env
+    file = str(ROOT / "configs" / "engines" / "accelerate-8-zero3.yaml")
+    args, *_ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", file, "--main_process_port", "0", "-m", "humanlm.train"]))
+    args.deepspeed_fields_from_accelerate_config = ""
+    for name, value in prepare_deepspeed_cmd_env(args)[1].items(): monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert args.num_processes == 8 and shards() == "DeepSpeed" and all("not installed" in fault for fault in sharding_faults())
 
 
 SDPO = {
