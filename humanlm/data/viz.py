@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['score_style', 'score_mark', 'score_grid', 'score_figure', 'cut', 'example_html', 'group_html', 'spread', 'visible',
-           'token_boxes']
+           'token_boxes', 'step_html']
 
 # %% ../../nbs/data/05_viz.ipynb #import-math-from-collections
 import math
@@ -202,7 +202,7 @@ def token_boxes(
     return line if legend is None else line + tag("div", legend, " " if legend else "", *(_box(f"{value:+.2f}", value, most) for value in (-most, -most / 2, most / 2, most)), style="margin-top:4px;font-size:12px")
 
 # %% ../../nbs/data/05_viz.ipynb #step_html
-def _step_html(
+def step_html(
     trajectories: Sequence[Trajectory],  # of a run, with `signals`
     decode: Callable[[list[int]], str],  # ids → text, called with one id at a time
     step: int | None = None,  # None: the last
