@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS', 'evaluations',
-           'held_out', 'scatter', 'statement', 'readable']
+           'statement']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -43,7 +43,7 @@ def _evaluations(path: Path) -> dict[str, dict[str, Evaluation]]:
     return {file.stem: {e.example_id: e for e in load_evaluations(file) if e.sample == 0} for file in sorted(path.glob("*.jsonl"))}
 
 
-def held_out(run: RunFolder) -> list[Example]:
+def _held_out(run: RunFolder) -> list[Example]:
     "Read the examples that were evaluated"
     return run.piece("examples.jsonl", load_examples, [])
 
@@ -76,7 +76,7 @@ def _importance_bars(
     return figure
 
 # %% ../../nbs/alignment/05_sections.ipynb #scatter
-def scatter(
+def _scatter(
     evaluations: Sequence[Evaluation],  # of one model
     metric: str = "reply_state_alignment",  # of the states
 ) -> Any:  # a matplotlib figure
@@ -207,7 +207,7 @@ def _pick_examples(
         found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
         return known_mean([score.value for score in found.values()])
 
-    by_id, models = {e.id: e for e in held_out(run)}, _models_of(run)
+    by_id, models = {e.id: e for e in _held_out(run)}, _models_of(run)
     found = evaluations(run)[models[-1]] if models else {}
     pairs = [(by_id[id], mean(e)) for id, e in found.items() if id in by_id]
     return spread(sorted(pairs, key=lambda pair: (math.isnan(pair[1]), -pair[1], pair[0].id)), n)
@@ -243,7 +243,7 @@ def _completions_html(
 UNREAD = ("empty", "bad format")  # statuses of a text that could not be read
 
 
-def readable(
+def _readable(
     evaluations: Sequence[Evaluation],
 ) -> float:  # in [0, 1]; nan for no texts
     "Measure the share of texts that could be read"
@@ -281,9 +281,9 @@ def _reply_words(
 def _form_html(run: RunFolder) -> Html:
     "Show what share of the texts could be read and kept to its limits, and the length of replies"
     said, limits = {model: list(evaluations(run)[model].values()) for model in _models_of(run)}, _run_limits(run)
-    lines = [(model, number(readable(found)), number(_within_limits(found, limits)),
+    lines = [(model, number(_readable(found)), number(_within_limits(found, limits)),
               _reply_words([e.texts.get("response", "") for e in found])) for model, found in said.items()]
-    lines.append(("real replies", "–", "–", _reply_words([e.reply for e in held_out(run)])))
+    lines.append(("real replies", "–", "–", _reply_words([e.reply for e in _held_out(run)])))
     rows = [[tag("th", name), *shares, number(words, ".1f")] for name, *shares, words in lines]
     return Table(("model", "share that could be read", "states within caps and labels", "words per reply"), rows).html()
 
@@ -318,7 +318,7 @@ def _importance_part(run: RunFolder, metric: str) -> Html:
     title, last = NAMES.title(metric), rows[-1].model
     table = Table(("model", "state", "n", "Pearson", "95 %", "Spearman", "95 %"), [_matter_line(r) for r in rows], "l").html()
     said = evaluations(run).get(last)
-    points = figure_html(scatter(list(said.values()), metric), f"{title} and reply scores", "Points are moved a little.") if said else ""
+    points = figure_html(_scatter(list(said.values()), metric), f"{title} and reply scores", "Points are moved a little.") if said else ""
     bars = figure_html(_importance_bars(rows, metric), f"{title}: correlation with the reply")
     return Html().join([tag("h3", title), tag("p", MATTER_SAYS[metric]), bars, fold(f"Every reply of {last}", points) if points else "",
                         fold("As a table", table)])

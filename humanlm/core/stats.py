@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval', 'percentile_interval',
-           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar', 'SignedRank', 'signed_rank',
-           'exchange_p', 'pearson', 'pearson_of_sums', 'ranks', 'spearman', 'association', 'Agreement', 'agreement',
-           'number_text', 'range_text', 'p_text']
+           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar', 'signed_rank', 'exchange_p', 'pearson',
+           'pearson_of_sums', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text',
+           'p_text']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -179,7 +179,7 @@ def mcnemar(
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n) if n else 1.0
 
 # %% ../../nbs/core/04_stats.ipynb #SignedRank
-class SignedRank(NamedTuple):
+class _SignedRank(NamedTuple):
     "Whether one system is better on most clusters"
     p: float       # two-sided; 1 if no cluster differs, nan if none has a score
     effect: float  # rank-biserial correlation, -1..1
@@ -189,19 +189,19 @@ class SignedRank(NamedTuple):
 def signed_rank(
     differences: ArrayLike,                # [E] one per example; nan = no score
     clusters: ArrayLike | None = None,     # [E] the cluster of each example; None = each its own
-) -> SignedRank:
+) -> _SignedRank:
     "Test paired differences by the ranks of their size"
     stats: Any = import_module("scipy.stats")
     values = np.asarray(differences, float)
     known = ~np.isnan(values)
-    if not known.any(): return SignedRank(math.nan, math.nan, 0)
+    if not known.any(): return _SignedRank(math.nan, math.nan, 0)
     index = np.unique(_each(clusters, values)[known], return_inverse=True)[1]
     means = np.round(np.bincount(index, values[known]) / np.bincount(index), 9)  # 0.8 - 0.7 and 0.7 - 0.6 are a tie
     means = means[means != 0]
-    if not len(means): return SignedRank(1.0, 0.0, 0)
+    if not len(means): return _SignedRank(1.0, 0.0, 0)
     ranks: np.ndarray = np.sign(means) * stats.rankdata(np.abs(means))
     p = sign_flips(2 * ranks) if len(means) <= 13 else stats.wilcoxon(means).pvalue  # scipy would try these patterns one by one
-    return SignedRank(float(p), float(ranks.sum() / np.abs(ranks).sum()), len(means))
+    return _SignedRank(float(p), float(ranks.sum() / np.abs(ranks).sum()), len(means))
 
 # %% ../../nbs/core/04_stats.ipynb #exchange_p
 def exchange_p(
@@ -241,7 +241,7 @@ def pearson_of_sums(
         return np.where((a > 1e-9) & (b > 1e-9), (xy - x * y / n) / np.sqrt(np.maximum(a * b, 1e-300)), np.nan)
 
 # %% ../../nbs/core/04_stats.ipynb #spearman
-def ranks(
+def _ranks(
     values: np.ndarray,   # [E]
     weights: np.ndarray,  # [R, E] how often each value counts
 ) -> np.ndarray:  # [R, E], ties in the middle; half a rank below the usual count from 1
@@ -257,7 +257,7 @@ def spearman(
     weights: np.ndarray,  # [R, E]
 ) -> np.ndarray:  # [R], -1..1; nan where one side does not vary
     "Compute Spearman's correlation under each row of weights"
-    return pearson(ranks(x, weights), ranks(y, weights), weights)
+    return pearson(_ranks(x, weights), _ranks(y, weights), weights)
 
 # %% ../../nbs/core/04_stats.ipynb #weighted_kappa
 BINS = 5  # steps of 0.2

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['name_hash', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 'STRANGER', 'EVIDENCE', 'BEFORE',
            'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_share', 'keep_active', 'in_order',
-           'keep_first', 'count_fates', 'Groups', 'part', 'TurnCounts', 'split', 'Evidence', 'choose_evidence',
-           'drop_strangers']
+           'keep_first', 'count_fates', 'split', 'choose_evidence', 'drop_strangers']
 
 # %% ../../nbs/corpus/01_partition.ipynb #import-hashlib-from-collections
 import hashlib
@@ -122,14 +121,14 @@ def count_fates(
     return {name: n for i, name in enumerate(names) if (n := int((fate == i).sum()))}
 
 # %% ../../nbs/corpus/01_partition.ipynb #Groups
-class Groups(NamedTuple):
+class _Groups(NamedTuple):
     "Rows put together by a name"
     names: np.ndarray  # [C] uint64, sorted
     of: np.ndarray     # [N] group of each row
     first: np.ndarray  # [C] earliest time
 
     @classmethod
-    def by(cls, names: np.ndarray, time: np.ndarray) -> "Groups":
+    def by(cls, names: np.ndarray, time: np.ndarray) -> "_Groups":
         "Group rows by a name"
         names, of = np.unique(names, return_inverse=True)
         first = np.full(len(names), np.inf)
@@ -141,7 +140,7 @@ class Groups(NamedTuple):
         return np.bincount(self.of[rows], minlength=len(self.names))
 
 # %% ../../nbs/corpus/01_partition.ipynb #part
-def part(
+def _part(
     n: int,       # how many there are
     frac: float,  # share wanted
 ) -> int:
@@ -163,8 +162,8 @@ def _split_post(
     val_frac: float = 0.02,   # share of discussions before them
 ) -> np.ndarray:  # [N] fates
     "Split by root context, in time"
-    groups = Groups.by(rows.context, rows.time)
-    n_test, n_val = (part(len(groups.names), frac) for frac in (test_frac, val_frac))
+    groups = _Groups.by(rows.context, rows.time)
+    n_test, n_val = (_part(len(groups.names), frac) for frac in (test_frac, val_frac))
     if n_test + n_val >= len(groups.names):
         raise DataError(f"{len(groups.names)} discussions are too few for test_frac={test_frac} and "
                         f"val_frac={val_frac}: none is left for training. Add data or lower the shares.")
@@ -201,9 +200,9 @@ def _split_user(
     seed: int = 0,              # chooses the people
 ) -> np.ndarray:  # [N] fates
     "Split by person; root contexts stay whole"
-    groups, all_rows = Groups.by(rows.context, rows.time), np.ones(len(rows.key), bool)
+    groups, all_rows = _Groups.by(rows.context, rows.time), np.ones(len(rows.key), bool)
     names = np.unique(rows.user)
-    n_unseen = part(len(names), unseen_frac)
+    n_unseen = _part(len(names), unseen_frac)
     unseen = np.isin(rows.user, names[np.lexsort((names, chance(names, seed)))][:n_unseen])
     wish = unseen | _last_of_each(rows, seen_frac)
     tested = _follow(groups, wish, all_rows)
@@ -212,7 +211,7 @@ def _split_user(
     order = order[rest[order]]
     fate = np.full(len(names := groups.names), TRAIN)
     fate[tested] = SEEN
-    fate[order[len(order) - part(len(order), val_frac):]] = VAL
+    fate[order[len(order) - _part(len(order), val_frac):]] = VAL
     if not (fate[rest] == TRAIN).any(): raise DataError(_NO_TRAINING.format(len(names), unseen_frac, seen_frac))
     of = fate[groups.of]
     return np.where(unseen, np.where(of == SEEN, TEST, UNSEEN), of)
@@ -228,7 +227,7 @@ def _split_user_time(
     val_frac: float = 0.02,   # share of each person's rows before them
 ) -> np.ndarray:  # [N] fates
     "Split each person's rows in time; root contexts stay whole"
-    groups = Groups.by(rows.context, rows.time)
+    groups = _Groups.by(rows.context, rows.time)
     late = _last_of_each(rows, test_frac)
     tested = _follow(groups, late, np.ones(len(rows.key), bool))
     chosen = _last_of_each(rows, test_frac + val_frac) & ~late
@@ -238,7 +237,7 @@ def _split_user_time(
     return fate[groups.of]
 
 # %% ../../nbs/corpus/01_partition.ipynb #TurnCounts
-class TurnCounts(NamedTuple):
+class _TurnCounts(NamedTuple):
     "How many turns of a conversation train, validate and test, in this order"
     train: np.ndarray
     val: np.ndarray
@@ -250,12 +249,12 @@ def _turn_counts(
     test_frac: float = 0.05,
     val_frac: float = 0.05,
     least_train: int = 6,    # fewest turns that train, if there are so many
-) -> TurnCounts:
+) -> _TurnCounts:
     "Divide the turns of conversations as published"
     n_test, n_val = np.ceil(n * test_frac).astype(int) + 1, np.maximum((n * val_frac).astype(int), 1)
     train = np.minimum(n, np.maximum(least_train, n - n_test - n_val))
     val = np.minimum(n - train, n_val)
-    return TurnCounts(train, val, n - train - val)
+    return _TurnCounts(train, val, n - train - val)
 
 # %% ../../nbs/corpus/01_partition.ipynb #split_turn
 def _split_turn(
@@ -302,7 +301,7 @@ def split(
     return fate
 
 # %% ../../nbs/corpus/01_partition.ipynb #Evidence
-class Evidence(NamedTuple):
+class _Evidence(NamedTuple):
     "What personas are written from, and what that costs"
     used: np.ndarray  # [N] bool
     fate: np.ndarray  # [N] fates, adjusted
@@ -314,7 +313,7 @@ def choose_evidence(
     history: int = 20,     # most rows of a person
     share: float = 0.5,    # largest share of a person's rows that may be used
     least: int = 1,        # fewest rows for a persona; 0: people without one stay
-) -> Evidence:
+) -> _Evidence:
     "Choose the earliest rows of each person as evidence"
     order = np.lexsort((rows.key, rows.time, rows.user))
     _, of = np.unique(rows.user[order], return_inverse=True)
@@ -333,7 +332,7 @@ def choose_evidence(
     found[used & (found != HISTORY)] = EVIDENCE
     if least: found[open_ & (until == -np.inf)] = NEWCOMER
     back = np.argsort(order)
-    return Evidence(used[back], found[back])
+    return _Evidence(used[back], found[back])
 
 # %% ../../nbs/corpus/01_partition.ipynb #_usable
 def _usable(rows, fate):

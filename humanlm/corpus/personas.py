@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LISTS', 'SCHEMA', 'WRITERS', 'INSTRUCTIONS', 'SECOND_TRY', 'PERSONA_TOKENS', 'FRAME', 'persona_items', 'Said',
-           'PersonaConfig', 'Failure', 'PersonaSet', 'ask_personas', 'rule_corpus', 'rule_persona']
+           'PersonaConfig', 'Failure', 'ask_personas', 'rule_corpus', 'rule_persona']
 
 # %% ../../nbs/corpus/04_personas.ipynb #from-collections-abc-import
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -190,7 +190,7 @@ class Failure(NamedTuple):
     message: str
 
 # %% ../../nbs/corpus/04_personas.ipynb #PersonaSet
-class PersonaSet(NamedTuple):
+class _PersonaSet(NamedTuple):
     "Personas, and the people for whom there is none"
     personas: dict[str, dict]  # user → the five parts
     failures: list[Failure]
@@ -204,7 +204,7 @@ async def ask_personas(
     source: str,                            # what the place is called
     people: Mapping[str, Sequence[Said]],   # user → evidence, oldest first
     config: PersonaConfig | None = None,    # None: the defaults
-) -> PersonaSet:
+) -> _PersonaSet:
     "Ask a model for the personas of people; raises `LLMError` only if no one more can be asked"
     c = config or PersonaConfig()
     asked = {user: _persona_request(source, said, c) for user, said in people.items()}
@@ -215,7 +215,7 @@ async def ask_personas(
         more, still = await _round(client, again)
         written |= more
         failures = [f for f in failures if f.user_id not in again] + still
-    return PersonaSet({user: written[user] for user in people if user in written}, sorted(failures))
+    return _PersonaSet({user: written[user] for user in people if user in written}, sorted(failures))
 
 # %% ../../nbs/corpus/04_personas.ipynb #_round
 async def _round(client, asked):

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['RECORD', 'PART', 'TOGETHER', 'LogEntry', 'clean_text', 'pack', 'unpack', 'record', 'packed_entries', 'RowStore',
-           'SourceStep', 'Source', 'fill', 'total_faults', 'rows_read', 'left_out', 'rows_source', 'FromThreads',
-           'threads_source']
+           'SourceStep', 'Source', 'fill', 'total_faults', 'rows_read', 'left_out', 'rows_source', 'threads_source']
 
 # %% ../../nbs/corpus/02_store.ipynb #imports
 import json
@@ -329,7 +328,7 @@ class _Keeper(PersonaWriter):
     def persona(self, user_id, until): return Persona(user_id) if user_id else None  # deleted accounts are not one person
 
 # %% ../../nbs/corpus/02_store.ipynb #FromThreads
-class FromThreads(NamedTuple):
+class _FromThreads(NamedTuple):
     "What a log of messages gives"
     entries: list[LogEntry]
     report: ThreadReport
@@ -339,7 +338,7 @@ class FromThreads(NamedTuple):
 def _thread_entries(
     threads: Sequence[Thread],  # in time order
     max_context: int = 8,       # most turns of context
-) -> FromThreads:
+) -> _FromThreads:
     "Turn threads into entries: replies to predict, and history"
     keeper = _Keeper()
     examples, report = thread_examples(threads, max_context=max_context, writer=keeper)
@@ -354,7 +353,7 @@ def _thread_entries(
     history = [entry([m], turns[m.id].root.id, "", m.content, (), False) for m in keeper.lines]
     replies = [entry(turns[e.id].lines, e.context_id, e.context_id, e.reply, _plain(e.context), True) for e in examples]
     entries = sorted(history + replies, key=lambda e: (e.places, e.id))
-    return FromThreads(entries, report, list(_left_out(threads, {e.id for e in entries}, places)))
+    return _FromThreads(entries, report, list(_left_out(threads, {e.id for e in entries}, places)))
 
 
 def _plain(context): return tuple((m.id, m.role, m.name, m.content, m.time) for m in context)

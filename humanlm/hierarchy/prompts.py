@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'TRACE', 'plain', 'markup',
-           'parts_text', 'opening', 'closing', 'tame', 'fill', 'name_speakers', 'speaker', 'first_and_last',
-           'about_person', 'slots', 'HierarchyConfig', 'token_cap', 'stops', 'check_training', 'prompt', 'target',
-           'make_rows', 'joint_row', 'row_index']
+           'parts_text', 'opening', 'closing', 'tame', 'name_speakers', 'speaker', 'first_and_last', 'about_person',
+           'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows', 'joint_row', 'row_index']
 
 # %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
@@ -24,37 +23,27 @@ from humanlm.hierarchy.levels import (
 from ..data.persona import PERSONA_BLOCKS, drop_persona, format_persona
 
 # %% ../../nbs/10_hierarchy.ipynb #plain
-def plain(
-    text: str, # untrusted
-) -> dict:
+def plain(text: str) -> dict:  # untrusted text
     "Make a part that stays plain text"
     return {"type": "text", "text": text}
 
 
-def markup(
-    tag: str, # one of our own tags
-) -> dict:
+def markup(tag: str) -> dict:  # one of our own tags
     "Make a part that may become a token of its own"
     return {"type": "markup", "text": tag}
 
 
-def parts_text(
-    content: str | Sequence[dict], # a text, or parts
-) -> str:
+def parts_text(content: str | Sequence[dict]) -> str:  # a text, or parts
     "Read parts as one text"
     return content if isinstance(content, str) else "".join(p["text"] for p in content)
 
 # %% ../../nbs/10_hierarchy.ipynb #opening
-def opening(
-    level: str, # its name
-) -> str:
+def opening(level: str) -> str:
     "Give the tag before a level's text"
     return f"<{level}>"
 
 
-def closing(
-    level: str, # its name
-) -> str:
+def closing(level: str) -> str:
     "Give the tag behind a level's text, where generation stops"
     return f"</{level}>"
 
@@ -71,7 +60,7 @@ def tame(
     return re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text)
 
 # %% ../../nbs/10_hierarchy.ipynb #fill
-def fill(
+def _fill(
     template: str,                    # trusted; slots in braces, `{{` for a brace
     slots: Mapping[str, list[dict]],  # slot → parts
     levels: Sequence[str] = (),       # the tags of these levels in the template are markup
@@ -165,7 +154,7 @@ RULES = {
 THOUGHT = "Think first, as yourself, then end the thought and write the answer. "
 
 # %% ../../nbs/10_hierarchy.ipynb #slots
-def slots(
+def _slots(
     example: Example,                 # persona and source
     dimensions: Sequence[Dimension],  # the levels that are asked, in order
     thinking: bool = False,           # whether a thought comes first
@@ -303,7 +292,7 @@ def token_cap(
     return (own or d.max_tokens) + config.thought_tokens * (config.thinks(d.name) and d.form != "thought")
 
 
-def stops(
+def _stops(
     d: Dimension,            # the level that is asked
     config: HierarchyConfig, # whose tags count
 ) -> list[str]:              # none for a bare text, which ends at the end token
@@ -336,7 +325,7 @@ def prompt(
     if thinking is None: thinking = config.thinks(levels[-1])
     own = {d.system_prompt for d in asked}
     template = len(own) == 1 and own.pop() or PROMPTS[config.prompt]
-    system = fill(template, slots(config.shown(example), asked, thinking), hierarchy.names)
+    system = _fill(template, _slots(config.shown(example), asked, thinking), hierarchy.names)
     context = name_speakers(first_and_last(example.context, config.context_messages), example.user_id)
     return [{"role": "system", "name": "", "content": system}, *context]
 
@@ -378,7 +367,7 @@ def _row(e, d, config):
         "row_id": f"{e.id}:{d.name}", "level": d.name,
         "prompt": prompt(e, d.name, config), "ground_truth": known or e.reply,
         "example_id": e.id, "context_id": e.context_id, "user_id": e.user_id, "split": e.split,
-        "max_tokens": token_cap(d, config), "stop": stops(d, config), "thinking": config.thinks(d.name), "form": d.form,
+        "max_tokens": token_cap(d, config), "stop": _stops(d, config), "thinking": config.thinks(d.name), "form": d.form,
         "limits": text_limits([d]),
     }
 

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['ASKS', 'THINGS', 'REGISTERS', 'ACTS', 'WAYS', 'FRAMES', 'EXAMPLES', 'QUESTIONS', 'WISHES', 'POLITE', 'PEOPLE',
-           'DEEDS', 'TIMES', 'ASIDES', 'PLACES', 'Request', 'all_requests', 'ReplyTraits', 'draw_traits', 'write_reply',
-           'granted', 'remark']
+           'DEEDS', 'TIMES', 'ASIDES', 'PLACES', 'all_requests', 'draw_traits', 'write_reply', 'granted', 'remark']
 
 # %% ../../nbs/worlds/06_requests.ipynb #exported-imports
 import random
@@ -22,7 +21,7 @@ THINGS = tuple("bread tea rice soup salad pasta cheese honey garden lawn rose tr
                "camera phone laptop desk chair shelf lamp coat shoe hat bag dog cat horse bird fish rabbit".split())
 
 
-class Request(NamedTuple):
+class _Request(NamedTuple):
     "What somebody asks"
     text: str
     thing: str  # that it is about
@@ -31,9 +30,9 @@ class Request(NamedTuple):
 def all_requests(
     seed: int = 0,
     held_out: float = 0.25,  # share that training does not see
-) -> tuple[list[Request], list[Request]]:
+) -> tuple[list[_Request], list[_Request]]:
     "Give the requests of training and the held-out ones, in random order"
-    every = [Request(ask.format(thing), thing) for ask in ASKS for thing in THINGS]
+    every = [_Request(ask.format(thing), thing) for ask in ASKS for thing in THINGS]
     random.Random(f"requests{seed}").shuffle(every)
     cut = round(len(every) * held_out)
     return every[cut:], every[:cut]
@@ -42,7 +41,7 @@ def all_requests(
 REGISTERS = ("casual", "formal", "neutral")
 
 
-class ReplyTraits(NamedTuple):
+class _ReplyTraits(NamedTuple):
     "How a reply is made"
     sentences: int = 2  # beside an example and a question
     register: str = "neutral"
@@ -51,9 +50,9 @@ class ReplyTraits(NamedTuple):
     example: bool = False
 
 
-def draw_traits(rng: random.Random) -> ReplyTraits:
+def draw_traits(rng: random.Random) -> _ReplyTraits:
     "Draw traits independently of each other"
-    return ReplyTraits(rng.randint(1, 4), rng.choice(REGISTERS), rng.random() < 0.3, rng.random() < 0.25, rng.random() < 0.3)
+    return _ReplyTraits(rng.randint(1, 4), rng.choice(REGISTERS), rng.random() < 0.3, rng.random() < 0.25, rng.random() < 0.3)
 
 # %% ../../nbs/worlds/06_requests.ipynb #write_reply
 ACTS = ("clean", "check", "keep", "move", "cover", "watch", "mend", "store")
@@ -69,7 +68,7 @@ QUESTIONS = ("Does that help?", "Which part do you need?", "Shall I say more?", 
 
 def write_reply(
     thing: str,  # that it is about
-    traits: ReplyTraits,
+    traits: _ReplyTraits,
     rng: random.Random,
 ) -> str:
     "Write a reply with these traits"
@@ -88,8 +87,8 @@ WISHES: Mapping[str, Mapping] = MappingProxyType({
 
 def granted(
     wish: str,  # one of `WISHES`
-    traits: ReplyTraits,
-) -> ReplyTraits:
+    traits: _ReplyTraits,
+) -> _ReplyTraits:
     "Change traits so that they meet a wish, and leave all others"
     return traits._replace(**WISHES[check_name(wish, WISHES, "wish")])
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['VALUES', 'BELIEFS', 'STANCES', 'EMOTIONS', 'TEMPERS', 'INTENSITIES', 'GOALS', 'ROLES', 'TONES', 'STRUCTURES', 'AXES',
-           'OPPOSED', 'FEELS', 'AIMS', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'State', 'STATE_LEVELS', 'Phrases',
-           'Domain', 'Stance', 'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states', 'perturb',
-           'describe', 'describe_all', 'realise']
+           'OPPOSED', 'FEELS', 'AIMS', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'State', 'STATE_LEVELS', 'Stance',
+           'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states', 'perturb', 'describe',
+           'describe_all', 'realise']
 
 # %% ../../nbs/worlds/01_states.ipynb #exported-imports
 import random
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ..core.basics import check_name
 
 # %% ../../nbs/worlds/01_states.ipynb #Phrases
-class Phrases(NamedTuple):
+class _Phrases(NamedTuple):
     "The phrases of one key, by the place where they may stand"
     persona: tuple[str, ...] = ()  # in the description of a user
     post: tuple[str, ...] = ()     # in a post that pushes toward this key
@@ -30,7 +30,7 @@ _WORDS = tomllib.loads((files("humanlm") / "worlds" / "words.toml").read_text("u
 
 def _phrases(slot):
     "Read the phrases of each key of a slot"
-    return {key: Phrases(**{place: tuple(found) for place, found in row.items()}) for key, row in _WORDS[slot].items()}
+    return {key: _Phrases(**{place: tuple(found) for place, found in row.items()}) for key, row in _WORDS[slot].items()}
 
 
 VALUES, BELIEFS, STANCES, EMOTIONS, TEMPERS = map(_phrases, ("value", "belief", "stance", "emotion", "temper"))
@@ -59,7 +59,7 @@ AIMS = {  # role → setting → goal
 }
 
 # %% ../../nbs/worlds/01_states.ipynb #Domain
-class Domain(NamedTuple):
+class _Domain(NamedTuple):
     "What the posts of one domain are about and how they open"
     setting: str  # public | culture | private
     modifiers: tuple[str, ...]  # 5
@@ -67,7 +67,7 @@ class Domain(NamedTuple):
     openings: tuple[str, ...]  # with {T} for the target
 
 
-DOMAINS = {name: Domain(row["setting"], *map(tuple, (row["modifiers"], row["nouns"], row["openings"])))
+DOMAINS = {name: _Domain(row["setting"], *map(tuple, (row["modifiers"], row["nouns"], row["openings"])))
            for name, row in _WORDS["domain"].items()}
 SPEAKERS, BYSTANDERS = tuple(_WORDS["speakers"]), tuple(_WORDS["bystanders"])
 

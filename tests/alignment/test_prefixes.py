@@ -9,7 +9,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
-from humanlm.alignment.modes import Entry, PrefixConfig, PrefixMap, choose
+from humanlm.alignment.modes import _Entry, PrefixConfig, PrefixMap, _choose
 
 NAMES = HIERARCHY.names
 
@@ -19,7 +19,7 @@ def states(**config): return PrefixMap(HIERARCHY, PrefixConfig(**config))
 
 def offered(*entries, **config):
     found = states(**config)
-    for reward, step, text in entries: found.offer(Entry("stance", "e1", text, reward, step))
+    for reward, step, text in entries: found.offer(_Entry("stance", "e1", text, reward, step))
     return found.get("stance", "e1")
 
 
@@ -28,12 +28,12 @@ def offered(*entries, **config):
 @pytest.mark.parametrize("reward,text,enters", [
     (0.9, "x", True), (1.0, "x", True), (0.8999, "x", False), (math.nan, "x", False), (1.0, "", False), (1.0, " \n", False)])
 def test_nothing_below_the_threshold_and_nothing_empty_enters(reward, text, enters):
-    assert states().offer(Entry("stance", "e1", text, reward, 0)) is enters
+    assert states().offer(_Entry("stance", "e1", text, reward, 0)) is enters
 
 
 def test_the_threshold_is_the_levels_own_unless_one_is_set():
-    assert states().offer(Entry("stance", "e1", "x", 0.5, 0)) is False and states(threshold=0.5).offer(Entry("stance", "e1", "x", 0.5, 0))
-    assert states(threshold=0.0).offer(Entry("response", "e1", "x", 1.0, 0)) is False, "nothing is ever built on the reply"
+    assert states().offer(_Entry("stance", "e1", "x", 0.5, 0)) is False and states(threshold=0.5).offer(_Entry("stance", "e1", "x", 0.5, 0))
+    assert states(threshold=0.0).offer(_Entry("response", "e1", "x", 1.0, 0)) is False, "nothing is ever built on the reply"
 
 
 @pytest.mark.parametrize("entries,kept", [
@@ -49,14 +49,14 @@ def test_recent_keeps_the_newest_that_is_good_enough(entries, kept): assert offe
 def test_levels_and_examples_have_entries_of_their_own():
     found = states()
     for level in ("stance", "emotion"):
-        for example in ("e1", "e2"): found.offer(Entry(level, example, f"{level} of {example}", 1.0, 0))
+        for example in ("e1", "e2"): found.offer(_Entry(level, example, f"{level} of {example}", 1.0, 0))
     assert len(found) == 4 and found.get("emotion", "e1").field == "emotion of e1" and found.get("belief", "e1") is None
 
 
 def test_a_thousand_random_offers_agree_with_a_plain_sort():
     rng, found, all_offers = random.Random(0), states(threshold=0.5), []
     for step in range(1000):
-        e = Entry(rng.choice(NAMES[:-1]), f"e{rng.randrange(5)}", f"text {step}", rng.choice([0.0, 0.4, 0.5, 0.7, 0.7, 1.0]), step // 8)
+        e = _Entry(rng.choice(NAMES[:-1]), f"e{rng.randrange(5)}", f"text {step}", rng.choice([0.0, 0.4, 0.5, 0.7, 0.7, 1.0]), step // 8)
         found.offer(e)
         all_offers.append(e)
     for level in NAMES[:-1]:
@@ -72,33 +72,33 @@ ORDER = {f"e{i}": i for i in range(6)}
 
 def with_stances(*examples):
     found = states()
-    for example in examples: found.offer(Entry("stance", example, f"stance of {example}", 1.0, 0))
+    for example in examples: found.offer(_Entry("stance", example, f"stance of {example}", 1.0, 0))
     return found
 
 
 def test_the_rule_of_choice():
     found = with_stances("e1", "e4")
-    assert choose(found, "stance", "e0", ORDER) == ("stance", "e0", ())
-    assert choose(found, "emotion", "e1", ORDER) == ("emotion", "e1", (("stance", "stance of e1"),))
-    assert choose(found, "emotion", "e2", ORDER)[:2] == ("emotion", "e4"), "the next example that has something to stand on"
-    assert choose(found, "emotion", "e5", ORDER)[:2] == ("emotion", "e1"), "the order is a circle"
-    assert choose(found, "emotion", "e2", ORDER, [("emotion", "e4")])[:2] == ("emotion", "e1")
-    assert choose(found, "emotion", "e2", ORDER, [("emotion", "e4"), ("emotion", "e1")])[:2] == ("stance", "e2"), "one level down"
-    assert choose(found, "response", "e2", ORDER)[:2] == ("emotion", "e4"), "as many levels down as it takes"
+    assert _choose(found, "stance", "e0", ORDER) == ("stance", "e0", ())
+    assert _choose(found, "emotion", "e1", ORDER) == ("emotion", "e1", (("stance", "stance of e1"),))
+    assert _choose(found, "emotion", "e2", ORDER)[:2] == ("emotion", "e4"), "the next example that has something to stand on"
+    assert _choose(found, "emotion", "e5", ORDER)[:2] == ("emotion", "e1"), "the order is a circle"
+    assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4")])[:2] == ("emotion", "e1")
+    assert _choose(found, "emotion", "e2", ORDER, [("emotion", "e4"), ("emotion", "e1")])[:2] == ("stance", "e2"), "one level down"
+    assert _choose(found, "response", "e2", ORDER)[:2] == ("emotion", "e4"), "as many levels down as it takes"
 
 
 def test_a_prefix_is_the_chain_that_was_written_not_a_mixture():
     found = with_stances("e1")
-    found.offer(Entry("emotion", "e1", "calm", 1.0, 1, (("stance", "stance of e1"),)))
-    found.offer(Entry("stance", "e1", "another stance", 1.0, 2))
-    assert choose(found, "belief", "e1", ORDER).prefix == (("stance", "stance of e1"), ("emotion", "calm"))
+    found.offer(_Entry("emotion", "e1", "calm", 1.0, 1, (("stance", "stance of e1"),)))
+    found.offer(_Entry("stance", "e1", "another stance", 1.0, 2))
+    assert _choose(found, "belief", "e1", ORDER).prefix == (("stance", "stance of e1"), ("emotion", "calm"))
 
 
 # ---- on disk
 
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     found = with_stances("e1", "e2")
-    found.offer(Entry("emotion", "e1", 'hostile "text"\n</emotion>\ud800 ü', 0.95, 7, (("stance", "a"),)))
+    found.offer(_Entry("emotion", "e1", 'hostile "text"\n</emotion>\ud800 ü', 0.95, 7, (("stance", "a"),)))
     path = found.save(tmp_path / "prefixes.json")
     again = states()
     again.load(path)
@@ -110,11 +110,11 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
 
 def test_what_no_longer_reaches_a_raised_threshold_is_not_built_on(tmp_path):
     found = states(threshold=0.5)
-    for reward, example in ((0.6, "e1"), (0.95, "e2")): found.offer(Entry("stance", example, f"stance of {example}", reward, 0))
+    for reward, example in ((0.6, "e1"), (0.95, "e2")): found.offer(_Entry("stance", example, f"stance of {example}", reward, 0))
     path, strict = found.save(tmp_path / "prefixes.json"), states(threshold=0.9)
     strict.load(path)
     assert strict.get("stance", "e1") is None and strict.get("stance", "e2").reward == 0.95
-    assert choose(strict, "emotion", "e1", ORDER)[:2] == ("emotion", "e2")
+    assert _choose(strict, "emotion", "e1", ORDER)[:2] == ("emotion", "e2")
     again = states(threshold=0.5)
     again.load(path)
     assert len(again) == 2
@@ -132,9 +132,9 @@ def test_a_choice_does_not_search_all_examples():
     "A map that is full or nearly empty: choices among sixteen times as many examples take much less than sixteen times as long"
     def seconds(n, every):
         found, places, best = states(), {f"e{i}": i for i in range(n)}, math.inf
-        for i in range(0, n, every): found.offer(Entry("stance", f"e{i}", "x", 1.0, 0))
+        for i in range(0, n, every): found.offer(_Entry("stance", f"e{i}", "x", 1.0, 0))
         for _ in range(7):
-            start, chosen = time.process_time(), [choose(found, "emotion", f"e{n - 100 - i}", places) for i in range(300)]
+            start, chosen = time.process_time(), [_choose(found, "emotion", f"e{n - 100 - i}", places) for i in range(300)]
             best = min(best, time.process_time() - start)
             assert chosen[0].example == (f"e{n - 100}" if every == 1 else "e0")
         return best

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from humanlm.clients.cache import DiskCache, cache_size, prune_cache, ReplyFile, request_key
+from humanlm.clients.cache import DiskCache, cache_size, prune_cache, _ReplyFile, request_key
 from humanlm.clients.recordings import Recording, export_replies, recorded_client
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 from humanlm.clients.client import ScriptedClient, chat_all
@@ -323,7 +323,7 @@ def test_damage_in_the_middle_is_reported_not_guessed(tmp_path):
 
 def test_a_newer_file_is_refused_and_kept(tmp_path):
     once(DiskCache(tmp_path), asker())
-    with ReplyFile(tmp_path / "replies.sqlite").open() as db: db.execute("PRAGMA user_version = 9")
+    with _ReplyFile(tmp_path / "replies.sqlite").open() as db: db.execute("PRAGMA user_version = 9")
     with pytest.raises(HumanLMError, match="newer version of humanlm .tables 9, here 1.. Update"): DiskCache(tmp_path)
 
 

@@ -15,7 +15,7 @@ from clock import wait_until
 from humanlm.core.basics import grown_rows, run_sync
 from humanlm.core.runs import Journal
 from humanlm.clients.client import ScriptedClient, chat_all
-from humanlm.clients.ledger import Ledger, OpenCall, prices, reserve
+from humanlm.clients.ledger import Ledger, _OpenCall, prices, reserve
 from humanlm.clients.limits import Limits
 from humanlm.clients.protocol import CacheError, LLMError, Usage, chat
 from server import serving
@@ -64,7 +64,7 @@ def test_processes_that_share_a_file_share_the_budget_and_one_may_be_killed(tmp_
 def test_nobody_waits_for_a_process_that_has_ended_and_was_not_waited_for():
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         wait_until(lambda: Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
-        assert not OpenCall("", "vllm/echo", 0.03, ended.pid, time.time()).may_end()
+        assert not _OpenCall("", "vllm/echo", 0.03, ended.pid, time.time()).may_end()
 
 
 def spent_of(folder, account="judge"):

@@ -7,9 +7,9 @@ import pytest
 
 from humanlm.core.basics import DataError
 from humanlm.corpus.partition import (
-    EARLY, EVIDENCE, FATES, HISTORY, NEWCOMER, SEEN, STRANGER, TEST, TRAIN, TURNS, UNSEEN, VAL, Groups, Index, chance,
+    EARLY, EVIDENCE, FATES, HISTORY, NEWCOMER, SEEN, STRANGER, TEST, TRAIN, TURNS, UNSEEN, VAL, _Groups, Index, chance,
     choose_evidence, count_fates, drop_strangers, hash64, in_order, keep_active, keep_first, keep_share,
-    part, split, _split_post, _split_turn, splitters, _turn_counts,
+    _part, split, _split_post, _split_turn, splitters, _turn_counts,
 )
 
 OUT = (TRAIN, VAL, TEST, SEEN)
@@ -95,7 +95,7 @@ def test_posts_are_held_out_by_their_earliest_reply():
 
 
 def test_shares_are_rounded_half_up_and_take_at_least_one():
-    assert [part(n, 0.08) for n in (1, 6, 7, 18, 19, 31, 32)] == [1, 1, 1, 1, 2, 2, 3]
+    assert [_part(n, 0.08) for n in (1, 6, 7, 18, 19, 31, 32)] == [1, 1, 1, 1, 2, 2, 3]
     with pytest.raises(DataError, match="1 discussions are too few"): _split_post(make_index(["a"], ["c"], [0]))
 
 
@@ -105,7 +105,7 @@ def test_held_out_people_are_nowhere_in_training(seed):
     fate = split(rows, "user", unseen_frac=0.3, seen_frac=0.1)
     strangers = np.unique(rows.user[np.isin(fate, (TEST, UNSEEN))])
     assert not np.isin(strangers, rows.user[np.isin(fate, (TRAIN, VAL, SEEN))]).any()
-    assert len(strangers) == part(len(np.unique(rows.user)), 0.3)
+    assert len(strangers) == _part(len(np.unique(rows.user)), 0.3)
 
 
 def test_separate_discussions_give_the_published_user_split():
@@ -180,7 +180,7 @@ def test_every_fate_has_a_meaning_and_counts_add_up():
     rows = random_rows(1)
     fate = choose_evidence(rows, split(rows, "user", unseen_frac=0.3), 5).fate
     assert sum(count_fates(fate).values()) == 400 and set(count_fates(fate)) <= set(FATES)
-    assert Groups.by(rows.context, rows.time).count(np.ones(400, bool)).sum() == 400
+    assert _Groups.by(rows.context, rows.time).count(np.ones(400, bool)).sum() == 400
 
 
 def test_a_hundred_thousand_rows_take_seconds():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from humanlm.core.basics import DataError, fingerprint, read_jsonl, shorten, to_dict, to_json, write_jsonl
 from humanlm.core.html import escape
-from humanlm.data.dataset import data_fingerprint, pick
+from humanlm.data.dataset import data_fingerprint, _pick
 from humanlm.data.records import Example, Message, Persona, from_dict, load_examples, sample_examples, save_examples
 from humanlm.data.splits import check_leakage, quoted_share, split_by_context
 
@@ -145,7 +145,7 @@ def test_equal_orders_are_split_by_id_of_the_context():
 
 @given(st.permutations(town), st.integers(0, 41), st.integers(0, 41))
 def test_a_smaller_choice_is_part_of_a_larger(rows, n, m):
-    small, large = pick(rows, min(n, m)), pick(town, max(n, m))
+    small, large = _pick(rows, min(n, m)), _pick(town, max(n, m))
     assert {e.id for e in small} <= {e.id for e in large} and len(small) == min(n, m)
 
 

@@ -9,7 +9,7 @@ from pages import HOSTILE, read
 from humanlm.data.records import Message, Persona, Example
 from humanlm.data.trajectory import Score, Trajectory
 from humanlm.data.viz import (
-    cut, example_html, group_html, push, score_figure, score_grid, score_mark, score_style, spread,
+    cut, example_html, group_html, _push, score_figure, score_grid, score_mark, score_style, spread,
 )
 
 def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
@@ -97,8 +97,8 @@ def test_samples_stand_best_first_and_missing_pushes_between():
 
 def test_token_advantages_are_averaged():
     t = replace(trajectory(), completion_ids=[1, 2], mask=[True, True], advantage=[1.0, 0.0])
-    assert push(t) == 0.5 and "+0.50" in group_html([t])
-    assert math.isnan(push(replace(t, completion_ids=[], mask=[], advantage=[])))
+    assert _push(t) == 0.5 and "+0.50" in group_html([t])
+    assert math.isnan(_push(replace(t, completion_ids=[], mask=[], advantage=[])))
 
 
 def test_a_page_asks_for_nothing():

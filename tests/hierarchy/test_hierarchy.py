@@ -177,8 +177,8 @@ def test_a_missing_file_is_named():
 @pytest.mark.parametrize("template", ["{persona", "persona}", "{nobody}", "{}", "{0}", "{persona.text}", "{persona[0]}"])
 def test_bad_templates_are_config_errors(template):
     own = Hierarchy([Dimension("goal", "x", system_prompt=template)])
-    from humanlm.hierarchy.prompts import fill, slots
-    with pytest.raises(ConfigError): fill(template, slots(make(), own), own.names)
+    from humanlm.hierarchy.prompts import _fill, _slots
+    with pytest.raises(ConfigError): _fill(template, _slots(make(), own), own.names)
 
 
 PLAIN = st.text("ab ", min_size=1, max_size=5)
@@ -285,8 +285,8 @@ def test_full_prompts_have_the_five_parts_in_order():
 
 def test_templates_of_others_may_call_the_slots_as_published():
     own = Hierarchy([Dimension("goal", "x", system_prompt="{name} on {platform}{memory}: {persona} <goal>")])
-    from humanlm.hierarchy.prompts import fill, slots
-    assert parts_text(fill(own[0].system_prompt, slots(make(), own), own.names)) == "HUMAN on kitchen: likes tea <goal>"
+    from humanlm.hierarchy.prompts import _fill, _slots
+    assert parts_text(_fill(own[0].system_prompt, _slots(make(), own), own.names)) == "HUMAN on kitchen: likes tea <goal>"
 
 
 def test_levels_with_a_common_template_can_be_asked_together():

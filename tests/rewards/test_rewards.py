@@ -16,7 +16,7 @@ from humanlm.hierarchy.levels import HIERARCHY
 from humanlm.rewards.scoring import JudgeError
 from humanlm.rewards.reward import (
     AlignmentReward, RewardConfig, combine, components, _format_reward, _judge_trajectories, _length_reward,
-    reading, _repetition_reward, requests_by_row, trl_reward,
+    _reading, _repetition_reward, requests_by_row, trl_reward,
 )
 from humanlm.data.trajectory import Score, Trajectory, Turn
 
@@ -202,12 +202,12 @@ class ReadsAll(Reads):
 def test_reading_compares_a_reply_with_its_own_thought_and_never_with_the_truth(judge, calls):
     first, other = "<stance>keep it<goal>win", "<stance>close it"
     batch = [thinker(first, "keep it, to win"), thinker(first, "keep it", n=1), thinker(other, "keep it", 1), thinker(first, "", n=2), make(tag("0.5"))]
-    assert asyncio.run(reading(batch, judge)) == [1.0, 0.5, 0.0, 0.0, 0.0]
+    assert asyncio.run(_reading(batch, judge)) == [1.0, 0.5, 0.0, 0.0, 0.0]
     assert len(judge.requests) == calls and all(EXAMPLES[0].reply not in request.truth for request in judge.requests)
 
 
 def test_reading_without_a_score_is_unknown_and_so_is_the_reward():
-    assert np.isnan(asyncio.run(reading([thinker("<goal>down", "x")], Reads()))).all()
+    assert np.isnan(asyncio.run(_reading([thinker("<goal>down", "x")], Reads()))).all()
     values, _ = run(Reads(), [thinker("<goal>down", "x")], composed=True)
     assert values[0, 0] == 0 and math.isnan(values[0, 1]) and math.isnan(combine(values, (1.0, 3.0))[0])
 

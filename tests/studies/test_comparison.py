@@ -29,7 +29,7 @@ from humanlm.clients.names import scripts
 from humanlm.evaluation.measured import ALL, results, score_table
 from humanlm.worlds.mini import make_world
 from humanlm.worlds.oracle import predictor_texts
-from humanlm.alignment.published import FolderResults, paper_tables
+from humanlm.alignment.published import _FolderResults, paper_tables
 from server import run_under_kills, serving
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
@@ -338,9 +338,9 @@ def test_any_difference_hides_the_published_figures(change):
     same = {"test_judge": {"model": "anthropic/claude-haiku-4-5", "protocol": "single", "variant": "plain"}, "model": {"name": "Qwen/Qwen3-8B"},
             "rollout": {"eval_temperature": 0.4}, "eval": {"no_repeat_ngram": 4, "samples": 1}}
     ours = {("humanlm", "response_alignment", ALL): 30.0}
-    assert "humanlm (paper)" in paper_tables([FolderResults("Opinion", same, ours)])
+    assert "humanlm (paper)" in paper_tables([_FolderResults("Opinion", same, ours)])
     other = {group: same[group] | change.get(group, {}) for group in same}
-    text = paper_tables([FolderResults("Opinion", other, ours)])
+    text = paper_tables([_FolderResults("Opinion", other, ours)])
     assert "(paper)" not in text and "No published figures beside Opinion" in text
 
 

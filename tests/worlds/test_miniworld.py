@@ -14,7 +14,7 @@ from humanlm.data.records import Example, from_dict
 from humanlm.data.splits import check_leakage, split_by_context
 from humanlm.core.basics import read_jsonl, write_jsonl, ConfigError, DataError
 from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases, rule_states
-from humanlm.worlds.oracle import baselines, copied_share, score_reply, score_reply_states, score_state
+from humanlm.worlds.oracle import _baselines, copied_share, score_reply, score_reply_states, score_state
 from humanlm.worlds.reading import SLOTS, expressed, _lexicon, read
 from humanlm.worlds.states import (
     BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, STANCES, STATE_LEVELS, VALUES, describe, perturb, realise, uniform_states)
@@ -219,7 +219,7 @@ def test_silence_beats_a_wrong_guess_only_against_the_opposite(world, train):
 
 @pytest.mark.parametrize("seed, split, floor", [(0, "train", 0.95), (1, "test_seen", 0.93), (2, "test_seen", 0.93)])
 def test_ceiling_and_chance(seed, split, floor):
-    lines = baselines(make_world(WorldConfig(seed=seed)), split, draws=1)
+    lines = _baselines(make_world(WorldConfig(seed=seed)), split, draws=1)
     levels = lambda name: [lines[name][level] for level in STATE_LEVELS]
     assert min(levels("rules")) >= floor and lines["rules"]["response_alignment"] >= 0.85
     assert max(levels("agreeable")) <= 0.47 and max(levels("uniform")) <= 0.47
@@ -252,7 +252,7 @@ def test_splits(seed):
 def test_small_and_odd_worlds(size):
     world = make_world(WorldConfig(**size))
     assert {e.split for e in world.examples} >= {"train"} and check_leakage(world.examples) == []
-    if not world.config.noise: assert baselines(world, "train", draws=1)["rules"]["state_alignment"] == 1
+    if not world.config.noise: assert _baselines(world, "train", draws=1)["rules"]["state_alignment"] == 1
 
 
 @pytest.mark.parametrize("bad", [dict(users=11), dict(topics=59), dict(topics=181), dict(posts_per_topic=0), dict(replies_per_user=0),
