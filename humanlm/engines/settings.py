@@ -68,7 +68,7 @@ class VerlConfig:
 
 def lessons_engine(s: Settings) -> str:
     "Say who takes the steps of supervised stages, verl or trl"
-    return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr and s.model.name == "tiny" else "verl")
+    return s.groups.get("verl", VerlConfig()).lessons or ("trl" if s.sft.muon_lr and s.model.name == "tiny" and not s.model.lora_rank else "verl")
 
 
 def remaining(taken: int, total: int, decay: int) -> float:
@@ -119,6 +119,8 @@ class Job(NamedTuple):
     steps: int       # generations
     lessons: bool = False  # whether completions stand written
     critic: bool = False   # whether a critic makes advantages of rewards
+    base: str = ""         # folder, or name on the Hub, of the weights below an adapter; `model` is then the adapter
+    rank: int = 0          # of the adapter; 0: there is none
 
 
 def _said(value: Any) -> str:
@@ -129,7 +131,7 @@ def _said(value: Any) -> str:
 def overrides(s: Settings, job: Job) -> list[str]:
     "Say settings in verl's words, one name=value each"
     v, o = s.groups.get("verl", VerlConfig()), trainer_options(s.trainer)
-    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {}, _rollout(s, v), _run(s, v, o, job))
+    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {}, _rollout(s, v), _run(s, v, o, job), _adapter(s, v, job) if job.rank else {})
     return [f"{name}={_said(value)}" for part in parts for name, value in part.items()] + list(v.overrides or ())
 
 
@@ -145,9 +147,9 @@ def _model(s, v, job, o):
     exact = {f"+actor_rollout_ref.{who}.fsdp_config.mixed_precision.{part}": "fp32" for who in ("actor", "ref") for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
     slow = {f"{actor}.use_torch_compile": False, f"{actor}.fsdp_config.use_torch_compile": False, "actor_rollout_ref.model.use_remove_padding": False,
             "+actor_rollout_ref.model.override_config.attn_implementation": "eager"} if cpu else {}
-    return {"actor_rollout_ref.model.path": job.model, "actor_rollout_ref.model.enable_gradient_checkpointing": o.get("gradient_checkpointing", not cpu), **moved,
+    return {"actor_rollout_ref.model.path": job.base or job.model, "actor_rollout_ref.model.enable_gradient_checkpointing": o.get("gradient_checkpointing", not cpu), **moved,
             f"{actor}.strategy": "fsdp2", "actor_rollout_ref.ref.strategy": "fsdp2", "critic.strategy": "fsdp2",
-            f"{actor}.fsdp_config.model_dtype": "fp32", f"{actor}.fsdp_config.dtype": dtype, **(exact if dtype == "float32" else {}), **slow}
+            f"{actor}.fsdp_config.model_dtype": "bf16" if job.rank and s.model.dtype == "bfloat16" else "fp32", f"{actor}.fsdp_config.dtype": dtype, **(exact if dtype == "float32" else {}), **slow}
 
 
 def _loss(s, o, job):
@@ -183,6 +185,13 @@ def _critic(s, v, job):
             "critic.fsdp.model_dtype": "fp32", **exact, **slow}
 
 
+def _adapter(s, v, job):
+    "The adapter that the stage starts from goes on; servers read the weights below it once, and are sent the adapter alone"
+    model = "actor_rollout_ref.model"
+    return {f"{model}.tokenizer_path": job.model, f"{model}.lora_rank": job.rank, f"{model}.lora_adapter_path": job.model,
+            "actor_rollout_ref.rollout.load_format": "safetensors", "+actor_rollout_ref.actor.checkpoint.save_lora_only": True}
+
+
 def _rollout(s, v):
     own, roll = "actor_rollout_ref.rollout", s.rollout
     return {f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout, f"{own}.n": roll.group_size, f"{own}.temperature": roll.temperature, f"{own}.top_p": roll.top_p,
@@ -200,5 +209,5 @@ def _run(s, v, o, job):
     cluster = {"ray_kwargs.ray_init.num_cpus": 16, "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1} if v.device == "cpu" else {}
     return {"trainer.device": v.device, "trainer.nnodes": v.nodes, "trainer.n_gpus_per_node": v.gpus, "trainer.total_training_steps": job.steps, "trainer.total_epochs": 1,
             "trainer.save_freq": save_every(s, job.steps), "trainer.test_freq": -1, "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
-            "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"), "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+            "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"), "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", *([] if job.rank else ["hf_model"])],
             "trainer.project_name": "humanlm", "trainer.experiment_name": job.name.replace(", ", "-"), "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}

@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import torch
 
 pytest.importorskip("verl")
 from humanlm.core.basics import read_jsonl, to_json
@@ -70,6 +71,21 @@ def lines(run: Path, stage: str) -> list[dict]: return [row for row in read_json
 def moved(run: Path, start: str, end: str) -> float:
     a, b = (load_model(run / "models" / name).model.state_dict() for name in (start, end))
     return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_they_were(tmp_path):
+    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    for n in ("1", "2"): trained(tmp_path, "--run.recipe", "my_recipe:Animals", "--model.lora_rank", "8", "--trainer.max_steps", "3", "--trainer.learning_rate", "0.01", "--trainer.save_steps", "1", "--run.name", n, "--verl.gpus", n, "--verl.tensor_parallel", n)
+    runs = [tmp_path / "runs" / n for n in ("1", "2")]
+    (one, two), base = ([load_model(run / "models" / "animals").model for run in runs]), load_model(runs[0] / "models" / "base").model.state_dict()
+    found, adapter, other = lines(runs[0], "animals"), *({name: w for name, w in model.state_dict().items() if "lora_" in name} for model in (one, two))
+    apart = max((adapter[name] - other[name]).abs().max().item() for name in adapter)
+    sizes = {file.name: file.stat().st_size for file in (runs[1] / "checkpoints" / "animals" / "global_step_3" / "actor").glob("*.pt")}
+    print(to_json(found), apart, max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name), sizes)
+    assert [row["step"] for row in found] == [1, 2, 3] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 and row["grad_norm"] > 0 for row in found)
+    assert apart < 1e-4 < 1e-3 < max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name)
+    below = {name.replace(".base_layer", ""): w for name, w in one.get_base_model().state_dict().items()}
+    assert all(torch.equal(w, below[name]) for name, w in base.items())
 
 
 @pytest.mark.parametrize("argv, stage, groups, steps", [
