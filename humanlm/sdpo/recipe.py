@@ -38,7 +38,7 @@ from .users import CONTROLS, Exchange, FollowupUser, UserConfig, all_users, make
 from ..training.experiment import Study, Trial
 from ..training.methods import AssistantModel, ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
+from ..training.rollout import Policy, RolloutConfig, sft_row
 from ..training.run import learn, lessons, max_steps, step_plan, updates
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
@@ -442,11 +442,10 @@ class SDPORecipe(Recipe):
         "Say which system message the model was trained with, and how hindsight is shown"
         return {"sdpo.json": to_json({"system": run.settings.prompts.system, "hindsight": run.settings.hindsight.template}, indent=1)}
 
-    def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
+    def validate(self, run: Any, name: str, policy: Policy) -> float:
         "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
-        rows, taste = [_prompt_row(m, tokenizer, run.settings) for m in run.work.valid], TASTES.get(_tastes_of(run.settings)[-1])
+        rows, taste = [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid], TASTES.get(_tastes_of(run.settings)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
-        policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
         said = run_sync(policy.generate(rows, run.settings.rollout.eval_sampling(run.settings.run.seed)))
         return known_mean([taste.score(completion.text) for completion in said])
 
