@@ -153,15 +153,15 @@ class LoopPolicy(ModelPolicy):
         tokenizer: Any,
         ends: Sequence[int],   # end tokens of the model
         settings: Any,   # of the run
-        plain: bool = False,   # whether the servers know seeds and stop strings
+        server: str = "vllm",  # who writes: vllm and hf know seeds, hf stop strings too
         reads: bool = False,   # whether the model may be asked
     ):
         super().__init__(model, tokenizer, settings.model.max_prompt_tokens)
-        self.ends, self.plain, self.reads, self.own = ends, plain, reads, settings.rollout.sampling()
+        self.ends, self.server, self.reads, self.own = ends, server, reads, settings.rollout.sampling()
         self.tell: Any = None    # async: {loop: order} →
         self.want: Any = None    # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
-        self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
+        self.seed, self.temperature, self.calls, self.home = settings.run.seed, settings.rollout.temperature, 0, None  # home: the event loop of those who lead, where all others ask too
         self.idle: asyncio.Queue[str] = asyncio.Queue()
         self.answers: dict[str, asyncio.Future] = {}
         self.arrived: asyncio.Queue[tuple[int, str]] = asyncio.Queue()  # number of a row, and the loop that stands for it
@@ -186,6 +186,7 @@ class LoopPolicy(ModelPolicy):
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
         "Complete each row by whichever loop is free; what is given is not generated"
+        if self.home and self.home is not asyncio.get_running_loop(): return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home))
         self.calls += 1
         seeds = [row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))]
         return await asyncio.gather(*(self._one(row, sampling or self.own, seed) for row, seed in zip(rows, seeds)))
@@ -196,10 +197,11 @@ class LoopPolicy(ModelPolicy):
         if sampling.no_repeat_ngram: raise RolloutError("verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0.")
         prompt, loop = self.prompt_ids(row), await self.idle.get()
         how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "max_tokens": row["max_tokens"], "logprobs": True}
-        how |= {"seed": seed % 2 ** 31, "stop": list(row["stop"])} if self.plain else {}
-        self.answers[loop] = asyncio.get_running_loop().create_future()
+        if self.server in ("vllm", "hf"): how["seed"] = seed % 2 ** 31
+        if self.server == "hf": how["stop"] = list(row["stop"])
+        answer = self.answers[loop] = asyncio.get_running_loop().create_future()
         await self.tell({loop: Order(prompt, how)})
-        ids, logps = await self.answers[loop]
+        ids, logps = await answer
         return cut_completion(self.tokenizer, ids, row["stop"], row["max_tokens"], self.ends, prompt, logps)
 
     def token_logps(self, *asked: Any, **how: Any) -> Any:

@@ -88,6 +88,35 @@ def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_the
     assert all(torch.equal(w, below[name]) for name, w in base.items())
 
 
+JUDGED = """from humanlm.core.basics import append_row, run_sync
+from my_recipe import ROWS, Animals
+
+
+class Judged(Animals):
+    def validate(self, run, name, policy):
+        said = run_sync(policy.generate(ROWS))
+        append_row(run.folder / "said.jsonl", {"step": policy.step, "said": [one.text for one in said]})
+        return {1: 0.1, 2: 0.9, 3: 0.5}[policy.step]
+"""
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_bnb_8bit"])
+def test_weights_are_measured_on_the_way_and_the_best_become_the_model(optim, tmp_path):
+    if optim.endswith("8bit"): pytest.importorskip("bitsandbytes")
+    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    (tmp_path / "judged.py").write_text(JUDGED)
+    trained(tmp_path, "--run.recipe", "judged:Judged", "--run.name", "best", "--run.validate", "1", "--trainer.max_steps", "3", "--trainer.save_total_limit", "1", "--trainer.optim", optim)
+    run = tmp_path / "runs" / "best"
+    found, said = lines(run, "animals"), read_jsonl(run / "said.jsonl")
+    print(to_json(found), said)
+    assert {row["step"]: row["eval_validation"] for row in found if "eval_validation" in row} == {1: 0.1, 2: 0.9, 3: 0.5} and [row["step"] for row in said] == [1, 2, 3]
+    assert [row["step"] for row in found if "reward" in row] == [1, 2, 3] and all(len(row["said"]) == 4 and any(row["said"]) for row in said)
+    best, last = (load_model(run / "checkpoints" / "animals" / place).model.state_dict() for place in ("best/huggingface", "global_step_3/actor/huggingface"))
+    model = load_model(run / "models" / "animals").model.state_dict()
+    assert not (run / "checkpoints" / "animals" / "global_step_2" / "actor" / "huggingface").exists() and all(torch.equal(w, best[name]) for name, w in model.items()) and any(not torch.equal(w, last[name]) for name, w in model.items())
+    assert 0 < moved(run, "base", "animals") < 0.1
+
+
 @pytest.mark.parametrize("argv, stage, groups, steps", [
     (CLASSMATE + SMALL, "classmate", [4, 4], 2), (FOLLOWING + SMALL, "classmate", [4, 4], 4), (HUMANLM + SMALL + ["--rollout.reply_share", "0.5"], "humanlm-composed", [4, 4], 4), (SDPO, "online", [1] * 8, 2),
     (GYMS + SMALL, "gyms", [4, 4], 2)], ids=["classmate", "following", "humanlm", "sdpo", "gyms"])
