@@ -42,7 +42,7 @@ from humanlm.rewards.judge_settings import (
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import AdvantageConfig, ModelPolicy
+from ..training.rollout import AdvantageConfig, Policy
 from ..training.run import Run, learn, least, lessons, max_steps, step_plan, updates
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
@@ -261,10 +261,9 @@ def _audit_judge(run: Run) -> None:
     print(f"{found.table()}\n", flush=True)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
-def _validation_score(run: Run, name: str, model: Any, tokenizer: Any) -> float:
+def _validation_score(run: Run, name: str, policy: Policy) -> float:
     "Measure a model in training: the judge of training scores its states and replies for the rows of the split val"
     s, w = settings_of(run.settings, name), run.work
-    policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
     asked = evaluate(policy, w.data.split("val"), s.hierarchy, w.judge, s.rollout.eval_sampling(s.run.seed),
                      replace(s.eval, reply_states=False), composed=s.rollout.compose, states=state_source(s))
     scores = [score.value for e in run_sync(asked) for by_level in e.scores.values() for score in by_level.values()]
@@ -316,9 +315,9 @@ class HumanLM(Recipe):
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
         return contract(s.model, hierarchy_of(s, name), settings_of(s, name).rollout, name, sources.most_common(1)[0][0])
 
-    def validate(self, run: Run, name: str, model: Any, tokenizer: Any) -> float:
+    def validate(self, run: Run, name: str, policy: Policy) -> float:
         "The mean score of states and replies on validation rows, by the judge of training"
-        return _validation_score(run, name, model, tokenizer)
+        return _validation_score(run, name, policy)
 
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         s = run.settings

@@ -188,17 +188,18 @@ def _measured_tasks(
     run: Any,
     name: str,  # of a model
     part: str = "test",
-    loaded: tuple[Any, Any] | None = None,  # model and tokenizer; None: those of the run
+    policy: ModelPolicy | None = None,  # None: the model of the run
 ) -> list[Measurement]:
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader, make_classmates
-    s, (model, tokenizer) = run.settings, loaded or run.load(name)
+    s = run.settings
+    policy = policy or ModelPolicy(*run.load(name), s.model.max_prompt_tokens)
     everybody = replace(s.classmate, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
     rows, tasks = [_task_row(task, s) for task in run.work.tasks[part]], run.work.tasks[part]
-    said = run_sync(ModelPolicy(model, tokenizer, s.model.max_prompt_tokens).generate(rows, s.rollout.eval_sampling(s.run.seed)))
-    first = run.load(_start_of(s))[0] if any(one in SELVES for one in s.classmate.models) else model
-    mates, _ = make_classmates(s.classmate, first, tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run))
-    score = ReasoningRollout(everybody, mates, ResponseReader(s.classmate, tokenizer, s.run.seed), _scorer_of(s, run.work.ledgers["judge"]))
+    said = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
+    first = run.load(_start_of(s))[0] if any(one in SELVES for one in s.classmate.models) else policy.model
+    mates, _ = make_classmates(s.classmate, first, policy.tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run))
+    score = ReasoningRollout(everybody, mates, ResponseReader(s.classmate, policy.tokenizer, s.run.seed), _scorer_of(s, run.work.ledgers["judge"]))
     found = run_sync(score.scored(rows, [c.ids for c in said], None, shuffle=False))
     others = {"shuffled": shuffled(found.read.shown)} | ({"true reasoning": [one._replace(reasoning=task.written, status="whole") for one, task in zip(found.read.shown, tasks)]} if s.tasks.toy else {})
     controls = {name: run_sync(score.classmate(rows, shown, 0))[2].tolist() for name, shown in others.items()}
@@ -306,9 +307,9 @@ class ClassmateRecipe(Recipe):
         "Say which marks stand around reasoning, and what a prompt says of thoughts: nothing, or that there are none"
         return {"classmate.json": to_json({"marks": run.settings.classmate.marks, "thinking": False if name == READER else None}, indent=1)}
 
-    def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
+    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
         "Measure answers and classmates on questions that neither training nor the evaluation asks"
-        found = _measured_tasks(run, name, "valid", (model, tokenizer))
+        found = _measured_tasks(run, name, "valid", policy)
         return known_mean([value for row in found for metric in ("answer", "classmate") for value in row.values[metric].values()])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]: return _measured_tasks(run, name)

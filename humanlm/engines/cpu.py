@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .exchange import take_weights
+
 # %% ../../nbs/engines/04_cpu.ipynb #CPUPlatform
 class CPUPlatform:
     "What verl asks about its device, answered for a CPU"
@@ -118,7 +120,7 @@ class TransformersServer:
     async def load_weights(self, weights: dict[str, torch.Tensor], steps: int | None) -> None:
         "Take the weights of the training processes; a name that is not known is an error"
         async with self.lock:
-            if foreign := self.model.load_state_dict(weights, strict=False).unexpected_keys: raise KeyError(f"weights that the model has not: {foreign[:3]}")
+            if foreign := take_weights(self.model, weights): raise KeyError(f"weights that the model has not: {foreign[:3]}")
             self.steps = self.steps if steps is None else steps
 
     async def ready(self) -> bool: return True
@@ -142,7 +144,7 @@ class TransformersReplica:
         "Start one server"
         import ray
         config = self.model_config
-        path = config.path if hasattr(config, "path") else config["path"]
+        path = config.lora_adapter_path or config.path
         actor = ray.remote(TransformersServer).options(name=SERVER, num_cpus=0, max_concurrency=1024).remote(path)
         self.servers, self._server_handle, self._server_address = [actor], actor, "transformers://0"
         await actor.ready.remote()

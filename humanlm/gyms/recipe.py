@@ -271,9 +271,8 @@ class GymRecipe(Recipe):
         "Say how the model was told where it is"
         return {"gyms.json": to_json({"system": run.settings.gyms.system, "gyms": list(run.work.gyms)}, indent=1)}
 
-    def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
+    def validate(self, run: Any, name: str, policy: ModelPolicy) -> float:
         "Measure the share of what can be earned, on tasks that neither training nor the evaluation plays"
-        policy = ModelPolicy(model, tokenizer, run.settings.model.max_prompt_tokens)
         return known_mean([e.score / e.best for e in _model_episodes(run.work, run.settings, policy, "valid")])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:

@@ -33,7 +33,7 @@ from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, t
 from ..training.experiment import Study, Trial
 from ..training.methods import AssistantModel, ask_row, answers
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import ModelPolicy, RolloutConfig
+from ..training.rollout import Policy, RolloutConfig
 from ..training.run import learn, lessons, max_steps, step_plan, updates
 from ..worlds.requests import all_requests
 
@@ -332,12 +332,12 @@ class SDPORecipe(Recipe):
         "Say which system message the model was trained with, and how hindsight is shown"
         return {"sdpo.json": to_json({"system": run.settings.prompts.system, "hindsight": run.settings.hindsight.template}, indent=1)}
 
-    def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
+    def validate(self, run: Any, name: str, policy: Policy) -> float:
         "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
-        s, rows = run.settings, [_prompt_row(m, tokenizer, run.settings) for m in run.work.valid]
+        s, rows = run.settings, [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid]
         taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
-        said = run_sync(ModelPolicy(model, tokenizer, s.model.max_prompt_tokens).generate(rows, s.rollout.eval_sampling(s.run.seed)))
+        said = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
         return known_mean([taste.score(completion.text) for completion in said])
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:

@@ -67,8 +67,8 @@ class Recipe:
         "Say how a model must be asked: files that lie beside its weights, path → text"
         return {}
 
-    def validate(self, run: Any, name: str, model: Any, tokenizer: Any) -> float:
-        "Measure a model on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
+    def validate(self, run: Any, name: str, policy: Any) -> float:
+        "Measure what a policy writes on the way, more is better; where `run.validate` asks for it, the best checkpoint becomes the model"
         raise _missing(self, "validate", "a number")
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]:

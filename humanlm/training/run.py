@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +38,7 @@ from ..hardware.sharding import sharding_faults
 from ..models.checkpoints import locate
 from ..models.config import ModelConfig
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
-from .rollout import Method, RolloutConfig, Shares, shares
+from .rollout import Method, ModelPolicy, RolloutConfig, Shares, shares
 
 # %% ../../nbs/training/07_run.ipynb #COMMON
 COMMON: dict[str, type] = {
@@ -316,7 +315,7 @@ def learn(
     prompts = (order or _passes(s))(rows, args.max_steps)
     trainer = MethodTrainer(model, tokenizer, method, prompts, args, run.folder / "trajectories" / stage,
                             [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
-                            partial(run.recipe.validate, run, stage) if s.run.validate else None)
+                            (lambda *loaded: run.recipe.validate(run, stage, ModelPolicy(*loaded, s.model.max_prompt_tokens))) if s.run.validate else None)
     newest = latest_checkpoint(out)
     if newest and is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)

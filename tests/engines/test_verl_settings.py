@@ -47,8 +47,8 @@ def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides"
 
 
 @pytest.mark.parametrize("argv, words", [
-    (["--model.lora_rank", "8"], "lora_rank is not known"),
-    (["--trainer.beta", "0.001"], "use_bias_correction_kl false"), (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--run.validate", "2"], "validate is not known"),
+    (["--model.lora_rank", "8", "--trainer.beta", "0.1", "--trainer.use_bias_correction_kl", "false"], "without its adapter"), (["--model.lora_rank", "8", "--classmate.estimator", "gae"], "a critic of verl"),
+    (["--trainer.beta", "0.001"], "use_bias_correction_kl false"), (["--trainer.top_entropy_quantile", "0.5"], "engine verl does not know that"), (["--trainer.optim", "sgd"], "in 32 bits or 8"),
     (["--verl.lessons", "verl"], "sft.muon_lr 0"), (["--trainer.lr_scheduler_type", "warmup_stable_decay"], "num_decay_steps"), (["--judge.workers", "ray/2"], "judge.workers"),
 ])
 def test_what_verl_cannot_follow_is_refused_before_anything_is_read(argv, words):
@@ -68,6 +68,25 @@ def test_a_command_shows_what_verl_is_told_without_verl_and_without_torch():
     code = "import sys; from humanlm.train import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\nprint([n for n in ('torch', 'verl', 'ray') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code, "--run.recipe", "classmate", *ON_CPU, "--print_config"], capture_output=True, text=True, cwd=ROOT)
     assert "# algorithm.adv_estimator=humanlm\n" in done.stdout and done.stdout.rstrip().endswith("[]")
+
+
+def test_an_adapter_goes_on_from_the_stages_start_and_is_all_that_checkpoints_hold():
+    found = dict(line.split("=", 1) for line in overrides(settings("--model.lora_rank", "8", "--model.dtype", "bfloat16"), Job("ADAPTER", "ROWS", "OUT", "stage", 48, 10, base="BASE", rank=8)))
+    model, actor = "actor_rollout_ref.model", "actor_rollout_ref.actor"
+    assert (found[f"{model}.path"], found[f"{model}.tokenizer_path"], found[f"{model}.lora_adapter_path"], found[f"{model}.lora_rank"]) == ("BASE", "ADAPTER", "ADAPTER", "8")
+    assert "hf_model" not in found[f"{actor}.checkpoint.save_contents"] and found[f"+{actor}.checkpoint.save_lora_only"] == "true" and found[f"{actor}.fsdp_config.model_dtype"] == "bf16"
+
+
+def test_weights_that_are_measured_on_the_way_are_kept_as_often():
+    found = told(settings("--run.validate", "4", "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.steps_per_generation", "4", "--trainer.gradient_accumulation_steps", "2"))
+    assert (found["trainer.test_freq"], found["trainer.save_freq"], found["data.val_files"]) == ("2", "2", "OUT/checks.parquet")
+    assert (told(settings())["trainer.test_freq"], told(settings())["data.val_files"]) == ("-1", "ROWS")
+
+
+def test_eight_bits_are_an_optimiser_of_ours():
+    found = told(settings("--trainer.optim", "adamw_bnb_8bit"))
+    assert (found["actor_rollout_ref.actor.optim.optimizer_impl"], found["actor_rollout_ref.actor.optim.optimizer"]) == ("humanlm.engines.lessons", "shard_adamw_8bit")
+    assert "actor_rollout_ref.actor.optim.optimizer" not in told(settings())
 
 
 def test_published_settings_reach_verl_in_its_own_words(monkeypatch):

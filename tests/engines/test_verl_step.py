@@ -14,6 +14,7 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.engines.settings import Job
+from humanlm.models.config import train_tokenizer
 from humanlm.training.advantages import estimators
 from humanlm.training.methods import TextReward, ask_row, group_advantage
 from humanlm.training.run import fit, read_settings
@@ -21,6 +22,9 @@ from humanlm.training.sft import MetricsLog
 from humanlm.training.rollout import AdvantageConfig, Batch, Method, RolloutError, ScriptedPolicy, repeat_rows, single_turn
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
+
+
+TOKENIZER = train_tokenizer(["yes, no, a question of trams"] * 50, 300)
 
 
 def words(row, copy): return " ".join([row["row_id"]] * (copy + 1))
@@ -187,6 +191,44 @@ def test_a_budget_that_is_spent_leaves_weights_that_are_not_rounded(tmp_path):
     one.policy.newest = newest
     assert run_sync(one.step([(n, f"{n}-{i}") for n in range(one.size // one.group, 2 * one.size // one.group) for i in range(one.group)])) is False
     assert one.policy.model.weight.dtype == torch.float32 and torch.equal(one.policy.model.weight.data, exact["weight"])
+
+
+@pytest.mark.parametrize("server, known", [("hf", ["seed", "stop"]), ("vllm", ["seed"]), ("sglang", [])])
+def test_a_step_that_is_taken_again_asks_with_the_same_seeds(server, known):
+    s, asked = read_settings(["--run.recipe", "classmate"])[1], []
+
+    async def step():
+        policy = LoopPolicy(SimpleNamespace(), TOKENIZER, [0], s, server)
+        policy.step = 3
+        async def tell(orders):
+            for loop, order in orders.items():
+                asked[-1].append({name: order.sampling[name] for name in ("seed", "stop") if name in order.sampling})
+                policy.hear(loop, ("written", [5, 0], None))
+        policy.tell = tell
+        policy.idle.put_nowait("a")
+        await policy.generate([row | {"prompt_ids": [1]} for row in ROWS])
+
+    for _ in range(2):
+        asked.append([])
+        run_sync(step())
+    assert asked[0] == asked[1] and all(sorted(how) == known for how in asked[0]) and len(asked[0]) == 8
+    if known: assert len({how["seed"] for how in asked[0]}) == 8
+
+
+def test_a_recipe_may_ask_from_a_thread_while_others_lead():
+    s = read_settings(["--run.recipe", "classmate"])[1]
+
+    async def lead():
+        policy = LoopPolicy(SimpleNamespace(), TOKENIZER, [0], s, "hf")
+        policy.home = asyncio.get_running_loop()
+        async def tell(orders):
+            assert asyncio.get_running_loop() is policy.home
+            for loop in orders: policy.hear(loop, ("written", [5, 0], None))
+        policy.tell = tell
+        policy.idle.put_nowait("a")
+        return await asyncio.to_thread(lambda: run_sync(policy.generate([row | {"prompt_ids": [1]} for row in ROWS])))
+
+    assert [one.ids for one in run_sync(lead())] == [[5, 0]] * 8
 
 
 def test_a_loop_waits_for_its_order_and_a_failed_server_ends_the_step():

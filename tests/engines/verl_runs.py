@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import torch
 
 pytest.importorskip("verl")
 from humanlm.core.basics import read_jsonl, to_json
@@ -53,6 +54,50 @@ def lines(run: Path, stage: str) -> list[dict]: return [row for row in read_json
 def moved(run: Path, start: str, end: str) -> float:
     a, b = (load_model(run / "models" / name).model.state_dict() for name in (start, end))
     return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_they_were(tmp_path):
+    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    for n in ("1", "2"): trained(tmp_path, "--run.recipe", "my_recipe:Animals", "--model.lora_rank", "8", "--trainer.max_steps", "3", "--trainer.learning_rate", "0.01", "--trainer.save_steps", "1", "--run.name", n, "--verl.gpus", n, "--verl.tensor_parallel", n)
+    runs = [tmp_path / "runs" / n for n in ("1", "2")]
+    (one, two), base = ([load_model(run / "models" / "animals").model for run in runs]), load_model(runs[0] / "models" / "base").model.state_dict()
+    found, adapter, other = lines(runs[0], "animals"), *({name: w for name, w in model.state_dict().items() if "lora_" in name} for model in (one, two))
+    apart = max((adapter[name] - other[name]).abs().max().item() for name in adapter)
+    sizes = {file.name: file.stat().st_size for file in (runs[1] / "checkpoints" / "animals" / "global_step_3" / "actor").glob("*.pt")}
+    print(to_json(found), apart, max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name), sizes)
+    assert [row["step"] for row in found] == [1, 2, 3] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 and row["grad_norm"] > 0 for row in found)
+    assert apart < 1e-4 < 1e-3 < max(w.abs().max().item() for name, w in adapter.items() if "lora_B" in name)
+    below = {name.replace(".base_layer", ""): w for name, w in one.get_base_model().state_dict().items()}
+    assert all(torch.equal(w, below[name]) for name, w in base.items())
+
+
+JUDGED = """from humanlm.core.basics import append_row, run_sync
+from my_recipe import ROWS, Animals
+
+
+class Judged(Animals):
+    def validate(self, run, name, policy):
+        said = run_sync(policy.generate(ROWS))
+        append_row(run.folder / "said.jsonl", {"step": policy.step, "said": [one.text for one in said]})
+        return {1: 0.1, 2: 0.9, 3: 0.5}[policy.step]
+"""
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_bnb_8bit"])
+def test_weights_are_measured_on_the_way_and_the_best_become_the_model(optim, tmp_path):
+    if optim.endswith("8bit"): pytest.importorskip("bitsandbytes")
+    shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    (tmp_path / "judged.py").write_text(JUDGED)
+    trained(tmp_path, "--run.recipe", "judged:Judged", "--run.name", "best", "--run.validate", "1", "--trainer.max_steps", "3", "--trainer.save_total_limit", "1", "--trainer.optim", optim)
+    run = tmp_path / "runs" / "best"
+    found, said = lines(run, "animals"), read_jsonl(run / "said.jsonl")
+    print(to_json(found), said)
+    assert {row["step"]: row["eval_validation"] for row in found if "eval_validation" in row} == {1: 0.1, 2: 0.9, 3: 0.5} and [row["step"] for row in said] == [1, 2, 3]
+    assert [row["step"] for row in found if "reward" in row] == [1, 2, 3] and all(len(row["said"]) == 4 and any(row["said"]) for row in said)
+    best, last = (load_model(run / "checkpoints" / "animals" / place).model.state_dict() for place in ("best/huggingface", "global_step_3/actor/huggingface"))
+    model = load_model(run / "models" / "animals").model.state_dict()
+    assert not (run / "checkpoints" / "animals" / "global_step_2" / "actor" / "huggingface").exists() and all(torch.equal(w, best[name]) for name, w in model.items()) and any(not torch.equal(w, last[name]) for name, w in model.items())
+    assert 0 < moved(run, "base", "animals") < 0.1
 
 
 @pytest.mark.parametrize("argv, stage, groups, steps", [

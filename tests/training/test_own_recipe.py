@@ -151,7 +151,7 @@ class Judged(Recipe):
     def train(self, run, stage, model, tokenizer):
         rows = [ask_row(f"question {i}", str(i), 4) for i in range(4)]
         learn(run, stage, model, tokenizer, Method(single_turn(), group_advantage([1.0]), TextReward(lambda texts: [len(t) for t in texts])), rows)
-    def validate(self, run, name, model, tokenizer): return next(self.values)
+    def validate(self, run, name, policy): return next(self.values)
     def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": 1.0}})]
 
 
