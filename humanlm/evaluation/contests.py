@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DECISIONS', 'MOST_CHARS', 'Pair', 'chat_messages', 'PairVerdict', 'settled', 'both_orders', 'kept_share', 'Contest',
-           'WinRate', 'win_rate', 'win_table', 'gain', 'PreferenceJudge', 'as_pairs', 'compare']
+           'win_rate', 'win_table', 'gain', 'PreferenceJudge', 'as_pairs', 'compare']
 
 # %% ../../nbs/evaluation/05_contests.ipynb #exported-imports
 import math
@@ -124,8 +124,8 @@ class Contest(NamedTuple):
         where = {"candidate": self.candidate, "against": self.against, "judge": self.judge}
         return [where | to_dict(pair) | v._asdict() for pair, v in zip(self.pairs, self.verdicts, strict=True)]
 
-# %% ../../nbs/evaluation/05_contests.ipynb #WinRate
-class WinRate(NamedTuple):
+# %% ../../nbs/evaluation/05_contests.ipynb #_WinRate
+class _WinRate(NamedTuple):
     "How a contest went"
     candidate: str
     against: str
@@ -150,7 +150,7 @@ def win_rate(
     contest: Contest,
     seed: int = 0,          # of the resampling
     resamples: int = 2000,
-) -> WinRate:
+) -> _WinRate:
     "Sum a contest up"
     pairs, verdicts = contest.pairs, contest.verdicts
     clusters = [pair.cluster or f"pair {i}" for i, pair in enumerate(pairs)]
@@ -159,7 +159,7 @@ def win_rate(
     def mean(values): return mean_interval(values, clusters, seed, resamples) if values else Interval(math.nan, math.nan, math.nan, 0)
     said = ["\n".join(m["content"] for m in pair.messages) for pair in pairs]
     topic = [kept_share(pair.a, text) - kept_share(pair.b, text) for pair, text in zip(pairs, said)]
-    return WinRate(*contest[:3], len(pairs), wins, losses, ties, none, mean([v.score for v in verdicts]), _wilson_interval(wins, wins + losses),
+    return _WinRate(*contest[:3], len(pairs), wins, losses, ties, none, mean([v.score for v in verdicts]), _wilson_interval(wins, wins + losses),
                    mean([v.consistent for v in verdicts]), mean([_words(pair.a) - _words(pair.b) for pair in pairs]),
                    mean([kept_share(pair.a, pair.b) for pair in pairs]), mean(topic))
 
@@ -172,7 +172,7 @@ def _wilson_interval(wins: int, n: int) -> Interval:
 def _words(text): return math.nan if text is None else float(len(text.split()))
 
 # %% ../../nbs/evaluation/05_contests.ipynb #win_table
-def win_table(rates: Sequence[WinRate]) -> Table:
+def win_table(rates: Sequence[_WinRate]) -> Table:
     "Show win rates with all that belongs beside them"
     def told(i, form=".2f"):
         return "–" if math.isnan(i.value) else f"{number_text(i.value, form)} ({range_text(i.low, i.high, form)})"

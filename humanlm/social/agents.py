@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ACT', 'FORESEE', 'APPRAISE', 'APPRAISAL', 'OFFER', 'agents', 'ChatAgent', 'Foresight', 'JudgeEvaluator', 'bargain',
-           'bargain_marks', 'EpisodePlan', 'run_episodes']
+           'run_episodes']
 
 # %% ../../nbs/social/54_agents.ipynb #exported-imports
 import asyncio
@@ -268,8 +268,8 @@ def _literal_world(record: Context) -> Context:
         feels, done = f"{me} offers less than I said. I do not go under {warning[1]}.", [f"{other}: {Action('leave')}"]
     return with_step(record, {"state": NONE, "observations": [f"{other}: {feels}"], "actions": done})
 
-# %% ../../nbs/social/54_agents.ipynb #bargain_marks
-def bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
+# %% ../../nbs/social/54_agents.ipynb #_bargain_marks
+def _bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
     "Score the aims of a bargain: the share of the gain, 0 to 10; 0 without a deal"
     roles = {role.name: role for role in episode.scenario.roles}
     sold = [event for event in episode.events if str(event.action).startswith('said: "Sold for')]
@@ -280,9 +280,9 @@ def bargain_marks(episode: Episode) -> dict[str, dict[str, Mark]]:
     share = min(1.0, max(0.0, (price - low) / (high - low)))
     return {"Hanne": {"goal": Mark(10 * share, f"sold for {price}")}, "Piet": {"goal": Mark(10 * (1 - share), f"bought for {price}")}}
 
-# %% ../../nbs/social/54_agents.ipynb #EpisodePlan
+# %% ../../nbs/social/54_agents.ipynb #_EpisodePlan
 @dataclass(frozen=True)
-class EpisodePlan:
+class _EpisodePlan:
     "An episode to be run"
     scenario: Scenario
     cast: dict[str, str]  # role → name of an agent, see `_make_agent`
@@ -310,7 +310,7 @@ def _make_agent(
 
 # %% ../../nbs/social/54_agents.ipynb #run_episodes
 async def run_episodes(
-    plans: Iterable[EpisodePlan],
+    plans: Iterable[_EpisodePlan],
     evaluator: Callable[[Episode], Any] | None = None,
     folder: str | Path = "",  # keeps finished episodes, one file each; empty keeps nothing
     make: Callable[[str], Agent] = _make_agent,
@@ -320,7 +320,7 @@ async def run_episodes(
     "Run episodes side by side, each by itself, and only those that are not on disk"
     room, scorer = asyncio.Semaphore(concurrency), agent_name(evaluator) if evaluator else ""
 
-    async def one(plan: EpisodePlan) -> Episode | HumanLMError:
+    async def one(plan: _EpisodePlan) -> Episode | HumanLMError:
         path = Path(folder) / f"{fingerprint([plan, scorer, options])}.parquet" if folder else None
         if path and path.is_file():
             return from_trajectory(load_trajectories(path)[0])

@@ -20,7 +20,7 @@ from humanlm.hierarchy.parsing import ParsePolicy, parse
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.models.checkpoints import load_model
 from humanlm.alignment.modes import (
-    MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, PrefixMap,
+    MODES, cold_start_hierarchy, hierarchy_of, row_count, training_rows, _PrefixMap,
 )
 from humanlm.alignment.contract import load_policy
 from humanlm.alignment.simulator import Simulator
@@ -213,7 +213,7 @@ def test_prefixes_in_prompts_are_texts_that_scored_well_before(run, tokenizer):
 @pytest.mark.long
 def test_the_map_is_part_of_every_checkpoint(run):
     for checkpoint in (run / "checkpoints" / "prefix-chaining").iterdir():
-        states = PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
+        states = _PrefixMap(HierarchyConfig(levels=list(NAMES)).load())
         states.load(checkpoint / "prefixes.json")
         assert len(states) and all(e.reward >= 0.1 for level in states.entries.values() for e in level.values())
     logged = [line for line in read_jsonl(run / "metrics.jsonl") if line["stage"] == "prefix-chaining" and "prefixes/stance" in line]

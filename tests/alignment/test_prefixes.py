@@ -9,12 +9,12 @@ import pytest
 
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
-from humanlm.alignment.modes import _Entry, PrefixConfig, PrefixMap, _choose
+from humanlm.alignment.modes import _Entry, PrefixConfig, _PrefixMap, _choose
 
 NAMES = HIERARCHY.names
 
 
-def states(**config): return PrefixMap(HIERARCHY, PrefixConfig(**config))
+def states(**config): return _PrefixMap(HIERARCHY, PrefixConfig(**config))
 
 
 def offered(*entries, **config):
@@ -152,7 +152,7 @@ def test_a_broken_file_is_refused_and_nothing_changes(tmp_path, text):
 
 def test_other_levels_are_refused(tmp_path):
     path = with_stances("e1").save(tmp_path / "prefixes.json")
-    with pytest.raises(DataError, match="not for stance, response"): PrefixMap(Hierarchy([HIERARCHY["stance"], HIERARCHY["response"]])).load(path)
+    with pytest.raises(DataError, match="not for stance, response"): _PrefixMap(Hierarchy([HIERARCHY["stance"], HIERARCHY["response"]])).load(path)
 
 
 @pytest.mark.parametrize("config,message", [({"keep": "bets"}, "Did you mean 'best'"), ({"threshold": 1.5}, "between 0 and 1")])

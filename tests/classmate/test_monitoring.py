@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from humanlm.classmate.monitoring import (
-    MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, binary_metrics, calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
-    monitor_rows, monitorability, _read_suspicion, weighted_rmse)
+    MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, _binary_metrics, calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
+    _monitor_rows, monitorability, _read_suspicion, _weighted_rmse)
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
@@ -28,36 +28,36 @@ def published():
 
 
 def test_no_monitor_sees_an_answer(published):
-    for row, raw in zip(monitor_rows(published["sycophancy"]), published["sycophancy"]):
+    for row, raw in zip(_monitor_rows(published["sycophancy"]), published["sycophancy"]):
         for asked in (InformedMonitor("sycophancy", ScriptedClient([])).request(row), BlindMonitor(ScriptedClient([])).request(row)):
             assert raw["main_output"][:40] not in text_of(asked) and raw["main_CoT"] in text_of(asked) and raw["user_message"] in text_of(asked)
 
 
 def test_published_examples_are_prepared_monitored_and_measured(published):
-    rows = monitor_rows(published["sycophancy"])
+    rows = _monitor_rows(published["sycophancy"])
     monitor = InformedMonitor("sycophancy", ScriptedClient(lambda request: f"RATING: {min(10, 2 + 3 * text_of(request).split('Reasoning:')[-1].count('flatter'))}"))
     found = monitor_metrics([one.value for one in run_sync(monitor(rows))], [row.score for row in rows], [row.question for row in rows])
     assert found.rmse.n == found.rows == 3 and found.judged == 5 and math.isfinite(found.rmse.value)
-    lengths = monitor_rows(published["longer_response"])
+    lengths = _monitor_rows(published["longer_response"])
     assert monitor_metrics([len(row.reasoning.split()) for row in lengths], [row.score for row in lengths]).spearman.value == pytest.approx(1)
 
 
 def test_published_examples_serve_as_earlier_questions_where_they_are_on_the_scale(published):
-    rows = monitor_rows(published["sycophancy"])
+    rows = _monitor_rows(published["sycophancy"])
     asked = InformedMonitor("sycophancy", ScriptedClient([]), rows[1:]).request(rows[0])
     assert [message["role"] for message in asked.messages] == ["system", "user", "assistant", "user", "assistant", "user"] and asked.messages[2]["content"].endswith("RATING: 4")
-    with pytest.raises(DataError, match="score 50.*from 1 to 10"): InformedMonitor("longer_response", ScriptedClient([]), monitor_rows(published["longer_response"]))
+    with pytest.raises(DataError, match="score 50.*from 1 to 10"): InformedMonitor("longer_response", ScriptedClient([]), _monitor_rows(published["longer_response"]))
 
 
 @pytest.mark.parametrize("row, said", [({}, "user_message"), ({"user_message": 3}, "user_message"), ({"user_message": "?", "main_CoT": ["a"]}, "main_CoT"), ({"user_message": "?", "score": "9"}, "score"),
                                        ({"user_message": "?", "score": True}, "score"), ({"user_message": "?", "explanation": None}, "explanation")])
 def test_rows_of_a_wrong_kind_are_named(row, said):
-    with pytest.raises(DataError, match=f"Row 2: {said}"): monitor_rows([{"user_message": "?"}, row])
+    with pytest.raises(DataError, match=f"Row 2: {said}"): _monitor_rows([{"user_message": "?"}, row])
 
 
 @pytest.mark.parametrize("score", [None, NAN, math.inf])
 def test_a_score_that_is_none_is_nan(score):
-    assert math.isnan(monitor_rows([json.loads(json.dumps({"user_message": "?", "main_CoT": "hm", "score": score}))])[0].score)
+    assert math.isnan(_monitor_rows([json.loads(json.dumps({"user_message": "?", "main_CoT": "hm", "score": score}))])[0].score)
 
 
 @pytest.mark.parametrize("name", [*MONITORED])
@@ -110,19 +110,19 @@ def test_suspicion_of_nothing_weighs_nothing_and_what_failed_is_not_known(suspic
 
 
 def test_binary_metrics_hold_the_published_numbers_and_agree_with_sklearn():
-    found = binary_metrics([1, 0, 1, 0], [1, 0, 0, 1])
+    found = _binary_metrics([1, 0, 1, 0], [1, 0, 0, 1])
     assert found[:8] == (1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5) and found.accuracy.value == 0.5 and found.dropped == 0
     metrics, rng = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0)
     said, true = rng.random(99), (rng.random(99) > 0.4).astype(float)
-    found, hard = binary_metrics(said, true), said > 0.5
+    found, hard = _binary_metrics(said, true), said > 0.5
     assert found[4:8] == pytest.approx((metrics.precision_score(true, hard), metrics.recall_score(true, hard), metrics.recall_score(1 - true, ~hard), metrics.f1_score(true, hard)))
     assert found.accuracy.value == pytest.approx(metrics.accuracy_score(true, hard)) and found.accuracy.low < found.accuracy.value < found.accuracy.high
 
 
 def test_a_share_of_nothing_is_no_zero_and_rows_without_a_side_are_dropped():
-    found = binary_metrics([0, 0, NAN, 1], [0, 0, 1, NAN])
+    found = _binary_metrics([0, 0, NAN, 1], [0, 0, 1, NAN])
     assert found.dropped == 2 and found.tn == 2 and found.specificity == 1 and all(map(math.isnan, (found.precision, found.recall, found.f1)))
-    assert math.isnan(binary_metrics([], []).accuracy.value)
+    assert math.isnan(_binary_metrics([], []).accuracy.value)
 
 
 def test_ratings_agree_with_scipy_and_rows_without_a_side_are_dropped_and_counted():
@@ -164,13 +164,13 @@ def test_monitorability_of_too_little_has_no_p(on, off, monitor):
 
 def test_weighted_error_holds_the_published_number():
     h, r, v = [8, 4, NAN, 5], [9, 2, 3, NAN], [10, 5, NAN, NAN]
-    assert weighted_rmse(h, r, v).value == pytest.approx(1.41421, abs=1e-5) and weighted_rmse(h, r, v).n == 2
-    assert weighted_rmse([8, 4, 1], [9, 2, 5], [10, 5, NAN]).value == pytest.approx(math.sqrt(2)) and weighted_rmse([8, 4, 1], [9, 2, 5], [10, 5, NAN], blind=False).value == pytest.approx(math.sqrt(19 / 2.5))
-    assert math.isnan(weighted_rmse([1, 2], [1, 2], [NAN, 0]).value) and math.isnan(weighted_rmse([], [], []).value)
+    assert _weighted_rmse(h, r, v).value == pytest.approx(1.41421, abs=1e-5) and _weighted_rmse(h, r, v).n == 2
+    assert _weighted_rmse([8, 4, 1], [9, 2, 5], [10, 5, NAN]).value == pytest.approx(math.sqrt(2)) and _weighted_rmse([8, 4, 1], [9, 2, 5], [10, 5, NAN], blind=False).value == pytest.approx(math.sqrt(19 / 2.5))
+    assert math.isnan(_weighted_rmse([1, 2], [1, 2], [NAN, 0]).value) and math.isnan(_weighted_rmse([], [], []).value)
 
 
 def test_sides_of_different_length_are_refused():
-    for call in (lambda: monitorability([1, 2], [1], [1, 2]), lambda: weighted_rmse([1, 2], [1, 2], [1]), lambda: monitor_metrics([1], [1, 2])):
+    for call in (lambda: monitorability([1, 2], [1], [1, 2]), lambda: _weighted_rmse([1, 2], [1, 2], [1]), lambda: monitor_metrics([1], [1, 2])):
         with pytest.raises(DataError): call()
 
 

@@ -16,7 +16,7 @@ import pytest
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through
-from humanlm.environments.household import _AlfworldTask, _HouseholdTask, _household_tasks, _read_command, alfworld_tasks, household
+from humanlm.environments.household import _AlfworldTask, _HouseholdTask, _household_tasks, _read_command, _alfworld_tasks, household
 from humanlm.environments.search import _SerperSearch, _SearchConfig, _SearchTask, _WebPage, _find_pages, _same_answer, _search_tasks, search
 from humanlm.gyms.conformance import _template_tasks, template
 from humanlm.gyms.function import TriesConfig, _FunctionTask, _apply_rule, _compile_rule, function
@@ -322,7 +322,7 @@ def games(tmp_path):
 
 
 def test_a_game_of_alfworld_plays(games):
-    task, = alfworld_tasks(games)
+    task, = _alfworld_tasks(games)
     assert task.id == "valid_seen/pick_heat/trial_1" and "put a hot apple in fridge" in task.opening and household.read({"game": task.game}).game == task.game
     assert run_sync(gym_problems(household, tasks=[task], odd=10)) == []
     env = household.play(task)
@@ -368,7 +368,7 @@ def stand_in(monkeypatch, tmp_path):
 
 
 def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
-    [task] = alfworld_tasks(stand_in)
+    [task] = _alfworld_tasks(stand_in)
     assert task.id == "seen/a" and task.opening == _household_tasks(5, 0)[2].opening
     assert run_sync(gym_problems(household, tasks=[task], odd=20)) == []
     env = household.play(task)
@@ -381,10 +381,10 @@ def test_the_adapter_drives_a_stand_in_of_the_alfworld_package(stand_in):
 
 def test_without_the_alfworld_package_a_game_says_what_to_install(monkeypatch, stand_in):
     monkeypatch.setitem(sys.modules, "textworld", None)
-    with pytest.raises(ConfigError, match="humanlm.alfworld.*alfworld-download"): household.play(alfworld_tasks(stand_in)[0])
+    with pytest.raises(ConfigError, match="humanlm.alfworld.*alfworld-download"): household.play(_alfworld_tasks(stand_in)[0])
 
 
 def test_a_game_of_alfworld_says_what_is_missing(tmp_path):
     with pytest.raises((ConfigError, DataError), match="humanlm.alfworld.|alfworld-download"):  # the first where it is not installed
         household.play(_AlfworldTask("one", str(tmp_path / "game.tw-pddl")))
-    with pytest.raises(DataError, match="alfworld-download"): alfworld_tasks(tmp_path)
+    with pytest.raises(DataError, match="alfworld-download"): _alfworld_tasks(tmp_path)

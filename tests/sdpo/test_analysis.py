@@ -14,16 +14,16 @@ from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
-    FOLLOWUPS, SignalCase, _SignalConfig, SignalRow, SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
-    _signal_figure, signals_command, strip_figure, _strongest_tokens, _tokens_table, _write_replies,
+    FOLLOWUPS, _SignalCase, _SignalConfig, _SignalRow, _SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
+    _signal_figure, signals_command, _strip_figure, _strongest_tokens, _tokens_table, _write_replies,
 )
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, write_interactions
 from humanlm.sdpo.method import signals
 from humanlm.data.trajectory import Completion
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
-CASES = [SignalCase("a", "reinforce", "Write a note about tea.", "What is 27*4?", "Nice and short, keep it."),
-         SignalCase("b", "constrain", "Write a long note about bread.", "It rains.", "Shorter, please.", reply="Bread is good.")]
+CASES = [_SignalCase("a", "reinforce", "Write a note about tea.", "What is 27*4?", "Nice and short, keep it."),
+         _SignalCase("b", "constrain", "Write a long note about bread.", "It rains.", "Shorter, please.", reply="Bread is good.")]
 ROW = {"id": "a", "tag": "t", "raw_prompt": "p", "unrelated_followup": "u", "feedback_followup": "f"}
 SHARED = Path(os.environ.get("HUMANLM_DATA", "missing"), "sdpo_signal_cases", "cases.jsonl")
 
@@ -115,20 +115,20 @@ def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
     row = score_reply(loaded, case, Completion([5], "x", "length"))
     assert list(row.hindsight) == ["praise", "empty"] and len(row.plain) == 1
     assert row.skipped["unrelated"] == "empty follow-up" and row.skipped["related"].startswith("follow-up too long")
-    lines = SignalStudy([row]).lines()
+    lines = _SignalStudy([row]).lines()
     assert {line.followup for line in lines} == {"praise", "empty"} and all(math.isnan(line.interval.low) for line in lines)
     assert "Not scored: empty follow-up" in _reply_html(row, "unrelated")
 
 
 # ---- sums
 
-def told(case, plain, **hindsight): return SignalRow(case, 0, "", list(range(len(plain))), [f"t{i}" for i in range(len(plain))], plain, hindsight)
+def told(case, plain, **hindsight): return _SignalRow(case, 0, "", list(range(len(plain))), [f"t{i}" for i in range(len(plain))], plain, hindsight)
 
 
 def test_a_contrast_compares_replies_with_themselves():
     rows = [told(replace(CASES[0], id=f"c{i}", tag="even" if i % 2 == 0 else "odd"), [0.0, 0.0], related=[i + 1.0, -i - 1.0], unrelated=[float(i), -float(i)], empty=[0.0, math.nan])
             for i in range(6)]
-    lines = {line[:3]: line.interval for line in SignalStudy(rows).lines()}
+    lines = {line[:3]: line.interval for line in _SignalStudy(rows).lines()}
     assert lines["all", "related − unrelated", "size"][:3] == pytest.approx((1, 1, 1)) and lines["all", "related", "size"].value == 3.5
     assert lines["all", "related", "size"].low < 3.5 - 0.5 and lines["odd", "related", "size"].value == 4 and lines["odd", "related", "size"].n == 3
     assert lines["all", "empty", "mean"].value == 0 and lines["all", "related", "moved"].value == 1 and lines["all", "related", "total"].value == 0
@@ -136,15 +136,15 @@ def test_a_contrast_compares_replies_with_themselves():
 
 def test_replies_to_one_case_are_one_cluster():
     rows = [told(CASES[0], [0.0], related=[float(i)]) for i in range(4)]
-    assert math.isnan(next(line for line in SignalStudy(rows).lines() if line.metric == "mean").interval.low)
+    assert math.isnan(next(line for line in _SignalStudy(rows).lines() if line.metric == "mean").interval.low)
     talks = [replace(row, case=replace(row.case, id=f"c{i}", cluster=cluster)) for i, (row, cluster) in enumerate(zip(rows, "xxyy"))]
-    wide, narrow = (next(line for line in SignalStudy(some).lines() if line.metric == "mean").interval for some in (
+    wide, narrow = (next(line for line in _SignalStudy(some).lines() if line.metric == "mean").interval for some in (
         talks, [replace(row, case=replace(row.case, cluster="")) for row in talks]))
     assert (wide.low, wide.high) == (0.5, 2.5) and narrow.value == wide.value == 1.5, "replies of one conversation are drawn together"
 
 
 def test_the_strongest_tokens_are_found():
-    study = SignalStudy([told(CASES[0], [0.0] * 4, related=[0.1, -2.0, math.nan, 3.0])])
+    study = _SignalStudy([told(CASES[0], [0.0] * 4, related=[0.1, -2.0, math.nan, 3.0])])
     gains, losses = _strongest_tokens(study, "related", 1)
     assert [(t.token, t.signal, t.before) for t in (*gains, *losses)] == [("t3", 3.0, "t0t1t2"), ("t1", -2.0, "t0")]
     assert len(_tokens_table(study, "related").rows) == 3
@@ -154,28 +154,28 @@ def test_the_strongest_tokens_are_found():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_models_and_files_say_stays_text(text):
-    case = SignalCase(text, text, text, text, text)
-    row = SignalRow(case, 0, text, [1, 2], [text, text], [-1.0, -1.0], {"related": [-0.5, math.nan], "empty": [-1.5, -1.0]})
-    study = SignalStudy([row])
+    case = _SignalCase(text, text, text, text, text)
+    row = _SignalRow(case, 0, text, [1, 2], [text, text], [-1.0, -1.0], {"related": [-0.5, math.nan], "empty": [-1.5, -1.0]})
+    study = _SignalStudy([row])
     read(_reply_html(row, "related"))
     read(SignalWidget(study).page.value)
-    for figure in (_signal_figure(study), strip_figure(row)): figure.savefig(io.BytesIO())
+    for figure in (_signal_figure(study), _strip_figure(row)): figure.savefig(io.BytesIO())
     study.table().markdown(), _tokens_table(study, "related").markdown()
 
 
 def test_all_panels_share_one_scale_the_same_both_ways():
-    study = SignalStudy([told(CASES[0], [0.0] * 3, related=[1.0, -2.0, 0.5], unrelated=[0.1, 0.0, math.nan])])
+    study = _SignalStudy([told(CASES[0], [0.0] * 3, related=[1.0, -2.0, 0.5], unrelated=[0.1, 0.0, math.nan])])
     shown = [axes.images[0] for axes in _signal_figure(study).axes if axes.images]
     assert len(shown) == 2 and len({image.get_clim() for image in shown}) == 1 and shown[0].get_clim()[0] == -shown[0].get_clim()[1]
     assert shown[1].get_array().mask.tolist() == [[False, False, True]]
-    assert _signal_figure(SignalStudy([])) is not None
+    assert _signal_figure(_SignalStudy([])) is not None
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium or Chrome: apt install chromium")
 def test_no_token_runs_in_a_real_browser(tmp_path):
     attack = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
-    row = SignalRow(SignalCase(attack, "t", attack, attack, attack), 0, "", [1], [attack], [-1.0], {"related": [-0.5]})
-    page = (_save_study(SignalStudy([row]), tmp_path / "out") / "signals.html").read_text()
+    row = _SignalRow(_SignalCase(attack, "t", attack, attack, attack), 0, "", [1], [attack], [-1.0], {"related": [-0.5]})
+    page = (_save_study(_SignalStudy([row]), tmp_path / "out") / "signals.html").read_text()
     shown = in_browser(page, tmp_path)
     assert "<title>Signals</title>" in shown and "<script" not in shown and "<img" not in shown and "signal +0.500" in shown
 
@@ -185,7 +185,7 @@ def test_menus_change_what_is_shown(study):
     widget.case.value, widget.followup.value = 2, "unrelated"
     assert "It rains." in widget.page.value and "bread" in widget.page.value
     widget.own.value = True
-    assert SignalWidget(SignalStudy([])).page.value
+    assert SignalWidget(_SignalStudy([])).page.value
 
 
 # ---- files and the command

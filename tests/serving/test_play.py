@@ -20,7 +20,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, _apart, _gym_lines, _player_folder, _prepare_evaluation, _published_beside, _published_scores
-from humanlm.serving.gym_lessons import LessonsConfig, _expert_lessons, lesson, _make_lessons
+from humanlm.serving.gym_lessons import _LessonsConfig, _expert_lessons, lesson, _make_lessons
 from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
@@ -370,7 +370,7 @@ def test_a_quota_is_filled_without_bad_episodes_and_repeats():
     few = run_sync(_expert_lessons(gym, [[*tasks, *tasks]], 100, config))
     assert 0 < few.counts["kept"] == len(few.rows) < 30 and few.counts["below the score"] == 30 - len(few.rows) and few.counts["the same again"] == 30
     assert all(row["share"] >= 1 - 1e-6 for row in few.rows) and len({row["id"] for row in few.rows}) == len(few.rows)
-    made = _make_lessons(LessonsConfig(gyms="intention", quota=12, max_turns=3))["intention"]
+    made = _make_lessons(_LessonsConfig(gyms="intention", quota=12, max_turns=3))["intention"]
     assert len(made.rows) == 12 < made.counts["played"] <= 12 * 8
 
 

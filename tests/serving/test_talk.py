@@ -14,7 +14,7 @@ from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
 from humanlm.serving.talk import _said_text, typed, Talk, _TalkWidget
-from humanlm.talk import TalkConfig, _converse, main
+from humanlm.talk import _TalkConfig, _converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read
 import warm
 
@@ -154,18 +154,18 @@ def test_the_widget_takes_somebody_new_and_says_what_is_wrong(talk):
 
 def test_a_terminal_shows_no_control_characters(capsys):
     talk = Talk(setup_of({level: "\x1b[31mred\x07" for level in LEVELS}))
-    _converse(talk, TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: "")
+    _converse(talk, _TalkConfig(persona="x\x1b]0;title\x07", said="bo: \x1b[2Jhi"), lambda question: "")
     assert "\x1b" not in (out := capsys.readouterr().out) and "\x07" not in out and "[31mred" in out
 
 
 def test_people_are_listed_and_chosen_by_number(talk, capsys):
     answers = iter(["1", "Really?", ""])
-    _converse(talk, TalkConfig(), lambda question: next(answers))
+    _converse(talk, _TalkConfig(), lambda question: next(answers))
     out = capsys.readouterr().out
     assert f"2. {EXAMPLES[2].user_id} on:" in out and "judge           oracle" in out and "Really?" in out and out.count("reply  ") >= 2
     for answer in ("9", "x"):
-        with pytest.raises(ConfigError, match="There is no row"): _converse(talk, TalkConfig(), lambda question: answer)
-    _converse(talk, TalkConfig(), lambda question: "")
+        with pytest.raises(ConfigError, match="There is no row"): _converse(talk, _TalkConfig(), lambda question: answer)
+    _converse(talk, _TalkConfig(), lambda question: "")
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 from humanlm.stories.contexts import make_context
 from humanlm.core.basics import DataError
 from humanlm.social.agents import (
-    _Buyer, ChatAgent, EpisodePlan, Foresight, JudgeEvaluator, bargain, bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
+    _Buyer, ChatAgent, _EpisodePlan, Foresight, JudgeEvaluator, bargain, _bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
     _seller, _world_model)
 from humanlm.social.episodes import (
-    Action, DIMENSIONS, EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
+    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
     to_sotopia, to_trajectory)
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
@@ -158,7 +158,7 @@ def test_a_judge_keeps_to_the_ranges_or_gives_nothing():
 def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
     def blind(record): return make_context(record.agents, [("none", {}, {}) for _ in record.steps])
     buyers = {"plain": _Buyer, "blind": lambda: Foresight(_Buyer(), blind), "foresight": lambda: Foresight(_Buyer(), _literal_world)}
-    goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": _seller}, bargain_marks)).goal("Piet") for seed in range(60)]
+    goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": _seller}, _bargain_marks)).goal("Piet") for seed in range(60)]
              for name, make in buyers.items()}
     assert goals["plain"] == goals["blind"] and sum(goals["foresight"]) > sum(goals["plain"]) + 60
 
@@ -168,7 +168,7 @@ def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
 def test_trajectories_keep_everything(tmp_path):
     odd = Action("speak", 'He said: "no"\nand left; 100 %', "I | you", to=("Bo",))
     episode = run(run_episode(party(3), {"Ada": ScriptedAgent(odd, Action("leave")), "Bo": ScriptedAgent(Action("action", "[pours] tea")), "Cy": ScriptedAgent()},
-                              lambda e: bargain_marks(e) if e.scenario.id == "x" else {}))
+                              lambda e: _bargain_marks(e) if e.scenario.id == "x" else {}))
     path = save_trajectories(tmp_path / "e.parquet", [to_trajectory(episode)])
     assert from_trajectory(load_trajectories(path)[0]) == episode
 
@@ -180,28 +180,28 @@ def test_resume_runs_only_what_is_missing(tmp_path):
         asked.append(name)
         return ChatAgent(ScriptedClient(lambda request: LLMError("auth", "down"))) if name == "buyer" and len(asked) < 4 else _make_agent(name)
 
-    plans = [EpisodePlan(bargain(seed), {"Piet": "buyer", "Hanne": "seller"}) for seed in range(3)]
-    first = run(run_episodes(plans, bargain_marks, tmp_path, make, concurrency=1))
+    plans = [_EpisodePlan(bargain(seed), {"Piet": "buyer", "Hanne": "seller"}) for seed in range(3)]
+    first = run(run_episodes(plans, _bargain_marks, tmp_path, make, concurrency=1))
     failed = [i for i, each in enumerate(first) if isinstance(each, LLMError)]
     assert failed and len(failed) < 3
     asked.extend("later" for _ in range(9))
     n = len(asked)
-    again = run(run_episodes(plans, bargain_marks, tmp_path, make))
+    again = run(run_episodes(plans, _bargain_marks, tmp_path, make))
     assert len(asked) - n == 2 * len(failed) and not any(isinstance(each, LLMError) for each in again)
-    assert run(run_episodes(plans, bargain_marks, tmp_path, lambda name: 1 / 0)) == again
+    assert run(run_episodes(plans, _bargain_marks, tmp_path, lambda name: 1 / 0)) == again
 
 
 @pytest.mark.parametrize("change", [{"max_turns": 3}, {"evaluator": None}])
 def test_other_settings_are_other_episodes(tmp_path, change):
-    plans = [EpisodePlan(bargain(1), {"Piet": "buyer", "Hanne": "seller"})]
-    options = {"evaluator": bargain_marks} | change
-    run(run_episodes(plans, bargain_marks, tmp_path))
+    plans = [_EpisodePlan(bargain(1), {"Piet": "buyer", "Hanne": "seller"})]
+    options = {"evaluator": _bargain_marks} | change
+    run(run_episodes(plans, _bargain_marks, tmp_path))
     run(run_episodes(plans, folder=tmp_path, **options))
     assert len(list(tmp_path.glob("*.parquet"))) == 2
 
 
 def test_an_unjudged_episode_is_not_kept(tmp_path):
-    plans = [EpisodePlan(bargain(0), {"Piet": "buyer", "Hanne": "seller"})]
+    plans = [_EpisodePlan(bargain(0), {"Piet": "buyer", "Hanne": "seller"})]
     run(run_episodes(plans, JudgeEvaluator(ScriptedClient(lambda request: "?")), tmp_path))
     assert list(tmp_path.glob("*.parquet")) == []
 
@@ -232,13 +232,13 @@ def test_every_role_needs_an_agent():
     ("none", "", "did nothing"), ("speak", 'A "word".', 'said: "A "word"."'), ("non-verbal communication", "nods", "[non-verbal communication] nods"),
     ("action", "sits: down", "[action] sits: down"), ("leave", "", "left the conversation")])
 def test_actions_are_rendered_and_written_with_the_published_fields(kind, argument, said):
-    event = EpisodeEvent(3, "Ada", Action(kind, argument))
+    event = _EpisodeEvent(3, "Ada", Action(kind, argument))
     assert str(event.action) == said
     assert event.published() == {"agent_name": "Ada", "output_channel": "everybody", "action_type": kind, "argument": argument}
 
 
 def test_whispers_keep_their_listeners_and_thoughts_stay_private():
-    event = EpisodeEvent(0, "Ada", Action("speak", "Psst.", "SECRET", ("Bo", "Cy")))
+    event = _EpisodeEvent(0, "Ada", Action("speak", "Psst.", "SECRET", ("Bo", "Cy")))
     written = event.published()
     assert written["output_channel"] == "Bo, Cy" and "SECRET" not in json.dumps(written)
 

@@ -21,7 +21,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.social.parsing import LLMParser, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
 from humanlm.social.prediction import futures, predict_step, simulation, with_step
 from humanlm.social.quality import (
-    Accuracy, JUDGE, Quality, QualityReport, RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure)
+    Accuracy, JUDGE, Quality, QualityReport, _RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure)
 from humanlm.social.requests import (
     EXAMPLES, HINTS, RULES, STYLES, Strangers, TASKS, parse_prompt, read_record, read_verdict, _strangers, worked_example)
 from humanlm.stories.generation import generate
@@ -385,7 +385,7 @@ def test_no_reference_folder(tmp_path):
     (["x"] * 6, math.nan, math.nan)])
 def test_repeated_judgements(answers, value, spread):
     judge = ScriptedClient(answers, limits=Limits(concurrency=1))
-    pair = RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")
+    pair = _RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")
     accuracy = run(evaluate([pair], judge, repeats=3)).rows[0].accuracy
     assert accuracy.value == pytest.approx(value, nan_ok=True) and accuracy.spread == pytest.approx(spread, nan_ok=True)
 
@@ -393,13 +393,13 @@ def test_repeated_judgements(answers, value, spread):
 def test_the_judge_is_neutral_and_gets_the_hint_of_the_task():
     assert not any(word in JUDGE.lower() for word in ("tomi", "container", "object location", "room"))
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 1}')
-    run(evaluate([RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
+    run(evaluate([_RecordPair("t", CONTEXT, CONTEXT, "Oda hums.")], judge, task="fantom"))
     assert HINTS["fantom"] in judge.requests[0].messages[0]["content"]
 
 
 def test_the_grammar_decides_who_judges():
     judge = ScriptedClient(lambda request: '{"reasoning": "", "score": 0.5}')
-    pair = RecordPair("t", CONTEXT, CONTEXT, STORY)
+    pair = _RecordPair("t", CONTEXT, CONTEXT, STORY)
     methods = {method: run(evaluate([pair], judge, method=method)).rows[0].accuracy.method for method in ("auto", "exact", "judge")}
     assert methods == {"auto": "exact", "exact": "exact", "judge": "judge"} and len(judge.requests) == 1
     with pytest.raises(DataError, match="method"):

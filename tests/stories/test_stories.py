@@ -14,7 +14,7 @@ from replay import Replay, slow_answer
 from humanlm.stories import world as worlds
 from humanlm.stories.memories import perspective, structural_score
 from humanlm.core.basics import DataError
-from humanlm.stories.generation import _answer_class, balanced, class_shares, generate, hitom_rows, read_tomi, write_tomi
+from humanlm.stories.generation import _answer_class, balanced, _class_shares, generate, hitom_rows, read_tomi, write_tomi
 from humanlm.stories.plots import PLANS, StoryQuestion, TOMI_KINDS, Tale, belief_question, hitom_story, tomi_story
 from humanlm.stories.answers import answer, memory_answer, to_context
 from humanlm.stories.language import read_question
@@ -248,7 +248,7 @@ def test_more_objects_more_questions():
 
 
 def test_balanced_answers_cannot_be_guessed(hitom):
-    before, after = class_shares(hitom[:200]), class_shares(balanced(hitom[:200]))
+    before, after = _class_shares(hitom[:200]), _class_shares(balanced(hitom[:200]))
     for order in ("order_1", "order_2", "order_3", "order_4"):
         assert max(after[order].values()) < 0.45 and max(after[order].values()) <= max(before[order].values())
         assert min(after[order].values()) > 0.2
