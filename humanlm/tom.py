@@ -17,7 +17,7 @@ from .benchmarks.questions import BenchmarkItem
 from .benchmarks.readings import ScoredAnswer
 from .harness.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
 from .harness.runs import GROUPS, TomRun, _Echo, make_run, run_once
-from .benchmarks.sets import benchmarks
+from .benchmarks.sets import benchmarks, find_benchmark
 from .harness.comparison import CompareConfig, compare_runs
 from .harness.reports import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
 from .core.basics import run_sync, shorten
@@ -127,7 +127,7 @@ def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[Rep
 def run_command(argv: Sequence[str]) -> int:  # exit code
     "Answer a benchmark's questions, with intervals and trivial baselines; the same command goes on after an interruption"
     s = parse(GROUPS, argv, run_command.__doc__, f"the benchmark: {', '.join(benchmarks)}")
-    benchmark = benchmarks[one_of(s.inputs, benchmarks, "benchmark")]
+    benchmark = find_benchmark(one_of(s.inputs, benchmarks, "benchmark", plugins=True))
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
     if s.dry_run:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OFFENSIVE', 'MMTOM_KINDS', 'BIGTOM_ASKS', 'BIGTOM_BELIEFS', 'BIGTOM_CONDITIONS', 'SIMPLETOM_KINDS', 'benchmarks',
-           'CobraFrames', 'MMToM', 'BigToM', 'SimpleToM']
+           'CobraFrames', 'MMToM', 'BigToM', 'SimpleToM', 'find_benchmark']
 
 # %% ../../nbs/benchmarks/08_sets.ipynb #exported-imports
 import re
@@ -19,7 +19,8 @@ from .protocol import Benchmark, Measure, class_f1, confusion, joint, mean_of, s
 from .questions import BenchmarkItem, need
 from .readings import AnswerReading, ScoredAnswer, distinct, two_options, untagged
 from .tales import HiToM, ParaToMi, ToMi, whole
-from ..core.basics import DataError, check_name, fingerprint, shorten
+from ..core.basics import ConfigError, DataError, check_name, fingerprint, shorten
+from ..core.plugins import is_plugin, load_plugin
 from ..core.stats import ratio
 
 # %% ../../nbs/benchmarks/08_sets.ipynb #OFFENSIVE
@@ -221,3 +222,16 @@ class SimpleToM(Benchmark):
 benchmarks: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (ToMi(), ParaToMi(), Fantom(), HiToM(), ConfAIde(), CobraFrames(), MMToM(), BigToM(), SimpleToM())}
+
+# %% ../../nbs/benchmarks/08_sets.ipynb #find_benchmark
+def find_benchmark(
+    name: str,  # one of `benchmarks`, or module:name of your own
+    what: str = "benchmark",  # where it was named, for messages
+) -> Benchmark:
+    "Take a benchmark by name; `ConfigError` says what is near, or what is wrong with yours"
+    if not is_plugin(name): return benchmarks[check_name(name, benchmarks, what, ConfigError)]
+    own = load_plugin(name, what)
+    own = own() if isinstance(own, type) else own
+    if not isinstance(own, Benchmark): raise ConfigError(f"{name} is {shorten(repr(own))}. It must be a class that derives from humanlm.benchmarks.Benchmark.")
+    own.name = name  # by which the records of its runs find it again
+    return own

@@ -153,7 +153,7 @@ def _offer(menu: Any, options: Sequence[tuple[str, Any]]) -> None:
     menu.value = old if any(value == old for _, value in options) else options[0][1] if options else None
 
 
-class _Line:
+class _FormLine:
     "The widgets of one line: a case, and for two sources a text with a menu of labels"
 
     def __init__(self, batch: JudgedBatch, choices: Sequence[str], told: Callable[[], None]):
@@ -198,7 +198,7 @@ class _Desk:
         self.order = _menu("order", batch.orders, "as recorded")
         self.search = w.Text(placeholder="search in every text", layout={"width": "220px"})
         self.page = w.BoundedIntText(1, min=1, max=1, description="page", layout={"width": "110px"}, style={"description_width": "40px"})
-        self.count, self.lines = w.HTML(), [_Line(batch, choices, self.tell) for _ in range(lines)]
+        self.count, self.lines = w.HTML(), [_FormLine(batch, choices, self.tell) for _ in range(lines)]
         for control in (self.left, self.right, self.level, self.show, self.order, self.search): control.observe(self.restart, "value")
         self.page.observe(self.refresh, "value")
         rows = (self.level, self.show, self.order, self.search), (self.page, self.count), (w.HTML(layout={"width": "400px"}), self.left, self.right)

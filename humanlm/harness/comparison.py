@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from ..benchmarks.protocol import Benchmark, Difference, Measure, difference
 from ..benchmarks.readings import ScoredAnswer
-from ..benchmarks.sets import benchmarks
+from ..benchmarks.sets import find_benchmark
 from ..benchmarks.tales import HITOM_100
-from ..core.basics import ConfigError, atomic_write, check_name, near_miss, require, shorten, to_json
+from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
 from ..core.runs import read_record
@@ -90,7 +90,7 @@ def _load_run(folder: str | Path, out: str = "runs") -> _StoredRun:
     place = _find_folder(folder, out)
     record = read_record(place)
     what = f"benchmark in {place / 'run.json'}: give the folder of a run; a"
-    benchmark = benchmarks[check_name(record.get("benchmark"), benchmarks, what, ConfigError)]
+    benchmark = find_benchmark(str(record.get("benchmark")), what)
     try:
         ceiling = str(json.loads((place / "results.json").read_text("utf-8")).get("ceiling", ""))
     except (OSError, ValueError, AttributeError):

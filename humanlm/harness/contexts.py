@@ -19,13 +19,14 @@ from typing import Any, ClassVar
 
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import BenchmarkItem, QuestionSet, read_text
-from ..benchmarks.sets import benchmarks
+from ..benchmarks.sets import benchmarks, find_benchmark
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
 from ..clients.protocol import setting
 from ..core.basics import ConfigError, DataError, atomic_write, check_name, fingerprint, require, run_sync, shorten, to_json, write_jsonl
 from ..core.config import Settings
 from ..core.grammar import parse
+from ..core.plugins import is_plugin
 from ..models.settings import ClientConfig, model_check, require_model
 from ..social.parsing import Parse, Parser, UnaskedModel, parser as make_parser, parsers, parsing_cost
 from ..stories.answers import to_context
@@ -103,11 +104,11 @@ def load_items(
     return replace(loaded, items=loaded.items[:limit])
 
 # %% ../../nbs/harness/03_contexts.ipynb #one_of
-def one_of(inputs: Sequence[str], options: Iterable[str], what: str) -> str:
+def one_of(inputs: Sequence[str], options: Iterable[str], what: str, plugins: bool = False) -> str:  # plugins: module:name will do
     "Take the one name that a command needs"
     if len(inputs) != 1:
         raise ConfigError(f"Name one {what}: {', '.join(options)}." + (f" Got {shorten(' '.join(inputs))!r}." if inputs else ""))
-    return check_name(inputs[0], options, what, ConfigError)
+    return inputs[0] if plugins and is_plugin(inputs[0]) else check_name(inputs[0], options, what, ConfigError)
 
 # %% ../../nbs/harness/03_contexts.ipynb #file_name
 def folder_name(*parts: str) -> str:
@@ -187,7 +188,7 @@ def contexts_command(argv: Sequence[str]) -> int:  # exit code
     place = Path(s.inputs[0]) if len(s.inputs) == 1 else Path()
     if place.suffix in (".json", ".txt"):
         return {".json": _check_contexts, ".txt": _parse_file}[place.suffix](place, s)
-    return _parse_benchmark(benchmarks[one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)")], s)
+    return _parse_benchmark(find_benchmark(one_of(s.inputs, benchmarks, "benchmark (or a .txt or .json file)", plugins=True)), s)
 
 # %% ../../nbs/harness/03_contexts.ipynb #check_contexts
 def _check_contexts(path: Path, s: Settings) -> int:  # exit code: 1 if there is an error

@@ -52,7 +52,7 @@ TASKS = {name: name for name in HINTS} | {"ori_tomi": "tomi", "paratomi": "tomi"
 # %% ../../nbs/social/03_requests.ipynb #hint
 def hint(task: str) -> str:
     "Give what a parser should know about a kind of text"
-    return HINTS[TASKS[check_name(task, TASKS, "task")]] if task else ""
+    return HINTS[TASKS[task]] if task in TASKS else ""
 
 # %% ../../nbs/social/03_requests.ipynb #PARSE
 PARSE = """Below, between two rows of quotation marks, stands a text about people. Write down as a record, moment by moment, what
