@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .core.basics import atomic_write, to_json
 from .core.commands import menu
-from .core.config import Settings
+from .core.config import Settings, hidden
 from .core.grammar import parse
 from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
@@ -56,7 +56,7 @@ def evaluate_main(argv: Sequence[str]) -> None:
     pairs = make_sets(c, token_counter(s.model), s.run.seed).held_out if c.source == "stories" else known_stories(c.source)
     reports = {name: report(examine(named_parser(name), pairs[:c.tested])) for name in c.names}
     if c.results:
-        atomic_write(c.results, to_json({"command": shlex.join(["evaluate", *argv]), "settings": s.to_dict(), "reports": reports}, indent=1) + "\n")
+        atomic_write(c.results, to_json({"command": hidden(shlex.join(["evaluate", *argv])), "settings": s.to_dict(), "reports": reports}, indent=1) + "\n")
     print(report_table(reports))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .contract import ModelChoice, PolicySetup, how_to_ask, load_policy
-from ..core.basics import HumanLMError, check_name, near_miss, run_sync, shorten
+from ..core.basics import HumanLMError, check_name, missing_package, near_miss, run_sync, shorten
 from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
@@ -198,9 +198,7 @@ def _at(level, completion, row, hierarchy):
 
 def _loaded(name, load):
     try: return load()
-    except ImportError as e:
-        lost = f"{e.name or shorten(e)}, which cannot be imported"
-        raise LLMError("unknown model", f"{name} needs {lost}. Next: pip install 'humanlm[train]'.") from e
+    except ImportError as e: raise LLMError("unknown model", f"{name}: {missing_package(e) or shorten(e)}.") from e
     except HumanLMError as e: raise LLMError("unknown model", f"{name}: {e}") from e
 
 # %% ../../nbs/alignment/08_simulator.ipynb #_speech
@@ -266,7 +264,8 @@ def simulator_client(
         if hierarchy is compose is None: return model
         model.open()
         model = model.setup
-    setup = model if isinstance(model, PolicySetup) else load_policy(model)
+    try: setup = model if isinstance(model, PolicySetup) else load_policy(model)
+    except ImportError as e: raise RolloutError(f"{missing_package(e) or shorten(e)}.") from e
     return SimulatorClient(setup._replace(hierarchy=hierarchy or setup.hierarchy), compose=compose)
 
 

@@ -308,7 +308,8 @@ class RewardModel:
     def load(cls, name: str, device: str = "cpu", dtype: str = "auto", **options: Any) -> "RewardModel":
         "Load a model of the hub, or from a folder; none brings code of its own"
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
-        return cls(AutoModelForSequenceClassification.from_pretrained(name, dtype=dtype).to(device), AutoTokenizer.from_pretrained(name), **options)
+        model = AutoModelForSequenceClassification.from_pretrained(name, dtype=dtype, trust_remote_code=False)
+        return cls(model.to(device), AutoTokenizer.from_pretrained(name, trust_remote_code=False), **options)
 
     def ids(self, case: Case) -> list[int]:
         "Write a case as a conversation, in tokens"

@@ -20,6 +20,7 @@ from typing import Any
 
 from .reader import read_answer
 from ..core.basics import ConfigError, HumanLMError, check_name, require, shorten
+from ..core.config import hidden
 from ..core.html import fold, tag
 
 # %% ../../nbs/clients/02_protocol.ipynb #ChatRequest
@@ -233,8 +234,8 @@ _KEYS = re.compile(r"\bsk-[\w*.\-]{17,}|\bBearer\s+[\w*.\-]{20,}")
 def redact(
     message: object, # from a provider
 ) -> str:
-    "Blank out all that looks like an API key"
-    return without_keys(_KEYS.sub(_hidden, str(message)))
+    "Blank out all that looks like an API key, and passwords inside addresses"
+    return hidden(without_keys(_KEYS.sub(_hidden, str(message))))
 
 
 def _hidden(found):

@@ -21,6 +21,7 @@ from .limits import PerLoop
 from .protocol import ChatReply, ChatRequest, LLMError, Usage, redact, setting
 from .reader import decode_object
 from ..core.basics import shorten
+from ..core.config import HIDDEN
 
 # %% ../../nbs/clients/06_providers.ipynb #openai_arguments
 def _openai_arguments(
@@ -211,8 +212,9 @@ def _checked_url(url):
     with contextlib.suppress(ValueError):  # a port that is no number
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and re.fullmatch(r"\S+", url):
+            if HIDDEN in url: raise LLMError("missing address", f"The password of {url} was not kept. Give the address again, as --GROUP.base_url.")
             return url
-    raise LLMError("missing address", f"{shorten(url)!r} is no address of a server. Give one like http://127.0.0.1:8000/v1.")
+    raise LLMError("missing address", f"{shorten(redact(url))!r} is no address of a server. Give one like http://127.0.0.1:8000/v1.")
 
 # %% ../../nbs/clients/06_providers.ipynb #OpenAIClient
 class OpenAIClient(Client):

@@ -6,9 +6,12 @@
 __all__ = ['COMMANDS', 'main', 'Command', 'command', 'menu']
 
 # %% ../../nbs/core/08_commands.ipynb #import-importlib-import-os
+import errno
 import importlib
 import os
+import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -18,7 +21,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from .. import __version__
-from .basics import ConfigError, HumanLMError, check_name
+from .basics import ConfigError, HumanLMError, check_name, missing_package
+from .config import hidden
 from .grammar import PROG
 
 # %% ../../nbs/core/08_commands.ipynb #Command
@@ -42,10 +46,10 @@ COMMANDS = {
     "tom run": Command("humanlm.tom:run_command", "answer a benchmark's questions: tom run hitom --model.name NAME", _AGAIN),
     "tom compare": Command("humanlm.harness.comparison:compare_command", "compare runs on the same questions: tom compare A B", _AGAIN),
     "tom contexts": Command("humanlm.harness.contexts:contexts_command", "write the social contexts of texts, or check such a file", _AGAIN),
-    "tom generate": Command("humanlm.harness.contexts:generate_command", "make stories with questions, answers and exact contexts"),
+    "tom generate": Command("humanlm.harness.contexts:generate_command", "make stories with questions, answers and exact contexts", "give the same command again"),
     "tom serve-viewer-data": Command("humanlm.harness.viewer_server:viewer_command", "show contexts in a browser", "the page is closed"),
     "parsers": Command("humanlm.parsers:main", "make, train and compare models that write social contexts"),
-    "parsers data": Command("humanlm.parsers:data_main", "write training sets of stories and contexts, for chat trainers and for verl"),
+    "parsers data": Command("humanlm.parsers:data_main", "write training sets of stories and contexts, for chat trainers and for verl", "give the same command again"),
     "parsers train": Command("humanlm.parsers:train_main", "train a parser on them, and measure it before and after"),
     "parsers evaluate": Command("humanlm.parsers:evaluate_main", "compare parsers by name (--parser.names) with the simulator"),
     "sdpo": Command("humanlm.sdpo.__main__:main", "learn from what users say next: prepare, chat, look, compare"),
@@ -113,13 +117,38 @@ def _exit_code(run: Callable[[Sequence[str]], int | None], argv: Sequence[str], 
     try:
         return run(argv) or 0
     except HumanLMError as e:
-        print("\n".join((f"error: {e}", *getattr(e, "__notes__", ()))), file=sys.stderr)
+        print(hidden("\n".join((f"error: {e}", *getattr(e, "__notes__", ())))), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"stopped; {command.stopped}" if command else "stopped", file=sys.stderr)
         return 130
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else int(e.code is not None)
+    except Exception as e:
+        if not (said := _machine_fault(e)):
+            raise
+        after = "" if "pip install" in said else f"; {command.stopped}" if command else "; then give the same command again"
+        print(hidden(f"error: {said}{after}."), file=sys.stderr)
+        return 2
+
+# %% ../../nbs/core/08_commands.ipynb #machine_fault
+_FULL = re.compile(r"No space left on device|\d+ requested and \d+ written")  # of Rust and of NumPy
+_OFFLINE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT)
+
+
+def _machine_fault(error: BaseException | None) -> str:  # empty: the error is nobody's but ours
+    "Say what the machine lacks, where that is what an error is about"
+    if error is None:
+        return ""
+    code, place = getattr(error, "errno", None), getattr(error, "filename", None)
+    what = f"{place}: {getattr(error, 'strerror', '')}" if place else str(error)
+    if code in (errno.ENOSPC, errno.EDQUOT) or _FULL.search(str(error)):
+        return f"The disk is full ({what}). Free some space"
+    if code in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"There is no permission ({what}). Check folder and disk"
+    if isinstance(error, (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, socket.gaierror)) or code in _OFFLINE:
+        return f"The network cannot be reached ({what}). Check it"
+    return missing_package(error) or _machine_fault(error.__cause__)
 
 # %% ../../nbs/core/08_commands.ipynb #_sigterm_as_ctrl_c
 @contextmanager

@@ -28,7 +28,7 @@ from humanlm.core.basics import (
     ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, to_dict, to_json,
 )
 from .html import Table
-from .config import HARMLESS, Settings, read_yaml, settings_yaml
+from .config import HARMLESS, Settings, hidden, read_yaml, settings_yaml
 from .grammar import dotted
 
 # %% ../../nbs/core/06_runs.ipynb #run_state
@@ -117,7 +117,7 @@ def require_same(
     "Raise `ConfigError` if the settings of a run differ from those it was started with"
     saved = Path(folder) / "config.yaml"
     if saved.exists():
-        before, now = ({k: v for k, v in dotted(d).items() if k not in HARMLESS} for d in (read_yaml(saved), settings.to_dict()))
+        before, now = ({k: v for k, v in dotted(d).items() if k not in HARMLESS} for d in (hidden(read_yaml(saved)), settings.to_dict()))
         _refuse(folder, "was started with other settings", _differences(before, now), option)
 
 

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .basics import ConfigError, HumanLMError, shorten
+from .config import HIDDEN
 from .html import POLICY
 
 # %% ../../nbs/core/07_web.ipynb #web_libraries
@@ -165,6 +166,7 @@ def service_key(
 ) -> str:  # empty: there is none
     "Give the key of a service; `ConfigError` where it listens beyond this machine without one"
     key = given or os.environ.get(variable, "")
+    if key == HIDDEN: raise ConfigError(f"The key was not kept in the settings, {HIDDEN} stands for it. Set it in {variable}.")
     if key or host in ("127.0.0.1", "localhost", "::1"): return key
     raise ConfigError(f"{option} is {shorten(host)}: others could ask here. Set a key in {variable}, or listen on 127.0.0.1.")
 

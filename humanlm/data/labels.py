@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.basics import DataError, atomic_path, check_name, jsonl_rows, shorten, write_jsonl
+from ..core.html import FORMULA
 from .trajectory import Score, score_from_dict
 
 # %% ../../nbs/data/08_labels.ipynb #Candidate
@@ -48,7 +49,7 @@ def _answers(row, source, where):
         raise DataError(f"{where}: not an evaluated answer ({type(e).__name__}: {shorten(e)}). Give a file that an evaluation wrote.") from e
 
 # %% ../../nbs/data/08_labels.ipynb #save_labels
-_FORMULA = tuple("=+-@\t\r'")
+_FORMULA = (*FORMULA, "'")
 
 
 def save_labels(

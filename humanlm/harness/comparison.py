@@ -21,11 +21,10 @@ from ..benchmarks.sets import find_benchmark
 from ..benchmarks.tales import HITOM_100
 from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten, to_json
 from ..core.grammar import parse
-from ..core.html import Table, aligned, table_cell
+from ..core.html import Table, aligned, table_cell, write_csv
 from ..core.runs import read_record
 from ..core.stats import number_text, p_text
 from ..evaluation.figures import axes_of, label
-from .contexts import write_csv
 from .reports import comparison_table
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from .answers import AnswerConfig, Asker, examples_for
 from .solvers import solvers, ways
-from .contexts import ParsingConfig, folder_name, parser_of, write_csv
+from .contexts import ParsingConfig, folder_name, parser_of
 from ..benchmarks.protocol import Benchmark
 from ..benchmarks.questions import QuestionSet
 from ..benchmarks.readings import ScoredAnswer
@@ -31,7 +31,7 @@ from .reports import (
 from humanlm.core.basics import (
     ConfigError, HumanLMError, atomic_write, check_name, fingerprint, near_miss, require, run_sync, shorten, to_dict,
     to_json)
-from ..core.html import table_cell
+from ..core.html import table_cell, write_csv
 from ..core.config import Settings
 from ..core.grammar import OptionDefaults
 from ..core.runs import CHARGES, Stages, alone, open_run, require_conditions, run_record, save_config, save_record

@@ -153,7 +153,7 @@ def load_tokenizer(
     "Load the tokenizer of a model without its weights"
     from transformers import AutoTokenizer
     where = locate(name)
-    tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where))
+    tokenizer = _attempt(where, "tokenizer", lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False))
     _set_template(where, tokenizer, template)
     return tokenizer
 
@@ -180,9 +180,9 @@ def _load(kind, where, dtype, device, spare=(), tokens=None):
     "Load a model of this kind, whose weights may lack those that begin with one of `spare`; `tokens`: its tokenizer's place"
     import torch
     from transformers import AutoTokenizer
-    tokenizer = _attempt(tokens or where, "tokenizer", lambda: AutoTokenizer.from_pretrained(tokens or where))
+    tokenizer = _attempt(tokens or where, "tokenizer", lambda: AutoTokenizer.from_pretrained(tokens or where, trust_remote_code=False))
     model, report = _attempt(where, "model", lambda: kind.from_pretrained(
-        where, dtype=getattr(torch, dtype), output_loading_info=True))
+        where, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False))
     report["missing_keys"] = [k for k in report["missing_keys"] if not str(k).startswith(tuple(spare))]
     _check_weights(where, model, tokenizer, report)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -118,7 +118,7 @@ def _bert_scorer(model: str) -> Any:
 
 def _layers(model: str) -> int:
     from transformers import AutoConfig
-    return AutoConfig.from_pretrained(model).num_hidden_layers
+    return AutoConfig.from_pretrained(model, trust_remote_code=False).num_hidden_layers
 
 # %% ../../nbs/rewards/09_texts.ipynb #bert_score
 def _bert_score(

@@ -6,7 +6,6 @@
 __all__ = ['PRAISE', 'FOLLOWUPS', 'METRICS', 'ABOUT', 'score_reply', 'SignalWidget', 'signals_command']
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #exported-imports
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, check_name, jsonl_rows, require, shorten, to_json
 from ..core.grammar import parse
-from ..core.html import Html, Table, page, styled, tag
+from ..core.html import Html, Table, page, styled, tag, write_csv
 from ..core.stats import Interval, mean_interval, number_text, range_text
 from ..data.trajectory import Completion
 from ..data.viz import token_boxes, visible
@@ -348,8 +347,7 @@ def _save_study(study: _SignalStudy, folder: str | Path) -> Path:  # folder: rep
         new.mkdir()
         atomic_write(new / "signals.json", to_json({"about": study.about, "tau": study.tau, "replies": study.rows,
                                                     "metrics": [line._asdict() | {"interval": line.interval._asdict()} for line in study.lines()]}))
-        rows = [("cases", "follow-up", "metric", *Interval._fields), *((*line[:3], *line.interval) for line in study.lines())]
-        with open(new / "metrics.csv", "w", encoding="utf-8", errors="replace", newline="") as file: csv.writer(file).writerows(rows)
+        write_csv(new / "metrics.csv", ("cases", "follow-up", "metric", *Interval._fields), ((*line[:3], *line.interval) for line in study.lines()))
         most = _signal_range(study.rows, study.followups)
         shown = (tag("section", tag("h2", row.case.id), *(_reply_html(row, n, study.tau, most) for n in study.followups)) for row in study.rows[:100])
         _signal_figure(study).savefig(new / "signals.png", dpi=150)

@@ -8,8 +8,6 @@ __all__ = ['JUDGE', 'JUDGED', 'METHODS', 'Accuracy', 'downstream', 'Quality', 'Q
 
 # %% ../../nbs/social/52_quality.ipynb #exported-imports
 import asyncio
-import csv
-import io
 import json
 import math
 import random
@@ -21,7 +19,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
-from ..core.html import Table, styled, table_cell
+from ..core.html import Table, csv_text, styled, table_cell
 from ..clients.client import ChatClient, chat_all
 from ..clients.protocol import LLMError, Usage, chat
 from ..clients.reader import fenced, fill
@@ -207,19 +205,17 @@ class QualityReport:
 
     def csv(self) -> str:
         "Write one line per record; files that could not be compared have no scores"
-        out = io.StringIO()
         columns = ("file_id structural_score observation_accuracy overall_score method spread precision recall leaks inventions "
                    "omissions beliefs downstream reason").split()
-        writer: csv.DictWriter[str] = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
+        lines: list[dict[str, Any]] = []
         for quality in self.rows:
             found = quality.accuracy.scores._asdict() if quality.accuracy.scores else {}
             counts = {name: sum(map(len, told.values())) for name, told in found.items() if isinstance(told, dict)}
             row = vars(quality.accuracy) | found | counts | {"file_id": quality.file_id} | dict(zip(columns[1:4], quality.scores))
-            row: dict[str, Any] = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items() if value == value}
-            writer.writerow(row | {"reason": shorten(quality.accuracy.reason, 500)})
-        writer.writerows({"file_id": name, "method": "none", "reason": why} for name, why in self.problems)
-        return out.getvalue()
+            row = {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items() if value == value}
+            lines.append(row | {"reason": shorten(quality.accuracy.reason, 500)})
+        lines += [{"file_id": name, "method": "none", "reason": why} for name, why in self.problems]
+        return csv_text(columns, ([line.get(name, "") for name in columns] for line in lines))
 
 # %% ../../nbs/social/52_quality.ipynb #METHODS
 METHODS = ("auto", "exact", "judge")  # exact where the story is in the grammar, else a judge | only one of them

@@ -136,7 +136,7 @@ class MetricsLog(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         "Forget the lines of this stage that a resumed run will write again"
-        trim_rows(self.path, lambda row: row["stage"] != self.stage or row["step"] <= state.global_step)
+        trim_rows(self.path, lambda row: row["stage"] != self.stage or row["step"] <= state.global_step and "train_runtime" not in row)
 
     def on_log(self, args, state, control, logs=None, **_):
         "Append one line"

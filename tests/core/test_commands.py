@@ -1,7 +1,10 @@
 "One table of commands: every line leads somewhere, every spelling does the same, and usage lines show what was typed."
 
+import errno
 import importlib
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +101,87 @@ def test_an_error_of_ours_is_a_message_with_its_notes_and_any_other_a_traceback(
     assert command("train", fail)([]) == 2 and capsys.readouterr().err == "error: no such file\nnext: look elsewhere\n"
     with pytest.raises(ValueError, match="a bug"): command("train", fail)(["x"])
     assert PROG.get() == ""
+
+
+LIGHT = """
+import sys
+from importlib.machinery import PathFinder
+class Light(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in ("torch", "transformers", "trl", "peft", "accelerate"): return super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Light
+"""
+ADVICE = "which is not installed. Next: pip install 'humanlm[train]'."
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("light") / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+@pytest.mark.parametrize("line", ["train --config configs/humanlm-mini.yaml --run.out {0}/runs", "serve --model.name {0}", "talk --model.name {0}",
+                                  "hub merge {0} --hub.out {0}/merged"])
+def test_a_command_without_torch_says_what_to_install(model, line):
+    done = subprocess.run([sys.executable, "-c", LIGHT + "from humanlm.core.commands import main; sys.exit(main())", *line.format(model).split()],
+                          capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr.startswith("error: This needs ") and done.stderr.endswith(f"{ADVICE}\n") and done.stderr.count("\n") == 1
+
+
+def test_a_simulator_without_torch_says_what_to_install(model):
+    code = "from humanlm import Simulator\nfrom humanlm.core.basics import HumanLMError\ntry: Simulator(sys.argv[1], 'A baker.')\nexcept HumanLMError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", LIGHT + code, str(model)], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith(f"{ADVICE}\n")
+
+
+def refused(argv):
+    with socket.create_server(("127.0.0.1", 0)) as line: port = line.getsockname()[1]
+    socket.create_connection(("127.0.0.1", port))
+
+
+def wrapped(argv):
+    try: os.write(os.open("/dev/full", os.O_WRONLY), b"x")
+    except OSError as e: raise RuntimeError("a library of somebody") from e
+
+
+def raising(error):
+    def run(argv): raise error
+    return run
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full")
+@pytest.mark.parametrize("run, said", [
+    (wrapped, "The disk is full"), (refused, "The network cannot be reached ([Errno 111] Connection refused)"),
+    (raising(OSError("720 requested and 649 written")), "The disk is full"), (raising(OSError(errno.EDQUOT, "quota", "a/b")), "The disk is full (a/b: quota)"),
+    (raising(OSError(errno.EROFS, "Read-only file system", "a/b")), "There is no permission (a/b: Read-only file system)"),
+    (raising(PermissionError(errno.EACCES, "Permission denied", "a/b")), "There is no permission (a/b: Permission denied)"),
+    (raising(socket.gaierror(-2, "Name or service not known")), "The network cannot be reached")])
+def test_what_the_machine_lacks_is_one_sentence_that_says_how_to_go_on(run, said, capsys):
+    assert command("train", run)([]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {said}") and shown.endswith("--resume continues.\n") and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOENT, "No such file", "a"), FileNotFoundError("a"), TimeoutError("a bug"), ImportError("an old one", name="torch"),
+                                   ModuleNotFoundError("humanlm.nowhere", name="humanlm.nowhere")])
+def test_other_errors_of_files_and_imports_keep_their_traceback(error):
+    with pytest.raises(type(error)): command("train", raising(error))([])
+
+
+def test_a_message_hides_passwords(capsys):
+    assert command("train", raising(ConfigError("no answer from http://bob:s3cret@host/v1")))([]) == 2
+    assert capsys.readouterr().err == "error: no answer from http://***@host/v1\n"
+
+
+def test_train_without_a_word_shows_a_screen_and_help_shows_everything(capsys):
+    assert main(["train"]) == 0
+    screen = capsys.readouterr().out
+    assert len(screen.splitlines()) <= 12 and screen.count("  humanlm train --config ") == 3 and "humanlm train --help" in screen
+    assert all((ROOT / word).is_file() for word in screen.split() if word.startswith("configs/"))
+    assert main(["train", "--help"]) == 0 and len(capsys.readouterr().out.splitlines()) > 300
 
 
 def test_a_command_that_is_called_by_another_shows_what_was_typed(capsys):

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from humanlm.core.config import RunConfig, SFTConfig
 from humanlm.core.grammar import OptionDefaults, _known_settings, parse
-from humanlm.core.runs import save_config
+from humanlm.clients.names import client
+from humanlm.clients.protocol import LLMError
+from humanlm.core.runs import require_same, save_config
 from humanlm.core.basics import ConfigError
+from humanlm.core.web import service_key
 from humanlm.data.dataset import DataConfig
 
 settings.register_profile("calm", deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -158,3 +161,40 @@ def test_help_says_what_may_be_passed_on(capsys):
     with pytest.raises(SystemExit): parse(groups, ["--help"])
     assert "--rows.split all or published" in " ".join(capsys.readouterr().out.split())
     assert parse(groups, []).rows == {"split": "all"} and parse(groups, ["--rows.split=published"]).rows == {"split": "published"}
+
+
+def test_aliases_are_refused_before_they_grow(tmp_path):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("trainer:\n" + "\n".join(f"  {line}" for line in lines))
+    done = subprocess.run([sys.executable, "-c", SCRIPT, "--config", str(path), "--dry-run"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and "bomb.yaml: not valid YAML: line 3: an alias" in done.stderr
+
+
+SECRET = ["--trainer.hub_token", "s3cret", "--trainer.url", "http://bob:s3cret@host/v1", "--trainer.push", "true"]
+
+
+def test_passwords_and_keys_are_hidden_in_what_is_kept_and_known_to_the_run(tmp_path, capsys):
+    found = parse(GROUPS, SECRET)
+    assert (found.trainer["hub_token"], found.trainer["url"]) == ("s3cret", "http://bob:s3cret@host/v1")
+    kept = save_config(tmp_path / "config.yaml", found).read_text()
+    with pytest.raises(SystemExit): parse(GROUPS, [*SECRET, "--print_config"])
+    for shown in (kept, capsys.readouterr().out, str(found.to_dict())):
+        assert "s3cret" not in shown and "http://***@host/v1" in shown
+    assert parse(GROUPS, ["--config", str(tmp_path / "config.yaml"), *found.secrets()]).trainer == found.trainer
+
+
+def test_a_run_with_a_hidden_password_is_resumed_and_another_host_is_another_run(tmp_path):
+    found = parse(GROUPS, SECRET)
+    save_config(tmp_path / "config.yaml", found)
+    require_same(tmp_path, found)
+    (tmp_path / "config.yaml").write_text(f"trainer: {found.trainer}\n".replace("True", "true") + "run: {}\ndata: {}\nsft: {}\n")  # as older runs kept it
+    with pytest.raises(ConfigError) as refused: require_same(tmp_path, found.changed(trainer={"url": "http://bob:s3cret@other/v1"}))
+    assert "trainer.url: http://***@host/v1 in the run, http://***@other/v1 now" in str(refused.value) and "s3cret" not in str(refused.value)
+
+
+def test_what_stands_for_a_password_is_never_sent_or_taken_for_one():
+    with pytest.raises(ConfigError, match="was not kept"): service_key("127.0.0.1", "serve.host", "SOME_KEY", "***")
+    with pytest.raises(LLMError, match="was not kept"): client("vllm/m", base_url="http://***@host/v1")
+    with pytest.raises(LLMError) as bad: client("vllm/m", base_url="http://bob:s3cret@host:0/v1")
+    assert "s3cret" not in str(bad.value)

@@ -1,9 +1,11 @@
 "Text stays text, wherever it is put; what is HTML is put together without losing that."
+import csv
+
 import pytest
 from hypothesis import given, settings, strategies as st
 from pages import CHROMIUM, HOSTILE, in_browser, read
 
-from humanlm.core.html import Html, Table, aligned, escape, fold, markdown_html, page, table_cell, tag
+from humanlm.core.html import Html, Table, aligned, escape, fold, markdown_html, page, table_cell, tag, write_csv
 
 
 @settings(deadline=None)
@@ -61,3 +63,12 @@ def test_deep_markdown_ends():
 def test_a_page_runs_nothing_even_if_a_tag_gets_through(tmp_path):
     held = in_browser(page("quiet", Html("<script>document.title = 'ran'</script>"), "<script>document.title = 'ran'</script>"), tmp_path)
     assert "<title>quiet</title>" in held and "&lt;script&gt;" in held
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sampled_from(["=", "+", "-", "@", "\t", "\r"]), st.text(st.characters(codec="utf-8")))
+def test_no_cell_of_a_csv_file_is_a_formula_and_none_is_lost(tmp_path_factory, sign, text):
+    formula = f"{sign}{text}x"
+    path = write_csv(tmp_path_factory.mktemp("csv") / "table.csv", ["text", "number"], [[formula, -0.5], ["-1.25e-3", -2], ["plain", "-inf"]])
+    with open(path, encoding="utf-8", newline="") as file: rows = list(csv.reader(file))
+    assert rows == [["text", "number"], [f"'{formula}", "-0.5"], ["-1.25e-3", "-2"], ["plain", "-inf"]]

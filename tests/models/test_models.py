@@ -1,10 +1,12 @@
 """Models beyond what the notebook shows: hostile text, other architectures and tokenizers, interrupted saves."""
+import ast
 import json
 import random
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models as token_models, pre_tokeni
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, PreTrainedTokenizerFast,
                           Qwen2Config)
 
+import humanlm
 from humanlm.models import logps, prompts as prompting
 from humanlm.models.checkpoints import adapter_base, add_adapter, contract_files, has_adapter, load_model, make_model, merge_adapter, save_model
 from humanlm.models.config import END, ModelConfig, ModelError, START, tiny_model, train_tokenizer
@@ -280,6 +283,23 @@ def test_broken_tokenizer_file(tok, model, tmp_path):
     folder = save_model(model, tok, tmp_path / "final")
     (folder / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match="tokenizer of .*final"): load_model(folder)
+
+
+def test_code_that_comes_with_a_model_is_never_run_even_where_somebody_says_yes(tok, model, tmp_path, monkeypatch):
+    folder = save_model(model, tok, tmp_path / "final")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "strange", "auto_map": {"AutoConfig": "code_of_theirs.Config"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code_of_theirs.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nfrom transformers import LlamaConfig\nclass Config(LlamaConfig): model_type = 'strange'\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ModelError, match="final"): load_model(folder)
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_every_model_and_tokenizer_is_loaded_without_code_of_its_own():
+    root = Path(humanlm.__file__).parent
+    calls = {f"{path.relative_to(root)}:{node.lineno}": {word.arg for word in node.keywords} for path in root.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained" and ast.unparse(node.func.value) != "PeftModel"}
+    assert len(calls) >= 8 and [where for where, words in calls.items() if "trust_remote_code" not in words] == []
 
 
 def test_own_template_needs_no_markers(tok, model, tmp_path):

@@ -70,7 +70,7 @@ def place(made, tmp_path, monkeypatch):
 @pytest.fixture
 def here(place, monkeypatch):
     "The same without pictures and pages, which take longer than the rest"
-    monkeypatch.setattr(ev, "draw", lambda *_: [])
+    monkeypatch.setattr(ev, "_draw", lambda *_: [])
     monkeypatch.setattr(ev, "_write_page", lambda *_: None)
     return place
 

@@ -3,6 +3,7 @@ import inspect
 import json
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -87,6 +88,23 @@ def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
 def test_experiments_name_no_system(module):
     source = inspect.getsource(module)
     assert not re.findall(r"(?i)persona|hierarchy|judge|thought|alignment|parser", source)
+
+
+class Telling(Plain):
+    "A recipe that writes down what it was told, and stops"
+    def load(self, s):
+        Path(s.run.out, "told").write_text(s.trainer["hub_token"])
+        raise ConfigError("enough")
+
+
+def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
+    line = ["--run.recipe", "tests.training.test_any_experiment:Telling", "--run.out", str(tmp_path), "--trainer.hub_token", "s3cret"]
+    trial = trials_of(Telling(), experiments.experiment_settings(line)[1])[0]
+    worker = experiments._start_worker(trial)
+    assert worker.process.wait(60) == 2, worker.log.read_text()
+    worker.end()
+    [told] = tmp_path.rglob("told")
+    assert told.read_text() == "s3cret" and all("s3cret" not in path.read_text() for path in tmp_path.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("line, name", [

@@ -231,7 +231,8 @@ def state(step, most=100): return SimpleNamespace(global_step=step, max_steps=mo
 def test_a_log_forgets_what_a_resumed_run_writes_again(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [{"stage": stage, "step": step, "loss": step / 10} for stage in ("cold start", "humanlm") for step in range(1, 6)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"stage": "humanlm", "st')
+    summary = {"stage": "humanlm", "step": 3, "train_runtime": 1.5}  # of a stage that ended, and was killed before its model was saved
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, summary]) + '{"stage": "humanlm", "st')
     log = MetricsLog(path, "humanlm")
     log.on_train_begin(None, state(3), None)
     assert read_jsonl(path) == lines[:8]
