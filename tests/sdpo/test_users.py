@@ -227,12 +227,14 @@ def claude(answer):
 def test_claude_plays_a_style_and_a_refusal_is_no_reaction(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-loopback-0123456789abcdef")
     with claude({"content": [{"type": "text", "text": "No emojis, please."}], "stop_reason": "end_turn"}) as (url, asked):
-        user = make_user(UserConfig("anthropic/claude-haiku-4-5", style="no_emojis", base_url=url))
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        user = make_user(UserConfig("anthropic/claude-haiku-4-5", style="no_emojis"))
         assert run_sync(user([EIGHT])) == [Reaction("No emojis, please.", "", 209, "anthropic/claude-haiku-4-5 as no_emojis")]
         assert user.ledger.spent == pytest.approx(price("anthropic/claude-haiku-4-5", 200, 9))
         assert STYLES["no_emojis"].wants in asked[0]["system"] and asked[0]["max_tokens"] == 128 and asked[0]["temperature"] == 0.7
     with claude({"content": [{"type": "text", "text": "I can't."}], "stop_reason": "refusal"}) as (url, _):
-        [reaction] = run_sync(ChatUser("no_emojis", AnthropicClient("claude-haiku-4-5", url))([EIGHT]))
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        [reaction] = run_sync(ChatUser("no_emojis", AnthropicClient("claude-haiku-4-5"))([EIGHT]))
         assert reaction.text is None and "refused" in reaction.error and reaction.tokens == 209
 
 
