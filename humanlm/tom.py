@@ -26,6 +26,7 @@ from .core.commands import menu
 from .core.config import Settings
 from .core.grammar import parse
 from .clients.ledger import price
+from .clients.names import full_name, in_plan
 from .models.settings import require_model
 
 # %% ../nbs/83_tom.ipynb #main
@@ -61,7 +62,7 @@ def _rehearse(
     run_sync(answer_all(run.respondent, tried, found.append, 1))
     used = client.ledger.total
     read, written = round(times * used.tokens_in), round(times * sum(r.n * r.max_tokens for r in client.requests))
-    least, most_paid = price(client.name, read, 0), price(client.name, read, written)
+    least, most_paid = (price(full_name(client.name), read, n) for n in (0, written))
     dollars = None if least is None or most_paid is None else (least, most_paid)
     return _Cost(round(times * used.calls), read, written, dollars, _otherwise(run, found))
 
@@ -111,7 +112,7 @@ def _plan(run: TomRun) -> str:
     contexts = parsing_plan(run.settings.parser, run.settings.tom.out, fresh, run.benchmark.task) if run.respondent.parses else "none"
     cost = _rehearse(run, waiting)
     lines = {"run": run.folder, "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} rows cannot be used",
-             "to ask": f"{len(waiting):,}", "model": run.conditions["model"], "way": run.conditions["mode"],
+             "to ask": f"{len(waiting):,}", "model": in_plan(run.conditions["model"]), "way": run.conditions["mode"],
              "calls": _cost_text(cost), "contexts": contexts, "refused": _refused(run, waiting), "otherwise": cost.otherwise}
     return "\n".join(f"{name:<10}{value}" for name, value in lines.items() if value or name not in ("refused", "otherwise"))
 

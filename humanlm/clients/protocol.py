@@ -246,7 +246,7 @@ def _hidden(found):
 # refuses a setting ("unsupported parameter"), add it here; when a new model takes it, take it out.
 untaken: dict[str, tuple[str, ...]] = {
     r"openai/(o\d|gpt-5(?!.*chat))": ("temperature", "top_p", "stop"), # models that reason first sample in their own way
-    r"anthropic/": ("seed",),
+    r"anthropic/|mistral/": ("seed",),  # the second knows another word for it, and refuses this one
 }
 
 

@@ -20,6 +20,7 @@ from ..core.basics import ConfigError, shorten
 from ..core.plugins import find_plugin
 from ..clients.limits import PerLoop
 from ..clients.protocol import setting
+from ..clients.providers import Unreadable, guarded
 from ..gyms.function import TriesConfig, TriesEnvironment, published_row, row_field
 from ..gyms.protocol import Feedback, Gym, GymTask, TEXT, ToolCall, UserError, UserRole, answer_form
 
@@ -113,14 +114,14 @@ class _SerperSearch:
 
     def _connect(self):
         from httpx2 import AsyncClient
-        return AsyncClient(timeout=self._timeout, headers={"X-API-KEY": self._key})
+        return AsyncClient(timeout=self._timeout, headers={"X-API-KEY": self._key}, **guarded())
 
     async def __call__(self, query: str) -> list[_WebPage]:
         from httpx2 import HTTPError
         try:
             reply = await self._http.get().post(self.url, json={"q": query, "num": 15})
             found = reply.json() if reply.status_code == 200 else None
-        except (HTTPError, ValueError) as e: raise UserError(f"The search failed: {type(e).__name__}.") from None
+        except (HTTPError, Unreadable, ValueError) as e: raise UserError(f"The search failed: {type(e).__name__}.") from None
         if not isinstance(found, dict): raise UserError(f"The search failed with status {reply.status_code}.")
         box, organic = found.get("answerBox"), found.get("organic")
         listed = [*([box] if box else []), *(organic if isinstance(organic, list) else [])]

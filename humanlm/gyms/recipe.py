@@ -17,6 +17,7 @@ from ..core.basics import DataError, fingerprint, near_miss, require, run_sync, 
 from ..core.config import SFTConfig, Settings
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
+from ..clients.names import in_plan
 from ..clients.ledger import Ledger
 from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
@@ -295,7 +296,7 @@ class _GymRecipe(Recipe):
                 f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
                 f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else "")
                 + ("; those that are solved now and then are drawn more often" if s.gyms.curriculum == "success" else ""),
-                f"user                {s.user.model}; judge {s.judge.model}",
+                f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
                 f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most "
                 f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens", *note]
 

@@ -16,7 +16,7 @@ from ..clients.cache import DiskCache, MODES
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
-from ..clients.names import client, providers
+from ..clients.names import asked_as, client, full_name, is_provided, providers
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,9 @@ class ClientConfig:
 
     def require_price(self, model: str | None):
         "Raise `ConfigError` where a budget cannot be kept, since nobody knows a price"
-        if self.budget and model and not self.is_rule(model) and price(model, 1, 1) is None:
+        if self.budget and model and not self.is_rule(model) and price(full_name(model), 1, 1) is None:
             raise ConfigError(f"{self.group}.budget ${self.budget:g} cannot be kept: no price is known for {model}. "
-                              f"{price_advice(model)} Or leave the budget out.")
+                              f"{price_advice(full_name(model))} Or leave the budget out.")
 
 
 _LIMITS = "concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute"
@@ -102,16 +102,15 @@ def model_check(
     rules: Iterable[str] = (),  # names that stand for no chat model
 ) -> tuple[bool, str]:  # whether it is known, and what to say if not
     "Check that a setting names a rule, or a model of a known provider"
-    rules, (provider, _, model) = list(rules), name.partition("/")
-    known = name in rules or provider in providers() and bool(model)
-    return known, f"{setting}: no model {shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}"
+    rules = list(rules)
+    return name in rules or is_provided(name), f"{setting}: no model {shorten(name)!r}.{near_miss(name, [*rules, *(f'{p}/NAME' for p in providers())])}"
 
 # %% ../../nbs/models/09_settings.ipynb #require_model
 def require_model(
     name: str,  # provider/model
 ) -> None:
     "Raise where a model cannot exist, as far as that can be told without asking or loading one"
-    provider, _, model = name.partition("/")
+    provider, _, model = full_name(name).partition("/")
     if provider not in providers() or provider in ("scripted", "recorded", "simulator"):
         client(name)
     elif provider == "hf":
@@ -145,13 +144,14 @@ class Estimate(NamedTuple):
     read: int              # tokens
     written: int           # tokens
     dollars: float | None  # None: no price is known
+    asked: str = ""        # what the name of the model leaves open
 
     def __str__(self) -> str:
         "Say it"
         if self.dollars is None: money = "price unknown (HUMANLM_PRICES can name a file of prices)"
         else: money = f"~${self.dollars:,.{4 if 0 < self.dollars < 0.005 else 2}f}"
         tokens = f"~{self.read:,} tokens read, ~{self.written:,} written, " if self.calls else ""
-        return f"{self.calls:,} calls, {tokens}{money}"
+        return f"{self.calls:,} calls, {tokens}{money}{', ' * bool(self.asked)}{self.asked}"
 
 
 def estimate(
@@ -161,7 +161,7 @@ def estimate(
     written: int,  # tokens of all answers
 ) -> Estimate:
     "Put a price on questions"
-    return Estimate(calls, read, written, price(model, read, written))
+    return Estimate(calls, read, written, price(full_name(model), read, written), asked_as(model))
 
 
 def add_up(
@@ -171,4 +171,5 @@ def add_up(
     parts = list(estimates)
     prices = [part.dollars for part in parts if part.dollars is not None]
     calls, read, written = (sum(each) for each in zip((0, 0, 0), *(part[:3] for part in parts)))
-    return Estimate(calls, read, written, float(sum(prices)) if len(prices) == len(parts) else None)
+    asked = ", ".join(dict.fromkeys(part.asked for part in parts if part.asked))
+    return Estimate(calls, read, written, float(sum(prices)) if len(prices) == len(parts) else None, asked)

@@ -27,7 +27,7 @@ from ..data.trajectory import Score
 from ..hierarchy.levels import HIERARCHY, Hierarchy
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
-from ..clients.names import providers, scripts
+from ..clients.names import is_provided, providers, scripts
 from ..clients.protocol import ChatRequest
 from ..models.settings import ChatConfig, Estimate, add_up, estimate
 from .audit import AuditConfig, Probe, audit, audit_requests, load_probes
@@ -58,7 +58,7 @@ def _make_embed_judge(
 def _is_judge(name: str) -> bool:
     "Tell whether a name means a judge, as far as that can be seen without loading anything"
     kind, _, rest = name.partition("/")
-    return name in judges or is_plugin(name) or bool(rest) and kind in ("embed", *providers())
+    return name in judges or is_plugin(name) or bool(rest) and kind == "embed" or is_provided(name)
 
 
 def is_free(name: str) -> bool:

@@ -1,6 +1,7 @@
 """The real OpenAI and Anthropic clients against a real HTTP server on loopback."""
 import asyncio
 import contextlib
+import gzip
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 import traceback
+import tracemalloc
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
@@ -17,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from humanlm import judges
 from humanlm.clients import ledger as money, names, protocol
 from clock import until, virtual
 from mangle import DEEP, odd_body
@@ -24,10 +27,12 @@ from humanlm.core.basics import ConfigError, run_sync
 from humanlm.clients.client import Client, ScriptedClient, chat_all
 from humanlm.clients.ledger import Ledger, price, prices
 from humanlm.clients.limits import Limits
-from humanlm.clients.names import ask, client, providers, vllm_client
+from humanlm.clients.names import ask, asked_as, client, providers, vllm_client
 from humanlm.clients.protocol import ChatReply, ChatRequest, LLMError, Usage, chat
-from humanlm.clients.providers import AnthropicClient, OpenAIClient, _anthropic_arguments, _openai_arguments
+from humanlm.clients.providers import AnthropicClient, OpenAIClient, _anthropic_arguments, _openai_arguments, addresses
 from humanlm.clients.cache import DiskCache, request_key
+from humanlm.models.settings import estimate
+from humanlm.rewards.judge_settings import JudgeConfig
 
 SECRET = "sk-loopback-0123456789abcdef"
 FAST = Limits(concurrency=8, timeout=5.0, attempts=4, backoff=0.001, longest_wait=0.05)
@@ -105,15 +110,18 @@ def server():
 def make(request, server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url + "/v1")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
     build = {"vllm": lambda **k: vllm_client("tiny", server.url + "/v1", **k),
-             "openai": lambda **k: OpenAIClient("gpt-5-mini", server.url + "/v1", **k),
-             "anthropic": lambda **k: AnthropicClient("claude-haiku-4-5", server.url, **k)}[request.param]
+             "openai": lambda **k: OpenAIClient("gpt-5-mini", **k),
+             "anthropic": lambda **k: AnthropicClient("claude-haiku-4-5", **k)}[request.param]
     return lambda limits=FAST, **k: build(limits=limits, **k)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY", "VLLM_BASE_URL", "OPENAI_BASE_URL", "HUMANLM_SERVERS", "HUMANLM_PRICES"):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY", "VLLM_BASE_URL", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "TOGETHER_API_KEY",
+                 "HUMANLM_SERVERS", "HUMANLM_PRICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -176,6 +184,64 @@ def test_hopeless_errors_are_not_repeated(make, server, status, kind):
     with pytest.raises(LLMError) as e:
         run_sync(make()(chat("hello")))
     assert (e.value.kind, len(server.seen)) == (kind, 1)
+
+
+def malformed_once(make, server, status, data, headers):
+    "What one attempt says about a body; and what lay in memory at most, in bytes"
+    run_sync(make()(chat("hello")))  # what an SDK takes for itself is not counted
+    server.script = [(status, data, headers)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(LLMError) as e:
+            run_sync(make(Limits(attempts=1, timeout=60.0))(chat("hello")))
+        return e.value, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("kind", ["plain", "gzip bomb", "behind gzip"])
+def test_no_more_than_8_mb_are_read_of_an_answer(make, server, status, kind):
+    data = b"x" * 50_000_000
+    data = {"plain": data, "gzip bomb": gzip.compress(data, 1), "behind gzip": gzip.compress(b"{}") + data}[kind]
+    error, peak = malformed_once(make, server, status, data, {} if kind == "plain" else {"content-encoding": "gzip"})
+    assert error.kind == "malformed" and "more than 8 MB" in str(error) and error.billed and peak < 25_000_000
+
+
+def test_packed_answers_are_read(make, server):
+    c = make()
+    body = anthropic_body("packed") if c.name.startswith("anthropic") else openai_body("packed")
+    server.script = [(200, gzip.compress(json.dumps(body).encode()), {"content-encoding": "gzip"})]
+    assert run_sync(c(chat("hello"))).text == "packed"
+    assert {k.lower(): v for k, v in server.seen[-1][1].items()}["accept-encoding"] == "gzip"
+
+
+@pytest.mark.parametrize("packing, says", [("br", "packed its answer as 'br'"), ("gzip, gzip", "packed its answer as 'gzip, gzip'"), ("gzip", "what is no gzip")])
+def test_an_answer_that_is_packed_otherwise_is_malformed(make, server, packing, says):
+    error, _ = malformed_once(make, server, 200, b"not packed", {"content-encoding": packing})
+    assert error.kind == "malformed" and says in str(error)
+
+
+def test_an_answer_of_too_many_characters_is_not_parsed(make, server):
+    start = time.process_time()
+    server.script = [(200, '{"a":1} ' * 600_000, {})]
+    with pytest.raises(LLMError, match="malformed.*answered with 4,800,000 characters, and 400,000 are the most"):
+        run_sync(make(Limits(attempts=1, timeout=60.0))(chat("hello", schema={"type": "object", "required": ["b"]})))
+    assert time.process_time() - start < 5  # parsing took more than 20 s
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(make, server, status):
+    thief = Server()
+    threading.Thread(target=thief.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    server.script = [(status, b"", {"location": thief.url.replace("127.0.0.1", "localhost") + "/steal"})]
+    try:
+        with pytest.raises(LLMError, match=f"bad request.*answered {status}, a redirect to localhost:{thief.server_address[1]}, which is not followed"):
+            run_sync(make()(chat("SECRET PROMPT")))
+    finally:
+        thief.shutdown()
+        thief.server_close()
+    assert len(server.seen) == 1 and not thief.seen
 
 
 def test_empty_account_is_not_repeated(make, server):
@@ -291,7 +357,7 @@ def test_a_key_that_is_none_is_refused_at_once_and_not_shown(folder, monkeypatch
     for name, variable in (("openai/gpt-5-mini", "OPENAI_API_KEY"), ("anthropic/claude-haiku-4-5", "ANTHROPIC_API_KEY"), ("vllm/tiny", "VLLM_API_KEY")):
         monkeypatch.setenv(variable, key)
         with pytest.raises(LLMError, match=f"missing key: {variable} holds") as e:
-            client(name, base_url="http://127.0.0.1:1/v1")
+            client(name, **({"base_url": "http://127.0.0.1:1/v1"} if name == "vllm/tiny" else {}))
         assert key not in str(e.value)
 
 
@@ -927,10 +993,10 @@ def test_one_request_at_a_time_may_be_taken_from_an_endless_source():
 
 def test_keys_from_a_file_are_used_and_never_shown(folder, server, capsys):
     odd = "plain-secret-without-prefix"
-    (folder / ".env").write_text(f'OPENAI_API_KEY="{odd}"\n')
+    (folder / ".env").write_text(f'OPENAI_API_KEY="{odd}"\nOPENAI_BASE_URL={server.url}/v1\n')
     (folder / "deeper").mkdir()
     os.chdir(folder / "deeper")
-    c = OpenAIClient("gpt-5-mini", server.url + "/v1", limits=FAST)
+    c = OpenAIClient("gpt-5-mini", limits=FAST)
     server.script = [(401, {"error": {"message": f"Wrong key {odd}", "type": "e"}}, {})]
     try:
         run_sync(c(chat("hello")))
@@ -1014,15 +1080,59 @@ def test_a_bad_list_of_servers_is_named(folder, monkeypatch, text):
         client("vllm/tiny")
 
 
-def test_the_openai_key_goes_to_openai_only(folder, monkeypatch):
+def test_a_key_goes_to_its_provider_or_where_the_users_variable_says(folder, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
 
-    async def where():
-        return str(client("openai/gpt-5-mini")._sdk.get().base_url)
+    async def where(name):
+        return str(client(name)._sdk.get().base_url)
 
-    assert run_sync(where()) == "https://api.openai.com/v1/"
+    assert run_sync(where("openai/gpt-5-mini")) == "https://api.openai.com/v1/"
+    for name, variable, own in (("openai/gpt-5-mini", "OPENAI_BASE_URL", "https://api.openai.com/v1"), ("anthropic/claude-haiku-4-5", "ANTHROPIC_BASE_URL", "https://api.anthropic.com")):
+        for other in ("http://127.0.0.1:1/v1", own.replace("https", "http"), own.replace("://", "://api@evil.example/"), own.replace(".com", ".com.evil.example")):
+            with pytest.raises(LLMError, match=f"{name.split('/')[0].upper()}_API_KEY belongs to .*Set {variable} to send it there"):
+                client(name, base_url=other)
+        monkeypatch.setenv(variable, "http://127.0.0.1:1/v1")
+        assert run_sync(where(name)) == "http://127.0.0.1:1/v1/" and asked_as(name) == "at http://127.0.0.1:1"
+        assert client(name, base_url=own).base_url == own and client(name, base_url="http://127.0.0.1:1/v1").base_url.endswith(":1/v1")
     assert client("vllm/tiny")._key == "none"
+
+
+def test_a_plan_shows_where_the_questions_go(folder, monkeypatch, capsys):
+    line = ["audit", "--judge.model", "gpt-5-mini", "--dry-run"]
+    assert judges.main(line) == 0 and capsys.readouterr().out.rstrip().endswith(", as openai/gpt-5-mini")
+    (folder / ".env").write_text("OPENAI_BASE_URL=https://gateway.example/v1\n")
+    assert judges.main(line) == 0 and ", as openai/gpt-5-mini at https://gateway.example" in capsys.readouterr().out
+    assert judges.main([*line[:2], "rule", *line[3:]]) == 0 and "gateway" not in capsys.readouterr().out
+
+
+def test_providers_of_the_table_are_asked_by_name(folder, server, monkeypatch):
+    monkeypatch.setenv("TOGETHER_API_KEY", SECRET)
+    assert client("together_ai/meta/some-model").base_url == "https://api.together.xyz/v1"
+    monkeypatch.setitem(addresses, "mine", (server.url + "/v1", "MINE_API_KEY"))
+    with pytest.raises(LLMError, match="Set MINE_API_KEY"): client("mine/tiny")
+    monkeypatch.setenv("MINE_API_KEY", "key-of-mine")
+    wanted = {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}
+    server.script = [(200, '{"a": 1}', {})] * 2
+    reply = ask(client("mine/tiny", limits=FAST), "how many?", schema=wanted, n=2, max_tokens=9)
+    assert reply.parsed == ({"a": 1}, {"a": 1}) and reply.model == "mine/tiny" and len(server.seen) == 2
+    path, headers, asked = server.seen[0]
+    assert {k.lower(): v for k, v in headers.items()}["authorization"] == "Bearer key-of-mine" and asked["max_tokens"] == 9 and "response_format" not in asked
+    with pytest.raises(LLMError, match="Did you mean 'together_ai'"): client("together/meta/some-model")
+    with pytest.raises(LLMError, match="cannot go on with a text"): ask(client("mine/tiny"), BEGUN)
+
+
+@pytest.mark.parametrize("name, full", [("gpt-5-mini", "openai/gpt-5-mini"), ("o1-mini", "openai/o1-mini"), ("o3", "openai/o3"), ("claude-haiku-4-5", "anthropic/claude-haiku-4-5")])
+def test_a_model_that_only_one_provider_has_needs_no_provider(folder, monkeypatch, name, full):
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"): monkeypatch.setenv(variable, SECRET)
+    with pytest.warns(UserWarning, match=f"{name} is asked as {full}"): assert client(name).name == full
+    assert asked_as(name) == f"as {full}" and JudgeConfig(model=name).model == name
+    assert str(estimate(name, 3, 10, 10)).partition("~$")[2] == str(estimate(full, 3, 10, 10)).partition("~$")[2] + f", as {full}" * (price(full, 1, 1) is not None)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt4", "gemini-2.5", "o", "opus"])
+def test_other_names_are_left_as_they_are(name):
+    with pytest.raises(LLMError, match="Expected provider/model"): client(name)
 
 
 def test_clients_of_other_packages_are_found_by_name(monkeypatch):
@@ -1084,7 +1194,7 @@ def test_a_server_is_told_to_go_on_with_what_was_begun():
 def test_a_provider_that_cannot_go_on_with_a_text_refuses_before_it_is_asked(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     with pytest.raises(LLMError, match="openai/gpt-5-mini cannot go on with a text that has been begun.*Ask vllm/NAME"):
-        run_sync(OpenAIClient("gpt-5-mini", "http://127.0.0.1:9/v1")(BEGUN))
+        run_sync(OpenAIClient("gpt-5-mini")(BEGUN))
     with pytest.raises(LLMError, match="Leave out prefill or schema"): run_sync(ScriptedClient(["four"])(replace(BEGUN, schema={"type": "object"})))
 
 

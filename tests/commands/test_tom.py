@@ -1048,7 +1048,7 @@ def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
 
 def test_a_long_list_has_names_only(tmp_path, monkeypatch):
     from humanlm.harness import viewer_server
-    monkeypatch.setattr(viewer_server, "_MOST_CHECKED", 1)
+    monkeypatch.setattr(viewer_server, "MOST_CHECKED", 1)
     for name in "ab": (tmp_path / f"{name}.json").write_text("{")
-    page = viewer_server.Viewer(viewer_server._context_files([str(tmp_path)])).answer("/")[2]
+    page = viewer_server._Viewer(viewer_server._context_files([str(tmp_path)])).answer("/")[2]
     assert "warnings" not in page and "More than 1 contexts" in page and "/page/a" in page

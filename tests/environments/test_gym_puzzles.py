@@ -1,6 +1,8 @@
 """Template, function, search, household: what they pay and refuse, what does not pay, published rows, ALFWorld where it is installed."""
 import asyncio
+import contextlib
 import copy
+import gzip
 import json
 import os
 import pickle
@@ -222,6 +224,31 @@ def test_search_on_the_web_reads_its_key_when_it_is_made(monkeypatch, tmp_path):
     assert "1. Box: 42\n2. A: a" in turns[0].feedback and "Nothing was found" in turns[1].feedback
     assert env.stop == "user_error" and "403" in turns[2].feedback and [other.stop for other in others] == ["user_error"] * 2
     assert Web.seen[0] == ("key-7", {"q": "life", "num": 15}) and "key-7" not in repr(env.turns)
+
+
+@pytest.mark.parametrize("status, data, headers, says", [
+    (200, gzip.compress(b" " * 50_000_000, 1), {"Content-Encoding": "gzip"}, "The search failed: Unreadable"), (307, b"", {"Location": "/steal"}, "with status 307")],
+    ids=["gzip bomb", "redirect"])
+def test_search_on_the_web_is_as_careful_as_the_clients(monkeypatch, status, data, headers, says):
+    class Hostile(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.path)
+            self.send_response(status)
+            for name, value in headers.items(): self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError): self.wfile.write(data)
+
+        def log_message(self, *args): pass
+
+    asked: list[str] = []
+    monkeypatch.setenv("SERPER_API_KEY", "key-7")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = search.play(RIVER, _SearchConfig(searcher=_SerperSearch(f"http://127.0.0.1:{server.server_port}/search")))
+        turns = say(env, "[search] life")
+        server.shutdown()
+    assert env.stop == "user_error" and says in turns[0].feedback and asked == ["/search"]
 
 
 # ---- household

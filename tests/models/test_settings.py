@@ -32,7 +32,7 @@ def test_every_setting_reaches_the_client(tmp_path):
 
 def test_every_problem_is_named_at_once():
     wrong = {"temperature": -1, "max_tokens": 0, "cache_mode": "usee", **dict.fromkeys(ClientConfig.above_0, 0)}
-    with pytest.raises(ConfigError) as e: ChatConfig("gpt-5", **wrong)
+    with pytest.raises(ConfigError) as e: ChatConfig("gpt5", **wrong)
     assert all(f"model.{name}" in str(e.value) for name in ("model", *wrong)) and "Did you mean 'use'?" in str(e.value)
 
 

@@ -27,6 +27,7 @@ from humanlm.sdpo.users import (
     CONTROLS, MAX_FOLLOWUP, ChatUser, Exchange, UserMixture, Reaction, RuleUser, UserConfig, _drawn, make_user, _style_question,
     _user_cost, user_plan,
 )
+from humanlm.models.settings import Estimate
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 ASKED = ({"role": "user", "content": "How do I boil an egg?"},)
@@ -227,12 +228,14 @@ def claude(answer):
 def test_claude_plays_a_style_and_a_refusal_is_no_reaction(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-loopback-0123456789abcdef")
     with claude({"content": [{"type": "text", "text": "No emojis, please."}], "stop_reason": "end_turn"}) as (url, asked):
-        user = make_user(UserConfig("anthropic/claude-haiku-4-5", style="no_emojis", base_url=url))
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        user = make_user(UserConfig("anthropic/claude-haiku-4-5", style="no_emojis"))
         assert run_sync(user([EIGHT])) == [Reaction("No emojis, please.", "", 209, "anthropic/claude-haiku-4-5 as no_emojis")]
         assert user.ledger.spent == pytest.approx(price("anthropic/claude-haiku-4-5", 200, 9))
         assert STYLES["no_emojis"].wants in asked[0]["system"] and asked[0]["max_tokens"] == 128 and asked[0]["temperature"] == 0.7
     with claude({"content": [{"type": "text", "text": "I can't."}], "stop_reason": "refusal"}) as (url, _):
-        [reaction] = run_sync(ChatUser("no_emojis", AnthropicClient("claude-haiku-4-5", url))([EIGHT]))
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        [reaction] = run_sync(ChatUser("no_emojis", AnthropicClient("claude-haiku-4-5"))([EIGHT]))
         assert reaction.text is None and "refused" in reaction.error and reaction.tokens == 209
 
 
@@ -344,7 +347,7 @@ def test_costs_are_those_of_what_is_asked():
     assert planned.dollars == pytest.approx(price("anthropic/claude-haiku-4-5", planned.read, planned.written))
     assert _user_cost(UserConfig("vllm/x", style="poetic", base_url="http://127.0.0.1:1/v1"), 5, []).dollars is None
     assert _user_cost(UserConfig("simulator/runs/x", persona="x"), 5, many(2))[::3] == (5, 0.0)
-    assert _user_cost(UserConfig("rule/short"), 50, many(1)) == (0, 0, 0, 0.0) and "none" in user_plan(UserConfig("rule/short"), 50, [])[1]
+    assert _user_cost(UserConfig("rule/short"), 50, many(1)) == Estimate(0, 0, 0, 0.0) and "none" in user_plan(UserConfig("rule/short"), 50, [])[1]
 
 
 # ---- real texts

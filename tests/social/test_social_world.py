@@ -28,6 +28,7 @@ from humanlm.stories.generation import generate
 from humanlm.stories.plots import tomi_story
 from humanlm.stories.answers import to_context
 from humanlm.stories.world import read_story
+from humanlm.models.settings import Estimate
 
 STORY = ("Oda entered the larder.\nBela entered the larder.\nThe plum is in the crock.\nOda exited the larder.\n"
          "Bela moved the plum to the sieve.")
@@ -212,7 +213,7 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
     assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
     assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
     (tmp_path / f"{asked.key(STORY)}.json").write_text(json.dumps({"socialized_context": to_published(CONTEXT), "notes": []}))
-    assert parsing_cost(asked, [STORY]) == (1, (0, 0, 0, 0.0))
+    assert parsing_cost(asked, [STORY]) == (1, Estimate(0, 0, 0, 0.0))
 
 
 def test_a_price_that_nobody_knows_is_none_also_beside_a_known_one():
