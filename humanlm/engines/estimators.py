@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..training.advantages import broadcast, estimators
-from ..training.rollout import Batch, Method, at_step, generated_tokens, numbered_together, other_tokens
+from ..methods.advantages import broadcast, estimators
+from ..methods.method import Batch, Method
+from ..methods.shares import at_step, generated_tokens, numbered_together, other_tokens
 
 # %% ../../nbs/engines/02_estimators.ipynb #carried
 def carried(

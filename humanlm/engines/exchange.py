@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from ..core.basics import ConfigError, HumanLMError, shorten
 from ..data.trajectory import Completion, Trajectory
-from ..training.rollout import ModelPolicy, RolloutError, Sampling, row_seeds
+from ..methods.policies import ModelPolicy, RolloutError, row_seeds
+from ..methods.sampling import Sampling
 
 # %% ../../nbs/engines/03_exchange.ipynb #require_cluster
 class EngineError(HumanLMError):

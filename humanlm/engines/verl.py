@@ -28,7 +28,7 @@ from .settings import Job, VerlConfig, lessons_engine, overrides, remaining, sav
 from ..hardware.memory import GPUS, GiB, Load, shape_of
 from ..models.checkpoints import has_adapter
 from ..training.recipe import Engine
-from ..training.rollout import Method
+from ..methods.method import Method
 from ..training.run import Run, max_steps, updates
 
 # %% ../../nbs/75_engines.ipynb #check_versions

@@ -30,11 +30,14 @@ from .preferences import PreferenceConfig, measured_replies, regret_section, wit
 from .preparation import read_prompts
 from .styles import STYLES, TASTES
 from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs, user_plan
-from ..training.experiment import Study, Trial
-from ..training.methods import AssistantModel, ask_row, answers
+from ..training.trials import Study, Trial
+from ..methods.functions import AssistantModel, ask_row
+from ..training.run import answers
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import Policy, RolloutConfig
-from ..training.run import learn, lessons, max_steps, step_plan, updates
+from ..methods.policies import Policy
+from ..methods.sampling import RolloutConfig
+from ..training.stages import learn, lessons, step_plan
+from ..training.run import max_steps, updates
 from ..worlds.requests import all_requests
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig

@@ -21,8 +21,9 @@ from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall,
 from humanlm.gyms.monitor import Curriculum, GymMonitor
 from humanlm.gyms.recipe import PARTS, _GymUsers, _load_gyms, _train_gyms
 from humanlm.train import main
-from humanlm.training.rollout import RolloutError
-from humanlm.training.run import _make_base, make_run, read_settings
+from humanlm.methods.policies import RolloutError
+from humanlm.training.stages import _make_base, make_run
+from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
