@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 import torch
 from accelerate.utils import gather_object
-from trl import GRPOTrainer
 
 from ..core.runs import process_count
 from ..hardware.sharding import in_one_piece
@@ -68,7 +67,7 @@ class TrainerPolicy(ModelPolicy):
         found = super().given(row)
         if not self.trainer.use_vllm:
             return found
-        return found._replace(logps=self.token_logps([found.prompt_ids], [found.ids])[0].tolist())
+        return found._replace(logps=self.token_logps([[*found.prompt_ids]], [[*found.ids]])[0].tolist())
 
     def computing(self) -> Any:
         "Give the context of the number format of training"
@@ -84,7 +83,7 @@ class TrainerPolicy(ModelPolicy):
 # %% ../../nbs/training/04_policy.ipynb #joint_draws
 @contextmanager
 def _joint_draws(
-    trainer: GRPOTrainer,
+    trainer: Any,  # a `MethodTrainer`
     counts: Sequence[int],  # rows that each process asks
 ) -> Iterator[None]:
     "Let every row get the random numbers that it would get in one process"

@@ -39,6 +39,10 @@ from ..methods.shares import at_step, from_everywhere, generated_tokens, numbere
 # %% ../../nbs/training/05_trainer.ipynb #MethodTrainer
 class MethodTrainer(ShardedTrainer, GRPOTrainer):
     "Train with a method: its rollout, reward and advantage take the place of TRL's"
+    rewards: torch.Tensor  # of this batch, `[B, R]`
+    batch_rows: list[dict]  # what its trajectories answer
+    drawn: Any = None  # the random numbers behind a generation
+    under_way: Any = None  # the tensors whose loss is being computed
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         max_prompt_tokens: int = 1024,  # longer prompts lose their oldest messages
         measure: Callable[[Any, Any], float] | None = None,  # (model, tokenizer) → how good it is on held-out rows; see `validate`
     ):
-        self.method, self.rows, self.records, self.measure, self.under_way = method, rows, records and Path(records), measure, None
+        self.method, self.rows, self.records, self.measure = method, rows, Path(records) if records else None, measure
         self.trajectories: list[Trajectory] = []
         names = [row["row_id"] for row in rows] if isinstance(rows, list) else [""] * len(rows)
         numbers = Dataset.from_dict({"prompt": names, "row": range(len(rows))})
@@ -105,7 +109,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
 @contextmanager
 def _reference_by_copy(model) -> Iterator[None]:
     "Let TRL take a copy of the model for its reference"
-    module = sys.modules[GRPOTrainer.__module__]
+    module: Any = sys.modules[GRPOTrainer.__module__]
     known = module.create_model_from_path
     module.create_model_from_path = lambda *_, **__: copy.deepcopy(model).eval()
     try:
@@ -117,7 +121,7 @@ def _reference_by_copy(model) -> Iterator[None]:
 class MemoryCallback(TrainerCallback):
     "Lets a method's memory follow the weights after every step of the optimiser, as the teacher of SDPO does"
 
-    def __init__(self, memory: Memory):
+    def __init__(self, memory: Any):  # a `Memory` that follows
         self.memory = memory
 
     def on_optimizer_step(self, args, state, control, model=None, **_):
@@ -185,7 +189,7 @@ def _generate_and_score_completions(self: MethodTrainer, inputs: list[dict]) -> 
             raise TrainerError(f"The advantage hands over {taken[0]!r}, a name of TRL's own tensors. Choose another name.")
         output |= {name: tensor.to(mask.device) for name, tensor in further.items()}
         output["advantages"] = advantages.to(mask.device, torch.float32)
-        self.keep(batch, output["advantages"], further)
+        _keep(self, batch, output["advantages"], further)
     self.drawn = torch.get_rng_state()
     return output
 
@@ -215,13 +219,14 @@ def _token_weights(trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 @patch
 def _compute_loss(self: MethodTrainer, model, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     "Take TRL's loss with the method's advantages, add the method's own; or take that alone"
-    method, loss = self.method, 0.0
+    method: Method = self.method
+    loss: Any = 0.0
     if not method.alone:
         self.under_way = inputs
         loss = super(MethodTrainer, self)._compute_loss(model, inputs)
     if method.loss:
         with self.accelerator.autocast():
-            loss = loss + self.noted(method.loss(model, inputs | {"weights": _token_weights(self, inputs)}))
+            loss = loss + _noted(self, method.loss(model, inputs | {"weights": _token_weights(self, inputs)}))
     return loss
 
 
@@ -234,7 +239,7 @@ def _get_per_token_logps_and_entropies(self: MethodTrainer, model, input_ids, at
     with _positions_from(model, attention_mask):
         found = super(MethodTrainer, self)._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *rest, **options)
     sampled = inputs.get("old_per_token_logps")
-    inputs["advantages"] = self.noted(self.method.signal(found[0].detach() if sampled is None else sampled, inputs))
+    inputs["advantages"] = _noted(self, self.method.signal(found[0].detach() if sampled is None else sampled, inputs))
     return found
 
 
@@ -252,13 +257,12 @@ def _positions_from(
         hook.remove()
 
 
-@patch
-def noted(self: MethodTrainer, found: Any) -> torch.Tensor:
+def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
     "Log the numbers that come with a tensor, as means over processes; the tensor"
     tensor, numbers = found if isinstance(found, tuple) else (found, {})
     for name, value in numbers.items():
-        every = self.accelerator.gather(torch.as_tensor(value, dtype=torch.float32, device=tensor.device).reshape(1))
-        self._metrics["train"][name].append(every.nanmean().item())
+        every = trainer.accelerator.gather(torch.as_tensor(value, dtype=torch.float32, device=tensor.device).reshape(1))
+        trainer._metrics["train"][name].append(every.nanmean().item())
     return tensor
 
 # %% ../../nbs/training/05_trainer.ipynb #evaluate
@@ -285,38 +289,36 @@ def _joined(a: Any, batch: Batch) -> Batch:
                           trajectories=from_everywhere(batch.trajectories)[0], rows=from_everywhere(batch.rows)[0])
 
 # %% ../../nbs/training/05_trainer.ipynb #keep
-@patch
-def keep(
-    self: MethodTrainer,
+def _keep(
+    trainer: MethodTrainer,
     batch: Batch,
     advantages: torch.Tensor,  # `[B]` or `[B, T]`
     further: dict[str, torch.Tensor],  # those `[B, T]` become signals of the trajectories, beside those of the rollout
 ) -> None:
     "Attach the advantages and signals, log what the method measures, write the trajectories of this batch"
     signals = {name: x.tolist() for name, x in further.items() if x.shape == batch.mask.shape and x.is_floating_point()}
-    self.trajectories = [
+    trainer.trajectories = [
         replace(t, advantage=a if isinstance(a, float) else a[: len(t.completion_ids)],
                 signals=t.signals | {name: rows[i][: len(t.completion_ids)] for name, rows in signals.items()})
-        for i, (t, a) in enumerate(zip(self.trajectories, advantages.tolist(), strict=True))]
-    found = self.method.metrics(_joined(self.accelerator, batch._replace(trajectories=self.trajectories))) if self.method.metrics else {}
-    counts = {"tokens/generated": generated_tokens(self.trajectories), "tokens/others": other_tokens(self.trajectories)}
-    self.note(gather_object([found | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}]))
-    if self.records:
-        process = self.accelerator.process_index
-        save_trajectories(self.records / f"step-{self.state.global_step:06d}-{process}.parquet", self.trajectories)
-    if memory := self.method.memory:
-        self.note(gather_object([memory.learn(gather_object(memory.note(self.trajectories)))]))
+        for i, (t, a) in enumerate(zip(trainer.trajectories, advantages.tolist(), strict=True))]
+    found = trainer.method.metrics(_joined(trainer.accelerator, batch._replace(trajectories=trainer.trajectories))) if trainer.method.metrics else {}
+    counts = {"tokens/generated": generated_tokens(trainer.trajectories), "tokens/others": other_tokens(trainer.trajectories)}
+    _note(trainer, gather_object([found | {name: float(n) for name, n in counts.items() if n or name == "tokens/generated"}]))
+    if trainer.records:
+        process = trainer.accelerator.process_index
+        save_trajectories(trainer.records / f"step-{trainer.state.global_step:06d}-{process}.parquet", trainer.trajectories)
+    if memory := trainer.method.memory:
+        _note(trainer, gather_object([memory.learn(gather_object(memory.note(trainer.trajectories)))]))
 
 # %% ../../nbs/training/05_trainer.ipynb #note
-@patch
-def note(
-    self: MethodTrainer,
+def _note(
+    trainer: MethodTrainer,
     found: Sequence[dict[str, float]],  # name → value, from each process
 ) -> None:
     "Add metrics to those of TRL; all processes must note the same, or a budget would stop only some of them"
     for name in sorted({name for each in found for name in each}):
         values = [each[name] for each in found if not math.isnan(each.get(name, math.nan))]
-        self._metrics["train"][name].append(sum(values) if name in COUNTS else fmean(values or [math.nan]))
+        trainer._metrics["train"][name].append(sum(values) if name in COUNTS else fmean(values or [math.nan]))
 
 # %% ../../nbs/training/05_trainer.ipynb #log
 @patch

@@ -127,7 +127,7 @@ def test_a_wrong_credit_is_refused_when_settings_are_read(wrong, said):
 
 
 def test_names_of_credits_are_known_without_torch():
-    code = "import sys; from humanlm.training.methods import CREDITS, CreditConfig; assert CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
+    code = "import sys; from humanlm.methods.dialogues import CREDITS, CreditConfig; assert CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

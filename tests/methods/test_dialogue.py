@@ -262,10 +262,12 @@ TWO = '''
 import sys, torch
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.methods import _seeded, multi_turn
-from humanlm.training.rollout import Method, row_seeds
-from humanlm.training.trainer import MethodTrainer, trainer_args
-from humanlm.training.advantages import decoupled_advantages, turn_advantages
+from humanlm.methods.dialogues import _seeded, multi_turn
+from humanlm.methods.method import Method
+from humanlm.methods.policies import row_seeds
+from humanlm.training.options import trainer_args
+from humanlm.training.trainer import MethodTrainer
+from humanlm.methods.advantages import decoupled_advantages, turn_advantages
 sys.path.insert(0, {tests!r})
 from test_dialogue import DOG, ROW, TEXTS, Engine
 
