@@ -26,8 +26,12 @@ from .sampling import Sampling, copy_index
 # %% ../../nbs/methods/02_policies.ipynb #Policy
 class Policy(Protocol):
     "The model that writes; each backend brings one"
-    step: int # of training, at which it writes; 0 outside of training
     seed: int # of the run
+
+    @property
+    def step(self) -> int:
+        "The step of training at which it writes; 0 outside of training"
+        ...
 
     async def generate(
         self,

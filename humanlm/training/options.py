@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
-from trl import GRPOConfig
+from trl.trainer.grpo_config import GRPOConfig
 
 from ..core.runs import process_count
 from ..core.basics import HumanLMError, check_name, shorten
@@ -40,7 +40,7 @@ def _check_cycle(
     args: GRPOConfig,  # the options of one run
 ) -> None:
     "Raise when a checkpoint would fall inside a generation cycle, where a resume cannot be exact"
-    cycle = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
+    cycle = max(1, (args.steps_per_generation or 1) * args.num_iterations // args.gradient_accumulation_steps)
     if args.save_strategy == "steps" and args.save_steps % cycle:
         raise TrainerError(f"trainer.save_steps={args.save_steps:g} is not a multiple of the generation cycle of {cycle} "
                            f"steps: a run resumed there would differ. Use {cycle} or a multiple of it.")
@@ -95,7 +95,7 @@ def _trl_args(out, options):
     alone = options["num_generations"] == 1  # TRL asks for two, but nothing in it needs them: halved again behind its check
     sizes = {name: options[name] for name in ("num_generations", "per_device_train_batch_size")}
     try:
-        args = GRPOConfig(output_dir=out, **options | {name: size * 2 for name, size in sizes.items() if alone})
+        args: Any = GRPOConfig(output_dir=out, **options | {name: size * 2 for name, size in sizes.items() if alone})
     except (ValueError, TypeError, ImportError) as e:
         raise TrainerError(f"TRL refuses the options of the group 'trainer': {shorten(e, 300)} See --help-trainer.") from e
     if alone:

@@ -111,7 +111,7 @@ def learn(
     prompts = (order or _passes(s))(rows, args.max_steps)
     trainer = MethodTrainer(model, tokenizer, method, prompts, args, run.folder / "trajectories" / stage,
                             [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
-                            (lambda *loaded: run.recipe.validate(run, stage, ModelPolicy(*loaded, s.model.max_prompt_tokens))) if s.run.validate else None)
+                            (lambda net, words: run.recipe.validate(run, stage, ModelPolicy(net, words, s.model.max_prompt_tokens))) if s.run.validate else None)
     newest = latest_checkpoint(out)
     if newest and is_spent(newest, s.run.token_budget):
         trainer._load_from_checkpoint(newest)

@@ -22,7 +22,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from fastcore.basics import patch
 from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..rewards.audit import Audit, audit
 from ..core.runs import process_count, wait_for_all
@@ -30,7 +31,7 @@ from ..core.basics import HumanLMError, read_jsonl, run_sync, write_jsonl
 from ..hardware.sharding import ShardedTrainer, whole
 from ..rewards.scoring import Judge
 from ..data.trajectory import Trajectory, save_trajectories
-from ..methods.method import Batch, Memory, Method
+from ..methods.method import Batch, Method
 from .checkpoints import COUNTS, draws_kept, progress_kept
 from .options import TrainerError
 from .policy import TrainerPolicy
@@ -64,7 +65,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         with _reference_by_copy(model):
             super().__init__(
                 model=model, processing_class=tokenizer, args=args, train_dataset=numbers, eval_dataset=numbers,
-                callbacks=list(callbacks), reward_funcs=[named(name) for name in parts], rollout_func=lambda _, trainer: trainer.roll_out())
+                callbacks=list(callbacks), reward_funcs=[named(name) for name in parts], rollout_func=lambda *_: self.roll_out())
         self.reward_weights = torch.tensor(list(parts.values()), dtype=torch.float32)
         if self.accelerator.num_processes > 1: set_seed(args.seed)  # TRL's differ from process to process, which `_joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)

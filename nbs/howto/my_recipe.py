@@ -1,10 +1,10 @@
 """A recipe of one's own: a tiny model learns to name animals. `humanlm train --run.recipe my_recipe:Animals`"""
 from humanlm.evaluation.measured import Measurement
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.training.run import answers
-from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.methods.method import Method
 from humanlm.methods.rollouts import single_turn
+from humanlm.training.recipe import Recipe, Stage, Work
+from humanlm.training.run import answers
 from humanlm.training.stages import learn
 
 ANIMALS = ["cat", "dog", "hen", "owl"]
