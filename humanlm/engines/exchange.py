@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAME', 'MEASURED', 'EngineError', 'require_cluster', 'Order', 'LoopExchange', 'RolloutLoop', 'WeightSender',
-           'take_weights', 'noted', 'LoopPolicy', 'loop_results', 'measured', 'is_spent', 'take_checkpoint']
+           'take_weights', 'LoopPolicy', 'loop_results', 'measured', 'is_spent', 'take_checkpoint']
 
 # %% ../../nbs/engines/03_exchange.ipynb #exported-imports
 import asyncio
@@ -129,7 +129,7 @@ class WeightSender:
         exchange, kept = ray.get_actor(NAME), {}
         first = not distributed.is_initialized() or distributed.get_rank() == 0
         wanted = first and await exchange.want.remote()
-        found = await super().update_weights(noted(weights, kept) if wanted else weights, global_steps=global_steps, **how)  # type: ignore[misc]
+        found = await super().update_weights(_noted(weights, kept) if wanted else weights, global_steps=global_steps, **how)  # type: ignore[misc]
         if first: await exchange.keep.remote([ray.put(kept)] if wanted else [], global_steps or 0)
         return found
 
@@ -144,7 +144,7 @@ def take_weights(
     return set_peft_model_state_dict(model, weights).unexpected_keys
 
 
-def noted(weights: Iterable, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _noted(weights: Iterable, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     "Pass weights on, and take them down"
     for name, tensor in weights:
         kept[name] = tensor.detach().cpu().clone()
