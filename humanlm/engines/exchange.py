@@ -165,6 +165,7 @@ class LoopPolicy(ModelPolicy):
     ):
         super().__init__(model, tokenizer, settings.model.max_prompt_tokens)
         self.ends, self.server, self.reads, self.own = ends, server, reads, settings.rollout.sampling()
+        self.home: Any = None    # the event loop of the process that leads
         self.tell: Any = None    # async: {loop: order} →
         self.want: Any = None    # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
