@@ -147,7 +147,7 @@ class Leader:
         if self.logged is not None: self.log()
         self.tell("on_train_end")
 
-
+# %% ../../nbs/75_engines.ipynb #require-step
 def _require_step(numbers, size, group):
     "Raise where verl asked for other rows than those of a step"
     if [*numbers] == [n for n in range(numbers[0], numbers[-1] + 1) for _ in range(group)]: return

@@ -74,11 +74,8 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
             self.add_callback(_MemoryCallback(method.memory))
 
     @contextmanager
-    def limits(
-        self,
-        rows: Sequence[dict],  # what is asked inside the block
-    ) -> Iterator[None]:
-        "Let the engine stop early: at the longest cap of the rows, and at their stop strings"
+    def limits(self, rows: Sequence[dict]) -> Iterator[None]:
+        "Let the engine stop early while these rows are asked: at their longest cap, and at their stop strings"
         engine, names = (self.vllm_generation, ("max_completion_length", "generation_kwargs")) if self.use_vllm else (
             self.generation_config, ("max_new_tokens",))
         before = [getattr(engine, name) for name in names]
@@ -86,13 +83,11 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         own = before[-1] or {} if self.use_vllm else {}
         stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
         cap = min(before[0], max(cap for cap, *_ in asked))
-        for name, value in zip(names, (cap, own | {"stop": list(stops)})):
-            setattr(engine, name, value)
+        for name, value in zip(names, (cap, own | {"stop": list(stops)})): setattr(engine, name, value)
         try:
             yield
         finally:
-            for name, value in zip(names, before):
-                setattr(engine, name, value)
+            for name, value in zip(names, before): setattr(engine, name, value)
 
     def roll_out(self) -> dict[str, Any]:
         "Run the method's rollout over the rows of this batch; the fields TRL expects"
