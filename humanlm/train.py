@@ -14,7 +14,7 @@ from pathlib import Path
 from .core.basics import ConfigError, shorten, to_json
 from .core.html import aligned
 from .core.commands import command
-from .core.grammar import dotted
+from .core.grammar import PROG, dotted
 from .training.run import read_settings
 from .training.stages import train_or_plan
 
@@ -27,6 +27,18 @@ def _print_trainer_options() -> int:
     return 0
 
 # %% ../nbs/80_train.ipynb #main
+_SCREEN = """\
+usage: {0} [--config FILE] [--group.name VALUE ...]
+
+Train and evaluate simulated users: from a file of settings to models, results and a report, in one folder.
+
+  {0} --config configs/humanlm-mini.yaml --dry-run                       what it would do and cost
+  {0} --config configs/humanlm-mini.yaml                                 do it; --resume goes on after a stop
+  {0} --config configs/humanlm-mini.yaml --run.name two --run.seed 1     any setting, with another value
+
+All settings: {0} --help. Settings of files side by side: {0} --compare FILE FILE."""
+
+
 @command("train")
 def main(
     argv: Sequence[str],  # files and flags
@@ -35,7 +47,10 @@ def main(
     if "--compare" in argv:
         print(aligned(compare([word for word in argv if word not in ("--compare", "--dry-run")])))
         return 0
-    recipe, settings = read_settings(argv or ["--help"], "Train and evaluate simulated users.")
+    if not argv:
+        print(_SCREEN.format(PROG.get()))
+        return 0
+    recipe, settings = read_settings(argv, "Train and evaluate simulated users.")
     if settings.help_trainer:
         return _print_trainer_options()
     train_or_plan(recipe, settings)

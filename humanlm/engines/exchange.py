@@ -276,7 +276,7 @@ def take_checkpoint(model: Any, folder: Path) -> None:
     "Put the weights of a checkpoint into a model; `EngineError` where it is of another one"
     from transformers import AutoModelForCausalLM
     if has_adapter(model): found, wanted = _adapter_of(folder), {name.replace(".default", "") for name in model.state_dict() if "lora_" in name}
-    else: found, wanted = AutoModelForCausalLM.from_pretrained(folder / "huggingface", dtype=model.dtype).state_dict(), {*model.state_dict()}
+    else: found, wanted = AutoModelForCausalLM.from_pretrained(folder / "huggingface", dtype=model.dtype, trust_remote_code=False).state_dict(), {*model.state_dict()}
     foreign = [*take_weights(model, found), *(wanted - found.keys())]
     if foreign: raise EngineError(f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. Start anew with --fresh.")
 

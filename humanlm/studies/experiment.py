@@ -6,6 +6,7 @@
 __all__ = ['twin', 'work', 'gather', 'comparisons', 'outcome', 'check_experiment', 'plan', 'run_experiment']
 
 # %% ../../nbs/studies/06_experiment.ipynb #exported-imports
+import json
 import math
 import os
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from ..core.basics import ConfigError, HumanLMError, atomic_path, atomic_write, to_json
 from ..core.commands import command
-from ..core.config import Settings
+from ..core.config import Settings, hidden
 from ..core.runs import Stages, alone, open_run, read_record, require_same, run_record, run_state, save_config, save_record
 from ..evaluation.measured import load_measured
 from ..evaluation.outcome import Arms, Table, arm_logs, findings
@@ -58,8 +59,9 @@ def work(
     argv: Sequence[str],  # the settings file of one run
 ) -> None:
     "Be the process of one run: begin it or go on, then ask for more"
+    secrets = json.loads(sys.stdin.readline())
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    recipe, s = read_settings(["--config", argv[0], "--resume"])
+    recipe, s = read_settings(["--config", argv[0], "--resume", *secrets])
     trial = Trial("", s.run.seed, s)
     with alone(trial.folder, wait=True):
         pass  # somebody else may still be at it
@@ -117,7 +119,8 @@ def _start_worker(trial: Trial) -> _Worker:
     words = [sys.executable, "-c", "import sys; from humanlm.studies.experiment import work; sys.exit(work())", str(config)]
     with log.open("ab") as file:  # a session of its own: Ctrl-C reaches it through us, once
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+                                   start_new_session=True, text=True)
+    print(json.dumps(trial.settings.secrets()), file=process.stdin, flush=True)
     return _Worker(trial, process, log, seen)
 
 # %% ../../nbs/studies/06_experiment.ipynb #next_trial
@@ -246,7 +249,7 @@ def outcome(
         logs += arm_logs(trial.folder, arms, trial.seed, read_record(trial.folder).get("seconds", {}))
     resamples = getattr(first.groups.get("eval"), "bootstrap", 2000)
     return {
-        "schema_version": 1, "command": " ".join(["python -m humanlm.experiment", *argv]), "variants": dict(settings.variants),
+        "schema_version": 1, "command": hidden(" ".join(["python -m humanlm.experiment", *argv])), "variants": dict(settings.variants),
         "arms": list(dict.fromkeys(log.arm for log in logs)),
         **{name: record.get(name) for name in ("versions", "commit", "machine", "written")},
         **findings(found, comparisons(trials, study, s.against), s.seeds, logs, resamples),

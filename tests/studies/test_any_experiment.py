@@ -17,6 +17,7 @@ from humanlm.evaluation.outcome import load_outcome
 from humanlm.studies import experiment as experiments
 from humanlm.training.trials import Study, trials_of
 from humanlm.studies.experiment import gather, outcome
+from humanlm.training.trials import ExperimentConfig, experiment_settings
 from humanlm.training.recipe import Recipe, Stage
 
 
@@ -30,7 +31,7 @@ def finished(tmp_path):
     "Two finished runs of a plain recipe, one per seed, whose model gains 0.4 on every unit"
     from humanlm.core.grammar import parse
     from humanlm.training.run import COMMON
-    groups = COMMON | {"experiment": experiments.ExperimentConfig, "variants": dict}
+    groups = COMMON | {"experiment": ExperimentConfig, "variants": dict}
     settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"])
     trials = trials_of(Plain(), settings)
     for trial in trials:
@@ -100,7 +101,7 @@ class Telling(Plain):
 
 def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
     line = ["--run.recipe", "tests.training.test_any_experiment:Telling", "--run.out", str(tmp_path), "--trainer.hub_token", "s3cret"]
-    trial = trials_of(Telling(), experiments.experiment_settings(line)[1])[0]
+    trial = trials_of(Telling(), experiment_settings(line)[1])[0]
     worker = experiments._start_worker(trial)
     assert worker.process.wait(60) == 2, worker.log.read_text()
     worker.end()
@@ -115,7 +116,7 @@ def test_an_experiment_never_takes_the_folder_of_the_run_that_its_file_names(tmp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text("run: {name: toy, recipe: parser}\n")
     (tmp_path / "experiment.yaml").write_text("run: {name: compared}\nexperiment: {seeds: [0, 1]}\n")
-    assert experiments.experiment_settings(["--config", "run.yaml", *line])[1].run.name == name
+    assert experiment_settings(["--config", "run.yaml", *line])[1].run.name == name
 
 
 class FromData(Recipe):
