@@ -8,7 +8,7 @@ from collections import defaultdict
 import torch
 
 from humanlm.training.run import keep_memory
-from humanlm.training.advantages import broadcast, group_advantages
+from humanlm.methods.advantages import broadcast, group_advantages
 
 B, T, G = 1024, 1024, 8
 

@@ -35,7 +35,7 @@ from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.models.config import train_tokenizer
 from humanlm.sandbox.programs import Sandbox, SandboxConfig
-from humanlm.training.methods import ask_row
+from humanlm.methods.functions import ask_row
 
 PROGRAM, TEST = "def more(n): return n + 1", "assert more(1) == 2"
 

@@ -66,7 +66,7 @@ def gyms(seconds, only):
 
 def credit(rounds=15, B=1024, T=8192, K=16):
     import torch
-    from humanlm.training.advantages import turn_advantages
+    from humanlm.methods.advantages import turn_advantages
     rng, times = random.Random(0), []
     starts = [[0, *sorted(rng.sample(range(1, T), K - 1))] for _ in range(B)]
     rewards = [[rng.random() for _ in row] for row in starts]
@@ -102,8 +102,8 @@ def rollout(rounds=5):
     from humanlm.models.checkpoints import make_model
     from humanlm.models.config import ModelConfig
     from humanlm.models.generation import generate
-    from humanlm.training.methods import multi_turn
-    from humanlm.training.rollout import ModelPolicy
+    from humanlm.methods.dialogues import multi_turn
+    from humanlm.methods.policies import ModelPolicy
     torch.set_num_threads(1)
     words = "the council votes on night trams river bridges and city markets after a long debate about the cost of the tower".split()
     made = make_model(ModelConfig(template="chatml"), [" ".join(random.Random(i).choices(words, k=20)) for i in range(200)])

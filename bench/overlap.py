@@ -21,10 +21,13 @@ from humanlm.hierarchy.levels import LEVELS
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.advantages import group_advantages
-from humanlm.training.rollout import Method, scored_in_parts, single_turn
+from humanlm.methods.advantages import group_advantages
+from humanlm.methods.method import Method
+from humanlm.methods.shares import scored_in_parts
+from humanlm.methods.rollouts import single_turn
 from humanlm.training.run import keep_memory
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 from humanlm.worlds.mini import WorldConfig, make_world
 
 N, G, TOKENS = 8, 8, 96

@@ -26,9 +26,10 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.logps import CompletionStates
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts
 from humanlm.sdpo.method import logged_row, offline, sdpo_method
-from humanlm.training.losses import divergence, in_chunks
+from humanlm.methods.losses import divergence, in_chunks
 from humanlm.training.run import keep_memory
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 WORDS = "the a tea train reads writes slowly answer question short long under garden because friend seven blue".split()
 FORMS = {"sampled": {}, "top 20": {"form": "topk"}, "whole vocabulary": {"form": "full"}, "sampled, live teacher": {"teacher": "live"},

@@ -25,7 +25,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
-from humanlm.training.advantages import group_advantages
+from humanlm.methods.advantages import group_advantages
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
@@ -34,8 +34,10 @@ from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import render
-from humanlm.training.rollout import Method, single_turn
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.methods.method import Method
+from humanlm.methods.rollouts import single_turn
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 N, G = 8, 8
 CONFIG = read_yaml(Path(__file__).resolve().parent.parent / "configs" / "humanlm-mini.yaml")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .clients.names import client
     from .data.records import Example, Persona
     from .rewards.judge_settings import make_judge
-    from .training.run import fit
+    from .training.stages import fit
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "alignment.evaluation": ["evaluate"],
@@ -20,5 +20,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "clients.names": ["client"],
     "data.records": ["Example", "Persona"],
     "rewards.judge_settings": ["make_judge"],
-    "training.run": ["fit"],
+    "training.stages": ["fit"],
 })

@@ -21,8 +21,9 @@ from .core.commands import command
 from .core.config import Settings, is_plain_name
 from .core.grammar import parse
 from .hardware.memory import GPUS
-from .training.rollout import shares
-from .training.run import check_settings, engine_name, gpu_plan, read_settings
+from .methods.shares import shares
+from .training.run import check_settings, engine_name, read_settings
+from .training.stages import gpu_plan
 
 # %% ../nbs/91_launch.ipynb #LaunchConfig
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from .models.settings import require_model
 from .social.pairs import make_sets, token_counter, write_sets
 from .social.recipe import data_plan, examine, known_stories, named_parser, recipe, report, report_table
 from .social.parsing import parsers
-from .training.run import COMMON, keep_memory, quiet_libraries, read_settings, train_or_plan
+from .training.run import COMMON, keep_memory, quiet_libraries, read_settings
+from .training.stages import train_or_plan
 
 # %% ../nbs/87_parsers.ipynb #data_main
 def _settings(argv: Sequence[str], about: str | None) -> Settings: return parse(COMMON | dict(recipe.groups), argv, about, runs=False)

@@ -15,7 +15,8 @@ from .core.basics import ConfigError, shorten, to_json
 from .core.html import aligned
 from .core.commands import command
 from .core.grammar import dotted
-from .training.run import read_settings, train_or_plan
+from .training.run import read_settings
+from .training.stages import train_or_plan
 
 # %% ../nbs/80_train.ipynb #print_trainer_options
 def _print_trainer_options() -> int:

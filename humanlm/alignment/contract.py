@@ -22,7 +22,8 @@ from ..hierarchy.composed import StateSource
 from ..hierarchy.prompts import HierarchyConfig, SPEAKER, make_rows
 from ..models.checkpoints import CONTRACT_FILES
 from ..models.config import ModelConfig
-from ..training.rollout import ModelPolicy, RolloutConfig, RolloutError, Sampling
+from ..methods.policies import ModelPolicy, RolloutError
+from ..methods.sampling import RolloutConfig, Sampling
 
 # %% ../../nbs/alignment/01_contract.ipynb #_levels_json
 def _levels_json(levels):

@@ -33,8 +33,9 @@ from ..rewards.judge_settings import other_judge, same_judge_warning
 from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, require_judged, score_group
 from ..rewards.verdicts import score_aspects
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
-from ..training.methods import ChatPolicy, is_chat_model
-from ..training.rollout import ModelPolicy, Policy, Sampling, by_level, copy_index, single_turn
+from ..methods.policies import ChatPolicy, is_chat_model, ModelPolicy, Policy
+from ..methods.sampling import Sampling, copy_index
+from ..methods.rollouts import by_level, single_turn
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import predictor_texts
 

@@ -22,9 +22,12 @@ from ..hierarchy.prompts import HierarchyConfig
 from .modes import MODES, memory_of, preparation
 from ..rewards.scoring import Judge
 from ..rewards.reward import AlignmentReward, combine, requests_by_row
-from ..training.methods import group_advantage
+from ..methods.functions import group_advantage
 from ..data.trajectory import Trajectory
-from ..training.rollout import Batch, Method, Policy, Rollout, from_everywhere, scored_in_parts, single_turn, together
+from ..methods.method import Batch, Method
+from ..methods.policies import Policy
+from ..methods.rollouts import Rollout, single_turn
+from ..methods.shares import from_everywhere, scored_in_parts, together
 
 # %% ../../nbs/30_grpo.ipynb #endless
 def _endless(rows: Sequence[dict], rng: random.Random) -> Iterator[dict]:

@@ -19,8 +19,7 @@ from ..data.records import Example, Persona
 from ..hierarchy.levels import STATES
 from ..hierarchy.prompts import HierarchyConfig, TRACE, closing, make_rows, markup, opening, plain, prompt, target, token_cap
 from ..rewards.matching import rule_state
-from ..training.rollout import sft_row
-from ..training.run import require_room, tokens_needed
+from ..methods.rollouts import sft_row, require_room, tokens_needed
 from ..worlds.mini import SyntheticWorld, needed_phrases
 from ..worlds.states import describe_all, perturb, realise, uniform_states
 from ..worlds.sources import Data

@@ -42,8 +42,11 @@ from humanlm.rewards.judge_settings import (
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import AdvantageConfig, Policy
-from ..training.run import Run, learn, least, lessons, max_steps, step_plan, updates
+from ..methods.method import AdvantageConfig
+from ..methods.policies import Policy
+from ..training.run import Run, max_steps, updates
+from ..training.stages import learn, lessons, step_plan
+from ..methods.rollouts import least
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 

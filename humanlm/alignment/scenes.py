@@ -14,7 +14,7 @@ from ..core.basics import near_miss, shorten
 from ..data.persona import format_persona
 from ..data.records import Example, Message, Persona
 from ..hierarchy.prompts import SPEAKER
-from ..training.rollout import RolloutError
+from ..methods.policies import RolloutError
 
 # %% ../../nbs/alignment/06_scenes.ipynb #as_persona
 def as_persona(

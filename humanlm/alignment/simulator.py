@@ -25,7 +25,8 @@ from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import ChatReply, ChatRequest, LLMError, Usage
 from ..models.local import Batches, LOCAL_LIMITS, seeds
-from ..training.rollout import RolloutError, Sampling
+from ..methods.policies import RolloutError
+from ..methods.sampling import Sampling
 from .scenes import RequestError, Said, Scene, as_context, as_persona, optional, read_scene
 
 # %% ../../nbs/alignment/08_simulator.ipynb #Utterance

@@ -24,8 +24,11 @@ from .verifiers import Case, RewardModel, Scorer, make_verifier
 from ..data.trajectory import Trajectory, Turn
 from ..models.local import HFClient
 from ..models.checkpoints import LoadedModel
-from ..training.methods import frozen_copy, plain_weights
-from ..training.rollout import Advantage, Batch, Method, Policy, Sampling, copy_index, single_turn
+from ..methods.functions import frozen_copy, plain_weights
+from ..methods.method import Advantage, Batch, Method
+from ..methods.policies import Policy
+from ..methods.sampling import Sampling, copy_index
+from ..methods.rollouts import single_turn
 
 # %% ../../nbs/classmate/05_method.ipynb #ResponseReader
 class _ResponseParts(NamedTuple):

@@ -28,11 +28,14 @@ from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
 from ..hierarchy.prompts import parts_text
 from ..clients.ledger import Ledger
-from ..training.experiment import Study, Trial
-from ..training.methods import AssistantModel, ask_row
+from ..training.trials import Study, Trial
+from ..methods.functions import AssistantModel, ask_row
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import ModelPolicy, RolloutConfig, sft_row
-from ..training.run import learn, lessons, max_steps, step_plan, updates
+from ..methods.policies import ModelPolicy
+from ..methods.sampling import RolloutConfig
+from ..methods.rollouts import sft_row
+from ..training.stages import learn, lessons, step_plan
+from ..training.run import max_steps, updates
 
 # %% ../../nbs/classmate/51_recipe.ipynb #type-imports
 if TYPE_CHECKING: from humanlm.classmate.method import AnswerScorer, ResponseScores

@@ -14,7 +14,7 @@ import torch
 
 from .classmates import CONDITIONS, ESTIMATORS, PLACEMENTS, ClassmateAnswers
 from ..core.basics import check_name
-from ..training.advantages import broadcast, everywhere, group_advantages, leave_one_out
+from ..methods.advantages import broadcast, everywhere, group_advantages, leave_one_out
 
 # %% ../../nbs/classmate/04_rewards.ipynb #answer_scores
 async def answer_scores(

@@ -17,7 +17,7 @@ import torch
 from ..core.config import Settings
 from ..data.trajectory import Trajectory
 from .settings import remaining
-from ..training.rollout import Batch, Method
+from ..methods.method import Batch, Method
 from ..training.sft import sft_dataset
 
 # %% ../../nbs/engines/06_lessons.ipynb #lesson_rows

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..core.basics import atomic_write, to_json
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory
-from ..training.rollout import RolloutError
+from ..methods.policies import RolloutError
 from .protocol import find_gym, read_call
 
 # %% ../../nbs/gyms/06_monitor.ipynb #collapse

@@ -22,14 +22,16 @@ from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
-from ..training.experiment import Study, Trial
-from humanlm.training.methods import (
-    AssistantModel, CreditConfig, Heard, TokenDialogue, TurnReward, ask_row, information_gains, multi_turn,
-    turn_advantage
-)
+from ..training.trials import Study, Trial
+from ..methods.functions import AssistantModel, ask_row
+from ..methods.dialogues import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import Method, ModelPolicy, RolloutConfig, sft_row
-from ..training.run import learn, lessons, max_steps, step_plan, updates
+from ..methods.method import Method
+from ..methods.policies import ModelPolicy
+from ..methods.sampling import RolloutConfig
+from ..methods.rollouts import sft_row
+from ..training.stages import learn, lessons, step_plan
+from ..training.run import max_steps, updates
 from .evaluation import EpisodeRecord, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .monitor import Curriculum, GymMonitor, weighted_order
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, chance, find_gym, gym_names

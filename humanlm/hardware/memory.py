@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GiB', 'GPUS', 'SHAPES', 'OPTIMISER_BYTES', 'ELSE_BYTES', 'BUCKET_BYTES', 'VLLM_BYTES', 'PlanConfig', 'Shape',
-           'shape_of', 'Load', 'memory', 'load_of', 'vllm_needs', 'memory_lines']
+           'shape_of', 'Load', 'memory', 'load_of', 'memory_lines']
 
 # %% ../../nbs/hardware/01_memory.ipynb #imports
 import json
@@ -186,7 +186,7 @@ def load_of(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], ro
                 writers=options.get("vllm_tensor_parallel_size", 1))
 
 
-def vllm_needs(shape: Shape, load: Load) -> int:
+def _vllm_needs(shape: Shape, load: Load) -> int:
     "Give the bytes of each GPU without which vLLM cannot write one row"
     row = 2 * (load.prompt + load.completion) * shape.layers * shape.kv_heads * shape.head_dim
     return load.number_bytes * (shape.weights + row) // load.writers + VLLM_BYTES
@@ -196,7 +196,7 @@ def memory_lines(plan: PlanConfig, model: ModelConfig, load: Load) -> list[str]:
     "Say what each GPU of a plan holds, and whether it fits"
     room = GPUS[plan.gpu]
     shape = shape_of(model)
-    parts, needs = memory(shape, load), vllm_needs(shape, load)
+    parts, needs = memory(shape, load), _vllm_needs(shape, load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
     most = max(learns, writes)
     verdict = f"fits with {room - most:.0f} GiB left" if most <= 0.9 * room else "is close: it may fail" if most <= room else f"does not fit: {most - room:.0f} GiB too much"

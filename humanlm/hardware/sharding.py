@@ -124,7 +124,7 @@ def _exactly(prepare):
         from deepspeed.utils import safe_set_local_fp32_param
         weights = [w for part in parts if isinstance(part, torch.nn.Module) for w in part.parameters() if w.requires_grad]
         slices = [_own_slice(w) for w in weights]
-        for before in {w._z3_optimizer for w in weights if hasattr(w, "_z3_optimizer")}:
+        for before in {getattr(w, "_z3_optimizer") for w in weights if hasattr(w, "_z3_optimizer")}:
             before.destroy()
         done = prepare(*parts)
         for weight, own in zip(weights, slices, strict=True):

@@ -157,7 +157,7 @@ def score_reply(
     "Score the ids of one reply without a follow-up and with each of some of the case's"
     import torch
     from humanlm.models.logps import completion_states
-    from humanlm.training.losses import chosen_logps, divergence, in_chunks
+    from humanlm.methods.losses import chosen_logps, divergence, in_chunks
     ids, skipped, prompts = list(reply.ids), {}, {}
     for name in followups:
         said = case.followups[check_name(name, FOLLOWUPS, "follow-up")]

@@ -24,8 +24,8 @@ from ..models.checkpoints import LoadedModel
 from humanlm.sdpo.hindsight import (
     MAX_CHARS, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, write_interactions,
 )
-from ..training.methods import ask_row
-from ..training.rollout import Method
+from ..methods.functions import ask_row
+from ..methods.method import Method
 from ..training.run import quiet_libraries
 
 # %% ../../nbs/sdpo/52_live.ipynb #LiveConfig
@@ -90,7 +90,8 @@ class _LiveTrainer:
     "The trainer, fed one row at a time, with a way back"
 
     def __init__(self, loaded: LoadedModel, method: Method, config: LiveConfig = LiveConfig(), max_prompt_tokens: int = 1024):
-        from humanlm.training.trainer import MethodTrainer, trainer_args
+        from humanlm.training.trainer import MethodTrainer
+        from humanlm.training.options import trainer_args
         quiet_libraries()
         self.room = TemporaryDirectory()  # the trainer wants a folder, and leaves nothing in it
         args = trainer_args(config.options(), self.room.name, 1, 1, 1, config.max_tokens, config.seed)

@@ -22,9 +22,12 @@ from ..models.logps import completion_states, token_logps
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, contexts, fit_messages, problem, reply_ids
 from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
-from ..training.losses import chosen_logps, divergence, importance, in_chunks, token_signal
-from ..training.methods import ask_row, frozen_copy, plain_weights
-from ..training.rollout import Batch, Method, Policy, Rollout, RolloutError, from_everywhere, row_seeds, single_turn
+from ..methods.losses import chosen_logps, divergence, importance, in_chunks, token_signal
+from ..methods.functions import ask_row, frozen_copy, plain_weights
+from ..methods.method import Batch, Method
+from ..methods.policies import Policy, RolloutError, row_seeds
+from ..methods.rollouts import Rollout, single_turn
+from ..methods.shares import from_everywhere
 
 # %% ../../nbs/40_sdpo.ipynb #Signal
 class Signal(NamedTuple):

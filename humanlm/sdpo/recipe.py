@@ -30,11 +30,12 @@ from .preferences import PreferenceConfig, measured_replies, regret_section, wit
 from .preparation import read_prompts
 from .styles import STYLES, TASTES
 from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs, user_plan
-from ..training.experiment import Study, Trial
-from ..training.methods import AssistantModel, ask_row, answers
+from ..training.trials import Study, Trial
+from ..methods.functions import AssistantModel, ask_row
+from ..training.run import answers, max_steps, updates
 from ..training.recipe import Recipe, Stage, Work
-from ..training.rollout import Policy, RolloutConfig
-from ..training.run import learn, lessons, max_steps, step_plan, updates
+from ..methods.sampling import RolloutConfig
+from ..training.stages import learn, lessons, step_plan
 from ..worlds.requests import all_requests
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #PromptsConfig
@@ -291,8 +292,7 @@ def _rests_on(config: Mapping[str, Any]) -> list[str]:
 class SDPORecipe(Recipe):
     "Learn from what users say next, online or from logs"
     groups: Mapping[str, Any] = {"sdpo": SDPOConfig, "hindsight": HindsightConfig, "user": UserConfig, "prompts": _PromptsConfig, "preference": PreferenceConfig,
-              "model": AssistantModel, "rollout": _SDPORollout, "sft": _ColdStart,
-              "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+              "model": AssistantModel, "rollout": _SDPORollout, "sft": _ColdStart, "trainer": {"loss_type": "grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("online",)
     study = "humanlm.sdpo.recipe:_SDPOStudy"
 
@@ -302,9 +302,7 @@ class SDPORecipe(Recipe):
 
     def check(self, s: Settings) -> None: _check_settings(s)
 
-    def load(self, s: Settings, **given: Any) -> _SDPOWork:
-        "Read prompts or logs; a user and a judge may be given"
-        return _load_work(s, given.get("user"), given.get("judge"))
+    def load(self, s: Settings, **given: Any) -> _SDPOWork: return _load_work(s, given.get("user"), given.get("judge"))
 
     def begin(self, run: Any) -> None:
         "Write down what the run learns from"
@@ -332,7 +330,7 @@ class SDPORecipe(Recipe):
         "Say which system message the model was trained with, and how hindsight is shown"
         return {"sdpo.json": to_json({"system": run.settings.prompts.system, "hindsight": run.settings.hindsight.template}, indent=1)}
 
-    def validate(self, run: Any, name: str, policy: Policy) -> float:
+    def validate(self, run: Any, name: str, policy: Any) -> float:
         "Measure the preference for the newest taste on prompts that neither training nor the evaluation asks"
         s, rows = run.settings, [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid]
         taste = TASTES.get(s.preference.tastes_of(s.user)[-1])

@@ -23,7 +23,7 @@ from ..clients.reader import fill, quoted, without_middle
 from ..models.settings import ChatConfig, Estimate, estimate
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style
 from .hindsight import TEMPLATE, AssistantReply, Followup, Interaction, hindsight_messages
-from ..training.rollout import sft_row
+from ..methods.rollouts import sft_row
 from ..worlds.requests import WISHES, all_requests, draw_traits, granted, remark, write_reply
 
 # %% ../../nbs/sdpo/04_users.ipynb #Exchange

@@ -27,7 +27,8 @@ from ..data.trajectory import Completion
 from ..clients.limits import Limits, PerLoop
 from ..clients.protocol import LLMError
 from ..clients.providers import malformed, post
-from ..training.rollout import ModelPolicy, Sampling
+from ..methods.policies import ModelPolicy
+from ..methods.sampling import Sampling
 
 # %% ../../nbs/serving/01_vllm.ipynb #vllm_program
 def vllm_program() -> str | None:

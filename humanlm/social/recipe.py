@@ -37,7 +37,7 @@ from .quality import downstream, omniscient
 from ..stories.answers import to_context
 from ..stories.world import read_story
 from ..training.recipe import Recipe, Stage, Work
-from ..training.run import lessons
+from ..training.stages import lessons
 
 # %% ../../nbs/social/56_recipe.ipynb #Grade
 class _Grade(NamedTuple):
@@ -198,7 +198,7 @@ def _parser_lessons(
 ) -> list[dict]:  # for `humanlm.training.sft.train_sft`
     "Make supervised rows in the order in which they are learnt; refuse those for which the model has no room"
     from humanlm.models.prompts import render, render_target
-    from humanlm.training.rollout import sft_row
+    from humanlm.methods.rollouts import sft_row
     target = _pieces if _knows_frames(tokenizer) else lambda text: [plain(text)]
     made = [sft_row(row["prompt"], target(row["completion"][0]["content"]), row_id=row["row_id"]) for row in rows]
     lengths = [len(render(tokenizer, row["prompt"])) + len(render_target(tokenizer, row["target"])) for row in made]

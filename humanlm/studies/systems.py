@@ -25,8 +25,8 @@ from ..data.records import Example, load_examples
 from ..hierarchy.prompts import HierarchyConfig, THINKING
 from ..models.config import ModelConfig
 from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig
-from ..training.methods import is_chat_model
-from ..training.rollout import RolloutConfig
+from ..methods.policies import is_chat_model
+from ..methods.sampling import RolloutConfig
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import load_data
 

@@ -31,8 +31,9 @@ from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig, TRACE, make_rows
 from ..rewards.judge_settings import make_judge
 from ..rewards.scoring import Judge
-from ..training.experiment import Study, Trial
-from ..training.rollout import Policy, single_turn
+from ..training.trials import Study, Trial
+from ..methods.policies import Policy
+from ..methods.rollouts import single_turn
 from ..worlds.mini import SyntheticWorld
 from ..worlds.reading import expressed, read
 from ..worlds.states import describe_all, uniform_states

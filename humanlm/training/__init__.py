@@ -1,23 +1,19 @@
-"""One trainer for every method: rollouts, rewards, advantages, losses.
+"""One trainer for every method, supervised training, and runs from settings to a report.
 
-Supervised training goes the same way."""
+Who brings a recipe needs nothing else to train."""
 from typing import TYPE_CHECKING
 
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .advantages import decoupled_advantages, group_advantages, leave_one_out
-    from .rollout import Batch, Method, Policy, RolloutConfig, Sampling, single_turn
     from .recipe import Recipe, Stage
-    from .run import fit
     from .sft import train_sft
+    from .stages import fit
     from .trainer import MethodTrainer
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "advantages": ["decoupled_advantages", "group_advantages", "leave_one_out"],
-    "rollout": ["Batch", "Method", "Policy", "RolloutConfig", "Sampling", "single_turn"],
     "recipe": ["Recipe", "Stage"],
-    "run": ["fit"],
     "sft": ["train_sft"],
+    "stages": ["fit"],
     "trainer": ["MethodTrainer"],
 })

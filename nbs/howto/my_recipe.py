@@ -1,9 +1,11 @@
 """A recipe of one's own: a tiny model learns to name animals. `humanlm train --run.recipe my_recipe:Animals`"""
 from humanlm.evaluation.measured import Measurement
-from humanlm.training.methods import TextReward, answers, ask_row, group_advantage
+from humanlm.methods.functions import TextReward, ask_row, group_advantage
+from humanlm.methods.method import Method
+from humanlm.methods.rollouts import single_turn
 from humanlm.training.recipe import Recipe, Stage, Work
-from humanlm.training.rollout import Method, single_turn
-from humanlm.training.run import learn
+from humanlm.training.run import answers
+from humanlm.training.stages import learn
 
 ANIMALS = ["cat", "dog", "hen", "owl"]
 ROWS = [ask_row(f"What is the {word}?", word, max_tokens=6) for word in ("pet", "bird", "beast", "guest")]

@@ -17,7 +17,8 @@ from humanlm.clients.names import ask, client
 from humanlm.clients.protocol import ChatRequest, LLMError, Usage, chat
 from humanlm.models.checkpoints import save_model
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
-from humanlm.training.rollout import RolloutConfig, RolloutError, Sampling, ScriptedPolicy
+from humanlm.methods.sampling import RolloutConfig, Sampling
+from humanlm.methods.policies import RolloutError, ScriptedPolicy
 from humanlm.worlds.mini import WorldConfig, make_world
 
 

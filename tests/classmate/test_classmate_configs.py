@@ -7,7 +7,7 @@ import warm
 
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.run import check_settings, max_steps, _method_args, read_settings, updates
+from humanlm.training.run import check_settings, max_steps, method_args, read_settings, updates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "classmate"
 FILES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "shared")
@@ -59,7 +59,7 @@ def test_a_file_says_the_published_numbers(name, home, monkeypatch):
 def test_the_trainer_takes_the_published_optimiser(name, home, monkeypatch, tmp_path):
     monkeypatch.chdir(home)
     _, s = settings(name)
-    args = _method_args(s.changed(trainer={**s.trainer, "use_vllm": False}), tmp_path, s.tasks.max_tokens, rows=s.tasks.train_n)
+    args = method_args(s.changed(trainer={**s.trainer, "use_vllm": False}), tmp_path, s.tasks.max_tokens, rows=s.tasks.train_n)
     assert (args.learning_rate, args.weight_decay, args.adam_beta1, args.adam_beta2, args.max_grad_norm, args.warmup_steps) == (1e-5, 0.01, 0.9, 0.999, 1.0, 0)
     assert (str(args.lr_scheduler_type).rpartition(".")[2].lower(), args.epsilon, args.delta, args.beta, args.loss_type) == ("constant", 0.2, 3.0, 0.0, "dr_grpo")
     assert args.per_device_train_batch_size == 16 and args.gradient_accumulation_steps * 16 == 128 and args.save_total_limit is None, "every checkpoint stays, to be published"

@@ -18,9 +18,11 @@ from humanlm.clients.protocol import LLMError
 from humanlm.models.local import HFClient
 from humanlm.models.checkpoints import LoadedModel, make_model
 from humanlm.models.config import ModelConfig, train_tokenizer
-from humanlm.training.methods import ask_row
-from humanlm.training.rollout import Batch, Method, group_index
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.methods.functions import ask_row
+from humanlm.methods.method import Batch, Method
+from humanlm.methods.sampling import group_index
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 SMALL = dict(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64)
 TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4"]

@@ -13,9 +13,12 @@ from humanlm.data.trajectory import Trajectory
 from humanlm.clients.client import ScriptedClient
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.methods import ask_row
-from humanlm.training.rollout import Batch, Method, ScriptedPolicy, group_index, repeat_rows
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.methods.functions import ask_row
+from humanlm.methods.method import Batch, Method
+from humanlm.methods.policies import ScriptedPolicy
+from humanlm.methods.sampling import group_index, repeat_rows
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 LENGTHS, MAIN, MATES = [6, 5, 4, 6, 3, 6, 6, 5], [8, 4, 6, 6, 2, 2, 5, 3], [7, 3, 3, 7, 1, 4, 4, 3]
 TEXTS = ["<think>two and two is 4</think>4", "<think>so 3</think>4", "<think></think>4", "<think>one"]

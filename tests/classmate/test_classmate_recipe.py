@@ -19,7 +19,8 @@ from humanlm.core.commands import main as command
 from humanlm.clients.client import ScriptedClient
 from humanlm.data.trajectory import load_trajectories
 from humanlm.train import main
-from humanlm.training.run import _make_base, make_run, read_settings
+from humanlm.training.stages import _make_base, make_run
+from humanlm.training.run import read_settings
 
 TINY = {"classmate.models": "[reader]", "tasks.train_n": 12, "tasks.test_n": 4, "tasks.max_tokens": 24, "sft.lesson_steps": 3, "sft.reader_steps": 2, "sft.batch": 4, "rollout.num_prompts": 2,
         "rollout.group_size": 2, "trainer.max_steps": 2, "trainer.save_steps": 1, "model.hidden": 32, "model.heads": 2, "model.kv_heads": 2, "model.mlp": 64, "model.vocab": 420, "classmate.max_tokens": 6}

@@ -17,7 +17,8 @@ from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.evaluation.measured import ALL
 from humanlm.experiment import main
-from humanlm.training.experiment import comparisons, experiment_settings, _next_trial, _study_of, trials_of, twin
+from humanlm.studies.experiment import comparisons, _next_trial, twin
+from humanlm.training.trials import experiment_settings, study_of, trials_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
@@ -54,7 +55,7 @@ def begin(config: Path, *more: str) -> subprocess.Popen:
 def children(folder: Path) -> list[int]:
     "Processes that work on the runs of an experiment"
     found = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in found if "humanlm.training.experiment import" in line and str(folder) in line]
+    return [int(line.split()[0]) for line in found if "humanlm.studies.experiment import" in line and str(folder) in line]
 
 
 # A killed experiment leaves no process behind and goes on.
@@ -115,7 +116,7 @@ def test_variants_share_a_cold_start_only_where_it_is_the_same(tmp_path):
     variants = {"plain": {}, "longer": {"trainer": {"max_steps": 9}}, "faithless": {"sft": {"faithful_share": 0.0}}}
     config = write(tmp_path, variants=variants, experiment={"seeds": [5], "results": None})
     recipe, settings = experiment_settings(["--config", str(config)])
-    runs, study = trials_of(recipe, settings), _study_of(recipe)
+    runs, study = trials_of(recipe, settings), study_of(recipe)
     assert [twin(run, runs, study).variant for run in runs] == ["plain", "plain", "faithless"]
     assert [run.settings.run.name for run in runs] == ["plain-seed-5", "longer-seed-5", "faithless-seed-5"]
     assert _next_trial(runs[1:2], runs, study) is None and _next_trial(runs[1:], runs, study) is runs[2]

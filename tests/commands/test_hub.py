@@ -13,7 +13,7 @@ from humanlm.models.checkpoints import add_adapter, has_adapter, load_model, mak
 from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import contract
 from humanlm.alignment.simulator import Simulator
-from humanlm.training.rollout import RolloutConfig
+from humanlm.methods.sampling import RolloutConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500, lora_rank=4)

@@ -19,7 +19,7 @@ import yaml
 import humanlm.eval
 import humanlm.humanual
 import humanlm.train
-import humanlm.training.run
+import humanlm.training.stages
 from humanlm.studies.comparison import _plan as plan_of
 from humanlm.studies.tasks import asked_otherwise, prepare
 import raw_rows
@@ -36,8 +36,9 @@ from humanlm.clients.ledger import prices
 from humanlm.models.checkpoints import load_model
 from humanlm.models.config import END, START
 from humanlm.alignment.contract import load_policy
-from humanlm.training.rollout import ModelPolicy, RolloutError, single_turn
-from humanlm.training.trainer import TrainerPolicy
+from humanlm.methods.policies import ModelPolicy, RolloutError
+from humanlm.methods.rollouts import single_turn
+from humanlm.training.policy import TrainerPolicy
 from humanlm.data.trajectory import load_trajectories
 from server import run_under_kills, serving
 
@@ -243,7 +244,7 @@ def test_two_processes_never_work_on_one_run(config, whole, capsys):
 @pytest.mark.long
 def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys, monkeypatch):
     before = files(whole)
-    monkeypatch.setattr(humanlm.training.run, "run_stages", lambda run: pytest.fail("a finished run trains again"))
+    monkeypatch.setattr(humanlm.training.stages, "run_stages", lambda run: pytest.fail("a finished run trains again"))
     assert train(config, "--resume") == 0
     shown = capsys.readouterr().out
     assert "has finished; --fresh starts it anew" in shown and re.search(r"^humanlm +4 ", shown, re.M)

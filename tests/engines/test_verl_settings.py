@@ -32,7 +32,8 @@ def test_what_verl_is_told_is_as_committed(name, argv, monkeypatch):
 
 
 def test_options_that_are_not_given_are_those_of_the_other_engine():
-    from humanlm.training.trainer import GRPOConfig, _default_options
+    from humanlm.training.trainer import GRPOConfig
+    from humanlm.training.options import _default_options
     own = _default_options()
     other = {name: own.get(name, GRPOConfig.__dataclass_fields__[name].default) for name in DEFAULTS}
     assert DEFAULTS == other

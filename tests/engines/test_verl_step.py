@@ -15,11 +15,15 @@ from humanlm.engines.exchange import EngineError
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.engines.settings import Job
 from humanlm.models.config import train_tokenizer
-from humanlm.training.advantages import estimators
-from humanlm.training.methods import TextReward, ask_row, group_advantage
-from humanlm.training.run import fit, read_settings
+from humanlm.methods.advantages import estimators
+from humanlm.methods.functions import TextReward, ask_row, group_advantage
+from humanlm.training.stages import fit
+from humanlm.training.run import read_settings
 from humanlm.training.sft import MetricsLog
-from humanlm.training.rollout import AdvantageConfig, Batch, Method, RolloutError, ScriptedPolicy, repeat_rows, single_turn
+from humanlm.methods.method import AdvantageConfig, Batch, Method
+from humanlm.methods.policies import RolloutError, ScriptedPolicy
+from humanlm.methods.sampling import repeat_rows
+from humanlm.methods.rollouts import single_turn
 
 ROWS = repeat_rows([ask_row("first", "a"), ask_row("second", "b")], 4)
 

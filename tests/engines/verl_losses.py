@@ -33,9 +33,11 @@ def rows():
 
 
 def trl_trainer(model, tokenizer, options, folder):
-    from humanlm.training.methods import TextReward, ask_row, group_advantage
-    from humanlm.training.rollout import Method, single_turn
-    from humanlm.training.trainer import MethodTrainer, trainer_args
+    from humanlm.methods.functions import TextReward, ask_row, group_advantage
+    from humanlm.methods.method import Method
+    from humanlm.methods.rollouts import single_turn
+    from humanlm.training.trainer import MethodTrainer
+    from humanlm.training.options import trainer_args
     args = trainer_args({"per_device_train_batch_size": B // PARTS, "gradient_accumulation_steps": PARTS, "steps_per_generation": PARTS, **options}, folder, 4, 2, 1, CAP)
     trainer = MethodTrainer(model, tokenizer, Method(single_turn(), group_advantage([1.0]), TextReward(lambda texts: [0.0] * len(texts))), [ask_row("a", str(i)) for i in range(4)], args)
     trainer.current_gradient_accumulation_steps = PARTS

@@ -272,7 +272,7 @@ def test_a_small_simulator_plays_the_person_by_name(tmp_path):
     from humanlm.hierarchy.prompts import HierarchyConfig
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
-    from humanlm.training.rollout import RolloutConfig
+    from humanlm.methods.sampling import RolloutConfig
     asked = HierarchyConfig(levels=["stance", "response"], thinking="off", response_tokens=12, state_tokens=4)
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market") for c in ("fine", "late")]
     loaded = make_model(ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=400), texts, [f"<{slash}{n}>" for n in asked.levels for slash in ("", "/")])

@@ -10,8 +10,9 @@ from humanlm.gyms.protocol import Environment, Feedback, GymConfig, GymTask, STO
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.prompts import end_id
-from humanlm.training.methods import Heard, multi_turn, turn_advantage
-from humanlm.training.rollout import Batch, ModelPolicy
+from humanlm.methods.dialogues import Heard, multi_turn, turn_advantage
+from humanlm.methods.method import Batch
+from humanlm.methods.policies import ModelPolicy
 
 FUNCTION = find_gym("function")
 

@@ -19,7 +19,7 @@ from humanlm.gyms.recipe import _GymUsers, _gym_messages, _load_gyms
 from humanlm.gyms.users import ModelUser
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.limits import Limits
-from humanlm.training.advantages import turn_advantages
+from humanlm.methods.advantages import turn_advantages
 from humanlm.training.run import read_settings
 
 ALL = pytest.mark.parametrize("name", gym_names())

@@ -21,8 +21,9 @@ from humanlm.gyms.protocol import Environment, Feedback, Gym, GymTask, ToolCall,
 from humanlm.gyms.monitor import Curriculum, GymMonitor
 from humanlm.gyms.recipe import PARTS, _GymUsers, _load_gyms, _train_gyms
 from humanlm.train import main
-from humanlm.training.rollout import RolloutError
-from humanlm.training.run import _make_base, make_run, read_settings
+from humanlm.methods.policies import RolloutError
+from humanlm.training.stages import _make_base, make_run
+from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,7 +127,7 @@ def test_a_wrong_credit_is_refused_when_settings_are_read(wrong, said):
 
 
 def test_names_of_credits_are_known_without_torch():
-    code = "import sys; from humanlm.training.methods import CREDITS, CreditConfig; assert CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
+    code = "import sys; from humanlm.methods.dialogues import CREDITS, CreditConfig; assert CreditConfig().credit in CREDITS and 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -195,7 +195,7 @@ def test_a_trained_simulator_plays_a_gym_after_the_states_it_is_given():
     from humanlm.alignment.contract import PolicySetup
     from humanlm.alignment.simulator import SimulatorClient
     from humanlm.hierarchy.prompts import HierarchyConfig
-    from humanlm.training.rollout import ScriptedPolicy
+    from humanlm.methods.policies import ScriptedPolicy
     policy = ScriptedPolicy({"goal": "<goal>win</goal>", "response": "<response>Rather long.</response>"})
     client = SimulatorClient(PolicySetup(policy, HierarchyConfig(levels=["goal", "response"], thinking="hetero")))
     for states in ({}, {"goal": "tease"}):

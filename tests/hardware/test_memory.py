@@ -11,7 +11,8 @@ from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
 from humanlm.models.config import ModelConfig
 from humanlm.hardware.performance import SPEEDS, step_estimate
-from humanlm.training.run import gpu_plan, read_settings, shares_of, updates
+from humanlm.training.stages import gpu_plan
+from humanlm.training.run import read_settings, shares_of, updates
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 
@@ -131,7 +132,7 @@ def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_n
 
 
 def test_questions_are_counted_where_a_chat_model_answers():
-    from humanlm.training.run import _asking_groups
+    from humanlm.training.stages import _asking_groups
     asking = lambda *flags: _asking_groups(read_settings(["--config", "configs/humanlm-mini.yaml", *flags])[1])
     assert asking() == [] and [g.concurrency for g in asking("--judge.model", "openai/gpt-5-mini", "--judge.concurrency", "9")] == [9]
 

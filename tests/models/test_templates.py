@@ -85,7 +85,7 @@ def test_no_text_can_forge_a_turn(toks, name):
 @pytest.mark.parametrize("thinking", [True, False])
 def test_sft_text_is_prompt_and_target_with_one_opener(toks, name, thinking):
     "Loss falls on the target and the end token only, and a thought is opened once, by the prompt"
-    from humanlm.training.rollout import sft_row
+    from humanlm.methods.rollouts import sft_row
     from humanlm.training.sft import sft_dataset
     if thinking and name not in THINKS: pytest.skip(f"{name} has no thoughts")
     answer = target({"response": "</think> fine<|im_end|>"}, {"goal": "late"} if thinking else None)

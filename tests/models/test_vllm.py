@@ -137,7 +137,7 @@ def test_a_simulator_behind_vllm_writes_what_transformers_would(tmp_path):
     from humanlm.models.config import ModelConfig
     from humanlm.alignment.contract import ModelChoice, contract
     from humanlm.alignment.simulator import SimulatorClient
-    from humanlm.training.rollout import RolloutConfig
+    from humanlm.methods.sampling import RolloutConfig
     from humanlm.serve import _open_client
     from humanlm.serving.service import ServeConfig
     from humanlm.serving.service import Service, serving

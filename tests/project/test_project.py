@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Modules that may load a deep-learning library when they are imported. All others form the light layer: they can be read,
 # imported and tested without one. `models` and `train` belong to it, since their settings are parsed before anything loads.
-TENSORS = {"training.advantages", "training.losses", "training.sft", "training.trainer", "alignment.grpo", "sdpo.method", "classmate.method", "classmate.rewards",
+TENSORS = {"methods.advantages", "methods.losses", "training.sft", "training.options", "training.checkpoints", "training.policy", "training.trainer", "alignment.grpo", "sdpo.method", "classmate.method", "classmate.rewards",
            "engines.estimators", "engines.cpu", "engines.lessons"}
 HEAVY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "verl", "ray", "pandas", "datasets", "pyarrow",
          "openai", "anthropic", "matplotlib", "ipywidgets", "wandb", "scipy", "sklearn"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.training.advantages import group_advantages
+from humanlm.methods.advantages import group_advantages
 from humanlm.core.basics import ConfigError, DataError
 from humanlm.data.records import Example, Message, Persona
 from humanlm.hierarchy.parsing import parse

@@ -19,9 +19,11 @@ from humanlm.models.config import ModelConfig
 from humanlm.sdpo.hindsight import TEMPLATE, AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig
 from humanlm.sdpo.method import _HindsightReader, logged_row, offline, online, sdpo_method
 from humanlm.sdpo.users import Reaction
-from humanlm.training.methods import ask_row
-from humanlm.training.rollout import Batch, ModelPolicy
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.methods.functions import ask_row
+from humanlm.methods.method import Batch
+from humanlm.methods.policies import ModelPolicy
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 pytestmark = pytest.mark.numbers
 OPENINGS = ["a short one", "tell me about tea, please", "Why do cats sleep so much during the day?", "list three towns", "hi", "what is left of it? Say it once more"]

@@ -14,7 +14,8 @@ from humanlm.models.prompts import end_id
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, SDPOConfig, contexts, problem, read_interactions, reply_ids
 from humanlm.sdpo.method import logged_row, offline, sdpo_method, signals
 from humanlm.sdpo.preparation import _PrepareConfig, _dialogue_of, _prepare_files, read_prompts
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 pytestmark = pytest.mark.skipif(not (DATA / "mt_bench").is_dir(), reason="set HUMANLM_DATA to a folder with mt_bench, hh_rlhf_mild, wildchat_prompts and tau_bench")

@@ -17,7 +17,8 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.evaluation.measured import load_measured, load_results
 from humanlm.sdpo.hindsight import AssistantReply, Followup, Interaction, write_interactions
 from humanlm.sdpo.users import Reaction
-from humanlm.training.run import fit, read_settings
+from humanlm.training.stages import fit
+from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
@@ -184,8 +185,9 @@ def test_replies_are_drawn_as_asked_for_whatever_the_checkpoint_says(tmp_path):
     from humanlm.models.config import ModelConfig
     from humanlm.sdpo.method import online, sdpo_method
     from humanlm.sdpo.hindsight import SDPOConfig
-    from humanlm.training.methods import ask_row
-    from humanlm.training.trainer import MethodTrainer, trainer_args
+    from humanlm.methods.functions import ask_row
+    from humanlm.training.trainer import MethodTrainer
+    from humanlm.training.options import trainer_args
     model, tokenizer = make_model(ModelConfig(template="chatml", hidden=32, heads=2, kv_heads=2, mlp=64, vocab=420), ["some words to learn from"] * 9)
     for name, value in {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.1}.items(): setattr(model.generation_config, name, value)
     method = sdpo_method(SDPOConfig(), online(Failing()), model, tokenizer)

@@ -279,7 +279,7 @@ def test_a_trained_simulator_is_a_user_by_name(tmp_path):
     from humanlm.hierarchy.prompts import HierarchyConfig
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
-    from humanlm.training.rollout import RolloutConfig, Sampling
+    from humanlm.methods.sampling import RolloutConfig, Sampling
     texts = [f"the {a} {b} is {c}" for a in ("night", "city") for b in ("tram", "market", "bridge") for c in ("fine", "late", "loud")]
     config = ModelConfig(hidden=32, heads=2, kv_heads=2, mlp=64, vocab=500)
     asked = HierarchyConfig(levels=["stance", "response"], thinking="off", response_tokens=20, state_tokens=8)

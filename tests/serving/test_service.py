@@ -20,7 +20,8 @@ from humanlm.models.prompts import render
 from humanlm.alignment.contract import PolicySetup, contract
 from humanlm.alignment.scenes import RequestError, read_scene
 from humanlm.alignment.simulator import Simulator, SimulatorClient
-from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
+from humanlm.methods.sampling import RolloutConfig
+from humanlm.methods.policies import ScriptedPolicy
 from humanlm.serve import main
 from humanlm.serving.service import ServeConfig, Service, serving
 from humanlm.serving.vllm import VLLMPolicy, vllm_command
@@ -71,7 +72,7 @@ def complete(them, **more): return them.chat.completions.create(**({"model": "tr
 
 def test_a_served_reply_is_the_simulators(them, folder):
     "Same template, source, levels, stop strings, caps and reading: greedy replies agree with the simulator of the same folder"
-    from humanlm.training.rollout import Sampling
+    from humanlm.methods.sampling import Sampling
     someone = Simulator(folder, "clips coupons", sampling=Sampling(temperature=0))
     said = someone.reply([("mila", "the night tram is late")])
     reply = complete(them, temperature=0)
@@ -87,7 +88,7 @@ def test_a_served_reply_is_the_simulators(them, folder):
 async def _written(someone):
     "What the model of a simulator writes before anybody reads it"
     from humanlm.data.records import Example
-    from humanlm.training.rollout import Sampling
+    from humanlm.methods.sampling import Sampling
     context = (Message("m", name="mila", content="the night tram is late"),)
     row, = make_rows([Example("x", someone.source, "test", someone.persona.user_id, "x", someone.persona, context, "")], someone.client.setup.hierarchy, ["response"])
     return (await someone.client.setup.policy.generate([row], Sampling(temperature=0)))[0].text

@@ -12,7 +12,8 @@ from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.alignment.contract import PolicySetup, contract
-from humanlm.training.rollout import RolloutConfig, ScriptedPolicy
+from humanlm.methods.sampling import RolloutConfig
+from humanlm.methods.policies import ScriptedPolicy
 from humanlm.serving.talk import _said_text, typed, Talk, _TalkWidget
 from humanlm.talk import TalkConfig, _converse, main
 from pages import CHROMIUM, HOSTILE, in_browser, read

@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 
 from humanlm.evaluation.measured import Measurement
 from humanlm.models.checkpoints import adapter_base, load_model
-from humanlm.training.methods import TextReward, answers, ask_row, group_advantage
+from humanlm.methods.functions import TextReward, ask_row, group_advantage
+from humanlm.training.run import answers
 from humanlm.training.recipe import Recipe, Stage, Work
-from humanlm.training.rollout import Method, sft_row, single_turn
-from humanlm.training.run import fit, learn, lessons
+from humanlm.methods.method import Method
+from humanlm.methods.rollouts import sft_row, single_turn
+from humanlm.training.stages import fit, learn, lessons
 
 pytestmark = pytest.mark.numbers
 ROWS = [ask_row(f"question {i}", str(i), 4) for i in range(4)]

@@ -15,10 +15,12 @@ from humanlm.core.basics import ConfigError, DataError, HumanLMError, read_jsonl
 from humanlm.evaluation.measured import Measurement, load_measured, load_results
 from humanlm.clients.ledger import Ledger
 from humanlm.clients.protocol import Usage
-from humanlm.training.methods import TextReward, ask_row, group_advantage
+from humanlm.methods.functions import TextReward, ask_row, group_advantage
 from humanlm.training.recipe import Recipe, Stage, Work, find_recipe
-from humanlm.training.rollout import Method, single_turn
-from humanlm.training.run import fit, learn, read_settings
+from humanlm.methods.method import Method
+from humanlm.methods.rollouts import single_turn
+from humanlm.training.stages import fit, learn
+from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / "nbs" / "howto" / "my_recipe.py"

@@ -13,7 +13,7 @@ import humanlm.train
 import warm
 from humanlm.core.basics import ConfigError, read_jsonl
 from humanlm.data.trajectory import load_trajectories
-from humanlm.training.rollout import shares
+from humanlm.methods.shares import shares
 
 CONFIG = {
     "run": {"methods": ["humanlm", "prefix-chaining", "humanlm-composed"], "report": False}, "data": {"max_train": 5, "max_test": 2}, "world": {"users": 24, "replies_per_user": 8},

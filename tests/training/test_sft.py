@@ -20,7 +20,7 @@ from humanlm.worlds.oracle import score_state
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import END, ModelConfig, START
 from humanlm.alignment.lessons import WorldLessons, first_rows, _reply_rows, _thought_from
-from humanlm.training.rollout import sft_row
+from humanlm.methods.rollouts import sft_row
 from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, sft_dataset, train_sft
 
 pytestmark = pytest.mark.numbers

@@ -17,11 +17,11 @@ from datasets import Dataset
 from trl import GRPOTrainer
 
 from halves import parts, stop_in_the_first
-from humanlm.training.advantages import group_advantages
+from humanlm.methods.advantages import group_advantages
 from humanlm.core.basics import DataError
 from humanlm.data.records import sample_examples
 from humanlm.alignment.grpo import _batch_metrics, schedule
-from humanlm.training.methods import group_advantage
+from humanlm.methods.functions import group_advantage
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.scoring import JudgeError
@@ -32,13 +32,15 @@ from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id
 from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
 from humanlm.rewards.reward import AlignmentReward, requests_by_row
-from humanlm.training.rollout import (
-    AdvantageConfig, Method, ModelPolicy, generated_tokens, group_index, repeat_rows, scored_in_parts, single_turn,
-)
+from humanlm.methods.method import AdvantageConfig, Method
+from humanlm.methods.policies import ModelPolicy
+from humanlm.methods.shares import generated_tokens, scored_in_parts
+from humanlm.methods.sampling import group_index, repeat_rows
+from humanlm.methods.rollouts import single_turn
 from humanlm.training.sft import MetricsLog
-from humanlm.training.trainer import (
-    MethodTrainer, TokenBudget, TrainerError, is_spent, _is_whole, latest_checkpoint, _logged_tokens, trainer_args,
-)
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.checkpoints import TokenBudget, is_spent, _is_whole, latest_checkpoint, _logged_tokens
+from humanlm.training.options import TrainerError, trainer_args
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 
 pytestmark = pytest.mark.numbers

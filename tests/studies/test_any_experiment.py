@@ -13,8 +13,9 @@ from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
-from humanlm.training import experiment as experiments
-from humanlm.training.experiment import Study, gather, outcome, trials_of
+from humanlm.studies import experiment as experiments
+from humanlm.training.trials import Study, trials_of
+from humanlm.studies.experiment import gather, outcome
 from humanlm.training.recipe import Recipe, Stage
 
 

@@ -8,8 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.models.logps import CompletionStates, completion_states, token_logps
-from humanlm.training.losses import (
-    _blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal, two_views,
+from humanlm.methods.losses import (
+    _blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal,
+    two_views,
 )
 
 PLAIN, HINDSIGHT, MASK = torch.tensor([[-1.0, -2.0, -0.5]]), torch.tensor([[-0.5, -3.0, -0.4]]), torch.ones(1, 3).bool()

@@ -10,18 +10,19 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.training.advantages import estimators
+from humanlm.methods.advantages import estimators
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
 from humanlm.hierarchy.levels import LEVELS
 from humanlm.worlds.mini import WorldConfig, make_world
 from humanlm.clients.ledger import Ledger
 from humanlm.models.config import ModelConfig, tiny_model, train_tokenizer
 from humanlm.models.prompts import end_id
-from humanlm.training import rollout
-from humanlm.training.rollout import (
-    ESTIMATORS, Batch, ModelPolicy, RolloutConfig, RolloutError, Sampling, ScriptedPolicy, at_step, copy_index,
-    generated_tokens, group_index, repeat_rows, row_seeds, single_turn,
-)
+from humanlm.methods import policies
+from humanlm.methods.method import ESTIMATORS, Batch
+from humanlm.methods.policies import ModelPolicy, RolloutError, ScriptedPolicy, row_seeds
+from humanlm.methods.sampling import RolloutConfig, Sampling, copy_index, group_index, repeat_rows
+from humanlm.methods.shares import at_step, generated_tokens
+from humanlm.methods.rollouts import single_turn
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +112,9 @@ def test_ids_that_a_row_brings_take_the_place_of_its_prompt(loaded, examples):
 
 
 def test_prompts_are_rendered_once_and_not_kept_for_ever(loaded, examples, monkeypatch):
-    made, rendered = [], rollout._prompt_ids
-    monkeypatch.setattr(rollout, "_prompt_ids", lambda *given: made.append(1) or rendered(*given))
-    monkeypatch.setattr(rollout, "_RENDERED", 3)
+    made, rendered = [], policies._prompt_ids
+    monkeypatch.setattr(policies, "_prompt_ids", lambda *given: made.append(1) or rendered(*given))
+    monkeypatch.setattr(policies, "_RENDERED", 3)
     policy, rows = ModelPolicy(*loaded), make_rows(examples[:5], None, ["goal"])
     policy.prompt_ids(rows[0]).append(99)
     for row in rows[:1] * 4 + rows: policy.prompt_ids(row)
@@ -188,7 +189,7 @@ def test_seeds_differ_by_run_step_row_and_copy_and_by_nothing_else():
 
 
 def test_importing_is_light():
-    code = "import sys, humanlm.training.rollout; print(sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
+    code = "import sys, humanlm.methods.rollouts, humanlm.methods.shares, humanlm.methods.method; print(sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
@@ -230,7 +231,8 @@ def test_any_closing_tag_ends_a_text_where_the_settings_say_so(stop, text):
     from humanlm.core.basics import run_sync
     from humanlm.data.records import sample_examples
     from humanlm.hierarchy.prompts import HierarchyConfig, make_rows
-    from humanlm.training.rollout import ScriptedPolicy, single_turn
+    from humanlm.methods.policies import ScriptedPolicy
+    from humanlm.methods.rollouts import single_turn
     rows = make_rows(sample_examples()[:1], HierarchyConfig(levels=["stance", "response"], stop=stop), ["stance"])
     said, = run_sync(single_turn()(rows, ScriptedPolicy({"stance": "<stance>against</response> and more</stance> Bye"})))
     assert said.text == text and (said.parse_status == "ok") == (stop == "own")

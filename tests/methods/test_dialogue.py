@@ -17,9 +17,12 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.generation import generate
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id, render
-from humanlm.training.methods import Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
-from humanlm.training.rollout import Batch, Method, ModelPolicy, Sampling
-from humanlm.training.trainer import MethodTrainer, trainer_args
+from humanlm.methods.dialogues import Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
+from humanlm.methods.method import Batch, Method
+from humanlm.methods.policies import ModelPolicy
+from humanlm.methods.sampling import Sampling
+from humanlm.training.trainer import MethodTrainer
+from humanlm.training.options import trainer_args
 
 TEXTS = [f"is it a {a}? it is a {b}." for a in ("cat", "tram", "river") for b in ("dog", "bridge", "city")] * 5
 ROW = {"row_id": "guess:1", "level": "guess", "prompt": [{"role": "user", "content": "is it a cat?"}], "speaker": "", "thinking": None, "stop": (), "max_tokens": 60,
@@ -259,10 +262,12 @@ TWO = '''
 import sys, torch
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.training.methods import _seeded, multi_turn
-from humanlm.training.rollout import Method, row_seeds
-from humanlm.training.trainer import MethodTrainer, trainer_args
-from humanlm.training.advantages import decoupled_advantages, turn_advantages
+from humanlm.methods.dialogues import _seeded, multi_turn
+from humanlm.methods.method import Method
+from humanlm.methods.policies import row_seeds
+from humanlm.training.options import trainer_args
+from humanlm.training.trainer import MethodTrainer
+from humanlm.methods.advantages import decoupled_advantages, turn_advantages
 sys.path.insert(0, {tests!r})
 from test_dialogue import DOG, ROW, TEXTS, Engine
 

@@ -5,9 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.training.advantages import (
-    broadcast, decoupled_advantages, estimators, group_advantages, leave_one_out, tied_groups,
-)
+from humanlm.methods.advantages import broadcast, decoupled_advantages, estimators, group_advantages, leave_one_out, tied_groups
 
 G, N = 4, 6
 SCORE = st.just(math.nan) | st.integers(0, 20).map(lambda i: i / 20)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from humanlm.training.advantages import _CREDITS, _SCORES, trajectory_scores, turn_advantages, _turn_credits
-from humanlm.training.methods import CREDITS, SCORES
+from humanlm.methods.advantages import _CREDITS, _SCORES, trajectory_scores, turn_advantages, _turn_credits
+from humanlm.methods.dialogues import CREDITS, SCORES
 
 REWARDS, TOKENS = [[0, 0, 1], [0, 1], [0, 0], [.5, 0, .5]], [[2, 2, 2], [3, 2], [2, 3], [1, 2, 3]]
 TABLE = {  # credit, score → the advantage of each turn of four dialogues
