@@ -13,8 +13,7 @@ from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
-from humanlm.studies import experiment as experiments
-from humanlm.training.trials import Study, trials_of
+from humanlm.training.trials import ExperimentConfig, Study, experiment_settings, trials_of
 from humanlm.studies.experiment import gather, outcome
 from humanlm.training.recipe import Recipe, Stage
 
@@ -29,7 +28,7 @@ def finished(tmp_path):
     "Two finished runs of a plain recipe, one per seed, whose model gains 0.4 on every unit"
     from humanlm.core.grammar import parse
     from humanlm.training.run import COMMON
-    groups = COMMON | {"experiment": experiments.ExperimentConfig, "variants": dict}
+    groups = COMMON | {"experiment": ExperimentConfig, "variants": dict}
     settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"])
     trials = trials_of(Plain(), settings)
     for trial in trials:
@@ -58,7 +57,7 @@ def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tm
 def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder_of_its_run(tmp_path, monkeypatch, capsys):
     from humanlm.experiment import main
     monkeypatch.chdir(tmp_path)
-    assert main(["--run.recipe", "tests.training.test_any_experiment:Plain", "--dry-run"]) == 0
+    assert main(["--run.recipe", "tests.studies.test_any_experiment:Plain", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "3 runs, 3 trained models" in shown and "stages              ours" in shown and "runs/run-experiment/summary.json" in shown
     assert "100 steps of 8 prompts x 8 completions" in shown
@@ -97,7 +96,7 @@ def test_an_experiment_never_takes_the_folder_of_the_run_that_its_file_names(tmp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text("run: {name: toy, recipe: parser}\n")
     (tmp_path / "experiment.yaml").write_text("run: {name: compared}\nexperiment: {seeds: [0, 1]}\n")
-    assert experiments.experiment_settings(["--config", "run.yaml", *line])[1].run.name == name
+    assert experiment_settings(["--config", "run.yaml", *line])[1].run.name == name
 
 
 class FromData(Recipe):
