@@ -14,6 +14,7 @@ from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.training.trials import ExperimentConfig, Study, experiment_settings, trials_of
+from humanlm.studies import experiment as experiments
 from humanlm.studies.experiment import gather, outcome
 from humanlm.training.recipe import Recipe, Stage
 
