@@ -14,10 +14,9 @@ from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
+from humanlm.training.trials import ExperimentConfig, Study, experiment_settings, trials_of
 from humanlm.studies import experiment as experiments
-from humanlm.training.trials import Study, trials_of
 from humanlm.studies.experiment import gather, outcome
-from humanlm.training.trials import ExperimentConfig, experiment_settings
 from humanlm.training.recipe import Recipe, Stage
 
 
@@ -60,7 +59,7 @@ def test_a_recipe_without_a_study_gets_means_differences_and_curves(finished, tm
 def test_a_plan_names_the_stages_of_an_own_recipe_and_keeps_away_from_the_folder_of_its_run(tmp_path, monkeypatch, capsys):
     from humanlm.experiment import main
     monkeypatch.chdir(tmp_path)
-    assert main(["--run.recipe", "tests.training.test_any_experiment:Plain", "--dry-run"]) == 0
+    assert main(["--run.recipe", "tests.studies.test_any_experiment:Plain", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "3 runs, 3 trained models" in shown and "stages              ours" in shown and "runs/run-experiment/summary.json" in shown
     assert "100 steps of 8 prompts x 8 completions" in shown
