@@ -4637,6 +4637,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.logs.formats._raw': ('logs/formats.html#_raw', 'humanlm/logs/formats.py'),
                                       'humanlm.logs.formats._reddit_author': ( 'logs/formats.html#_reddit_author',
                                                                                'humanlm/logs/formats.py'),
+                                      'humanlm.logs.formats._reddit_names': ('logs/formats.html#_reddit_names', 'humanlm/logs/formats.py'),
                                       'humanlm.logs.formats._reddit_root': ('logs/formats.html#_reddit_root', 'humanlm/logs/formats.py'),
                                       'humanlm.logs.formats._reddit_user': ('logs/formats.html#_reddit_user', 'humanlm/logs/formats.py'),
                                       'humanlm.logs.formats._redditor': ('logs/formats.html#_redditor', 'humanlm/logs/formats.py'),

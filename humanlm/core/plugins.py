@@ -91,7 +91,7 @@ def require_workers(groups: Mapping[str, Any]) -> None:  # of settings
     for name in asked: require(name, (find_spec("ray") is not None, "workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out"))
 
 
-def mapper(workers: str | None) -> AbstractContextManager[Callable[..., Iterator]]:
+def mapper(workers: str | None) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
     "Give a `map` by workers, while they are needed; without any, Python's own"
     if not workers: return nullcontext(map)
     kind, _, count = workers.partition("/")

@@ -247,7 +247,8 @@ def _patient_protocol() -> type:  # of a connection, for uvicorn
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            awaited = self.cycle is None or self.cycle.response_complete
+            cycle: Any = self.cycle  # None until the first head has come
+            awaited = cycle is None or cycle.response_complete
             if self.head_due and not awaited:
                 self.head_due.cancel()
                 self.head_due = None

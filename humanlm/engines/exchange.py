@@ -166,11 +166,11 @@ class LoopPolicy(ModelPolicy):
         super().__init__(model, tokenizer, settings.model.max_prompt_tokens)
         self.ends, self.server, self.reads, self.own = ends, server, reads, settings.rollout.sampling()
         self.tell: Any = None    # async: {loop: order} →
+        self.home: Any = None    # the event loop of those who lead, where all others ask too
         self.want: Any = None    # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
-        self.seed, self.temperature, self.calls, self.home = settings.run.seed, settings.rollout.temperature, 0, None  # home: the event loop of those who lead, where all others ask too
-        self.idle: asyncio.Queue[str] = asyncio.Queue()
-        self.answers: dict[str, asyncio.Future] = {}
+        self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
+        self.idle, self.answers = asyncio.Queue[str](), dict[str, asyncio.Future]()
         self.arrived: asyncio.Queue[tuple[int, str]] = asyncio.Queue()  # number of a row, and the loop that stands for it
 
     def hear(self, loop: str, message: tuple) -> None:

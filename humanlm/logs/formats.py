@@ -72,11 +72,11 @@ def _reddit_author(message: dict, facts: dict, place: int = 0) -> AuthorFacts:
 # %% ../../nbs/logs/04_formats.ipynb #_reddit_user
 def _reddit_user(user_id: str, facts: dict) -> AuthorFacts:
     "Who wrote the reply"
-    return _reddit_user(user_id, known_name(facts.get("author")))
+    return _reddit_names(user_id, known_name(facts.get("author")))
 
 
 @lru_cache(maxsize=65536)
-def _reddit_user(user_id, author):
+def _reddit_names(user_id, author):
     login = _login(user_id)
     return AuthorFacts(login, _ids(_raw(login), _login(author)))
 

@@ -50,8 +50,7 @@ class ClientConfig:
     group: ClassVar[str] = "model"                 # of settings, for messages
     rules: ClassVar[Collection[str]] = ()          # names that stand for no chat model
     keep_unusable: ClassVar[bool] = False          # as for `DiskCache`
-    above_0: ClassVar[tuple[str, ...]] = ("concurrency", "timeout", "deadline", "attempts", "requests_per_minute",
-                                          "tokens_per_minute", "budget")
+    above_0: ClassVar[tuple[str, ...]] = ("concurrency", "timeout", "deadline", "attempts", "requests_per_minute", "tokens_per_minute", "budget")
 
     def __post_init__(self): require(self.group, *self.checks())
 
@@ -64,8 +63,7 @@ class ClientConfig:
         "Go through the conditions that settings must meet"
         yield self.cache_mode in MODES, f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}"
         yield workers_check(self.workers)
-        for name in self.above_0:
-            number = getattr(self, name)
+        for name, number in ((name, getattr(self, name)) for name in self.above_0):
             yield number is None or number > 0, f"{name} must be above 0, got {number}"
 
     def is_rule(self, model: str) -> bool:

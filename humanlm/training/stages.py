@@ -377,7 +377,7 @@ def gpu_plan(settings: Settings) -> list[str]:
     load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(parts=s.rollout.parts)
     load, asking = engine.load(s, load) if engine else load, _asking_groups(s)
     requests = len(asking) if s.plan.requests is None else s.plan.requests
-    plan = replace(s.plan, requests=requests, at_once=s.plan.at_once or max((group.concurrency for group in asking), default=16))
+    plan = replace(s.plan, requests=requests, at_once=s.plan.at_once or max((group.at_once for group in asking), default=16))
     by_rows = "num_train_epochs" in s.trainer and "max_steps" not in s.trainer
     steps = None if by_rows else math.ceil(max_steps(s) / updates(s))
     return [*memory_lines(plan, s.model, load), *step_lines(plan, s.model, load, steps, updates(s), s.run.token_budget)]
