@@ -196,7 +196,9 @@ def _measured_tasks(
     "Measure a model on held-out questions, and its reasoning by the classmates of the settings"
     from humanlm.classmate.method import ReasoningRollout, ResponseReader, make_classmates
     s = run.settings
-    policy = policy or ModelPolicy(*run.load(name), s.model.max_prompt_tokens)
+    if policy is None:
+        model, tokenizer = run.load(name)
+        policy = ModelPolicy(model, tokenizer, s.model.max_prompt_tokens)
     everybody = replace(s.classmate, use_classmate_condition="always", reward_type="vanilla_reward", reward_weight=1.0, shuffle=False)
     rows, tasks = [_task_row(task, s) for task in run.work.tasks[part]], run.work.tasks[part]
     said = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
