@@ -94,7 +94,7 @@ def step_lines(
     updates: int = 1,  # of a step
     budget: int | None = None,  # of generated tokens
 ) -> list[str]:
-    "Say how long a step takes, what dominates, and what a run costs"
+    "Say how long a step takes, what dominates, and what a stage that learns by a method costs"
     speed = SPEEDS[plan.gpu]
     step = step_estimate(shape_of(model), load, plan, speed, max(1, load.written // load.rows), updates)
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
@@ -106,4 +106,4 @@ def step_lines(
     return [f"step, estimated     {_time(step.total)}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
             f"  what dominates    {NAMES[parts[0][1]]}; what helps: {HELP[parts[0][1]] if parts[0][1] != 'writes' or not load.vllm else 'shorten --plan.completion_tokens, or take more GPUs'}",
             f"  rates             {step.tokens / step.total:,.0f} tokens written a second, MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)",
-            f"  run               {steps} step{'s' * (steps != 1)}{ends}, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]
+            f"  a stage           {steps} step{'s' * (steps != 1)}{ends}, {_time(steps * step.total)}, {hours:,.1f} GPU hours" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]

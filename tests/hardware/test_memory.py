@@ -118,7 +118,7 @@ def test_what_verl_computes_once_more_and_what_gpus_share_while_they_write():
 def test_a_token_budget_ends_a_planned_run():
     said = planned("--run.token_budget", "100000")[0]
     tokens = 16 * 8 * 512  # of a step in the mean
-    assert f"run               {-(-100000 // tokens)} steps (a budget of 100,000 tokens ends it before" in said
+    assert f"a stage           {-(-100000 // tokens)} steps (a budget of 100,000 tokens ends it before" in said
 
 
 def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_no_use(monkeypatch):
