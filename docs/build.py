@@ -21,7 +21,7 @@ NBS, WORK, SITE = ROOT / "nbs", ROOT / "_site", ROOT / "_docs"
 NOTE = "<!-- Made from nbs/index.ipynb by `make readme`: edit the notebook, not this file. -->\n\n"
 _directive = re.compile(r"^[ \t]*#\|[ \t]*([\w-]+)[ \t]*:?[ \t]*(.*)$", re.M)
 _code_or_link = re.compile(r"""^(?:```|~~~).*?^(?:```|~~~)[ \t]*$      # a fenced block
-                               | (!?\[[^\]\n]*\])\(([^()\s]+)(\s+"[^"]*")?\)   # [words](target "title")
+                               | (!?\[(?:[^\]\n]|\n(?!\s*\n))*\])\(([^()\s]+)(\s+"[^"]*")?\)   # [words](target "title"), words on two lines too
                                | `[^`\n]+`                              # code in a line""", re.M | re.S | re.X)
 _not_linked = re.compile(r"""(^```.*?^```[ \t]*$ | ^[ ]{4}[^\n]*$         # code
                                | `_[^`\n]*`                                # a helper, which has no anchor

@@ -219,7 +219,9 @@ def make_judge(
     kind = config.model.partition("/")[0]
     if client is None and is_plugin(config.model):
         own = load_plugin(config.model, f"{config.group}.model")
-        return OwnJudge(own() if isinstance(own, type) else own, config.model)
+        judge = OwnJudge(own() if isinstance(own, type) else own, config.model)
+        judge.ledger.budget = config.budget
+        return judge
     if client is None and kind in judges:
         judge = judges[kind](config, world, hierarchy)
         judge.ledger.budget = config.budget  # spent by a second judge, if at all

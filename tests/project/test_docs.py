@@ -82,6 +82,12 @@ def test_a_link_to_a_method_without_a_heading_leads_to_its_class():
     assert build.link_classes("[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one.run)", "b.md", texts) == "[`One.go`](a/x.md#one.go) [`One.run`](a/x.md#one)"
 
 
+def test_links_of_the_front_page_lead_somewhere_also_where_their_words_stand_on_two_lines():
+    targets = re.findall(r"\]\(([^()\s#]+)[^()]*\)", build.readme_text())
+    assert [t for t in targets if not re.match(r"[a-z]+:", t) and not (build.ROOT / t).exists()] == []
+    assert build.relink("see [two\nlines](x.md), [one](y.md)", TO) == "see [two\nlines](to/x.md), [one](to/y.md)"
+
+
 def test_links_to_sources_need_a_repository():
     assert build.site_link("/blob/main/humanlm/data/records.py#L3", "") is None
     assert build.site_link("/blob/main/data.py#L3", "https://host/me") == "https://host/me/blob/main/data.py#L3"
