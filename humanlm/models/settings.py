@@ -43,9 +43,8 @@ class ClientConfig:
     cache_mode: str = "use"
     "use, refresh (ask again), only (never ask), or off."
     budget: float | None = None
-    """US dollars that may be spent in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build
-    (each run of an experiment, each way of tom.mode has its own): all starts and processes share it. Commands without a folder have it for
-    one start. Prices of models that are not listed: a YAML file, named in HUMANLM_PRICES."""
+    """US dollars that may be spent in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build (each run of an experiment,
+    each way of tom.mode has its own): all starts share it. Commands without a folder have it for one start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"                 # of settings, for messages
     rules: ClassVar[Collection[str]] = ()          # names that stand for no chat model
@@ -63,8 +62,7 @@ class ClientConfig:
         "Go through the conditions that settings must meet"
         yield self.cache_mode in MODES, f"cache_mode: no cache mode {shorten(self.cache_mode)!r}.{near_miss(self.cache_mode, MODES)}"
         yield workers_check(self.workers)
-        for name, number in ((name, getattr(self, name)) for name in self.above_0):
-            yield number is None or number > 0, f"{name} must be above 0, got {number}"
+        for name in self.above_0: yield (getattr(self, name) or 1) > 0 and getattr(self, name) != 0, f"{name} must be above 0, got {getattr(self, name)}"
 
     def is_rule(self, model: str) -> bool:
         "Tell whether a name stands for a rule, which asks nobody and costs nothing"

@@ -804,7 +804,7 @@ def test_answers_that_are_hostile_stay_text(own, tmp_path):
 
 @pytest.mark.parametrize("words, said_", [
     ([], "usage: python -m humanlm.tom"), (["runn"], "Did you mean 'run'?"), (["run"], "Name one benchmark"), (["run", "hitomm"], "Did you mean 'hitom'?"),
-    (["run", "hitom", "--tom.mode=contexts"], "Did you mean 'context'?"), (["run", "hitom", "--model.name=gpt-5"], "no model 'gpt-5'"),
+    (["run", "hitom", "--tom.mode=contexts"], "Did you mean 'context'?"), (["run", "hitom", "--model.name=gtp-5"], "no model 'gtp-5'"),
     (["run", "hitom", "--tom.file=nowhere.jsonl"], "no file nowhere.jsonl"), (["run", "hitom", "--rows.promptin=VP"], "Did you mean 'prompting'?"),
     (["run", "hitom", "--tom.mode=debate"], "is a rule and asks nobody"), (["run", "hitom", "--answer.form=xml"], "form must be json or text"),
     (["generate", "fantom"], "Unknown family"), (["generate", "hitom", "--stories.n=0"], "n must be positive"), (["contexts", "tom"], "Unknown benchmark"),
