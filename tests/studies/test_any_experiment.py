@@ -99,7 +99,7 @@ class Telling(Plain):
 
 
 def test_the_process_of_a_run_is_told_what_its_file_hides(tmp_path):
-    line = ["--run.recipe", "tests.training.test_any_experiment:Telling", "--run.out", str(tmp_path), "--trainer.hub_token", "s3cret"]
+    line = ["--run.recipe", "tests.studies.test_any_experiment:Telling", "--run.out", str(tmp_path), "--trainer.hub_token", "s3cret"]
     trial = trials_of(Telling(), experiment_settings(line)[1])[0]
     worker = experiments._start_worker(trial)
     assert worker.process.wait(60) == 2, worker.log.read_text()

@@ -79,7 +79,7 @@ def test_targets_are_recognised_inside_every_stance_phrase():
 def test_persona_and_post_phrases_are_unknown_to_the_oracle():
     from humanlm.worlds import states as grammar
 
-    tables = [t for t in vars(grammar).values() if isinstance(t, dict) and all(isinstance(r, grammar.Phrases) for r in t.values())]
+    tables = [t for t in vars(grammar).values() if isinstance(t, dict) and all(isinstance(r, grammar._Phrases) for r in t.values())]
     shown = {p for t in tables for row in t.values() for p in row.persona + row.post}
     assert len(tables) == 10 and not shown & set(_lexicon())
     assert all(not read(p).items for p in shown)
