@@ -29,8 +29,9 @@ from ..core.plugins import is_plugin, load_plugin
 from ..core.runs import is_main_process
 from ..core.stats import known_mean
 from ..data.dataset import DataConfig, data_fingerprint, dataset_card
-from ..data.records import Example, persona_text
+from ..data.records import Example, Message, Persona, persona_text
 from ..evaluation.measured import Measurement, Results, Result
+from ..hardware.performance import Questions, StagePlan
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.composed import check_composed
 from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
@@ -44,16 +45,19 @@ from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.method import AdvantageConfig
 from ..methods.policies import Policy
-from ..training.run import Run, max_steps, updates
+from ..training.run import Run, planned_steps
 from ..training.stages import learn, lessons, step_plan
 from ..methods.rollouts import least
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start_plan
+def _lesson_steps(s): return s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
+
+
 def _cold_start_plan(s: Settings) -> str:
     "Steps and rows of the cold start"
-    steps = s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
+    steps = _lesson_steps(s)
     last = f", then {s.sft.faithful_steps} of thoughts to follow" if s.sft.faithful_steps else ""
     return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}"
 
@@ -124,6 +128,13 @@ def _composed_plan(s: Settings, name: str) -> str:
     return f"; replies after {states} states by {own.states_from or 'itself'}, {more}" if own.compose else ""
 
 
+def _method_steps(s: Settings, name: str, examples: int | None) -> int | None: # examples: of training; None: not counted
+    "Count the steps of a mode"
+    replies = MODES[name].composed and s.rollout.states_from  # all that is left to learn
+    rows = examples if examples is None or replies else row_count(name, hierarchy_of(s, name), examples)
+    return planned_steps(s, rows)
+
+
 def _plan_lines(
     s: Settings,
     data: Data,
@@ -131,16 +142,44 @@ def _plan_lines(
 ) -> list[str]:
     "Say what a run will do and cost"
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
-    reads = {name for name in s.run.methods if MODES[name].composed and s.rollout.states_from}
-    rows = {name: len(train) if name in reads else row_count(name, hierarchy_of(s, name), len(train))
-            for name in s.run.methods if not MODES[name].supervised}
-    steps = {name: -(-max_steps(s, n) // updates(s)) for name, n in rows.items()}
+    steps = {name: _method_steps(s, name, len(train)) or 0 for name in s.run.methods if not MODES[name].supervised}
     replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
     return [f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split})",
             f"levels              {', '.join(levels)}; {'mixed in every step' if s.rollout.mixed_levels else 'one a step'}", f"prompts             {_prompt_plan(s, names, train, test)}",
             f"cold start          {_cold_start_plan(s)}",
             *(f"{name:<19} {step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}" for name in s.run.methods),
             *_judge_plan(s, names, train, test, steps)]
+
+# %% ../../nbs/alignment/51_recipe.ipynb #stage-plans
+_ANYBODY = Example("one", "", "train", "u", "c", Persona("u"), (Message("m"),), "")  # what a row allows does not follow from who is asked
+
+
+def _longest_answer(s: Settings, name: str) -> int:
+    "Give the most tokens that a mode may write"
+    return max(row["max_tokens"] for row in training_rows([_ANYBODY], hierarchy_of(s, name), name))
+
+
+def _judge_questions(s: Settings, name: str) -> Questions:
+    "Count what the judge is asked in a step of a mode, in the mean"
+    own, levels, judge = settings_of(s, name).rollout, len(s.hierarchy.load()), s.judge
+    if is_free(judge.model): return Questions(0)
+    each = judge.repeats * (own.group_size if judge.protocol == "single" else 1)
+    replies = own.reply_share if own.reply_share is not None else 1 / levels
+    groups = ("alignment" in s.reward.weights) * (levels if MODES[name].rewarded == "all" else 1) + (replies if own.compose and s.reward.reading else 0)
+    return Questions(own.num_prompts * groups * each, judge.at_once, overlap=True)
+
+
+def _cold_start_stage(s: Settings) -> StagePlan:
+    "Say what the cold start gives machines to do"
+    steps = _lesson_steps(s)
+    return StagePlan("cold-start", steps + s.sft.faithful_steps if steps else 0, s.sft.batch, max(_longest_answer(s, name) for name in s.run.methods), "lessons")
+
+
+def _planned_stage(s: Settings, name: str, examples: int | None) -> StagePlan:
+    "The same of a mode"
+    longest = _longest_answer(s, name)
+    if MODES[name].supervised: return StagePlan(name, s.sft.reply_steps, s.sft.batch, longest, "lessons")
+    return StagePlan(name, _method_steps(s, name, examples), s.rollout.num_prompts * s.rollout.group_size, longest, questions=(_judge_questions(s, name),))
 
 # %% ../../nbs/alignment/51_recipe.ipynb #AlignmentWork
 @dataclass
@@ -343,6 +382,10 @@ class HumanLM(Recipe):
         for config in (s.judge, s.test_judge):
             _check_judge(config, data)
         return _plan_lines(s, data, ["base", "cold-start", *s.run.methods])
+
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+        examples = len(load_data(s).split("train")) if reads else None
+        return [_cold_start_stage(s), *(_planned_stage(s, name, examples) for name in s.run.methods)]
 
     def traits(self, s: Settings) -> dict[str, str]:
         "What the modes ask for, whether they think, and what is rewarded"

@@ -30,12 +30,13 @@ from ..hierarchy.prompts import parts_text
 from ..clients.ledger import Ledger
 from ..training.trials import Study, Trial
 from ..methods.functions import AssistantModel, ask_row
+from ..hardware.performance import Questions, StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
 from ..methods.rollouts import sft_row
 from ..training.stages import learn, lessons, step_plan
-from ..training.run import max_steps, updates
+from ..training.run import planned_steps
 
 # %% ../../nbs/classmate/51_recipe.ipynb #type-imports
 if TYPE_CHECKING: from humanlm.classmate.method import AnswerScorer, ResponseScores
@@ -280,6 +281,24 @@ def _check_settings(s: Settings) -> None:
     require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
             *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
 
+# %% ../../nbs/classmate/51_recipe.ipynb #stage_plans
+def _judged(s: Settings) -> int:
+    "Count the questions to judges about one answer"
+    j = s.judge
+    main = j.verifier in BEHAVIOURS or not (s.tasks.toy or j.verifier) and bool(j.model)
+    return main + (1 + bool(j.weak) if j.exploit in BEHAVIOURS else 0)
+
+
+def _stage_plans(s: Settings, rows: int | None) -> list[StagePlan]:  # rows: of training; None: nobody has counted
+    "Say what machines are given to do: others, and judges, are asked about each response and each classmate's answer"
+    c, longest = s.classmate, s.tasks.max_tokens
+    mates = () if c.use_classmate_condition == "no_classmate" else c.models
+    step, others = s.rollout.num_prompts * s.rollout.group_size, sum(name not in (*SELVES, READER) for name in mates)
+    asked = Questions(step * others * c.samples, c.at_once), Questions(step * (1 + len(mates) * c.samples) * _judged(s), s.judge.at_once)
+    steps = {READER: s.sft.reader_steps if READER in c.models else 0, "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0}
+    lessons = [StagePlan(name, count, s.sft.batch, longest, "lessons") for name, count in steps.items() if count]
+    return [*lessons, StagePlan("classmate", planned_steps(s, rows), step, longest, questions=asked, frozen=sum(name in ("initial", "lagged", READER) for name in c.models))]
+
 # %% ../../nbs/classmate/51_recipe.ipynb #_ClassmateRecipe
 class _ClassmateRecipe(Recipe):
     "Reason so that others can go on"
@@ -319,11 +338,13 @@ class _ClassmateRecipe(Recipe):
 
     def evaluate(self, run: Any, name: str) -> list[Measurement]: return _measured_tasks(run, name)
 
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s, len(_load_tasks(s)["train"]) if reads else None)
+
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
         tasks = _load_tasks(s)
         own = f"{s.classmate.reward_type} x {s.classmate.reward_weight:g}, {s.classmate.use_classmate_condition}; shown {s.classmate.keep}"
-        return [f"{'classmate':<19} {step_plan(s, math.ceil(max_steps(s, len(tasks['train'])) / updates(s)))}", f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
+        return [f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}", f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
                 f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.use_classmate_condition != "no_classmate" else "classmates          none are asked in training",
                 f"reward              {own}", f"advantage           {s.classmate.advantage}, {'all' if s.classmate.advantage in ('grpo', 'dr_grpo') else s.classmate.placement}, {s.classmate.main_mode}"]
 

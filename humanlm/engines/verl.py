@@ -27,7 +27,7 @@ from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spe
 from .settings import Job, VerlConfig, lessons_engine, overrides, save_every, trainer_options
 from ..hardware.memory import GPUS, GiB, Load, shape_of
 from ..models.checkpoints import has_adapter
-from ..training.recipe import Engine
+from ..training.recipe import Engine, find_recipe
 from ..methods.method import Method
 from ..training.run import Run, max_steps, updates
 
@@ -276,7 +276,7 @@ def _stored(model: Any) -> Any:
     return model if has_adapter(model) else model.float()
 
 # %% ../../nbs/75_engines.ipynb #engine-parts
-def _planned(s, name, steps=1): return _job(name, Path("RUN"), 0, steps)._replace(**{"base": "BASE", "rank": s.model.lora_rank} if s.model.lora_rank else {})
+def _planned(s, name, steps=1, tokens=0): return _job(name, Path("RUN"), tokens, steps)._replace(**{"base": "BASE", "rank": s.model.lora_rank} if s.model.lora_rank else {})
 
 
 def _job(stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
@@ -315,16 +315,36 @@ def _verl_load(s, load):
     require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give --verl.nodes and --verl.gpus as many"),
             (s.plan.split or s.plan.gpus == 1, "split false: verl shares one model over all of its GPUs. Leave it out"))
     vllm = 0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB)
-    return load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, critic=_has_critic(s), offload=tuple(v.offload or ()), engine="verl", optimiser=s.trainer.get("optim", "adamw_torch"), writers=v.tensor_parallel)
+    load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel, frozen=0)  # copies are the leading process's
+    return _lessons_load(s, load) if load.kind == "lessons" else load._replace(critic=_has_critic(s), optimiser=s.trainer.get("optim", "adamw_torch"))
+
+
+def _lessons_load(s, load):
+    "The same for a supervised stage; by TRL, the leading process has it alone"
+    if lessons_engine(s) == "trl": return load._replace(gpus=1, split=False, rows=s.sft.batch, written=s.sft.batch, engine="trl", vllm=0, offload=())
+    size = s.trainer.get("per_device_train_batch_size") or load.written
+    return load._replace(rows=size if load.written % size == 0 else load.written, checkpoints=s.trainer.get("gradient_checkpointing", True))
+
+
+def _shown(s):
+    "Say what verl would be told: of the first stage that it trains by a method everything, of each other one what differs"
+    stages = [stage for stage in find_recipe(s.run.recipe).stage_plans(s, False) if stage.kind != "lessons"]
+    if not stages and find_recipe(s.run.recipe).stage_plans(s, False): return ["no stage is trained by a method; what verl is told for supervised stages follows from their rows"]
+    if not stages: return ["verl would be told, with the longest max_tokens of the rows in data.max_response_length:",
+                           *(line for line in overrides(s, _planned(s, "METHOD", math.ceil(max_steps(s) / updates(s)))) if "max_response_length" not in line)]
+    told = [overrides(s, _planned(s, stage.name, math.ceil(max_steps(s) / updates(s)) if stage.steps is None else stage.steps, stage.completion)) for stage in stages]
+    others = [line for stage, own in zip(stages[1:], told[1:]) for line in (f"and for {stage.name}:", *(line for line in own if line not in told[0]))]
+    note = "" if stages[0].steps else " (its number of steps follows from the rows)"
+    return [f"verl would be told for {stages[0].name}{note}:", *told[0], *others]
 
 
 def _plan_lines(s):
     "Say what the engine would do, and what its leading process holds"
     v, size = s.groups.get("verl", VerlConfig()), shape_of(s.model).weights / GiB if s.plan.gpus else 0
     read = (2 if s.model.dtype == "bfloat16" else 4) * size
-    held = f"leading process     {4 * size:.1f} GiB of the host's memory; where a method reads log-probabilities, {read:.1f} GiB of its first GPU instead, and a teacher of SDPO {4 * size:.1f} more; not in the sum above"
+    held = f"leading process     {4 * size:.1f} GiB of the host's memory; where a method reads log-probabilities, {read:.1f} GiB of its first GPU instead, and {4 * size:.1f} more for each copy of the model, such as a teacher of SDPO or a classmate; not in the sum above"
     told = overrides(s, _planned(s, "METHOD"))
-    return [*([held] if size else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config"]
+    return [*([held] if size else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(f'{name} {wanted}x' for name, wanted in WANTED.items())}"]
 
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class _VerlEngine(Engine):
@@ -338,7 +358,7 @@ class _VerlEngine(Engine):
         return v.nodes * v.gpus
 
     def shown(self, s: Settings) -> str:
-        return "\n".join(["# verl would be told:", *(f"# {line}" for line in overrides(s, _planned(s, "METHOD", math.ceil(max_steps(s) / updates(s)))))])
+        return "\n".join(f"# {line}" for line in _shown(s))
 
     def load(self, s: Settings, load: Load) -> Load: return _verl_load(s, load)
 

@@ -26,13 +26,14 @@ from ..evaluation.report import model_said, standard_sections
 from ..training.trials import Study, Trial
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.dialogues import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
+from ..hardware.performance import Questions, StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.method import Method
 from ..methods.policies import ModelPolicy
 from ..methods.sampling import RolloutConfig
 from ..methods.rollouts import sft_row
 from ..training.stages import learn, lessons, step_plan
-from ..training.run import max_steps, updates
+from ..training.run import planned_steps
 from .evaluation import EpisodeRecord, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
 from .monitor import Curriculum, GymMonitor, weighted_order
 from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, chance, find_gym, gym_names
@@ -233,6 +234,18 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
             for e in run_sync(play_tasks(gym, tasks, player_of(player, gym),
                                          config=gym.configured(s.gyms.max_turns, s.gyms.compat), seed=s.run.seed))]
 
+# %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
+def _stage_plans(s: Settings) -> list[StagePlan]:
+    "Say what machines are given to do; who plays the user is asked once a turn, of which a dialogue has half as many as it may in the mean, and a judge once a dialogue"
+    step, cold = s.rollout.num_prompts * s.rollout.group_size, s.sft.lesson_steps
+    weights = {name: s.gyms.weights.get(name, 1.0) for name in s.gyms.train}
+    def asked(config, judges, each, rounds):
+        share = sum(weight for name, weight in weights.items() if any(how.judges == judges for how in find_gym(name).environment.roles.values())) / sum(weights.values())
+        return Questions(0 if config.is_rule(config.model) else step * share * each, config.at_once, rounds)
+    questions = asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns), asked(s.judge, True, 1, 1)
+    return [*([StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")] if cold else []),
+            StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions)]
+
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymRecipe
 class _GymRecipe(Recipe):
     "Get things done with a user over several turns"
@@ -289,12 +302,14 @@ class _GymRecipe(Recipe):
         players = ["expert", *(["open-loop"] if any(gym.open_loop for gym in run.work.gyms.values()) else []), "chance"]
         return {player: measured_tasks(_reference_episodes(run.work, run.settings, player)) for player in players}
 
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s)
+
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
         tasks, taken = s.gyms.tasks * len(s.gyms.train), [name for name in s.gyms.train if find_gym(name).held_out]
         note = [f"note                {', '.join(taken)}: never trained on in the published split; results there "
                 f"compare with no published number"] if taken else []
-        return [f"{'gyms':<19} {step_plan(s, math.ceil(max_steps(s, tasks) / updates(s)))}",
+        return [f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
                 f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
                 f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else "")
                 + ("; those that are solved now and then are drawn more often" if s.gyms.curriculum == "success" else ""),

@@ -6,7 +6,6 @@
 __all__ = ['TOY', 'MORE', 'METHODS', 'NAMES', 'recipe']
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #exported-imports
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,8 @@ from .styles import STYLES, TASTES
 from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs, user_plan
 from ..training.trials import Study, Trial
 from ..methods.functions import AssistantModel, ask_row
-from ..training.run import answers, max_steps, updates
+from ..training.run import answers, planned_steps
+from ..hardware.performance import Questions, StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.sampling import RolloutConfig
 from ..training.stages import learn, lessons, step_plan
@@ -267,12 +267,26 @@ def _data_card(s: Settings, work: _SDPOWork) -> str:
     return f"- prompts: {s.prompts.train}, {len(work.train):,} for training, {len(work.test):,} held out\n- logged interactions: {len(work.logged):,}\n{skipped}{toy}"
 
 
+def _steps_of(s: Settings, found: _SDPOWork | None) -> dict[str, int | None]:  # found: None: nobody has counted
+    "Count the steps of each stage by a method; None where they follow from data"
+    own = s.user.steps_each if len(s.user.sequence) > 1 else 0
+    steps = {name: own or planned_steps(s, found and len(found.train)) for name in (_phases(s) if "online" in s.run.methods else ())}
+    return steps | ({"offline": planned_steps(s, found and len(found.logged))} if _learns_offline(s) else {})
+
+
+def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
+    "Say what machines are given to do: whoever is a copy reads each reply after its follow-up, in as many contexts as the contrast asks for"
+    c, rows = s.sdpo, s.rollout.num_prompts * s.rollout.group_size
+    copies = {"frozen": int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled"), "readings": (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)}
+    asked = (Questions(0 if s.user.is_rule(s.user.model) else rows, s.user.at_once),)
+    cold = [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")] if _has_lessons(s) else []
+    return [*cold, *(StagePlan(name, count, rows, s.prompts.max_tokens, **({"kind": "logs"} if name == "offline" else {"questions": asked}), **copies) for name, count in _steps_of(s, found).items())]
+
+
 def _plan_lines(s: Settings) -> list[str]:
     "Say what a run does and costs"
     found, each = _load_work(s), s.rollout.num_prompts * s.rollout.group_size
-    own = s.user.steps_each if len(s.user.sequence) > 1 else 0
-    steps = {name: own or math.ceil(max_steps(s, len(found.train)) / updates(s)) for name in (_phases(s) if "online" in s.run.methods else ())}
-    steps |= {"offline": math.ceil(max_steps(s, len(found.logged)) / updates(s))} if _learns_offline(s) else {}
+    steps = {name: count or 0 for name, count in _steps_of(s, found).items()}
     shown = [Exchange(tuple(m), "word " * (s.prompts.max_tokens * 3 // 4)) for m in found.train[:20]]
     heard = each * sum(n for name, n in steps.items() if name != "offline")
     pairs = 0 if s.preference.judge_name(s.user) == "rule" else 2 * len(found.test) * len(s.preference.tastes_of(s.user)) * (len(steps) + 2)
@@ -348,6 +362,8 @@ class _SDPORecipe(Recipe):
         return {"in-context": found} if found else {}
 
     def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
+
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s, _load_work(s) if reads else None)
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"

@@ -22,7 +22,7 @@ from ..core.basics import HumanLMError, atomic_write, fingerprint, require, run_
 from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
-from ..core.plugins import require_workers
+from ..core.plugins import require_workers, workers_plan
 from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions, run_record, save_config, save_record, versions
 from ..core.stats import Interval, known_mean, mean_interval, number_text, range_text
 from ..data.files import Faults
@@ -118,7 +118,7 @@ class _GymEvaluation(NamedTuple):
 def _prepare_evaluation(s: Settings) -> _GymEvaluation:  # groups play, policy, user and judge; inputs are players
     "Settle what is played; `ConfigError` says what is missing"
     c = s.play
-    require_workers(s.groups)
+    if not s.dry_run: require_workers(s.groups)
     players = list(dict.fromkeys(map(find_player, s.inputs or ["expert"])))
     for choice in players: s.policy.require_price(choice.model or choice.name)
     for group in (s.user, s.judge): group.require_price(group.named()[0])
@@ -149,6 +149,7 @@ def _evaluation_plan(work: _GymEvaluation) -> str:
         lines.append(f"{'player':<12}{player.name}" + (f": at most {_asked(work, player.model, s.policy)}{note}" if player.model else ", a script"))
     for group in (s.user, s.judge):
         lines.append(f"{group.group:<12}" + ("rules" if group.model == "rule" else group.model if group.is_rule(group.model) else f"{group.named()[0]}: at most {_asked(work, group.named()[0], group)} for each player"))
+    if asked := workers_plan(s.groups): lines.append(f"{'workers':<12}{asked}")
     return "\n".join([*lines, f"{'results':<12}{work.folder}"])
 
 # %% ../../nbs/serving/08_gym_evaluation.ipynb #run_evaluation

@@ -35,6 +35,7 @@ from .parsing import Parse, Parser, parser
 from .quality import downstream, omniscient
 from ..stories.answers import to_context
 from ..stories.world import read_story
+from ..hardware.performance import StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..training.stages import lessons
 
@@ -239,6 +240,11 @@ def _run_account(run: Any) -> dict:
             "reports": {name: report(load_measured(run.folder / "measured" / f"{name}.jsonl")) for name in names}}
 
 
+def _steps_once(s: Settings) -> int:
+    "Count the steps of one pass over fresh stories"
+    return math.ceil(s.parser.stories * (1 - s.parser.held_out) / s.sft.batch)
+
+
 def data_plan(s: Settings) -> list[str]:
     "Say what sets would hold"
     c = s.parser
@@ -302,10 +308,15 @@ class _ParserRecipe(Recipe):
         found = {name: {"means": own, **{key: own[key]["mean"] for key in ("tokens", "seconds")}} for name, own in means.items()}
         return report_table(found).markdown()
 
+    def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
+        "Plan one supervised stage for each method"
+        steps = _steps_once(s) if s.parser.source == "stories" else math.ceil(len(self.load(s).rows) / s.sft.batch) if reads else None
+        return [StagePlan(name, steps, s.sft.batch, s.parser.token_limit or 1024, "lessons") for name in s.run.methods]
+
     def plan(self, s: Settings) -> list[str]:
         "Say what would be learnt"
         c = s.parser
-        steps = f"{math.ceil(c.stories * (1 - c.held_out) / s.sft.batch):,} steps" if c.source == "stories" else "steps"
+        steps = f"{_steps_once(s):,} steps" if c.source == "stories" else "steps"
         return [*data_plan(s), f"model       {s.model.name}", f"training    {steps} of {s.sft.batch} rows, once through"]
 
 

@@ -17,6 +17,7 @@ from ..core.plugins import find_plugin
 from ..evaluation.measured import Measurement, Results, Result, results_table
 from ..clients.ledger import Ledger
 from ..hardware.memory import Load
+from ..hardware.performance import StagePlan
 
 # %% ../../nbs/training/06_recipe.ipynb #Stage
 class Stage(NamedTuple):
@@ -89,6 +90,10 @@ class Recipe:
 
     def plan(self, s: Settings) -> Sequence[str]:
         "Say in lines what a run would do and cost, without torch"
+        return []
+
+    def stage_plans(self, s: Settings, reads: bool) -> Sequence[StagePlan]: # reads: data may be read, to count rows
+        "Say for each stage what machines would be given to do; nothing: one stage of completions by a method"
         return []
 
     def traits(self, s: Settings) -> dict[str, str]:

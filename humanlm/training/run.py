@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'groups_of', 'recipe_name', 'engine_name', 'engine_groups',
-           'read_settings', 'with_methods', 'Run', 'answers', 'updates', 'shares_of', 'max_steps', 'method_args',
-           'quiet_libraries', 'keep_memory', 'check_settings']
+           'read_settings', 'with_methods', 'Run', 'answers', 'updates', 'shares_of', 'max_steps', 'planned_steps',
+           'method_args', 'quiet_libraries', 'keep_memory', 'check_settings']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import math
@@ -162,9 +162,9 @@ def updates(settings: Settings) -> int:
 
 
 def shares_of(settings: Settings) -> Shares:
-    "How the processes of this run share the completions of a step out"
-    engine = find_engine(settings.run.engine)
-    count = engine.processes(settings) if engine else process_count()
+    "How the processes of this run share the completions of a step out; in a plan, one for each of its GPUs"
+    engine, planned = find_engine(settings.run.engine), settings.plan.gpus if settings.dry_run else 0
+    count = engine.processes(settings) if engine else planned or process_count()
     return shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, count)
 
 
@@ -174,6 +174,13 @@ def max_steps(settings: Settings, rows: int = 0) -> int:
     if rows and "num_train_epochs" in own and "max_steps" not in own:
         return math.ceil(own["num_train_epochs"] * rows / settings.rollout.num_prompts) * updates(settings)
     return int(own.get("max_steps", 100))
+
+
+def planned_steps(settings: Settings, rows: int | None) -> int | None:  # rows: None: nobody has counted them
+    "Generations of a method at most; None where that follows from its rows"
+    own = settings.trainer
+    unknown = rows is None and "num_train_epochs" in own and "max_steps" not in own
+    return None if unknown else math.ceil(max_steps(settings, rows or 0) / updates(settings))
 
 # %% ../../nbs/training/07_run.ipynb #method_args
 def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str = "none", rows: int = 0):
@@ -218,7 +225,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if settings.model.name != "tiny":
         locate(settings.model.name)
     recipe.check(settings)
-    require_workers(settings.groups)
+    if not settings.dry_run: require_workers(settings.groups)
     if engine := find_engine(settings.run.engine):
         engine.check(settings)
     _check_processes(settings)

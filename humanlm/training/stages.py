@@ -12,7 +12,6 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,23 +19,23 @@ from ..core.basics import ConfigError, HumanLMError, check_name, shorten
 from ..core.html import aligned
 from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
+from ..core.plugins import workers_plan
 from humanlm.core.runs import (
     CHARGES, Stages, alone, is_main_process, one_leads, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
     wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..clients.ledger import Ledger
-from ..hardware.memory import load_of, memory_lines
-from ..hardware.performance import step_lines
-from ..models.settings import ChatConfig
+from ..hardware.memory import load_of
+from ..hardware.performance import StageLoad, StagePlan, plan_lines
+from ..hardware.sharding import shards
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from ..methods.method import Method
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
-    Run, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, quiet_libraries, recipe_name, shares_of, updates,
-    with_methods,
+    Run, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, planned_steps, quiet_libraries, recipe_name, shares_of,
+    updates, with_methods,
 )
-from ..methods.shares import shares
 
 # %% ../../nbs/training/08_stages.ipynb #base_model
 def _make_base(run: Run) -> None:
@@ -328,8 +327,8 @@ def plan(recipe: Recipe, settings: Settings) -> str:
         stages = str(e)
     lines = [f"run                 {Path(s.run.out) / s.run.name}, seed {s.run.seed}", f"stages              {stages}"]
     steps = [] if any(" steps" in line for line in own) else [f"by a method         {step_plan(s, math.ceil(max_steps(s) / updates(s)))}"]
-    engine = find_engine(s.run.engine)
-    return "\n".join([*lines, *steps, *own, *gpu_plan(s), *(engine.plan(s) if engine else ())])
+    engine, asked = find_engine(s.run.engine), workers_plan(s.groups)
+    return "\n".join([*lines, *steps, *own, *([f"workers             {asked}"] if asked else []), *gpu_plan(s, recipe, True), *(engine.plan(s) if engine else ())])
 
 
 class _UnreadError(ConfigError):
@@ -368,22 +367,32 @@ def train_or_plan(recipe: Recipe, settings: Settings) -> None:
     start(recipe, settings)
 
 # %% ../../nbs/training/08_stages.ipynb #gpu_plan
-def gpu_plan(settings: Settings) -> list[str]:
-    "Say what each GPU of `plan.gpus` would hold, and how long a step would take"
-    s = settings
-    if not s.plan.gpus:
+def gpu_plan(
+    settings: Settings,
+    recipe: Recipe | None = None, # None: the one that settings name
+    reads: bool = False,          # whether data may be read, to count rows
+) -> list[str]:
+    "Say what each GPU of `plan.gpus` would hold, and how long the stages would take"
+    if not settings.plan.gpus:
         return []
-    how, engine = shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, s.plan.gpus), find_engine(s.run.engine)
-    load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(parts=s.rollout.parts)
-    load, asking = engine.load(s, load) if engine else load, _asking_groups(s)
-    requests = len(asking) if s.plan.requests is None else s.plan.requests
-    plan = replace(s.plan, requests=requests, at_once=s.plan.at_once or max((group.at_once for group in asking), default=16))
-    by_rows = "num_train_epochs" in s.trainer and "max_steps" not in s.trainer
-    steps = None if by_rows else math.ceil(max_steps(s) / updates(s))
-    return [*memory_lines(plan, s.model, load), *step_lines(plan, s.model, load, steps, updates(s), s.run.token_budget)]
+    s = settings.changed(dry_run=True)
+    if s.plan.split is True and shards() == "DeepSpeed":
+        s = s.changed(plan={"split": "zero3"})
+    recipe = recipe or find_recipe(s.run.recipe)
+    if recipe.methods and not s.run.methods:
+        return ["memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"]
+    method = StagePlan("by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024)
+    return plan_lines(s.plan, s.model, [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]])
 
 
-def _asking_groups(settings: Settings) -> list[ChatConfig]:
-    "Find the groups whose chat models answer while a method trains"
-    groups = [group for name, group in settings.groups.items() if isinstance(group, ChatConfig) and not name.startswith("test_")]
-    return [group for group in groups if group.model and not group.is_rule(group.model)]
+def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:
+    "Share a stage out to the GPUs of a plan"
+    lessons, engine = stage.kind == "lessons", find_engine(s.run.engine)
+    if lessons:
+        own = max(1, stage.rows // s.plan.gpus)
+        load = load_of(s.plan, s.model, {"gradient_checkpointing": False}, own, own)._replace(completion=stage.completion)
+    else:
+        how = shares_of(s)
+        load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(completion=s.plan.completion_tokens or stage.completion)
+    load = load._replace(kind=stage.kind, frozen=stage.frozen, readings=stage.readings, parts=s.rollout.parts)
+    return StageLoad(stage, engine.load(s, load) if engine else load, 1 if lessons else updates(s), None if lessons else s.run.token_budget)

@@ -44,6 +44,16 @@ def test_updates_of_a_step_become_mini_batches():
     assert found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4" and found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] == "8"
 
 
+def test_what_is_shown_has_the_longest_completion_of_each_stage(capsys):
+    def shown(*argv):
+        with pytest.raises(SystemExit): read_settings([*argv, *ON_CPU, "--print_config"])
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ") and ("max_response_length" in line or line.endswith(":") or "supervised" in line)]
+    assert shown("--run.recipe", "classmate", "--tasks.max_tokens", "77") == ["# verl would be told for classmate:", "# data.max_response_length=77"]
+    people = shown("--run.methods", "[response-only,humanlm]", "--hierarchy.response_tokens", "50", "--hierarchy.state_tokens", "60")
+    assert people == ["# verl would be told for response-only:", "# data.max_response_length=50", "# and for humanlm:", "# data.max_response_length=60"]
+    assert shown("--run.recipe", "parser") == ["# no stage is trained by a method; what verl is told for supervised stages follows from their rows"]
+
+
 def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides", '["trainer.nnodes=3"]'), Job("M", "R", "O", "s", 1, 1))[-1] == "trainer.nnodes=3"
 
 

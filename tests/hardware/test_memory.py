@@ -12,7 +12,8 @@ from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, 
 from humanlm.models.config import ModelConfig
 from humanlm.hardware.performance import SPEEDS, step_estimate
 from humanlm.training.stages import gpu_plan
-from humanlm.training.run import read_settings, shares_of, updates
+from humanlm.training.recipe import find_engine
+from humanlm.training.run import check_settings, read_settings, shares_of, updates
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 
@@ -79,7 +80,7 @@ def test_the_lines_say_what_does_not_fit_and_what_helps():
     assert "fits with" in lines("Qwen/Qwen3-0.6B", 2)
 
 
-VERL = ["--config", "configs/classmate-mini.yaml", "--model.name", "Qwen/Qwen3-8B", "--model.dtype", "bfloat16", "--sft.muon_lr", "0", "--rollout.num_prompts", "16", "--sft.batch", "16", "--run.engine", "verl", "--verl.gpus", "8", "--plan.gpus", "8", "--plan.gpu", "h200"]
+VERL = ["--config", "configs/classmate-mini.yaml", "--model.name", "Qwen/Qwen3-8B", "--model.dtype", "bfloat16", "--sft.muon_lr", "0", "--rollout.num_prompts", "16", "--sft.batch", "16", "--run.engine", "verl", "--verl.gpus", "8", "--plan.gpus", "8", "--plan.gpu", "h200", "--plan.completion_tokens", "1024"]
 
 
 def planned(*flags):
@@ -98,7 +99,9 @@ def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
     with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4"): planned("--verl.gpus", "4")
     with pytest.raises(ConfigError, match="split false: verl shares"): planned("--plan.split", "false")
     said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
-    assert "does not fit" in said and "--verl.offload" in said and "lora_rank" not in said
+    assert "does not fit" in said and "--verl.offload" in said and "--model.lora_rank 32" in said and "--trainer.optim adamw_bnb_8bit" in said
+    said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000", "--classmate.estimator", "gae", "--trainer.optim", "adamw_bnb_8bit")
+    assert "does not fit" in said and "lora_rank" not in said and "--trainer.optim" not in said  # verl has no critic beside an adapter
 
 
 def test_a_share_that_cannot_hold_the_model_is_no_plan_that_fits():
@@ -118,7 +121,7 @@ def test_what_verl_computes_once_more_and_what_gpus_share_while_they_write():
 def test_a_token_budget_ends_a_planned_run():
     said = planned("--run.token_budget", "100000")[0]
     tokens = 16 * 8 * 512  # of a step in the mean
-    assert f"a stage           {-(-100000 // tokens)} steps (a budget of 100,000 tokens ends it before" in said
+    assert f"  classmate         {-(-100000 // tokens)} steps of 128 completions (a budget of 100,000 tokens ends it before" in said
 
 
 def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_no_use(monkeypatch):
@@ -131,10 +134,102 @@ def test_an_adapter_learns_with_fewer_operations_and_what_is_computed_twice_is_n
     assert step(critic=True).flops == pytest.approx(2 * once.flops) and once.flops == pytest.approx(8 * rows * (6 * QWEN.weights + 6 * 36 * 32 * 128 * 1536))
 
 
-def test_questions_are_counted_where_a_chat_model_answers():
-    from humanlm.training.stages import _asking_groups
-    asking = lambda *flags: _asking_groups(read_settings(["--config", "configs/humanlm-mini.yaml", *flags])[1])
-    assert asking() == [] and [g.concurrency for g in asking("--judge.model", "openai/gpt-5-mini", "--judge.concurrency", "9")] == [9]
+HERE = Path(__file__).parents[2] / "configs"
+
+
+def stages(file, *flags):
+    "Stages of a plan, by name"
+    recipe, s = read_settings(["--config", str(HERE / file), *flags])
+    return {stage.name: stage for stage in recipe.stage_plans(s, False)}
+
+
+def asked(stage): return [(q.count, q.rounds) for q in stage.questions if q.count]
+
+
+def test_a_judge_that_compares_a_group_is_asked_once_for_it_and_others_once_for_each_completion():
+    judge = ("--judge.model", "openai/gpt-5-mini", "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--run.methods")
+    assert asked(stages("humanlm-mini.yaml")["response-only-think"]) == []  # the oracle asks nobody
+    assert asked(stages("humanlm-mini.yaml", *judge, "[response-only]")["response-only"]) == [(8, 1)]
+    assert asked(stages("humanlm-mini.yaml", *judge, "[response-only]", "--judge.protocol", "single", "--judge.repeats", "3")["response-only"]) == [(96, 1)]
+    assert asked(stages("humanlm-mini.yaml", *judge, "[joint]")["joint"]) == [(56, 1)]  # seven levels are scored in each answer
+    assert asked(stages("sdpo/helpsteer2.yaml")["online-1-no_emojis"]) == [(32, 1)] and asked(stages("sdpo/wildfeedback.yaml")["offline"]) == []
+    assert asked(stages("classmate/classmate.yaml")["classmate"]) == [(256, 1)]  # of the answer and of the classmate's
+
+
+def test_the_user_of_a_dialogue_is_asked_turn_by_turn():
+    flags = ("--gyms.train", "[tau,function]", "--gyms.max_turns", "6", "--user.model", "openai/gpt-5-mini", "--rollout.num_prompts", "4", "--rollout.group_size", "2")
+    assert asked(stages("gyms-mini.yaml", *flags)["gyms"]) == [(4 * 2 * 3 / 2, 6)]  # a function has no user
+    found = step_estimate(QWEN, Load(8, True, 2, 16, 1024, 1024), PlanConfig(8, request_seconds=1.5), SPEEDS["h100"], questions=stages("gyms-mini.yaml", *flags)["gyms"].questions)
+    assert found.seconds["others"] == 9.0
+
+
+def test_every_stage_of_a_recipe_is_planned_as_what_it_is():
+    kinds = {name: {stage.name: stage.kind for stage in stages(name).values()} for name in ("humanlm-mini.yaml", "sdpo-mini.yaml", "sdpo/wildfeedback.yaml", "parser-tiny.yaml", "gyms-mini.yaml", "classmate-mini.yaml")}
+    assert kinds == {"humanlm-mini.yaml": {"cold-start": "lessons", "response-only-think": "rollouts", "humanlm-composed": "rollouts"}, "sdpo-mini.yaml": {"cold-start": "lessons", "online-1-casual": "rollouts", "online-2-short": "rollouts"},
+                     "sdpo/wildfeedback.yaml": {"offline": "logs"}, "parser-tiny.yaml": {"trained": "lessons"}, "gyms-mini.yaml": {"cold-start": "lessons", "gyms": "rollouts"},
+                     "classmate-mini.yaml": {"reader": "lessons", "cold-start": "lessons", "classmate": "rollouts"}}
+    for file in ("sdpo/wildfeedback.yaml", "parser-tiny.yaml"):
+        said = "\n".join(gpu_plan(read_settings(["--config", str(HERE / file), "--plan.gpus", "8"])[1]))
+        assert "writes " not in said.partition("step, estimated")[2] and " written" not in said and "others answer" not in said
+
+
+@pytest.mark.parametrize("file", ["humanlm-mini.yaml", "sdpo-mini.yaml", "gyms-mini.yaml", "classmate-mini.yaml", "parser-tiny.yaml"])
+def test_a_plan_names_the_stages_that_a_run_has(file):
+    from humanlm.training.stages import planned_stages
+    recipe, s = read_settings(["--config", str(HERE / file)])
+    assert [stage.name for stage in recipe.stage_plans(s, True)] == planned_stages(recipe, s)
+
+
+def test_a_plan_sums_up_all_stages():
+    flags = ["--config", str(HERE / "humanlm-mini.yaml"), "--model.name", "Qwen/Qwen3-8B", "--plan.gpus", "8", "--plan.dollars_per_hour", "2", "--run.token_budget", "null"]
+    def lines(*more): return [line for line in gpu_plan(read_settings([*flags, *more])[1]) if re.match(r"  (cold-start|response-only-think|humanlm-composed|all) ", line)]
+    *each, total = lines()
+    seconds = {"ms": 0.001, "s": 1, "min": 60, "h": 3600}
+    taken = [float(number) * seconds[unit] for line in [*each, total] for number, unit in [re.search(r"(?:each: |all +)([\d.]+) (ms|s|min|h)", line).groups()]]
+    assert len(each) == 3 and sum(taken[:-1]) == pytest.approx(taken[-1], rel=0.05) and "GPUs $" in total
+    assert "no steps" in lines("--sft.lesson_steps", "0", "--sft.polite_steps", "0")[0]
+
+
+def test_completions_are_as_long_as_the_recipe_allows_unless_the_plan_says_otherwise():
+    longest = {file: [stage.completion for stage in stages(file).values()][-1] for file in ("humanlm-mini.yaml", "sdpo/helpsteer2.yaml", "classmate/classmate.yaml", "gyms/userrl.yaml", "parser-tiny.yaml")}
+    assert longest == {"humanlm-mini.yaml": 128, "sdpo/helpsteer2.yaml": 2048, "classmate/classmate.yaml": 3072, "gyms/userrl.yaml": 8192, "parser-tiny.yaml": 1024}
+    def said(*flags): return gpu_plan(read_settings(["--config", str(HERE / "sdpo/helpsteer2.yaml"), "--plan.gpus", "8", *flags])[1])[0]
+    assert "1 row of 2,560 tokens" in said() and "1 row of 1,512 tokens" in said("--plan.completion_tokens", "1000")
+
+
+def test_copies_of_the_model_are_whole_on_every_gpu_where_trl_trains_and_elsewhere_with_verl():
+    copies = {("sdpo-mini.yaml", ()): 1, ("sdpo/helpsteer2.yaml", ()): 0, ("sdpo/helpsteer2.yaml", ("--sdpo.teacher", "ema", "--sdpo.form", "full", "--sdpo.kl", "0.1")): 2,
+              ("classmate/classmate.yaml", ("--classmate.models", "[initial,lagged,live]")): 2}
+    for (file, flags), count in copies.items(): assert [*stages(file, *flags).values()][-1].frozen == count
+    assert memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=2))["frozen copies"] == (8 * QWEN.weights,) * 2
+    assert memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=1, lora_rank=8))["frozen copies"] == (2 * QWEN.weights,) * 2
+    assert "frozen copies" not in planned("--classmate.models", "[initial]")[1] and "for each copy of the model" in "\n".join(find_engine("verl").plan(read_settings(VERL)[1]))
+
+
+def test_zero3_keeps_slices_in_bfloat16_too_and_is_called_by_its_name():
+    whole = memory(QWEN, Load(8, True, 2, 16, 512, 512))["weights"]
+    assert memory(QWEN, Load(8, True, 2, 16, 512, 512, zero=True))["weights"] == tuple(bytes + 2 * QWEN.weights // 8 for bytes in whole)
+    said = {split: gpu_plan(read_settings(["--config", str(HERE / "sdpo/helpsteer2.yaml"), "--plan.gpus", "8", "--plan.split", split])[1])[0] for split in ("true", "zero3", "false")}
+    assert "(FSDP2)" in said["true"] and "(ZeRO-3)" in said["zero3"] and "a whole model on each" in said["false"]
+    with pytest.raises(ConfigError, match="give true, zero3 or false"): PlanConfig(split="zero2")
+
+
+def test_a_plan_shares_a_step_out_to_the_gpus_that_it_plans_for(capsys):
+    from humanlm.train import main
+    assert main(["--config", str(HERE / "gyms-mini.yaml"), "--dry-run", "--plan.gpus", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "8 processes read 8 at a time each" in said and "one process" not in said
+
+
+def test_a_plan_needs_no_ray_and_says_who_will(capsys):
+    from importlib.util import find_spec
+    from humanlm.train import main
+    workers = ["--config", str(HERE / "humanlm-mini.yaml"), "--judge.workers", "ray/2"]
+    assert main([*workers, "--judge.model", "openai/gpt-5-mini", "--dry-run"]) == 0 and "judge ray/2: the run needs Ray" in capsys.readouterr().out
+    assert main([*workers, "--dry-run"]) == 0 and "Ray" not in capsys.readouterr().out  # the oracle asks nobody
+    check_settings(*read_settings(workers))
+    if find_spec("ray") is None:
+        with pytest.raises(ConfigError, match="judge.workers ray/N needs Ray"): check_settings(*read_settings([*workers, "--judge.model", "openai/gpt-5-mini"]))
 
 
 def test_a_run_goes_on_whatever_machine_is_planned_for():
@@ -152,15 +247,19 @@ def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
 
 
-@pytest.mark.parametrize("file", sorted(set(PAPER.glob("*.yaml")) - {PAPER / "shared.yaml"}), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(set(PAPER.glob("*.yaml")) - {PAPER / "shared.yaml", PAPER / "eval-only.yaml"}), ids=lambda file: file.stem)
 def test_the_papers_runs_fit_eight_gpus_of_80_gb_and_with_an_adapter_also_without_splitting(file, monkeypatch):
     whole, lora = ["--config", str(file)], ["--config", str(file), "--config", str(PAPER.parent / "engines" / "lora.yaml")]
     for words, split in ((whole, True), (lora, True), (lora, False)):
-        _, s = read_settings([*words, "--plan.gpus=8", "--plan.gpu=h100", f"--plan.split={str(split).lower()}"])
-        said = "\n".join(gpu_plan(s))
-        assert "fits with" in said and f"2 rows of {s.model.max_prompt_tokens + 1024:,} tokens read at once, 16 written" in said
+        recipe, s = read_settings([*words, "--plan.gpus=8", "--plan.gpu=h100", f"--plan.split={str(split).lower()}"])
+        said, longest = "\n".join(gpu_plan(s)), recipe.stage_plans(s, False)[-1].completion
+        assert "fits with" in said and f"2 rows of {s.model.max_prompt_tokens + longest:,} tokens read at once, 16 written" in said
         assert s.trainer["save_total_limit"] == 2 and s.trainer["beta"] == 0.001 and s.rollout.num_prompts * s.rollout.group_size == 128
         assert s.run.name == file.stem + ("-lora" if words is lora else "") and bool(s.model.lora_rank) == (words is lora)
         monkeypatch.setenv("WORLD_SIZE", "8")
         assert updates(s) == 8 and shares_of(s).size == 2, "the steps of the paper, whoever shares them"
     assert "does not fit" in "\n".join(gpu_plan(read_settings([*whole, "--plan.gpus=8", "--plan.split=false"])[1]))
+
+
+def test_settings_that_train_nothing_are_not_planned_for_gpus():
+    assert gpu_plan(read_settings(["--config", str(PAPER / "eval-only.yaml"), "--plan.gpus=8"])[1]) == ["memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"]
