@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GiB', 'GPUS', 'SHAPES', 'OPTIMISER_BYTES', 'ELSE_BYTES', 'BUCKET_BYTES', 'VLLM_BYTES', 'PlanConfig', 'Shape',
-           'shape_of', 'Load', 'memory', 'most_bytes', 'load_of', 'verdict', 'memory_lines']
+           'shape_of', 'Load', 'memory', 'most_bytes', 'load_of', 'fullness', 'verdict', 'memory_lines']
 
 # %% ../../nbs/hardware/01_memory.ipynb #imports
 import json
@@ -201,10 +201,19 @@ def _vllm_needs(shape: Shape, load: Load) -> int:
     return load.number_bytes * (shape.weights + row) // load.writers + VLLM_BYTES
 
 
-def verdict(plan: PlanConfig, most: float) -> str:
-    "Say whether so many GiB fit"
-    room = GPUS[plan.gpu]
-    return f"fits with {room - most:.0f} GiB left" if most <= 0.9 * room else "is close: it may fail" if most <= room else f"does not fit: {most - room:.0f} GiB too much"
+def _vllm_fails(shape, load): return 0 < load.vllm < _vllm_needs(shape, load)
+
+
+def fullness(shape: Shape, load: Load) -> tuple[bool, int]:
+    "Give what stages are compared by: whether vLLM has too little to start, and the bytes on each GPU"
+    return _vllm_fails(shape, load), most_bytes(shape, load)
+
+
+def verdict(plan: PlanConfig, shape: Shape, load: Load) -> str:
+    "Say whether a load fits"
+    room, most = GPUS[plan.gpu], most_bytes(shape, load) / GiB
+    said = f"fits with {room - most:.0f} GiB left" if most <= 0.9 * room else "is close: it may fail" if most <= room else f"does not fit: {most - room:.0f} GiB too much"
+    return f"{said}; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it needs {_vllm_needs(shape, load) / GiB:.1f}" if _vllm_fails(shape, load) else said
 
 
 def memory_lines(
@@ -218,14 +227,10 @@ def memory_lines(
     shape = shape_of(model)
     parts, needs = memory(shape, load), _vllm_needs(shape, load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
-    most = most_bytes(shape, load) / GiB
-    said = verdict(plan, most)
-    if 0 < load.vllm < needs:
-        said += f"; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it needs {needs / GiB:.1f}"
     how = f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
     rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}" for part, (learned, written) in parts.items() if learned or written]
     return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
-            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {said}", *_advice(load, learns, writes, needs / GiB, room)]
+            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {verdict(plan, shape, load)}", *_advice(load, learns, writes, needs / GiB, room)]
 
 
 def _advice(load, learns, writes, needs, room):

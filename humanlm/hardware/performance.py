@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .memory import GiB, Load, PlanConfig, Shape, memory_lines, most_bytes, shape_of, verdict
+from .memory import Load, PlanConfig, Shape, fullness, memory_lines, shape_of, verdict
 from ..models.config import ModelConfig
 
 # %% ../../nbs/hardware/02_performance.ipynb #Speed
@@ -151,8 +151,7 @@ def _stage_line(plan, shape, one, step, width):
     if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
     ends = f" (a budget of {one.budget:,} tokens ends it before the {stage.steps or 100:,} asked for)" if count < (stage.steps or 100) else " (the number of rows says how many there are)" if stage.steps is None else ""
     what = {"rollouts": "completions", "logs": "logged replies", "lessons": "lessons"}[stage.kind]
-    room = verdict(plan, most_bytes(shape, one.load) / GiB).partition(":")[0]
-    return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {room}"
+    return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {verdict(plan, shape, one.load)}"
 
 
 def time_lines(
@@ -175,6 +174,6 @@ def time_lines(
 def plan_lines(plan: PlanConfig, model: ModelConfig, loads: Sequence[StageLoad]) -> list[str]:
     "Say what each GPU holds in the stage that needs most, and how long all stages take"
     shape = shape_of(model)
-    fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: most_bytes(shape, one.load), default=loads[0])
+    fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: fullness(shape, one.load), default=loads[0])
     return [*memory_lines(plan, model, fullest.load, fullest.stage.name if len(loads) > 1 else ""), *time_lines(plan, model, loads)]
 

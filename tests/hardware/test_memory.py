@@ -107,6 +107,7 @@ def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
 def test_a_share_that_cannot_hold_the_model_is_no_plan_that_fits():
     said, parts = planned("--verl.memory", "0.1")
     assert "vLLM cannot start: its share is 13.9 GiB, and it needs 17.5" in said and "--verl.memory 0.15" in said and "--verl.tensor_parallel 2" in said
+    assert re.search(r"^  classmate .*; vLLM cannot start", said, re.M)
     assert "cannot start" not in planned("--verl.memory", "0.15")[0] and "cannot start" not in planned("--verl.memory", "0.1", "--verl.tensor_parallel", "2")[0]
     assert parts["gathered"][1] == pytest.approx((2 * GiB + 4 * 151936 * 4096) / GiB, abs=0.1)  # a bucket, and the largest tensor
 
