@@ -154,7 +154,7 @@ class Load(NamedTuple):
     readings: int = 0        # of each row by these and by the model itself, before it learns
     zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
 
-
+# %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     "Sum up the bytes on each GPU: part → while it learns, while it writes"
     P, b, n, adapter = shape.weights, load.number_bytes, load.gpus if load.split else 1, shape.adapter(load.lora_rank)
@@ -232,7 +232,7 @@ def memory_lines(
     return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
             f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {verdict(plan, shape, load)}", *_advice(load, learns, writes, needs / GiB, room)]
 
-
+# %% ../../nbs/hardware/01_memory.ipynb #advice
 def _advice(load, learns, writes, needs, room):
     "Say what helps where it does not fit, and where vLLM's share is too small"
     ways = [*(_share_ways(load, needs / room) if 0 < load.vllm < needs * GiB else ()), *_room_ways(load, learns > 0.9 * room, writes > 0.9 * room)]

@@ -104,7 +104,7 @@ HELP = {"writes": "write with vLLM, shorten --plan.completion_tokens, or take mo
 def _time(seconds):
     return f"{seconds * 1000:.2g} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
-
+# %% ../../nbs/hardware/02_performance.ipynb #stage-plan
 class StagePlan(NamedTuple):
     "A stage, as far as a plan needs to know it"
     name: str
