@@ -88,7 +88,7 @@ def workers_check(
 
 def _asked_by_workers(groups: Mapping[str, Any]) -> list[str]:  # groups: of settings
     "Name the groups whose questions workers of Ray send; a rule asks nobody"
-    def is_rule(group): return hasattr(group, "is_rule") and group.is_rule(getattr(group, "model", ""))
+    def is_rule(group: Any) -> bool: return hasattr(group, "is_rule") and group.is_rule(getattr(group, "model", ""))
     return [name for name, group in groups.items() if str(getattr(group, "workers", None)).startswith("ray/") and not is_rule(group)]
 
 

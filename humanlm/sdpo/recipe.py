@@ -277,10 +277,12 @@ def _steps_of(s: Settings, found: _SDPOWork | None) -> dict[str, int | None]:  #
 def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
     "Say what machines are given to do: whoever is a copy reads each reply after its follow-up, in as many contexts as the contrast asks for"
     c, rows = s.sdpo, s.rollout.num_prompts * s.rollout.group_size
-    copies = {"frozen": int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled"), "readings": (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)}
+    frozen = int(c.teacher != "live") + bool(c.kl and _form_of(s) != "sampled")
+    readings = (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)
     asked = (Questions(0 if s.user.is_rule(s.user.model) else rows, s.user.at_once),)
     cold = [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")] if _has_lessons(s) else []
-    return [*cold, *(StagePlan(name, count, rows, s.prompts.max_tokens, **({"kind": "logs"} if name == "offline" else {"questions": asked}), **copies) for name, count in _steps_of(s, found).items())]
+    stages = [StagePlan(name, count, rows, s.prompts.max_tokens, "rollouts", asked, frozen, readings) for name, count in _steps_of(s, found).items()]
+    return [*cold, *(stage._replace(kind="logs", questions=()) if stage.name == "offline" else stage for stage in stages)]
 
 
 def _plan_lines(s: Settings) -> list[str]:
