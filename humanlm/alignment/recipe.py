@@ -51,9 +51,12 @@ from ..worlds.mini import WorldConfig
 from ..worlds.sources import Data, load_data
 
 # %% ../../nbs/alignment/51_recipe.ipynb #cold_start_plan
+def _cold_steps(s: Settings) -> int: return s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
+
+
 def _cold_start_plan(s: Settings) -> str:
     "Steps and rows of the cold start"
-    steps = s.sft.lesson_steps + s.sft.polite_steps if s.data.source == "miniworld" else s.sft.reply_steps
+    steps = _cold_steps(s)
     last = f", then {s.sft.faithful_steps} of thoughts to follow" if s.sft.faithful_steps else ""
     return f"{steps} steps of {s.sft.batch} rows: {steps * s.sft.batch:,} rows{last}"
 
@@ -295,6 +298,7 @@ class HumanLM(Recipe):
 
     def settle(self, s: Settings) -> Settings: return settle_judges(s)
     def check(self, s: Settings) -> None: _check_settings(s)
+    def teaches(self, s: Settings) -> bool: return _cold_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
     def load(self, s: Settings, **given: Any) -> _AlignmentWork: return _load_work(s, **given)
 
     def begin(self, run: Run) -> None:

@@ -158,7 +158,8 @@ class TransformersAdapter:
     async def update_weights(self, weights: Iterable, global_steps: int | None = None, **_: Any) -> None:
         "Send all weights, whole and in float32"
         import ray
-        await ray.get_actor(SERVER).load_weights.remote({name: _whole(t) for name, t in weights}, global_steps)
+        server: Any = ray.get_actor(SERVER)
+        await server.load_weights.remote({name: _whole(t) for name, t in weights}, global_steps)
 
 
 def _whole(tensor): return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().float().cpu().clone()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, check_name, near_miss, require, shorten, to_json
+from ..core.basics import ConfigError, check_name, near_miss, require, require_all, shorten, to_json
 from ..core.config import Settings
 from ..training.run import shares_of, updates
 
@@ -59,7 +59,8 @@ class VerlConfig:
                 (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
                 (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
                 (self.rollout != "hf" or self.device == "cpu", "rollout hf writes on a CPU only. Take vllm or sglang on GPUs, or --verl.device cpu for a tiny model"),
-                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus"),
+                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus,
+                 f"tensor_parallel must be nodes x gpus, since rollout hf is one replica. Give --verl.tensor_parallel {self.nodes * self.gpus}"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
                 (self.address in (None, "auto") or re.search(r"[^/]:[0-9]+$", self.address) is not None, f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379"),
@@ -97,17 +98,20 @@ def trainer_options(
     given = {name: value for name, value in given.items() if value is not None}
     known = (*DEFAULTS, *ELSEWHERE, *SILENT)
     unknown = [name for name in given if name not in known and not name.startswith("vllm_")]  # of vLLM the group verl says what there is to say
-    found = DEFAULTS | given
-    require("trainer", (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
-            (given.get("optim", "adamw_torch") in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS), f"optim is {given.get('optim')}, and engine verl has AdamW, in 32 bits or 8. Take {EIGHT_BITS}, or leave it out"),
-            (given.get("optim") != EIGHT_BITS or found["lr_scheduler_type"] != "warmup_stable_decay", f"optim {EIGHT_BITS}: engine verl has no rate that falls to 0 for it. Take another lr_scheduler_type, or leave optim out"),
-            (not found["beta"] or not found["use_bias_correction_kl"], "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for either engine, or beta 0"))
-    check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError)
-    falls = found.get("lr_scheduler_kwargs") or {}
-    require("trainer", (not falls or found["lr_scheduler_type"] == "warmup_stable_decay" and {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls,
-                        "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
-            (bool(falls) or found["lr_scheduler_type"] != "warmup_stable_decay", 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs {"num_decay_steps":N,"decay_type":"linear"}'))
-    check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError)
+    found, optim, falls = DEFAULTS | given, given.get("optim", "adamw_torch"), given.get("lr_scheduler_kwargs") or {}
+    decays = found["lr_scheduler_type"] == "warmup_stable_decay"
+    linear = {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls
+    require_all(
+        lambda: require("trainer",
+            (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
+            (optim in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS), f"optim is {optim}, and engine verl has AdamW, in 32 bits or 8. Take {EIGHT_BITS}, or leave it out"),
+            (optim != EIGHT_BITS or not decays, f"optim {EIGHT_BITS}: engine verl has no rate that falls to 0 for it. Take another lr_scheduler_type, or leave optim out"),
+            (not found["beta"] or not found["use_bias_correction_kl"],
+             "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for either engine, or beta 0"),
+            (not falls or decays and linear, "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
+            (bool(falls) or not decays, 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs {"num_decay_steps":N,"decay_type":"linear"}')),
+        lambda: check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError),
+        lambda: check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError))
     return found
 
 # %% ../../nbs/engines/01_settings.ipynb #Job
@@ -166,7 +170,8 @@ def _loss(s, o, job):
 
 def _updates(s, o, job):
     actor, shared, roll = "actor_rollout_ref.actor", shares_of(s), s.rollout
-    require("rollout", (roll.num_prompts % shared.updates == 0, f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step: engine verl splits a step by prompts"))
+    require("rollout", (roll.num_prompts % shared.updates == 0, f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step, since engine verl splits a step by prompts. "
+                         f"Give --rollout.num_prompts {roll.num_prompts + -roll.num_prompts % shared.updates}, or fewer updates by --trainer.gradient_accumulation_steps"))
     warm = math.ceil(o["warmup_ratio"] * job.steps * updates(s)) if o.get("warmup_ratio") else o["warmup_steps"]
     warm = warm if o["lr_scheduler_type"] != "constant" else 0
     falls = o["lr_scheduler_type"] == "warmup_stable_decay"

@@ -6,6 +6,7 @@
 __all__ = ['join_cluster', 'ray_client', 'ray_mapper']
 
 # %% ../../nbs/engines/07_workers.ipynb #exported-imports
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 from ..core.basics import ConfigError, HumanLMError, shorten
-from .exchange import EngineError, require_cluster
+from ..core.plugins import require_cluster
+from .exchange import EngineError
 from ..clients.client import Client
 from ..clients.limits import Limits
 from ..clients.names import client
@@ -84,11 +86,14 @@ def join_cluster() -> None:
     address = os.environ.get("RAY_ADDRESS")
     require_cluster(address, "RAY_ADDRESS")
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    here = {} if address else {"num_cpus": 2, "object_store_memory": 100 << 20}
-    paths = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
-    try: ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": {"PYTHONPATH": paths}}, **here)
+    here: dict[str, Any] = {} if address else {"num_cpus": 2, "object_store_memory": 100 << 20}
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))}
+    try:
+        ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+                 runtime_env={"env_vars": paths}, **here)
     except Exception as e:
-        raise EngineError(f"Ray {f'at {address} cannot be joined' if address else 'cannot be started'}: {shorten(e, 300)} Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
+        how = f"at {address} cannot be joined" if address else "cannot be started"
+        raise EngineError(f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
 
 # %% ../../nbs/engines/07_workers.ipynb #ray_client
 def ray_client(

@@ -43,12 +43,12 @@ def sharding_faults() -> list[str]:
     version, spared = known("FSDP_VERSION", "1"), known("FSDP_CPU_RAM_EFFICIENT_LOADING", "").lower()
     stage = "3" if known("ACCELERATE_DEEPSPEED_CONFIG_FILE") else known("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")  # a file's own stage is looked at when it is read
     faults = {"FSDP": [
-        (version != "2", f"FSDP of version {version} is not supported. Set fsdp_version: 2 in the file of accelerate, as configs/engines/accelerate-8.yaml does"),
-        (spared == "true", "fsdp_cpu_ram_efficient_loading leaves weights out in all processes but one, and every process reads them here. Set it to false"),
+        (version != "2", f"FSDP of version {version} is not supported. Set fsdp_version: 2 in the file of accelerate, as configs/engines/accelerate-8.yaml does."),
+        (spared == "true", "fsdp_cpu_ram_efficient_loading leaves weights out in all processes but one, and every process reads them here. Set it to false."),
     ], "DeepSpeed": [
-        (find_spec("deepspeed") is None, "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml"),
-        (stage != "3", f"ZeRO of stage {stage} leaves whole weights in every process, and is not supported. Set zero_stage: 3 in the file of accelerate, as configs/engines/accelerate-8-zero3.yaml does"),
-        (known("ACCELERATE_USE_CPU", "").lower() == "true", "use_cpu hides DeepSpeed from accelerate, which then keeps whole models. Leave it out; where no GPU is, CPUs are taken"),
+        (find_spec("deepspeed") is None, "DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 does: configs/engines/accelerate-8.yaml."),
+        (stage != "3", f"ZeRO of stage {stage} leaves whole weights in every process, and is not supported. Set zero_stage: 3 in the file of accelerate, as configs/engines/accelerate-8-zero3.yaml does."),
+        (known("ACCELERATE_USE_CPU", "").lower() == "true", "use_cpu hides DeepSpeed from accelerate, which then keeps whole models. Leave it out; where no GPU is, CPUs are taken."),
     ]}
     return [said for wrong, said in faults.get(shards(), []) if wrong]
 
