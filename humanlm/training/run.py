@@ -162,9 +162,9 @@ def updates(settings: Settings) -> int:
 
 
 def shares_of(settings: Settings) -> Shares:
-    "How the processes of this run share the completions of a step out"
-    engine = find_engine(settings.run.engine)
-    count = engine.processes(settings) if engine else process_count()
+    "How the processes of this run, or those that a dry run plans for, share the completions of a step out"
+    engine, planned = find_engine(settings.run.engine), settings.plan.gpus if settings.dry_run else 0
+    count = engine.processes(settings) if engine else process_count() if process_count() > 1 else planned or 1
     return shares(settings.rollout.num_prompts, settings.rollout.group_size, settings.trainer, count)
 
 
@@ -223,7 +223,7 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if engine:
         require_all(lambda: engine.check(settings), lambda: engine.check_lessons(settings) if teaches else None, lambda: shares_of(settings))
     else:
-        require_all(_check_start, lambda: check_processes(settings, teaches, process_count(), shards()))
+        require_all(_check_start, lambda: shares_of(settings), lambda: check_processes(settings, teaches, process_count(), shards()))
 
 
 def _check_start() -> None:
@@ -239,10 +239,12 @@ def check_processes(
     splitter: str,  # FSDP or DeepSpeed, where they share one model; empty: a whole one in each
 ) -> None:
     "Raise where processes that train by TRL could not keep what the settings promise"
-    s, roll, batch = settings, settings.rollout, settings.sft.batch
+    s, batch = settings, settings.sft.batch
     writers, muon = s.trainer.get("vllm_tensor_parallel_size") or 1, splitter and s.sft.muon_lr and not s.model.lora_rank
     require_all(
-        lambda: shares(roll.num_prompts, roll.group_size, s.trainer, count),
-        lambda: require("sft", (not teaches or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}."),
-                        (not teaches or not muon, f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. Give --sft.muon_lr 0, which leaves all to AdamW.")),
-        lambda: require("trainer", (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.")))
+        lambda: require("sft",
+            (not teaches or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}."),
+            (not teaches or not muon, f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. "
+                                      "Give --sft.muon_lr 0, which leaves all to AdamW.")),
+        lambda: require("trainer", (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
+                                                                        f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.")))
