@@ -104,7 +104,8 @@ def _launch_commands(launch: _LaunchConfig, words: Sequence[str]) -> list[str]:
 def _require_deepspeed(launch: _LaunchConfig) -> None:
     "Raise where DeepSpeed is wanted, and is not installed here"
     if launch.splitter == "DeepSpeed" and find_spec("deepspeed") is None:
-        raise ConfigError("DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 does: leave --accelerate out.")
+        raise ConfigError("DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 "
+                          "does: leave --accelerate out.")
 
 # %% ../nbs/91_launch.ipynb #ray_commands
 RAY_PORT = 6379
@@ -126,7 +127,8 @@ def _ray_commands(launch: _LaunchConfig, words: Sequence[str]) -> list[list[str]
     "Give the lines of each machine, in the order in which they are typed: the last of the first machine when all others have joined"
     if launch.nodes == 1: return [[_train_words(launch, words)]]
     address = shlex.quote(launch.address)
-    return [[_ray_start(launch), _train_words(launch, words, address), "ray stop"], *([[_ray_start(launch, address), "ray stop"]] * (launch.nodes - 1))]
+    return [[_ray_start(launch), _train_words(launch, words, address), "ray stop"],
+            *([[_ray_start(launch, address), "ray stop"]] * (launch.nodes - 1))]
 
 # %% ../nbs/91_launch.ipynb #slurm_job
 _JOINED = ("import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\n"
@@ -171,7 +173,8 @@ def submit(launch: _LaunchConfig, machines: Sequence[Sequence[str]], job: str) -
             raise ConfigError("There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job.")
         return subprocess.run(["sbatch"], input=job, text=True).returncode
     if launch.nodes > 1:
-        raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on each, or take --slurm true.")
+        raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on "
+                          "each, or take --slurm true.")
     if machines[0][0].startswith("accelerate"):
         _require_deepspeed(launch)
         if launch.processes > 1: _require_free(launch.port)
@@ -222,7 +225,8 @@ def _on_machines(launch: _LaunchConfig, words: Sequence[str]) -> Settings:
         more += [f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else []
     recipe, s = read_settings([*words, *more, "--dry-run"])
     for name, count in {"plan.gpus": s.plan.gpus, "verl.nodes x verl.gpus": _verl_gpus(words) if verl else 0}.items():
-        require("launch", (count in (0, launch.processes), f"nodes x gpus is {launch.processes}, and the settings say {name} {count}. Give as many GPUs, or leave it out of the settings."))
+        require("launch", (count in (0, launch.processes), f"nodes x gpus is {launch.processes}, and the settings say {name} {count}. "
+                                                           "Give as many GPUs, or leave it out of the settings."))
     s = s.changed(plan={"gpus": launch.processes, "gpu": launch.gpu, "split": bool(launch.splitter)})
     require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
     return s
@@ -243,7 +247,8 @@ def _planned(launch: _LaunchConfig, settings: Settings) -> list[str]:
     total, ways = (next((line for line in lines if line.startswith(start)), "") for start in ("  sum", "  what helps"))
     if (wrong := re.search(r"(does not fit|vLLM cannot start).*", total)) and not launch.anyway:
         helps = ways.removeprefix("  what helps").strip().replace("--plan.", "--")
-        raise ConfigError(f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; or go on with --anyway true.")
+        raise ConfigError(f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
+                          "or go on with --anyway true.")
     return lines
 
 

@@ -175,13 +175,18 @@ class LoopPolicy(ModelPolicy):
         "Take in the weights that were sent; `EngineError` where those of the servers are of another step, or these of another model"
         steps, sent = await self.newest()
         if steps is None: raise EngineError("verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides.")
-        if steps != self.step: raise EngineError(f"verl wrote with the weights of step {steps}, and this is step {self.step}. Leave verl's trainer out of verl.overrides.")
+        if steps != self.step:
+            raise EngineError(f"verl wrote with the weights of step {steps}, and this is step {self.step}. "
+                              "Leave verl's trainer out of verl.overrides.")
         if not sent: return
-        if foreign := take_weights(self.model, await sent[0]): raise EngineError(f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out of verl.overrides.")
+        if foreign := take_weights(self.model, await sent[0]):
+            raise EngineError(f"verl trains another model: {shorten(foreign, 200)}. "
+                              "Leave model.* out of verl.overrides.")
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
         "Complete each row by whichever loop is free; what is given is not generated"
-        if self.home and self.home is not asyncio.get_running_loop(): return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home))
+        if self.home and self.home is not asyncio.get_running_loop():
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.generate(rows, sampling), self.home))
         self.calls += 1
         seeds = [row.get("seed", seed + self.calls) for row, seed in zip(rows, row_seeds(rows, self))]
         return await asyncio.gather(*(self._one(row, sampling or self.own, seed) for row, seed in zip(rows, seeds)))
@@ -191,7 +196,8 @@ class LoopPolicy(ModelPolicy):
         from humanlm.models.sampling import cut_completion
         if sampling.no_repeat_ngram: raise RolloutError("verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0.")
         prompt, loop = self.prompt_ids(row), await self.idle.get()
-        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "max_tokens": row["max_tokens"], "logprobs": True}
+        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1,
+               "max_tokens": row["max_tokens"], "logprobs": True}
         if self.server in ("vllm", "hf"): how["seed"] = seed % 2 ** 31
         if self.server == "hf": how["stop"] = list(row["stop"])
         answer = self.answers[loop] = asyncio.get_running_loop().create_future()
@@ -201,7 +207,9 @@ class LoopPolicy(ModelPolicy):
 
     def token_logps(self, *asked: Any, **how: Any) -> Any:
         "Compute log-probabilities of given completions, by the weights of this step; `RolloutError` where a method does not say that it reads"
-        if not self.reads: raise RolloutError("This method asks for log-probabilities, and the leading process has no weights for that. Make it as Method(..., reads=True).")
+        if not self.reads:
+            raise RolloutError("This method asks for log-probabilities, and the leading process has no weights for that. "
+                               "Make it as Method(..., reads=True).")
         return super().token_logps(*asked, **how)
 
     def write(self, *_: Any) -> list[Completion]: raise RolloutError("The engine verl writes by generate alone.")
@@ -224,8 +232,10 @@ def _result(t, advantage, known):
             "reward_score": 0.0, "num_turns": len(t.turns) + 1, "metrics": {}, **logps}
 
 # %% ../../nbs/engines/03_exchange.ipynb #verl_numbers
-MEASURED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "learning_rate", "actor/kl_loss": "kl", "training/rollout_actor_probs_pearson_corr": "verl/probs_correlation",
-            "training/rollout_probs_diff_mean": "verl/probs_difference", "perf/throughput": "verl/tokens_per_second", "timing_s/step": "verl/seconds"}  # verl's name → ours
+MEASURED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "learning_rate", "actor/kl_loss": "kl",
+            "training/rollout_actor_probs_pearson_corr": "verl/probs_correlation",
+            "training/rollout_probs_diff_mean": "verl/probs_difference", "perf/throughput": "verl/tokens_per_second",
+            "timing_s/step": "verl/seconds"}  # verl's name → ours
 
 
 def _verl_numbers(
@@ -264,7 +274,9 @@ def take_checkpoint(model: Any, folder: Path) -> None:
     "Put the weights of a checkpoint into a model; `EngineError` where it is of another one"
     from transformers import AutoModelForCausalLM
     if has_adapter(model): found, wanted = _adapter_of(folder), {name.replace(".default", "") for name in model.state_dict() if "lora_" in name}
-    else: found, wanted = AutoModelForCausalLM.from_pretrained(folder / "huggingface", dtype=model.dtype, trust_remote_code=False).state_dict(), {*model.state_dict()}
+    else:
+        trained = AutoModelForCausalLM.from_pretrained(folder / "huggingface", dtype=model.dtype, trust_remote_code=False)
+        found, wanted = trained.state_dict(), {*model.state_dict()}
     foreign = [*take_weights(model, found), *(wanted - found.keys())]
     if foreign: raise EngineError(f"The checkpoint {folder} is of another model: {shorten(foreign, 200)}. Start anew with --fresh.")
 

@@ -81,7 +81,8 @@ def _started(kind: type, count: int, *given: Any, **options: Any) -> list[Any]: 
 def join_cluster() -> None:
     "Join the cluster that `RAY_ADDRESS` names, or start one on this machine"
     try: import ray
-    except ImportError: raise ConfigError("workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out.") from None
+    except ImportError:
+        raise ConfigError("workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out.") from None
     if ray.is_initialized(): return
     address = os.environ.get("RAY_ADDRESS")
     require_cluster(address, "RAY_ADDRESS")
@@ -144,4 +145,6 @@ def _result(reference: Any) -> Any:
     from ray.exceptions import RayError, RayTaskError
     try: return ray.get(reference)
     except RayTaskError as e: raise e.cause from None
-    except RayError as e: raise EngineError(f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200)} The same command goes on with what is done; with fewer workers each has more memory.") from None
+    except RayError as e:
+        raise EngineError(f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200).rstrip('.')}. "
+                          "The same command goes on with what is done; with fewer workers each has more memory.") from None
