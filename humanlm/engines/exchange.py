@@ -175,13 +175,11 @@ class LoopPolicy(ModelPolicy):
         "Take in the weights that were sent; `EngineError` where those of the servers are of another step, or these of another model"
         steps, sent = await self.newest()
         if steps is None: raise EngineError("verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides.")
-        if steps != self.step:
-            raise EngineError(f"verl wrote with the weights of step {steps}, and this is step {self.step}. "
-                              "Leave verl's trainer out of verl.overrides.")
+        wrong = f"verl wrote with the weights of step {steps}, and this is step {self.step}. Leave verl's trainer out of verl.overrides."
+        if steps != self.step: raise EngineError(wrong)
         if not sent: return
         if foreign := take_weights(self.model, await sent[0]):
-            raise EngineError(f"verl trains another model: {shorten(foreign, 200)}. "
-                              "Leave model.* out of verl.overrides.")
+            raise EngineError(f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out of verl.overrides.")
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
         "Complete each row by whichever loop is free; what is given is not generated"
@@ -207,9 +205,7 @@ class LoopPolicy(ModelPolicy):
 
     def token_logps(self, *asked: Any, **how: Any) -> Any:
         "Compute log-probabilities of given completions, by the weights of this step; `RolloutError` where a method does not say that it reads"
-        if not self.reads:
-            raise RolloutError("This method asks for log-probabilities, and the leading process has no weights for that. "
-                               "Make it as Method(..., reads=True).")
+        if not self.reads: raise RolloutError("This method asks for log-probabilities, and here are no weights for that. Make it as Method(..., reads=True).")
         return super().token_logps(*asked, **how)
 
     def write(self, *_: Any) -> list[Completion]: raise RolloutError("The engine verl writes by generate alone.")

@@ -121,8 +121,7 @@ class Leader:
     def __init__(self, run: Run, method: Method, rows: Sequence[dict], policy: LoopPolicy, job: Job, callbacks: Sequence[Any], numbers: Path):
         self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = run, job.name, method, rows, policy, job, numbers
         self.watching, self.group = [*run.watch(job.name), *callbacks], run.settings.rollout.group_size
-        self.size, self.logged = run.settings.rollout.num_prompts * self.group, None
-        self.unlogged = numbers.with_name(f"{job.name}.unlogged.json")  # a step's numbers, until they are in the log
+        self.size, self.logged, self.unlogged = run.settings.rollout.num_prompts * self.group, None, numbers.with_name(f"{job.name}.unlogged.json")
 
     def begin(self, taken: int) -> None:
         "Tell those who watch that steps begin behind those that were taken; log the last of these where a killed run had not"
