@@ -145,8 +145,7 @@ class LoopPolicy(ModelPolicy):
     def __init__(
         self,
         model: Any,      # has the weights of the stage's start, and takes in newer ones where they are wanted
-        tokenizer: Any,
-        ends: Sequence[int],   # end tokens of the model
+        tokenizer: Any, ends: Sequence[int],   # the last: end tokens of the model
         settings: Any,   # of the run
         server: str = "vllm",  # who writes: vllm and hf know seeds, hf stop strings too
         reads: bool = False,   # whether the model may be asked
@@ -158,8 +157,7 @@ class LoopPolicy(ModelPolicy):
         self.want: Any = None    # async: whether weights are wanted →
         self.newest: Any = None  # async: → number of steps, [reference to weights] or []
         self.seed, self.temperature, self.calls = settings.run.seed, settings.rollout.temperature, 0
-        self.idle, self.answers = asyncio.Queue[str](), dict[str, asyncio.Future]()
-        self.arrived: asyncio.Queue[tuple[int, str]] = asyncio.Queue()  # number of a row, and the loop that stands for it
+        self.idle, self.answers, self.arrived = asyncio.Queue[str](), dict[str, asyncio.Future](), asyncio.Queue[tuple[int, str]]()  # row, its loop
 
     def hear(self, loop: str, message: tuple) -> None:
         "Take in what a loop says"
@@ -177,8 +175,7 @@ class LoopPolicy(ModelPolicy):
         if steps is None: raise EngineError("verl handed on no weights. Leave verl's checkpoint_engine out of verl.overrides.")
         wrong = f"verl wrote with the weights of step {steps}, and this is step {self.step}. Leave verl's trainer out of verl.overrides."
         if steps != self.step: raise EngineError(wrong)
-        if not sent: return
-        if foreign := take_weights(self.model, await sent[0]):
+        if sent and (foreign := take_weights(self.model, await sent[0])):
             raise EngineError(f"verl trains another model: {shorten(foreign, 200)}. Leave model.* out of verl.overrides.")
 
     async def generate(self, rows: Sequence[dict], sampling: Sampling | None = None, prefixes: Any = None) -> list[Completion]:
