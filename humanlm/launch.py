@@ -14,29 +14,35 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from importlib.util import find_spec
 
-from .core.basics import ConfigError, require
+from .core.basics import ConfigError, require, require_all
 from .core.commands import command
-from .core.config import Settings, is_plain_name
-from .core.grammar import parse
+from .core.config import Settings, is_plain_name, read_yaml
+from .core.grammar import cut_line, parse
 from .hardware.memory import GPUS
-from .methods.shares import shares
-from .training.run import check_settings, engine_name, read_settings
+from .hardware.sharding import read_splitter
+from .training.run import check_processes, check_settings, engine_name, read_settings
 from .training.stages import gpu_plan
 
 # %% ../nbs/91_launch.ipynb #_LaunchConfig
 @dataclass(frozen=True)
 class _LaunchConfig:
-    "On which machines a run is to start; short flags do: --nodes, --gpus, --gpu, --split, --slurm, --submit, --partition, --hours, --port, --address"
+    "On which machines a run is to start; short flags do: --nodes for --launch.nodes"
     nodes: int = 1
     """machines"""
     gpus: int = 8
     """GPUs of each"""
     gpu: str = "h100"
-    """their kind, for the arithmetic of memory"""
+    """their kind, for the plan"""
     split: bool = True
     """whether all GPUs share one model (FSDP2) or each holds all of it"""
+    accelerate: str | None = None
+    """in place of split, a file of accelerate: configs/engines/accelerate-8-zero3.yaml is ZeRO-3; nodes and gpus win over its numbers"""
+    anyway: bool = False
+    """go on where the plan does not fit"""
     slurm: bool = False
     """a job for sbatch"""
     submit: bool = False
@@ -51,9 +57,13 @@ class _LaunchConfig:
     """on which processes find each other, without SLURM"""
 
     def __post_init__(self):
-        require("launch", *((getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("nodes", "gpus", "hours")),
-            (self.gpu in GPUS, f"gpu is {self.gpu!r}. Known are {', '.join(GPUS)}."), (0 < self.port < 65536, f"port is {self.port}: it must lie between 1 and 65535."),
-            (self.partition is None or is_plain_name(self.partition) and " " not in self.partition, f"partition is {self.partition!r}: give a plain name without spaces."),
+        plain = self.partition is None or is_plain_name(self.partition) and " " not in self.partition
+        require("launch",
+            *((getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("nodes", "gpus", "hours")),
+            (self.gpu in GPUS, f"gpu is {self.gpu!r}. Known are {', '.join(GPUS)}."),
+            (self.split or not self.accelerate, "split: the file of accelerate says how a model is split. Leave split out."),
+            (0 < self.port < 65536, f"port is {self.port}: it must lie between 1 and 65535."),
+            (plain, f"partition is {self.partition!r}: give a plain name without spaces."),
             (bool(re.fullmatch(r"[\w.:-]+", self.address)), f"address is {self.address!r}: give a name or an IP address, without a port."))
 
     @property
@@ -61,23 +71,41 @@ class _LaunchConfig:
         "One for each GPU"
         return self.nodes * self.gpus
 
+    @cached_property
+    def splitter(self) -> str:
+        "Who splits the model over the GPUs: FSDP, DeepSpeed, or nobody"
+        if self.accelerate: return read_splitter(self.accelerate, self.processes)
+        return "FSDP" if self.split and self.processes > 1 else ""
+
 # %% ../nbs/91_launch.ipynb #launch_commands
-SPLIT = {"fsdp_version": "2", "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": "true", "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-         "fsdp_cpu_ram_efficient_loading": "false", "fsdp_offload_params": "false", "fsdp_activation_checkpointing": "false"}
+SPLIT = {"fsdp_version": "2", "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": "true",
+         "fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_cpu_ram_efficient_loading": "false", "fsdp_offload_params": "false",
+         "fsdp_activation_checkpointing": "false"}
 
 
 def _accelerate_words(launch: _LaunchConfig, rank: str = "0", address: str = "", port: str = "") -> list[str]:
     "Give the words that start the processes of one machine; `rank`, `address` and `port` may be variables of a shell"
     several = [f"--num_machines {launch.nodes}", f"--machine_rank {rank}", f"--main_process_ip {address}"] if launch.nodes > 1 else []
     several += [f"--main_process_port {port}"] if port and (launch.nodes > 1 or launch.processes > 1 and port != "29500") else []
+    count = f"--num_processes {launch.processes}"
+    if launch.accelerate:
+        alone = ["--deepspeed_multinode_launcher standard"] if launch.splitter == "DeepSpeed" and launch.nodes > 1 else []  # no ssh from the first
+        return ["accelerate launch", f"--config_file {shlex.quote(launch.accelerate)}", count, *several, *alone]
     split = ["--use_fsdp", *(f"--{name} {value}" for name, value in SPLIT.items())] if launch.split else ["--multi_gpu"]
-    return ["accelerate launch", f"--num_processes {launch.processes}", *several, *(split if launch.processes > 1 else []), "--mixed_precision no", "--dynamo_backend no"]
+    return ["accelerate launch", count, *several, *(split if launch.processes > 1 else []), "--mixed_precision no", "--dynamo_backend no"]
 
 
 def _launch_commands(launch: _LaunchConfig, words: Sequence[str]) -> list[str]:
     "Give one line for each machine"
-    train = f"-m humanlm.train {shlex.join(words)}"
-    return [" ".join([*_accelerate_words(launch, str(rank), shlex.quote(launch.address), str(launch.port)), train]) for rank in range(launch.nodes)]
+    train, address, port = f"-m humanlm.train {shlex.join(words)}", shlex.quote(launch.address), str(launch.port)
+    return [" ".join([*_accelerate_words(launch, str(rank), address, port), train]) for rank in range(launch.nodes)]
+
+# %% ../nbs/91_launch.ipynb #require-deepspeed
+def _require_deepspeed(launch: _LaunchConfig) -> None:
+    "Raise where DeepSpeed is wanted, and is not installed here"
+    if launch.splitter == "DeepSpeed" and find_spec("deepspeed") is None:
+        raise ConfigError("DeepSpeed is not installed: pip install 'humanlm[deepspeed]'. Or take FSDP2, which does what ZeRO-3 "
+                          "does: leave --accelerate out.")
 
 # %% ../nbs/91_launch.ipynb #ray_commands
 RAY_PORT = 6379
@@ -99,42 +127,57 @@ def _ray_commands(launch: _LaunchConfig, words: Sequence[str]) -> list[list[str]
     "Give the lines of each machine, in the order in which they are typed: the last of the first machine when all others have joined"
     if launch.nodes == 1: return [[_train_words(launch, words)]]
     address = shlex.quote(launch.address)
-    return [[_ray_start(launch), _train_words(launch, words, address), "ray stop"], *([[_ray_start(launch, address), "ray stop"]] * (launch.nodes - 1))]
+    return [[_ray_start(launch), _train_words(launch, words, address), "ray stop"],
+            *([[_ray_start(launch, address), "ray stop"]] * (launch.nodes - 1))]
 
 # %% ../nbs/91_launch.ipynb #slurm_job
-_JOINED = "import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\nwhile ray.cluster_resources().get('GPU', 0) < {}: assert time.time() < end, 'after ten minutes not all machines have joined'; time.sleep(2)"  # until all GPUs are there
+_JOINED = ("import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\n"
+           "while ray.cluster_resources().get('GPU', 0) < {}: "
+           "assert time.time() < end, 'after ten minutes not all machines have joined'; time.sleep(2)")  # until all GPUs are there
 
 
 def _ray_functions(launch, words):
     "Say what each machine of a job does: the first one leads when all are there; the others end with it"
-    leads = [f"{_ray_start(launch)} && RAY_AUTH_MODE=disabled python -c \"{_JOINED.format(launch.processes)}\" &&", f"    {_train_words(launch, words, '$MASTER_ADDR')}", "code=$?; ray stop; exit $code"]
-    joins = [f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done", f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done", "ray stop"]
+    leads = [f"{_ray_start(launch)} && RAY_AUTH_MODE=disabled python -c \"{_JOINED.format(launch.processes)}\" &&",
+             f"    {_train_words(launch, words, '$MASTER_ADDR')}", "code=$?; ray stop; exit $code"]
+    joins = [f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done",
+             f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done", "ray stop"]
     leads, joins = ["trap : TERM", *leads], ["trap : TERM", *joins]  # SIGTERM is for the run, which saves and ends; then this goes on
-    return "\n".join(["lead() {", *(f"    {line}" for line in leads), "}", "join() {", *(f"    {line}" for line in joins), "}", "export -f lead join", ""])
+    bodies = ["lead() {", *(f"    {line}" for line in leads), "}", "join() {", *(f"    {line}" for line in joins), "}"]
+    return "\n".join([*bodies, "export -f lead join", ""])
 
 
-def _slurm_job(launch: _LaunchConfig, words: Sequence[str], name: str, engine: str | None = None) -> str:
-    "Write a job for sbatch"
+def _slurm_job(launch: _LaunchConfig, words: Sequence[str], name: str, engine: str | None = None, notes: Sequence[str] = ()) -> str:
+    "Write a job for sbatch, with notes"
     words = [*words, *([] if {"--resume", "--fresh"} & set(words) else ["--resume"])]
     several = engine == "verl" and launch.nodes > 1
-    one = 'if [ "$SLURM_NODEID" = 0 ]; then lead; else join; fi' if several else _train_words(launch, words)
-    own = " ".join([*_accelerate_words(launch, '"$SLURM_NODEID"', '"$MASTER_ADDR"', '"$MASTER_PORT"' if launch.nodes > 1 else ""), f"-m humanlm.train {shlex.join(words)}"])
-    options = {"job-name": name.replace(" ", "-"), "nodes": launch.nodes, "ntasks-per-node": 1, "gpus-per-node": launch.gpus, "time": f"{launch.hours}:00:00", "partition": launch.partition,
-               "output": "%x-%j.log", "signal": "TERM@120"}
+    if engine == "verl":
+        own = 'if [ "$SLURM_NODEID" = 0 ]; then lead; else join; fi' if several else _train_words(launch, words)
+    else:
+        how = _accelerate_words(launch, '"$SLURM_NODEID"', '"$MASTER_ADDR"', '"$MASTER_PORT"' if launch.nodes > 1 else "")
+        own = " ".join([*how, f"-m humanlm.train {shlex.join(words)}"])
+    options = {"job-name": name.replace(" ", "-"), "nodes": launch.nodes, "ntasks-per-node": 1, "gpus-per-node": launch.gpus,
+               "time": f"{launch.hours}:00:00", "partition": launch.partition, "output": "%x-%j.log", "signal": "TERM@120"}
+    first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
     return "\n".join([
-        "#!/bin/bash", *(f"#SBATCH --{option}={value}" for option, value in options.items() if value is not None), "#SBATCH --exclusive", "#SBATCH --requeue", "set -euo pipefail",
-        'export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"',
+        "#!/bin/bash", *(f"#SBATCH --{option}={value}" for option, value in options.items() if value is not None), "#SBATCH --exclusive",
+        "#SBATCH --requeue", *notes, "set -euo pipefail", f"export MASTER_ADDR={first} MASTER_PORT=\"$((20000 + SLURM_JOB_ID % 20000))\"",
         *([_ray_functions(launch, words)] if several else []),
-        f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(one if engine == 'verl' else own)}"])
+        f"srun --kill-on-bad-exit=1 {'--wait=60 ' * (engine == 'verl')}bash -c {shlex.quote(own)}"])
 
 # %% ../nbs/91_launch.ipynb #submit
 def submit(launch: _LaunchConfig, machines: Sequence[Sequence[str]], job: str) -> int:
     "Hand a job to sbatch, or become the run of this machine: its exit code, and every signal, are the run's own"
     if job:
-        if not shutil.which("sbatch"): raise ConfigError("There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job.")
+        if not shutil.which("sbatch"):
+            raise ConfigError("There is no sbatch here, so nothing was handed over. Log in to the cluster, or leave --submit out and copy the job.")
         return subprocess.run(["sbatch"], input=job, text=True).returncode
-    if launch.nodes > 1: raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on each, or take --slurm true.")
-    if launch.processes > 1 and machines[0][0].startswith("accelerate"): _require_free(launch.port)
+    if launch.nodes > 1:
+        raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on "
+                          "each, or take --slurm true.")
+    if machines[0][0].startswith("accelerate"):
+        _require_deepspeed(launch)
+        if launch.processes > 1: _require_free(launch.port)
     sys.stdout.flush()
     os.execvp("bash", ["bash", "-c", f"exec {machines[0][0]}"])
 
@@ -144,11 +187,13 @@ def _require_free(port: int) -> None:
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try: own.bind(("127.0.0.1", port))
-        except OSError as e: raise ConfigError(f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}.") from e
+        except OSError as e:
+            raise ConfigError(f"Port {port} is in use, and processes could not find each other. Choose another: --port {port + 1}.") from e
 
 # %% ../nbs/91_launch.ipynb #main
-SHORT = ("nodes", "gpus", "gpu", "split", "slurm", "submit", "partition", "hours", "address", "port")
-ABOUT = "Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. Without --submit nothing is started."
+SHORT = tuple(field.name for field in fields(_LaunchConfig))
+ABOUT = ("Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. "
+         "Without --submit nothing is started.")
 
 
 def _own_words(
@@ -167,20 +212,44 @@ def _own_words(
             raise ConfigError(f"{word} needs a value.")
     return own, rest
 
-
+# %% ../nbs/91_launch.ipynb #on-machines
 def _on_machines(launch: _LaunchConfig, words: Sequence[str]) -> Settings:
     "Read settings as the run on these machines will, and raise what it would"
     verl, more = engine_name(words) == "verl", []
     if verl:
         given = [word for word in words if word.partition("=")[0] in ("--verl.gpus", "--verl.nodes", "--verl.address")]
-        require("launch", (not given, f"gpus, nodes and address name the machines. Leave {', '.join(given)} out"), (launch.split, "split false: verl shares one model over all GPUs. Leave it out"))
-        more = [f"--verl.gpus={launch.gpus}", f"--verl.nodes={launch.nodes}", *([f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else [])]
+        require("launch", (not given, f"gpus, nodes and address name the machines. Leave {', '.join(given)} out."),
+                (launch.split, "split false: verl shares one model over all GPUs. Leave it out."),
+                (not launch.accelerate, "accelerate: verl starts its processes by Ray. Leave it out."))
+        more = [f"--verl.gpus={launch.gpus}", f"--verl.nodes={launch.nodes}"]
+        more += [f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else []
     recipe, s = read_settings([*words, *more, "--dry-run"])
-    if not verl:
-        shares(s.rollout.num_prompts, s.rollout.group_size, s.trainer, launch.processes)
-        require("sft", (s.sft.batch % launch.processes == 0, f"batch ({s.sft.batch}) must be a multiple of the {launch.processes} processes"))
-    check_settings(recipe, s)
+    for name, count in {"plan.gpus": s.plan.gpus, "verl.nodes x verl.gpus": _verl_gpus(words) if verl else 0}.items():
+        require("launch", (count in (0, launch.processes), f"nodes x gpus is {launch.processes}, and the settings say {name} {count}. "
+                                                           "Give as many GPUs, or leave it out of the settings."))
+    s = s.changed(plan={"gpus": launch.processes, "gpu": launch.gpu, "split": bool(launch.splitter)})
+    require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
     return s
+
+
+def _verl_gpus(words: Sequence[str]) -> int:
+    "Count the GPUs that files of settings ask verl for; 0: none says"
+    own = {}
+    for file in filter(None, cut_line(words).files): own |= read_yaml(file).get("verl") or {}
+    return own.get("nodes", 1) * own.get("gpus", 1) if {"nodes", "gpus"} & own.keys() else 0
+
+
+# %% ../nbs/91_launch.ipynb #launch-plan
+def _planned(launch: _LaunchConfig, settings: Settings) -> list[str]:
+    "Plan where the shape of the model is known; `ConfigError` where the plan does not fit, unless it is to go on anyway"
+    try: lines = gpu_plan(settings)
+    except ConfigError as e: return [f"memory              {e}"]
+    total, ways = (next((line for line in lines if line.startswith(start)), "") for start in ("  sum", "  what helps"))
+    if (wrong := re.search(r"(does not fit|vLLM cannot start).*", total)) and not launch.anyway:
+        helps = ways.removeprefix("  what helps").strip().replace("--plan.", "--")
+        raise ConfigError(f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
+                          "or go on with --anyway true.")
+    return lines
 
 
 @command("launch")
@@ -191,21 +260,17 @@ def main(argv: Sequence[str]) -> int:
     own, words = _own_words([word for word in argv if word != "--dry-run"])
     launch = parse({"launch": _LaunchConfig}, own, ABOUT, runs=False).launch
     settings = _on_machines(launch, words)
-    verl = settings.run.engine == "verl"
-    job = _slurm_job(launch, words, settings.run.name, settings.run.engine) if launch.slurm else ""
+    notes, verl = [f"# {line}" for line in _planned(launch, settings)], settings.run.engine == "verl"
+    if launch.splitter == "DeepSpeed": notes.append("# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'")
+    job = _slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""
     machines = _ray_commands(launch, words) if verl else [[line] for line in _launch_commands(launch, words)]
-    if launch.submit: return submit(launch, machines, job)
+    if launch.submit:
+        print("\n".join(notes), file=sys.stderr)
+        return submit(launch, machines, job)
     lines = [line for rank, typed in enumerate(machines) for line in ([f"# on machine {rank}"] if launch.nodes > 1 else []) + typed]
-    print(job or "\n".join([*(f"# {line}" for line in _planned(launch, settings)), *lines]))
+    print(job or "\n".join([*notes, *lines]))
     return 0
 
-
-def _planned(launch, settings):
-    "Plan the memory where the shape of the model is known"
-    try:
-        return gpu_plan(settings.changed(plan={"gpus": launch.processes, "gpu": launch.gpu, "split": launch.split}))
-    except ConfigError as e:
-        return [f"memory              {e}"]
 
 # %% ../nbs/91_launch.ipynb #if-name-main
 if __name__ == "__main__" and __spec__:

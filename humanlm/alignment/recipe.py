@@ -334,6 +334,7 @@ class HumanLM(Recipe):
 
     def settle(self, s: Settings) -> Settings: return settle_judges(s)
     def check(self, s: Settings) -> None: _check_settings(s)
+    def teaches(self, s: Settings) -> bool: return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
     def load(self, s: Settings, **given: Any) -> _AlignmentWork: return _load_work(s, **given)
 
     def begin(self, run: Run) -> None:

@@ -308,6 +308,7 @@ class _ClassmateRecipe(Recipe):
     study = "humanlm.classmate.recipe:_ClassmateStudy"
 
     def check(self, s: Settings) -> None: _check_settings(s)
+    def teaches(self, s: Settings) -> bool: return READER in s.classmate.models or _start_of(s) == "cold-start"
 
     def load(self, s: Settings, **given: Any) -> _ReasoningWork:
         "Read or make questions"

@@ -29,7 +29,7 @@ class RunConfig:
     recipe: str = "humanlm"
     """Which system is trained: one of the package, or module:name of your own."""
     engine: str | None = None
-    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl: workers of Ray."""
+    """Who runs the steps of a method. null: TRL, in this process or those of accelerate. verl: processes of Ray. (Workers that ask or build are of a group that does: judge.workers ray/N.)"""
     methods: list[str] | None = None
     """What to train, one after the other. null: what the recipe says. Empty: nothing, for settings of an evaluation."""
     token_budget: int | None = None

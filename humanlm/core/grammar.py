@@ -65,9 +65,9 @@ def _guess_setting(
     group, _, name = key.rpartition(".")
     own = [k for k in known if k.startswith(f"{group}.")]
     names = [*known, *(SWITCHES if dash else ())]
-    found = (get_close_matches(key, own, 1) or [k for k in known if k.endswith(f".{name}")]
+    found = (get_close_matches(key, own, 1) or [k for k in known if k.endswith(f".{name}")][:3]
              or get_close_matches(key.replace("_", "-"), names, 1) or get_close_matches(key, names, 1))
-    guess = f" Did you mean {dash}{found[0]}?" if found else ""
+    guess = f" Did you mean {' or '.join(dash + name for name in found)}?" if found else ""
     return guess + _settings_of(group, known)
 
 # %% ../../nbs/core/03_grammar.ipynb #_settings_of

@@ -317,7 +317,7 @@ def build(
         folder = _open_build(settings)
         if run_state(folder) == "finished":
             return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads((folder / "build.json").read_bytes())["rows"])
-        with mapper(settings.build.workers) as spread: return _build(settings, folder, tell, writer, thinker, spread)
+        with _taken_back(folder), mapper(settings.build.workers) as spread: return _build(settings, folder, tell, writer, thinker, spread)
 
 # %% ../../nbs/corpus/10_build.ipynb #rare_collection
 @contextmanager

@@ -7,6 +7,7 @@ __all__ = ['environment', 'cluster', 'composed']
 
 # %% ../../nbs/engines/08_cluster.ipynb #2675e9fe
 import io
+import logging
 import os
 import signal
 import threading
@@ -19,7 +20,8 @@ from typing import Any
 import humanlm
 from ..core.basics import ConfigError, require, shorten
 from ..core.config import Settings
-from .exchange import EngineError, require_cluster
+from ..core.plugins import require_cluster
+from .exchange import EngineError
 from .plugin import MODULE
 from .settings import VerlConfig
 
@@ -27,7 +29,9 @@ from .settings import VerlConfig
 def environment(s: Settings, numbers: Path) -> dict[str, str]:
     "Say what every process of verl finds in its environment"
     cpu = s.groups.get("verl", VerlConfig()).device == "cpu"
-    found = {"VERL_USE_EXTERNAL_MODULES": MODULE, "VERL_FILE_LOGGER_PATH": str(numbers), "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(humanlm.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")])),
+    own = str(Path(humanlm.__file__).resolve().parents[1])
+    found = {"VERL_USE_EXTERNAL_MODULES": MODULE, "VERL_FILE_LOGGER_PATH": str(numbers),
+             "PYTHONPATH": os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")])),
              "TOKENIZERS_PARALLELISM": "false", "TRANSFER_QUEUE_ENABLE": "1", "HYDRA_FULL_ERROR": "1"}
     return found | ({"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "OMP_NUM_THREADS": "1"} if cpu else {})
 
@@ -49,14 +53,17 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     require_cluster(v.address, "verl.address")
     with _surroundings({"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **more}):
         import ray
-        own = {"num_cpus": 16, "num_gpus": v.gpus, "object_store_memory": 400 << 20} if v.device == "cpu" and not v.address else {}
+        logical = {"num_cpus": 16, "num_gpus": v.gpus, "object_store_memory": 400 << 20}
+        own: dict[str, Any] = logical if v.device == "cpu" and not v.address else {}
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=v.address or "local", include_dashboard=False, log_to_driver=v.log, logging_level="ERROR", runtime_env={"env_vars": more}, **own)
+            ray.init(address=v.address or "local", include_dashboard=False, log_to_driver=v.log, logging_level=logging.ERROR,
+                     runtime_env={"env_vars": more}, **own)
         except Exception as e:
             where = f"at {v.address} cannot be joined" if v.address else "cannot be started"
-            raise EngineError(f"Ray {where}: {shorten(e, 300)} Look at verl.address, or leave it out to start one here.") from e
-        if threading.current_thread() is threading.main_thread(): signal.signal(signal.SIGTERM, handler)  # Ray has put one of its own in its place, which aborts
+            raise EngineError(f"Ray {where}: {shorten(e, 300).rstrip('.')}. Look at verl.address, or leave it out to start one here.") from e
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has put one of its own in its place, which aborts
         try:
             from humanlm.engines.plugin import register
             register()  # where somebody has imported the module before, verl's own import of it did nothing
@@ -71,11 +78,12 @@ def composed(lines: Sequence[str]) -> Any:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
     try:
-        with redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore"), initialize_config_module("verl.trainer.config", version_base=None):
+        quiet = redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore")
+        with quiet[0], quiet[1], initialize_config_module("verl.trainer.config", version_base=None):
             config = compose("ppo_trainer", overrides=[*lines])
             validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     except Exception as e:
-        raise ConfigError(f"verl refuses its settings: {shorten(e, 400)} Look at verl.overrides.") from e
+        raise ConfigError(f"verl refuses its settings: {shorten(e, 400).rstrip('.')}. Look at verl.overrides.") from e
     _check_updates(config)
     return config
 
@@ -85,5 +93,7 @@ def _check_updates(config):
     size, processes = config.data.train_batch_size, config.trainer.nnodes * config.trainer.n_gpus_per_node
     for who, part in (("actor_rollout_ref.actor", config.actor_rollout_ref.actor), ("critic", config.critic)):
         own, rows = part.ppo_mini_batch_size, part.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        require("verl", (size % own == 0, f"overrides: {who}.ppo_mini_batch_size ({own}) must divide the {size} prompts of a step"),
-                (rows % processes == 0, f"overrides: {who}.ppo_mini_batch_size ({own}) makes {rows} completions an update, which {processes} processes cannot share"))
+        require("verl", (size % own == 0, f"overrides: {who}.ppo_mini_batch_size ({own}) must divide the {size} prompts of a step. "
+                                          "Leave it out of verl.overrides"),
+                (rows % processes == 0, f"overrides: {who}.ppo_mini_batch_size ({own}) makes {rows} completions an update, which "
+                                        f"{processes} processes cannot share. Leave it out of verl.overrides"))

@@ -50,7 +50,8 @@ class CPUPlatform:
 def complete_torch() -> None:
     "Give `torch.cpu` the functions that accelerators have, and let process groups be asked for as verl asks"
     cpu, zero = torch.cpu, lambda *_: 0
-    more = dict(memory_allocated=zero, memory_reserved=zero, max_memory_allocated=zero, max_memory_reserved=zero, mem_get_info=lambda *_: (8 << 30, 16 << 30),
+    more = dict(memory_allocated=zero, memory_reserved=zero, max_memory_allocated=zero, max_memory_reserved=zero,
+                mem_get_info=lambda *_: (8 << 30, 16 << 30),
                 reset_peak_memory_stats=lambda *_: None, empty_cache=lambda: None, ipc_collect=lambda: None, get_device_name=lambda *_: "cpu",
                 manual_seed=torch.manual_seed, manual_seed_all=torch.manual_seed, get_rng_state=lambda *_: torch.get_rng_state(),
                 set_rng_state=lambda state, *_: torch.set_rng_state(state))
@@ -67,7 +68,8 @@ def complete_torch() -> None:
 def critic_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
     "Load a model that gives each token a value; the arguments are verl's"
     from transformers import AutoModelForTokenClassification
-    return AutoModelForTokenClassification.from_pretrained(local_path, dtype=torch_dtype, config=model_config, attn_implementation="eager", trust_remote_code=trust_remote_code)
+    return AutoModelForTokenClassification.from_pretrained(local_path, dtype=torch_dtype, config=model_config,
+                                                           attn_implementation="eager", trust_remote_code=trust_remote_code)
 
 # %% ../../nbs/engines/04_cpu.ipynb #TransformersServer
 _MOMENT = 0.02  # seconds for which the first request waits for others
@@ -113,7 +115,8 @@ class _TransformersServer:
         "Continue prompts, here and now"
         from humanlm.models.generation import generate
         prompts, hows = [prompt for prompt, *_ in asked], [how for _, how, _ in asked]
-        caps, stops, seeds = [int(how.get("max_tokens") or 32) for how in hows], [tuple(how.get("stop") or ()) for how in hows], [how.get("seed") for how in hows]
+        caps, stops = [int(how.get("max_tokens") or 32) for how in hows], [tuple(how.get("stop") or ()) for how in hows]
+        seeds = [how.get("seed") for how in hows]
         return generate(self.model, self.tokenizer, prompts, caps, stops, temperature, top_k, top_p, seeds)
 
     async def load_weights(self, weights: dict[str, torch.Tensor], steps: int | None) -> None:
@@ -124,7 +127,8 @@ class _TransformersServer:
 
     async def ready(self) -> bool: return True
     async def nothing(self, *_: Any, **__: Any) -> None: pass  # there is no second copy and no cache that could be freed
-    wake_up = sleep = abort_all_requests = resume_generation = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
+    wake_up = sleep = abort_all_requests = resume_generation = clear_kv_cache = nothing
+    release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
 
 
 def _drawn(how): return float(how.get("temperature", 1.0)), max(0, int(how.get("top_k") or 0)), float(how.get("top_p", 1.0))
@@ -158,7 +162,8 @@ class TransformersAdapter:
     async def update_weights(self, weights: Iterable, global_steps: int | None = None, **_: Any) -> None:
         "Send all weights, whole and in float32"
         import ray
-        await ray.get_actor(SERVER).load_weights.remote({name: _whole(t) for name, t in weights}, global_steps)
+        server: Any = ray.get_actor(SERVER)
+        await server.load_weights.remote({name: _whole(t) for name, t in weights}, global_steps)
 
 
 def _whole(tensor): return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().float().cpu().clone()

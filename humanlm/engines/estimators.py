@@ -34,7 +34,8 @@ def _compared(
     name: str,  # of `estimators`
 ) -> Callable:
     "Make an estimator of verl that compares rewards within groups"
-    def estimate(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def estimate(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None,
+                 **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         numbers = {prompt: i for i, prompt in enumerate(dict.fromkeys(index))}
         found = estimators[name](token_level_rewards.sum(-1), [numbers[prompt] for prompt in index])
         found = broadcast(found, response_mask.bool())
@@ -69,7 +70,9 @@ async def take_step(
     found = method.advantage(batch)
     found, further = found if isinstance(found, tuple) else (found, {})
     found, numbers = _signal(method, batch, further) if method.signal else (found, {})
-    if not method.critic: batch = batch._replace(trajectories=_written_down(done, found, {name: x for name, x in further.items() if x.shape == mask.shape and x.is_floating_point()}))
+    if not method.critic:
+        signals = {name: x for name, x in further.items() if x.shape == mask.shape and x.is_floating_point()}
+        batch = batch._replace(trajectories=_written_down(done, found, signals))
     return _MethodStep(batch, found.float(), {name: float(value) for name, value in numbers.items()})
 
 

@@ -33,7 +33,8 @@ def lesson_rows(
     for number, row in enumerate(sft_dataset(rows, tokenizer, max_prompt_tokens, max_tokens).to_list()):
         start = next(i for i, label in enumerate(row["labels"]) if label != -100)
         ids = row["input_ids"]
-        found.append(Trajectory(f"lesson-{number}", rows[number]["row_id"] or "", number, 0, "lesson", (), ids[:start], ids[start:], [True] * (len(ids) - start)))
+        found.append(Trajectory(f"lesson-{number}", rows[number]["row_id"] or "", number, 0, "lesson", (), ids[:start], ids[start:],
+                                [True] * (len(ids) - start)))
     spare = replace(found[-1], id="spare", mask=[False] * len(found[-1].mask))
     return found + [spare] * (-len(found) % batch)
 
@@ -47,11 +48,14 @@ def lesson_method() -> Method:
 # %% ../../nbs/engines/06_lessons.ipynb #lesson_settings
 def lesson_settings(s: Settings, rows: int) -> Settings:
     "Say a supervised stage in the settings of a method"
-    steps, kept = math.ceil(rows / s.sft.batch), {name: s.trainer[name] for name in ("save_strategy", "save_steps", "save_total_limit", "gradient_checkpointing") if name in s.trainer}
+    steps, shared = math.ceil(rows / s.sft.batch), ("save_strategy", "save_steps", "save_total_limit", "gradient_checkpointing")
+    kept = {name: s.trainer[name] for name in shared if name in s.trainer}
     if s.sft.batch % (size := s.trainer.get("per_device_train_batch_size") or 1) == 0: kept["per_device_train_batch_size"] = size
-    rate = {"learning_rate": s.sft.adam_lr, "lr_scheduler_type": "warmup_stable_decay", "warmup_steps": min(s.sft.warmup, steps // 2), "lr_scheduler_kwargs": {"num_decay_steps": steps // 2, "decay_type": "linear"}}
+    rate = {"learning_rate": s.sft.adam_lr, "lr_scheduler_type": "warmup_stable_decay", "warmup_steps": min(s.sft.warmup, steps // 2),
+            "lr_scheduler_kwargs": {"num_decay_steps": steps // 2, "decay_type": "linear"}}
     rollout = replace(s.rollout, num_prompts=s.sft.batch, group_size=1, temperature=1.0, parts=1)
-    return replace(s, groups=s.groups | {"rollout": rollout, "trainer": rate | kept | {"loss_type": "dapo"}, "run": replace(s.run, token_budget=None, validate=None)})
+    return replace(s, groups=s.groups | {"rollout": rollout, "trainer": rate | kept | {"loss_type": "dapo"},
+                                         "run": replace(s.run, token_budget=None, validate=None)})
 
 # %% ../../nbs/engines/06_lessons.ipynb #DecayedAdamW
 class DecayedAdamW(torch.optim.AdamW):

@@ -47,7 +47,8 @@ class _ScaleConfig:
     def __post_init__(self):
         positive = ("rows", "token", "median", "longest", "connections", "link")
         require("scale", *((getattr(self, name) > 0, f"{name} must be above 0, got {getattr(self, name)}") for name in positive),
-                (0 <= self.slow <= 1, f"slow is a share from 0 to 1, got {self.slow}"), (self.factor >= 1, f"factor must be at least 1, got {self.factor}"))
+                (0 <= self.slow <= 1, f"slow is a share from 0 to 1, got {self.slow}"),
+                (self.factor >= 1, f"factor must be at least 1, got {self.factor}"))
 
 # %% ../../nbs/engines/09_scale.ipynb #expected_step
 def _expected_step(config: _ScaleConfig, replicas: int) -> dict[str, float]:
@@ -57,7 +58,8 @@ def _expected_step(config: _ScaleConfig, replicas: int) -> dict[str, float]:
     some = 1 - (1 - c.slow) ** n  # the chance that a machine is slow
     writes = c.token * (longest(c.rows * n) + some * max(0.0, c.factor * longest(c.rows * max(1, n * c.slow)) - longest(c.rows * n)))
     asked = c.answer * ((c.rows - c.connections) / c.connections + log(c.connections) + 0.58 + log(n))
-    return {"writes": writes, "judges": max(0.0, asked - writes) + c.answer if c.overlap else asked, "learns": c.learn * (1 + (c.factor - 1) * some), "ring": 2 * (n - 1) / n * c.bytes / c.link}
+    return {"writes": writes, "judges": max(0.0, asked - writes) + c.answer if c.overlap else asked,
+            "learns": c.learn * (1 + (c.factor - 1) * some), "ring": 2 * (n - 1) / n * c.bytes / c.link}
 
 # %% ../../nbs/engines/09_scale.ipynb #simulated_steps
 def _simulated_steps(config: _ScaleConfig, replicas: int, steps: int = 200, seed: int = 0) -> dict[str, float]:
@@ -70,7 +72,8 @@ def _simulated_steps(config: _ScaleConfig, replicas: int, steps: int = 200, seed
     ends = _judged(c, c.token * np.sort(lengths, -1) * slow[..., None] if c.overlap else np.zeros_like(lengths), answers)
     writes = written.max(-1)
     judged = np.maximum(ends, written).max(-1) - writes if c.overlap else ends.max(-1)
-    return {"writes": writes.mean(), "judges": judged.mean(), "learns": (c.learn * slow).max(-1).mean(), "ring": 2 * (replicas - 1) / replicas * c.bytes / c.link}
+    return {"writes": writes.mean(), "judges": judged.mean(), "learns": (c.learn * slow).max(-1).mean(),
+            "ring": 2 * (replicas - 1) / replicas * c.bytes / c.link}
 
 
 def _judged(c, ready, answers):

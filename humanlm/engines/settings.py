@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, check_name, near_miss, require, shorten, to_json
+from ..core.basics import ConfigError, check_name, near_miss, require, require_all, shorten, to_json
 from ..core.config import Settings
 from ..training.run import shares_of, updates
 
@@ -42,7 +42,7 @@ class VerlConfig:
     workers: int = 1
     """Processes that lead rollouts."""
     lessons: str | None = None
-    """Who takes the steps of supervised stages: verl, or trl in the leading process. null: verl, but trl for a tiny model where sft.muon_lr asks for Muon."""
+    """Who takes the steps of supervised stages: verl, or trl in the leading process. null: verl, but trl for a tiny model with Muon."""
     address: str | None = None
     """Address of a running Ray cluster. null: one is started here, and ends with the run."""
     overrides: list[str] | None = None
@@ -58,11 +58,14 @@ class VerlConfig:
                 *((value >= 1, f"{name} must be at least 1, got {value}") for name, value in least.items()),
                 (0 < self.memory < 1, f"memory must lie between 0 and 1, got {self.memory}"),
                 (self.device != "cpu" or self.rollout == "hf", f"rollout {self.rollout} needs a GPU. Take hf on a CPU"),
-                (self.rollout != "hf" or self.device == "cpu", "rollout hf writes on a CPU only. Take vllm or sglang on GPUs, or --verl.device cpu for a tiny model"),
-                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus, "rollout hf is one replica: tensor_parallel must be nodes x gpus"),
+                (self.rollout != "hf" or self.device == "cpu", "rollout hf writes on a CPU only. Take vllm or sglang on GPUs, or "
+                                                               "--verl.device cpu for a tiny model"),
+                (self.rollout != "hf" or self.tensor_parallel == self.nodes * self.gpus,
+                 f"tensor_parallel must be nodes x gpus, since rollout hf is one replica. Give --verl.tensor_parallel {self.nodes * self.gpus}"),
                 (all("=" in word for word in own), f"overrides must be name=value, got {shorten(own)}"),
                 (self.lessons in (None, "verl", "trl"), f"lessons is {shorten(self.lessons)!r}. Take verl or trl"),
-                (self.address in (None, "auto") or re.search(r"[^/]:[0-9]+$", self.address) is not None, f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379"),
+                (self.address in (None, "auto") or re.search(r"[^/]:[0-9]+$", self.address) is not None,
+                 f"address is {shorten(self.address)!r}, which is no host:port. Give one as in 10.0.0.1:6379"),
                 (set(kept) <= {*OFFLOADS}, f"offload knows {', '.join(OFFLOADS)}, got {shorten(kept)}"))
 
 
@@ -80,13 +83,16 @@ OFFLOADS = {"parameters": "actor_rollout_ref.actor.fsdp_config.param_offload", "
             "activations": "actor_rollout_ref.model.enable_activation_offload"}
 
 # %% ../../nbs/engines/01_settings.ipynb #TRAINER
-DEFAULTS = {"learning_rate": 6e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup", "beta": 0.0, "loss_type": "dapo", "num_iterations": 1, "epsilon": 0.2,
+DEFAULTS = {"learning_rate": 6e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup", "beta": 0.0, "loss_type": "dapo",
+            "num_iterations": 1, "epsilon": 0.2,
             "max_grad_norm": 1.0, "use_bias_correction_kl": True, "weight_decay": 0.0, "adam_beta1": 0.9, "adam_beta2": 0.999}
-AVERAGES = {"dapo": "token-mean", "bnpo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
+AVERAGES = {"dapo": "token-mean", "bnpo": "token-mean", "grpo": "seq-mean-token-mean",
+            "dr_grpo": "seq-mean-token-sum-norm"}  # TRL's losses in verl's words
 SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine", "warmup_stable_decay": "constant"}
 EIGHT_BITS = "adamw_bnb_8bit"
 SILENT = ("logging_steps", "report_to", "disable_tqdm", "shuffle_dataset", "dataloader_pin_memory", "use_cpu")  # change nothing that is learned
-ELSEWHERE = ("max_steps", "lr_scheduler_kwargs", "warmup_ratio", "delta", "use_vllm", "num_train_epochs", "save_steps", "save_strategy", "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
+ELSEWHERE = ("max_steps", "lr_scheduler_kwargs", "warmup_ratio", "delta", "use_vllm", "num_train_epochs", "save_steps", "save_strategy",
+             "save_total_limit", "epsilon_high", "gradient_checkpointing", "seed", "optim",
              "per_device_train_batch_size", "steps_per_generation", "gradient_accumulation_steps", "generation_batch_size", "num_generations")
 
 
@@ -97,17 +103,24 @@ def trainer_options(
     given = {name: value for name, value in given.items() if value is not None}
     known = (*DEFAULTS, *ELSEWHERE, *SILENT)
     unknown = [name for name in given if name not in known and not name.startswith("vllm_")]  # of vLLM the group verl says what there is to say
-    found = DEFAULTS | given
-    require("trainer", (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
-            (given.get("optim", "adamw_torch") in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS), f"optim is {given.get('optim')}, and engine verl has AdamW, in 32 bits or 8. Take {EIGHT_BITS}, or leave it out"),
-            (given.get("optim") != EIGHT_BITS or found["lr_scheduler_type"] != "warmup_stable_decay", f"optim {EIGHT_BITS}: engine verl has no rate that falls to 0 for it. Take another lr_scheduler_type, or leave optim out"),
-            (not found["beta"] or not found["use_bias_correction_kl"], "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for either engine, or beta 0"))
-    check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError)
-    falls = found.get("lr_scheduler_kwargs") or {}
-    require("trainer", (not falls or found["lr_scheduler_type"] == "warmup_stable_decay" and {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls,
-                        "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
-            (bool(falls) or found["lr_scheduler_type"] != "warmup_stable_decay", 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs {"num_decay_steps":N,"decay_type":"linear"}'))
-    check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError)
+    found, optim, falls = DEFAULTS | given, given.get("optim", "adamw_torch"), given.get("lr_scheduler_kwargs") or {}
+    decays = found["lr_scheduler_type"] == "warmup_stable_decay"
+    linear = {*falls} <= {"num_decay_steps", "decay_type"} and falls.get("decay_type") == "linear" and "num_decay_steps" in falls
+    require_all(
+        lambda: require("trainer",
+            (not unknown, f"{', '.join(unknown)}: engine verl does not know that. Leave it out, or say it in verl's words in verl.overrides"),
+            (optim in ("adamw_torch", "adamw_torch_fused", EIGHT_BITS), f"optim is {optim}, and engine verl has AdamW, in 32 bits or 8. "
+                f"Take {EIGHT_BITS}, or leave it out"),
+            (optim != EIGHT_BITS or not decays, f"optim {EIGHT_BITS}: engine verl has no rate that falls to 0 for it. "
+                                                "Take another lr_scheduler_type, or leave optim out"),
+            (not found["beta"] or not found["use_bias_correction_kl"],
+             "beta: TRL weighs the KL term by the importance ratio, and verl does not. Say --trainer.use_bias_correction_kl false, for "
+             "either engine, or beta 0"),
+            (not falls or decays and linear, "lr_scheduler_kwargs: engine verl knows num_decay_steps and decay_type linear, of warmup_stable_decay"),
+            (bool(falls) or not decays, 'lr_scheduler_type warmup_stable_decay needs --trainer.lr_scheduler_kwargs '
+                                        '{"num_decay_steps":N,"decay_type":"linear"}')),
+        lambda: check_name(found["loss_type"], AVERAGES, "trainer.loss_type of engine verl", ConfigError),
+        lambda: check_name(found["lr_scheduler_type"], SCHEDULES, "trainer.lr_scheduler_type of engine verl", ConfigError))
     return found
 
 # %% ../../nbs/engines/01_settings.ipynb #Job
@@ -134,12 +147,14 @@ def _said(value: Any) -> str:
 def overrides(s: Settings, job: Job) -> list[str]:
     "Say settings in verl's words, one name=value each"
     v, o = s.groups.get("verl", VerlConfig()), trainer_options(s.trainer)
-    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {}, _rollout(s, v), _run(s, v, o, job), _adapter(s, v, job) if job.rank else {})
+    parts = (_data(s, job), _model(s, v, job, o), _loss(s, o, job), _updates(s, o, job), _critic(s, v, job) if job.critic else {},
+             _rollout(s, v), _run(s, v, o, job), _adapter(s, v, job) if job.rank else {})
     return [f"{name}={_said(value)}" for part in parts for name, value in part.items()] + list(v.overrides or ())
 
 
 def _data(s, job):
-    return {"data.train_files": job.rows, "data.val_files": f"{job.out}/checks.parquet" if s.run.validate else job.rows, "data.train_batch_size": s.rollout.num_prompts, "data.max_prompt_length": s.model.max_prompt_tokens,
+    return {"data.train_files": job.rows, "data.val_files": f"{job.out}/checks.parquet" if s.run.validate else job.rows,
+            "data.train_batch_size": s.rollout.num_prompts, "data.max_prompt_length": s.model.max_prompt_tokens,
             "data.max_response_length": job.completion, "data.shuffle": False, "data.dataloader_num_workers": 0}
 
 
@@ -147,12 +162,15 @@ def _model(s, v, job, o):
     cpu, actor = v.device == "cpu", "actor_rollout_ref.actor"
     dtype = {"float32": "float32" if cpu else "bfloat16", "bfloat16": "bfloat16"}[s.model.dtype]
     moved = {name: what in (v.offload or ()) for what, name in OFFLOADS.items()}
-    exact = {f"+actor_rollout_ref.{who}.fsdp_config.mixed_precision.{part}": "fp32" for who in ("actor", "ref") for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
+    exact = {f"+actor_rollout_ref.{who}.fsdp_config.mixed_precision.{part}": "fp32"
+             for who in ("actor", "ref") for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
     slow = {f"{actor}.use_torch_compile": False, f"{actor}.fsdp_config.use_torch_compile": False, "actor_rollout_ref.model.use_remove_padding": False,
             "+actor_rollout_ref.model.override_config.attn_implementation": "eager"} if cpu else {}
-    return {"actor_rollout_ref.model.path": job.base or job.model, "actor_rollout_ref.model.enable_gradient_checkpointing": o.get("gradient_checkpointing", not cpu), **moved,
+    return {"actor_rollout_ref.model.path": job.base or job.model,
+            "actor_rollout_ref.model.enable_gradient_checkpointing": o.get("gradient_checkpointing", not cpu), **moved,
             f"{actor}.strategy": "fsdp2", "actor_rollout_ref.ref.strategy": "fsdp2", "critic.strategy": "fsdp2",
-            f"{actor}.fsdp_config.model_dtype": "bf16" if job.rank and s.model.dtype == "bfloat16" else "fp32", f"{actor}.fsdp_config.dtype": dtype, **(exact if dtype == "float32" else {}), **slow}
+            f"{actor}.fsdp_config.model_dtype": "bf16" if job.rank and s.model.dtype == "bfloat16" else "fp32",
+            f"{actor}.fsdp_config.dtype": dtype, **(exact if dtype == "float32" else {}), **slow}
 
 
 def _loss(s, o, job):
@@ -160,21 +178,29 @@ def _loss(s, o, job):
     scale = {f"{actor}.loss_scale_factor": job.completion} if o["loss_type"] == "dr_grpo" else {}
     kl = {f"{actor}.use_kl_loss": o["beta"] > 0, **({f"{actor}.kl_loss_coef": o["beta"], f"{actor}.kl_loss_type": "low_var_kl"} if o["beta"] else {})}
     likelihood = {f"{actor}.policy_loss.loss_mode": "gpg", "actor_rollout_ref.rollout.calculate_log_probs": False} if job.lessons else {}
-    return {"algorithm.adv_estimator": "gae" if job.critic else "humanlm", **likelihood, f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]], **scale, f"{actor}.clip_ratio": o["epsilon"], f"{actor}.clip_ratio_low": o["epsilon"],
+    return {"algorithm.adv_estimator": "gae" if job.critic else "humanlm", **likelihood,
+            f"{actor}.loss_agg_mode": AVERAGES[o["loss_type"]], **scale, f"{actor}.clip_ratio": o["epsilon"], f"{actor}.clip_ratio_low": o["epsilon"],
             f"{actor}.clip_ratio_high": high, f"{actor}.clip_ratio_c": o.get("delta") or 1e9, **kl}
 
 
 def _updates(s, o, job):
     actor, shared, roll = "actor_rollout_ref.actor", shares_of(s), s.rollout
-    require("rollout", (roll.num_prompts % shared.updates == 0, f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step: engine verl splits a step by prompts"))
+    require("rollout", (roll.num_prompts % shared.updates == 0,
+                        f"num_prompts ({roll.num_prompts}) must be a multiple of the {shared.updates} updates a step, since engine verl "
+                        f"splits a step by prompts. Give --rollout.num_prompts {roll.num_prompts + -roll.num_prompts % shared.updates}, "
+                        "or fewer updates by --trainer.gradient_accumulation_steps"))
     warm = math.ceil(o["warmup_ratio"] * job.steps * updates(s)) if o.get("warmup_ratio") else o["warmup_steps"]
     warm = warm if o["lr_scheduler_type"] != "constant" else 0
     falls = o["lr_scheduler_type"] == "warmup_stable_decay"
     own = "DecayedAdamW" if falls else "shard_adamw_8bit" if o.get("optim") == EIGHT_BITS else None
     named = {f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons", f"{actor}.optim.optimizer": own} if own else {}
-    named |= {f"{actor}.optim.override_optimizer_config": f"{{total:{job.steps * updates(s)},decay:{o['lr_scheduler_kwargs']['num_decay_steps']}}}"} if falls else {}
-    return {f"{actor}.optim.lr": o["learning_rate"], **named, f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]], f"{actor}.optim.lr_warmup_steps": warm,
-            f"{actor}.optim.weight_decay": o["weight_decay"], f"{actor}.optim.betas": [o["adam_beta1"], o["adam_beta2"]], f"{actor}.grad_clip": o["max_grad_norm"],
+    if falls:
+        total, decay = job.steps * updates(s), o["lr_scheduler_kwargs"]["num_decay_steps"]
+        named |= {f"{actor}.optim.override_optimizer_config": f"{{total:{total},decay:{decay}}}"}
+    return {f"{actor}.optim.lr": o["learning_rate"], **named, f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]],
+            f"{actor}.optim.lr_warmup_steps": warm,
+            f"{actor}.optim.weight_decay": o["weight_decay"], f"{actor}.optim.betas": [o["adam_beta1"], o["adam_beta2"]],
+            f"{actor}.grad_clip": o["max_grad_norm"],
             f"{actor}.ppo_epochs": o["num_iterations"], f"{actor}.ppo_mini_batch_size": roll.num_prompts // shared.updates,
             f"{actor}.ppo_micro_batch_size_per_gpu": shared.size, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": shared.size,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": shared.size}
@@ -183,10 +209,16 @@ def _updates(s, o, job):
 def _critic(s, v, job):
     "The critic starts from the same weights, with a new head, and learns like the policy"
     cpu, shared = v.device == "cpu", shares_of(s)
-    slow = {"critic.fsdp.use_torch_compile": False, "critic.model.use_remove_padding": False, "+critic.model.override_config.attn_implementation": "eager"} if cpu else {}
-    exact = {"critic.fsdp.dtype": "float32", **{f"+critic.fsdp.mixed_precision.{part}": "fp32" for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}} if cpu else {}
-    return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model, **{f"critic.optim.{name}": f"${{actor_rollout_ref.actor.optim.{name}}}" for name in ("lr", "lr_warmup_steps", "lr_scheduler_type", "weight_decay", "betas")},
-            "trainer.max_critic_ckpt_to_keep": s.trainer.get("save_total_limit"), "critic.fsdp.param_offload": "parameters" in (v.offload or ()), "critic.fsdp.optimizer_offload": "optimizer" in (v.offload or ()), "critic.ppo_micro_batch_size_per_gpu": shared.size,
+    slow = {"critic.fsdp.use_torch_compile": False, "critic.model.use_remove_padding": False,
+            "+critic.model.override_config.attn_implementation": "eager"} if cpu else {}
+    exact = {f"+critic.fsdp.mixed_precision.{part}": "fp32" for part in ("param_dtype", "reduce_dtype", "buffer_dtype")}
+    exact = {"critic.fsdp.dtype": "float32", **exact} if cpu else {}
+    same = ("lr", "lr_warmup_steps", "lr_scheduler_type", "weight_decay", "betas")
+    return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model,
+            **{f"critic.optim.{name}": f"${{actor_rollout_ref.actor.optim.{name}}}" for name in same},
+            "trainer.max_critic_ckpt_to_keep": s.trainer.get("save_total_limit"),
+            "critic.fsdp.param_offload": "parameters" in (v.offload or ()),
+            "critic.fsdp.optimizer_offload": "optimizer" in (v.offload or ()), "critic.ppo_micro_batch_size_per_gpu": shared.size,
             "critic.fsdp.model_dtype": "fp32", **exact, **slow}
 
 
@@ -199,7 +231,8 @@ def _adapter(s, v, job):
 
 def _rollout(s, v):
     own, roll = "actor_rollout_ref.rollout", s.rollout
-    return {f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout, f"{own}.n": roll.group_size, f"{own}.temperature": roll.temperature, f"{own}.top_p": roll.top_p,
+    return {f"{own}.name": "humanlm_hf" if v.rollout == "hf" else v.rollout, f"{own}.n": roll.group_size,
+            f"{own}.temperature": roll.temperature, f"{own}.top_p": roll.top_p,
             f"{own}.top_k": roll.top_k or -1, f"{own}.tensor_model_parallel_size": v.tensor_parallel, f"{own}.gpu_memory_utilization": v.memory,
             f"{own}.agent.num_workers": v.workers, f"{own}.agent.default_agent_loop": "humanlm"}
 
@@ -213,7 +246,11 @@ def save_every(s: Settings, steps: int) -> int:
 
 def _run(s, v, o, job):
     cluster = {"ray_kwargs.ray_init.num_cpus": 16, "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1} if v.device == "cpu" else {}
-    return {"trainer.device": v.device, "trainer.nnodes": v.nodes, "trainer.n_gpus_per_node": v.gpus, "trainer.total_training_steps": job.steps, "trainer.total_epochs": 1,
-            "trainer.save_freq": save_every(s, job.steps), "trainer.test_freq": save_every(s, job.steps) if s.run.validate else -1, "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
-            "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"), "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", *([] if job.rank else ["hf_model"])],
-            "trainer.project_name": "humanlm", "trainer.experiment_name": job.name.replace(", ", "-"), "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}
+    return {"trainer.device": v.device, "trainer.nnodes": v.nodes, "trainer.n_gpus_per_node": v.gpus,
+            "trainer.total_training_steps": job.steps, "trainer.total_epochs": 1,
+            "trainer.save_freq": save_every(s, job.steps), "trainer.test_freq": save_every(s, job.steps) if s.run.validate else -1,
+            "trainer.val_before_train": False, "trainer.default_local_dir": job.out, "trainer.resume_mode": "auto",
+            "trainer.max_actor_ckpt_to_keep": o.get("save_total_limit"),
+            "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", *([] if job.rank else ["hf_model"])],
+            "trainer.project_name": "humanlm", "trainer.experiment_name": job.name.replace(", ", "-"),
+            "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}

@@ -13,17 +13,20 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..core.basics import ConfigError, atomic_path, atomic_write, require, run_sync, shorten, to_json
+from ..core.basics import ConfigError, atomic_path, atomic_write, require, require_all, run_sync, shorten, to_json
 from ..core.config import Settings
+from ..core.plugins import require_cluster
 from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
 from .cluster import cluster, composed, environment
-from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, require_cluster, take_checkpoint
+from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, take_checkpoint
 from .settings import Job, VerlConfig, lessons_engine, overrides, save_every, trainer_options
 from ..hardware.memory import GPUS, GiB, Load, shape_of
 from ..models.checkpoints import has_adapter
@@ -42,7 +45,8 @@ def _check_versions() -> None:
         except PackageNotFoundError: found = ""
         if not found.startswith(wanted):
             has = f"has version {found}" if found else "is not installed"
-            raise ConfigError(f"run.engine verl needs {name} {wanted}x, which {has}. Make an environment with pip install -r constraints-verl.txt, or leave run.engine out.")
+            raise ConfigError(f"run.engine verl needs {name} {wanted}x, which {has}. Make an environment with pip install -r "
+                              "constraints-verl.txt, or leave run.engine out.")
 
 
 def _follower(method: Method) -> Callable[[Any], None] | None:
@@ -50,11 +54,24 @@ def _follower(method: Method) -> Callable[[Any], None] | None:
     return getattr(method.memory, "follow", None) if getattr(method.memory, "follows", True) else None
 
 
+def _check_rollout(v: VerlConfig) -> None:
+    "Raise where the package that shall write is missing"
+    if v.rollout != "hf" and find_spec(v.rollout) is None:
+        raise ConfigError(f"verl.rollout {v.rollout} needs the package {v.rollout}, which is not installed: "
+                          f"pip install 'verl[{v.rollout}]==0.9.1', or take the container of docker/verl.Dockerfile.")
+
+
 def _check_method(method: Method, updates: int) -> None:
     "Raise where a method needs what verl's processes do not tell"
-    if method.loss: raise ConfigError("This method has a loss of its own, over the whole vocabulary, and verl's processes show the sampled tokens alone. Take its form of sampled tokens (--sdpo.form sampled), or leave run.engine out.")
-    if _follower(method) and not method.reads: raise ConfigError("This method's memory follows the weights, and does not say that it reads them, so verl would hand on none. Make it as Method(..., reads=True), or leave run.engine out.")
-    if _follower(method) and updates > 1: raise ConfigError(f"This method follows the weights from update to update, and verl hands them on once a step, after {updates}. Take one update a step, or leave run.engine out.")
+    if method.loss:
+        raise ConfigError("This method has a loss of its own, over the whole vocabulary, and verl's processes show the sampled tokens alone. "
+                          "Take its form of sampled tokens (--sdpo.form sampled), or leave run.engine out.")
+    if _follower(method) and not method.reads:
+        raise ConfigError("This method's memory follows the weights, and does not say that it reads them, so verl would hand on none. "
+                          "Make it as Method(..., reads=True), or leave run.engine out.")
+    if _follower(method) and updates > 1:
+        raise ConfigError(f"This method follows the weights from update to update, and verl hands them on once a step, after {updates}. "
+                          "Take one update a step, or leave run.engine out.")
 
 
 def _has_critic(s): return any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
@@ -62,21 +79,40 @@ def _has_critic(s): return any(getattr(group, "estimator", None) == "gae" for gr
 
 def _check_verl(s: Settings) -> None:
     "Raise for settings that this engine does not follow"
-    trainer_options(s.trainer)
-    v, sdpo = s.groups.get("verl", VerlConfig()), s.groups.get("sdpo")
-    count, lessons = v.nodes * v.gpus, lessons_engine(s)
-    require("verl", (v.address or v.nodes == 1, "nodes: several machines need a running cluster of Ray. Name it in verl.address"),
-            (count % v.tensor_parallel == 0, f"tensor_parallel {v.tensor_parallel} must divide the {count} GPUs"))
-    require("sft", (not (lessons == "verl" and s.sft.muon_lr and not s.model.lora_rank), "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0; or --verl.lessons trl, which trains supervised stages in the leading process alone"),
-            (lessons == "trl" or s.sft.batch % count == 0, f"batch ({s.sft.batch}) must be a multiple of the {count} processes that train"))
-    whole = sdpo is not None and (not sdpo.is_sampled or sdpo.form is None and "offline" in s.run.methods)
-    require("sdpo", (not whole, "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. Take --sdpo.form sampled"),
-            (getattr(sdpo, "teacher", "") != "ema" or updates(s) == 1, f"teacher ema follows the weights from update to update, and verl hands them on once a step, after {updates(s)}. Take one update a step, or another teacher"))
-    require("eval", (not s.run.validate or not getattr(s.groups.get("eval"), "no_repeat_ngram", 0), "no_repeat_ngram: verl's servers, which run.validate asks, cannot forbid repeated runs of tokens. Leave run.validate out, or give 0"))
-    for name, group in s.groups.items(): require(name, (not str(getattr(group, "workers", None) or "").startswith("ray/"), "workers asks through a Ray of its own, and engine verl starts another. Leave it out: the leading process asks, all at once"))
-    require("model", (not s.model.lora_rank or not s.trainer.get("beta"), "lora_rank with trainer.beta: verl takes the model without its adapter for the reference, and not the start of the stage. Give --trainer.beta 0, or leave one of them out"),
-            (not s.model.lora_rank or not _has_critic(s), "lora_rank: a critic of verl starts from whole weights of the policy, and an adapter is none. Leave one of them out"),
-            (s.model.dtype in ("float32", "bfloat16"), f"dtype {s.model.dtype} is not known to the engine verl. Take bfloat16"))
+    v, m, sdpo, reads = s.groups.get("verl", VerlConfig()), s.model, s.groups.get("sdpo"), getattr(s.groups.get("eval"), "no_repeat_ngram", 0)
+    count, whole = v.nodes * v.gpus, sdpo is not None and (not sdpo.is_sampled or sdpo.form is None and "offline" in s.run.methods)
+    asking = [name for name, group in s.groups.items() if str(getattr(group, "workers", None) or "").startswith("ray/")]
+    require_all(
+        lambda: trainer_options(s.trainer),
+        lambda: require("verl", (v.address or v.nodes == 1, "nodes: several machines need a running cluster of Ray. Name it in verl.address"),
+            (count % v.tensor_parallel == 0, f"tensor_parallel ({v.tensor_parallel}) must divide the {count} GPUs. "
+                                             f"Give --verl.tensor_parallel {math.gcd(count, v.tensor_parallel)}")),
+        lambda: require("sdpo", (not whole, "form asks for whole vocabularies, and verl's processes show the sampled tokens alone. "
+                                            "Take --sdpo.form sampled"),
+            (getattr(sdpo, "teacher", "") != "ema" or updates(s) == 1,
+             "teacher ema follows the weights from update to update, and verl hands them on once a step. "
+             "Take one update a step, or another teacher")),
+        lambda: require("eval", (not s.run.validate or not reads,
+             "no_repeat_ngram: verl's servers, which run.validate asks, cannot forbid repeated runs of tokens. Leave run.validate out, or give 0")),
+        *(partial(require, name, (False, "workers asks through a Ray of its own, and engine verl starts another. "
+                                         "Leave it out: the leading process asks, all at once")) for name in asking),
+        lambda: require("model", (not m.lora_rank or not s.trainer.get("beta"),
+             "lora_rank with trainer.beta: verl takes the model without its adapter for the reference, and not the start of the stage. "
+             "Give --trainer.beta 0, or leave one of them out"),
+            (not m.lora_rank or not _has_critic(s), "lora_rank: a critic of verl starts from whole weights of the policy, and an adapter "
+                                                    "is none. Leave one of them out"),
+            (m.dtype in ("float32", "bfloat16"), f"dtype {m.dtype} is not known to the engine verl. Take bfloat16")))
+
+
+def _check_lessons(s: Settings) -> None:
+    "Raise for supervised stages that this engine does not train"
+    v, lessons, batch = s.groups.get("verl", VerlConfig()), lessons_engine(s), s.sft.batch
+    count = v.nodes * v.gpus
+    require("sft", (not (lessons == "verl" and s.sft.muon_lr and not s.model.lora_rank),
+                    "muon_lr asks for Muon, which verl does not have. Give --sft.muon_lr 0; or --verl.lessons trl, which trains "
+                    "supervised stages in the leading process alone"),
+            (lessons == "trl" or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes that train. "
+                                                     f"Give --sft.batch {batch + -batch % count}"))
 
 # %% ../../nbs/75_engines.ipynb #Leader
 class Leader:
@@ -85,7 +121,7 @@ class Leader:
     def __init__(self, run: Run, method: Method, rows: Sequence[dict], policy: LoopPolicy, job: Job, callbacks: Sequence[Any], numbers: Path):
         self.run, self.stage, self.method, self.rows, self.policy, self.job, self.numbers = run, job.name, method, rows, policy, job, numbers
         self.watching, self.group = [*run.watch(job.name), *callbacks], run.settings.rollout.group_size
-        self.size, self.logged, self.unlogged = run.settings.rollout.num_prompts * self.group, None, numbers.with_name(f"{job.name}.unlogged.json")  # the last: a step's numbers, until they are in the log
+        self.size, self.logged, self.unlogged = run.settings.rollout.num_prompts * self.group, None, numbers.with_name(f"{job.name}.unlogged.json")
 
     def begin(self, taken: int) -> None:
         "Tell those who watch that steps begin behind those that were taken; log the last of these where a killed run had not"
@@ -169,12 +205,15 @@ def _remember(method: Method, job: Job, step: int) -> None:
 def _recall(method: Method, job: Job, step: int) -> None:
     "Read what a method remembered when a checkpoint was written; `EngineError` where it is lost"
     if not method.memory or not step: return
-    if not (file := _memory(method, job, step)).exists(): raise EngineError(f"What the method remembered at step {step} should be in {file}, and the run cannot go on without. Start anew with --fresh.")
+    if not (file := _memory(method, job, step)).exists():
+        raise EngineError(f"What the method remembered at step {step} should be in {file}, and the run cannot go on without. "
+                          "Start anew with --fresh.")
     method.memory.load(file)
 
 # %% ../../nbs/75_engines.ipynb #keep-best
 CHECK = -1  # number of the rows that stand for a measurement
-NOTHING: dict[str, Any] = {"prompt_ids": [0], "response_ids": [0], "response_mask": [1], "token_scores": [0.0], "reward_score": 0.0, "num_turns": 1, "metrics": {}}  # what its loops hand to verl
+NOTHING: dict[str, Any] = {"prompt_ids": [0], "response_ids": [0], "response_mask": [1], "token_scores": [0.0], "reward_score": 0.0,
+                           "num_turns": 1, "metrics": {}}  # what its loops hand to verl
 
 
 def _checkpoint(job, step): return Path(job.out) / f"global_step_{step}" / "actor"
@@ -198,7 +237,9 @@ def _keep_best(job: Job, step: int, value: float) -> None:
     if value > max(others.values(), default=-math.inf):
         spare = ("optim_*", "extra_*") if job.rank else ("optim_*", "extra_*", "model_*")
         if _checkpoint(job, step).exists():
-            with atomic_path(_best(job)) as tmp: shutil.copytree(_checkpoint(job, step), tmp, dirs_exist_ok=True, copy_function=os.link, ignore=shutil.ignore_patterns(*spare))
+            with atomic_path(_best(job)) as tmp:
+                left = shutil.ignore_patterns(*spare)
+                shutil.copytree(_checkpoint(job, step), tmp, dirs_exist_ok=True, copy_function=os.link, ignore=left)
         elif _best(job).exists(): shutil.rmtree(_best(job))  # a token budget ended here, and the model has the weights
     atomic_write(Path(job.out) / "validation.json", to_json(others | {step: value}))
 
@@ -244,7 +285,8 @@ async def _trained(ray: Any, config: Any, leader: Leader) -> bool:
         for task in done - {ending}: task.result()
         if leading not in done: await ending
     except RayError as e:
-        raise EngineError(f"verl ended with an error: {_last_line(e)} --verl.log true shows what its processes print; --resume goes on from the last checkpoint.") from e
+        raise EngineError(f"verl ended with an error: {_last_line(e)} --verl.log true shows what its processes print; "
+                          "--resume goes on from the last checkpoint.") from e
     finally:
         for task in tasks: task.cancel()
     leader.end()
@@ -276,7 +318,9 @@ def _stored(model: Any) -> Any:
     return model if has_adapter(model) else model.float()
 
 # %% ../../nbs/75_engines.ipynb #engine-parts
-def _planned(s, name, steps=1, tokens=0): return _job(name, Path("RUN"), tokens, steps)._replace(**{"base": "BASE", "rank": s.model.lora_rank} if s.model.lora_rank else {})
+def _planned(s, name, steps=1, tokens=0):
+    job = _job(name, Path("RUN"), tokens, steps)
+    return job._replace(base="BASE", rank=s.model.lora_rank) if s.model.lora_rank else job
 
 
 def _job(stage, out, tokens, steps): return Job(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
@@ -286,27 +330,30 @@ def _write_rows(path, numbers):
     "Write what verl reads: the number of each row, and words in the place of a prompt"
     import pandas as pd
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([{"data_source": "humanlm", "prompt": [{"role": "user", "content": f"row {i}"}], "reward_model": {"ground_truth": ""}, "extra_info": {"index": i},
+    pd.DataFrame([{"data_source": "humanlm", "prompt": [{"role": "user", "content": f"row {i}"}], "reward_model": {"ground_truth": ""},
+                   "extra_info": {"index": i},
                    "agent_name": "humanlm"} for i in numbers]).to_parquet(path)
 
 
 def _require_gpu(v):
     import torch
     if v.device == "cuda" and not v.address and not torch.cuda.is_available():
-        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, or name a cluster in verl.address.")
+        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
+                          "or name a cluster in verl.address.")
 
 # %% ../../nbs/75_engines.ipynb #engine-plans
 def _check_all(s):
     "Check settings; where a run is to start, also versions, machines, and what verl itself says of its settings"
-    v = s.groups.get("verl", VerlConfig())
-    _check_verl(s)
-    told = overrides(s, _planned(s, "METHOD"))
-    if s.dry_run: return
-    require("run", (process_count() == 1, f"engine verl starts processes of its own, and accelerate has started {process_count()}. Start one: python -m humanlm.train"))
-    _check_versions()
-    _require_gpu(v)
-    require_cluster(v.address, "verl.address")
-    composed(told)
+    v, count = s.groups.get("verl", VerlConfig()), process_count()
+    if s.dry_run:
+        _check_verl(s)
+        overrides(s, _planned(s, "METHOD"))
+        return
+    require_all(lambda: _check_verl(s), _check_versions, lambda: _check_rollout(v), lambda: _require_gpu(v),
+                lambda: require_cluster(v.address, "verl.address"),
+                lambda: require("run", (count == 1, f"engine verl starts processes of its own, and accelerate has started {count}. "
+                                                    "Start one: python -m humanlm.train")))
+    composed(overrides(s, _planned(s, "METHOD")))
 
 
 def _verl_load(s, load):
@@ -352,6 +399,7 @@ class _VerlEngine(Engine):
     groups = {"verl": VerlConfig}
 
     def check(self, s: Settings) -> None: _check_all(s)
+    def check_lessons(self, s: Settings) -> None: _check_lessons(s)
 
     def processes(self, s: Settings) -> int:
         v = s.groups.get("verl", VerlConfig())
@@ -364,11 +412,13 @@ class _VerlEngine(Engine):
 
     def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
 
-    def learn(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], tokens: int, callbacks: Sequence[Any]) -> None:
+    def learn(self, run: Run, stage: str, model: Any, tokenizer: Any, method: Method, rows: Sequence[dict], tokens: int,
+              callbacks: Sequence[Any]) -> None:
         "Train a model in place on rows in training order"
         s, out = run.settings, run.checkpoints(stage)
         _check_method(method, updates(s))
-        self.take(run, model, tokenizer, method, rows, _job(stage, out.resolve(), tokens, math.ceil(len(rows) // s.rollout.num_prompts / updates(s)))._replace(critic=method.critic, checks=bool(s.run.validate)), callbacks)
+        job = _job(stage, out.resolve(), tokens, math.ceil(len(rows) // s.rollout.num_prompts / updates(s)))
+        self.take(run, model, tokenizer, method, rows, job._replace(critic=method.critic, checks=bool(s.run.validate)), callbacks)
 
     def lessons(self, run: Run, stage: str, model: Any, tokenizer: Any, rows: Sequence[dict], out: Path) -> bool:
         "Train a model in place on supervised rows, unless settings leave them to TRL"
@@ -405,7 +455,8 @@ class _VerlEngine(Engine):
         _recall(method, job, _newest_step(job.out))
         leader.begin(_newest_step(job.out))
         with cluster(v, environment(s, numbers)) as ray:
-            return run_sync(_trained(ray, composed([*overrides(s, job), *(["trainer.val_before_train=true"] if _is_unmeasured(job) else [])]), leader))
+            late = ["trainer.val_before_train=true"] if _is_unmeasured(job) else []
+            return run_sync(_trained(ray, composed([*overrides(s, job), *late]), leader))
 
 
 engine = _VerlEngine()

@@ -6,6 +6,7 @@
 __all__ = ['join_cluster', 'ray_client', 'ray_mapper']
 
 # %% ../../nbs/engines/07_workers.ipynb #exported-imports
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 from ..core.basics import ConfigError, HumanLMError, shorten
-from .exchange import EngineError, require_cluster
+from ..core.plugins import require_cluster
+from .exchange import EngineError
 from ..clients.client import Client
 from ..clients.limits import Limits
 from ..clients.names import client
@@ -79,16 +81,20 @@ def _started(kind: type, count: int, *given: Any, **options: Any) -> list[Any]: 
 def join_cluster() -> None:
     "Join the cluster that `RAY_ADDRESS` names, or start one on this machine"
     try: import ray
-    except ImportError: raise ConfigError("workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out.") from None
+    except ImportError:
+        raise ConfigError("workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out.") from None
     if ray.is_initialized(): return
     address = os.environ.get("RAY_ADDRESS")
     require_cluster(address, "RAY_ADDRESS")
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    here = {} if address else {"num_cpus": 2, "object_store_memory": 100 << 20}
-    paths = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
-    try: ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": {"PYTHONPATH": paths}}, **here)
+    here: dict[str, Any] = {} if address else {"num_cpus": 2, "object_store_memory": 100 << 20}
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))}
+    try:
+        ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+                 runtime_env={"env_vars": paths}, **here)
     except Exception as e:
-        raise EngineError(f"Ray {f'at {address} cannot be joined' if address else 'cannot be started'}: {shorten(e, 300)} Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
+        how = f"at {address} cannot be joined" if address else "cannot be started"
+        raise EngineError(f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
 
 # %% ../../nbs/engines/07_workers.ipynb #ray_client
 def ray_client(
@@ -139,4 +145,6 @@ def _result(reference: Any) -> Any:
     from ray.exceptions import RayError, RayTaskError
     try: return ray.get(reference)
     except RayTaskError as e: raise e.cause from None
-    except RayError as e: raise EngineError(f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200)} The same command goes on with what is done; with fewer workers each has more memory.") from None
+    except RayError as e:
+        raise EngineError(f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200).rstrip('.')}. "
+                          "The same command goes on with what is done; with fewer workers each has more memory.") from None

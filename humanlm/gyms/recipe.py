@@ -256,6 +256,8 @@ class _GymRecipe(Recipe):
     methods = ("gyms",)
     study = "humanlm.gyms.recipe:_GymStudy"
 
+    def teaches(self, s: Settings) -> bool: return s.sft.lesson_steps > 0
+
     def check(self, s: Settings) -> None:
         "Raise where tasks cannot be made or paid for, where somebody cannot play the users, or nobody can say what is right"
         gyms, _ = _gym_tasks(s)
@@ -280,7 +282,7 @@ class _GymRecipe(Recipe):
 
     def stages(self, run: Any) -> list[Stage]:
         "Show calls, then train"
-        cold = run.settings.sft.lesson_steps > 0
+        cold = self.teaches(run.settings)
         return [*([Stage("cold-start", "base", _train_cold_start)] if cold else []), Stage("gyms", "cold-start" if cold else "base", _train_gyms)]
 
     def contract(self, run: Any, name: str, tokenizer: Any) -> dict[str, str]:

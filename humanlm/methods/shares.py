@@ -52,7 +52,8 @@ def shares(
     "Share the completions of a step out; `ConfigError` says what to change where the options make another number of them"
     sizes = {name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")}
     require("trainer", *((x is None or type(x) is int and x > 0, f"{name} must be a whole number above 0, got {shorten(x)!r}") for name, x in sizes.items()))
-    require("rollout", (prompts % processes == 0, f"num_prompts ({prompts}) must be a multiple of the {processes} processes"))
+    require("rollout", (prompts % processes == 0, f"num_prompts ({prompts}) must be a multiple of the {processes} processes. "
+                                                   f"Give --rollout.num_prompts {prompts + -prompts % processes}, or start another number of them."))
     size, several, gathered, whole = sizes.values()
     own, total = prompts * group // processes, prompts * group
     portions = several or gathered or (own // size if size and own % size == 0 else 1)

@@ -317,6 +317,7 @@ class _SDPORecipe(Recipe):
         return s.changed(trainer={"beta": s.sdpo.kl}) if s.sdpo.kl and _form_of(s) == "sampled" else s
 
     def check(self, s: Settings) -> None: _check_settings(s)
+    def teaches(self, s: Settings) -> bool: return _has_lessons(s)
 
     def load(self, s: Settings, **given: Any) -> _SDPOWork: return _load_work(s, given.get("user"), given.get("judge"))
 

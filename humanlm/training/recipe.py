@@ -49,6 +49,10 @@ class Recipe:
     def check(self, s: Settings) -> None:
         "Raise `ConfigError` for settings that cannot work, before anything is read"
 
+    def teaches(self, s: Settings) -> bool:
+        "Whether a stage learns from written answers, by the settings of the group `sft`"
+        return True
+
     def load(self, s: Settings, **given: Any) -> Any:
         "Read data and make clients; `given` are objects that take the place of named ones, from `fit`"
         raise _missing(self, "load", "a Work")
@@ -140,6 +144,9 @@ class Engine:
 
     def check(self, s: Settings) -> None:
         "Raise `ConfigError` for settings that it cannot follow, before anything is read"
+
+    def check_lessons(self, s: Settings) -> None:
+        "The same for supervised stages; asked where a recipe `teaches`"
 
     def processes(self, s: Settings) -> int:
         "Give the number of processes that share a step"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'groups_of', 'recipe_name', 'engine_name', 'engine_groups',
            'read_settings', 'with_methods', 'Run', 'answers', 'updates', 'shares_of', 'max_steps', 'planned_steps',
-           'method_args', 'quiet_libraries', 'keep_memory', 'check_settings']
+           'method_args', 'quiet_libraries', 'keep_memory', 'check_settings', 'check_processes']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import math
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import ConfigError, require, run_sync, shorten
+from ..core.basics import ConfigError, require, require_all, run_sync, shorten
 from ..core.config import RunConfig, SFTConfig, Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.plugins import require_workers
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
 from ..hardware.memory import PlanConfig
-from ..hardware.sharding import sharding_faults
+from ..hardware.sharding import shards, sharding_faults
 from ..models.checkpoints import locate
 from ..models.config import ModelConfig
 from .recipe import Recipe, find_engine, find_recipe
@@ -225,19 +225,34 @@ def check_settings(recipe: Recipe, settings: Settings) -> None:
     if settings.model.name != "tiny":
         locate(settings.model.name)
     recipe.check(settings)
-    if not settings.dry_run: require_workers(settings.groups)
-    if engine := find_engine(settings.run.engine):
-        engine.check(settings)
-    _check_processes(settings)
-    shares_of(settings)
+    if not settings.dry_run:
+        require_workers(settings.groups)
+    engine, teaches = find_engine(settings.run.engine), recipe.teaches(settings)
+    if engine:
+        require_all(lambda: engine.check(settings), lambda: engine.check_lessons(settings) if teaches else None, lambda: shares_of(settings))
+    else:
+        require_all(_check_start, lambda: shares_of(settings), lambda: check_processes(settings, teaches, process_count(), shards()))
 
 
-def _check_processes(settings: Settings) -> None:
-    "Raise where several processes, one for each GPU, could not keep what the settings promise"
-    count, roll = process_count(), settings.rollout
-    if count == 1:
-        return
-    faults = sharding_faults()
-    require("run", (not faults, " ".join(faults)),
-            (roll.num_prompts % count == 0, f"rollout.num_prompts ({roll.num_prompts}) must be a multiple of the {count} processes"),
-            (settings.sft.batch % count == 0, f"sft.batch ({settings.sft.batch}) must be a multiple of the {count} processes"))
+def _check_start() -> None:
+    "Raise where accelerate was told what would not work"
+    if faults := sharding_faults():
+        raise ConfigError("\n".join(faults), faults)
+
+
+def check_processes(
+    settings: Settings,
+    teaches: bool,  # whether there are supervised stages
+    count: int,  # of processes, one for each GPU
+    splitter: str,  # FSDP or DeepSpeed, where they share one model; empty: a whole one in each
+) -> None:
+    "Raise where processes that train by TRL could not keep what the settings promise"
+    s, batch = settings, settings.sft.batch
+    writers, muon = s.trainer.get("vllm_tensor_parallel_size") or 1, splitter and s.sft.muon_lr and not s.model.lora_rank
+    require_all(
+        lambda: require("sft",
+            (not teaches or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}."),
+            (not teaches or not muon, f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. "
+                                      "Give --sft.muon_lr 0, which leaves all to AdamW.")),
+        lambda: require("trainer", (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
+                                                                        f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.")))

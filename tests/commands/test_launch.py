@@ -78,12 +78,77 @@ def test_settings_are_read_with_the_machines_they_are_for(capsys):
 
 
 def test_the_memory_of_each_gpu_stands_above_the_line_where_the_shape_is_known(capsys):
-    flags = ["--rollout.num_prompts", "8", "--sft.batch", "8", "--gpus", "8"]
+    flags = ["--rollout.num_prompts", "8", "--sft.batch", "8", "--sft.muon_lr", "0", "--gpus", "8"]
     assert main(["--model.name", "Qwen/Qwen3-8B", *flags]) == 0
     said = capsys.readouterr().out
     assert "# memory, GiB a GPU   8 x h100 of 79, one model shared by all (FSDP2)" in said and said.splitlines()[-1].startswith("accelerate launch --num_processes 8 ")
     assert main(["--model.name", "some/model", *flags]) == 0
     assert "The shape of some/model is not known" in capsys.readouterr().out
+
+
+BIG = ["--model.name", "Qwen/Qwen3-8B", "--sft.muon_lr", "0"]
+ZERO = str(ROOT / "configs/engines/accelerate-8-zero3.yaml")
+
+
+@pytest.mark.parametrize("how", [[], ["--slurm", "true"], ["--submit", "true"], ["--slurm", "true", "--submit", "true"]])
+def test_a_plan_that_does_not_fit_is_refused_however_it_is_started(how, capsys):
+    assert main([*BIG, "--gpus", "1", *how]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "1 x 1 h100: does not fit" in said.err and "(--gpus, --split true)" in said.err and "--anyway true" in said.err
+
+
+def test_a_plan_that_does_not_fit_is_printed_where_the_user_says_so(capsys):
+    assert main([*BIG, "--gpus", "1", "--anyway", "true"]) == 0
+    assert "does not fit" in capsys.readouterr().out
+
+
+def test_a_job_holds_the_plan_behind_what_slurm_reads(capsys):
+    assert main([*BIG, "--slurm", "true", "--rollout.num_prompts", "8", "--sft.batch", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    plan = next(i for i, line in enumerate(lines) if line.startswith("# memory, GiB a GPU   8 x h100"))
+    assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < plan < lines.index("set -euo pipefail")
+
+
+def test_a_plan_goes_to_stderr_where_the_output_is_the_runs(tmp_path):
+    done = launched(fakes(tmp_path, accelerate="echo started"), *CLASSMATE, "--gpus", "1", "--submit", "true")
+    assert done.stdout == "started\n" and "# memory, GiB a GPU   1 x h100" in done.stderr
+
+
+def test_zero_3_is_a_file_of_accelerate_for_any_number_of_machines(capsys):
+    assert main([*BIG, "--nodes", "2", "--rollout.num_prompts", "16", "--sft.batch", "16", "--accelerate", ZERO]) == 0
+    found = capsys.readouterr().out
+    a = read(next(line for line in found.splitlines()[::-1] if line.startswith("accelerate")))
+    assert (a.config_file, a.num_processes, a.num_machines, a.machine_rank, a.deepspeed_multinode_launcher) == (ZERO, 16, 2, 1, "standard")
+    assert not a.use_fsdp and "pip install 'humanlm[deepspeed]'" in found and "2 x 8" not in found and "16 x h100" in found
+
+
+@pytest.mark.parametrize("text, said", [
+    ("distributed_type: [", "accelerate cannot read"), ("distributed_type: FSDP\nnum_procs: 8", "unknown keys"), (None, "does not exist"),
+    ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 1}", "FSDP of version 1"), ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}", "ZeRO of stage 2"),
+    ("distributed_type: 'NO'", "starts one process, and 8 were asked for"), ("distributed_type: XLA", "Known are FSDP")])
+def test_a_file_that_accelerate_would_end_over_is_refused_in_a_sentence(text, said, tmp_path, capsys):
+    file = tmp_path / "a.yaml"
+    if text is not None: file.write_text(f"{text}\ncompute_environment: LOCAL_MACHINE\nnum_processes: 8\nmixed_precision: 'no'\nuse_cpu: false\ndebug: false\n")
+    assert main([*BIG, "--rollout.num_prompts", "8", "--sft.batch", "8", "--accelerate", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and str(file) in err and err.count("\n") == 1
+
+
+def test_gpus_are_counted_against_what_the_settings_say(tmp_path, capsys):
+    sized = [*BIG, "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.per_device_train_batch_size", "2", "--trainer.steps_per_generation", "2"]
+    assert main([*sized, "--gpus", "8"]) == 0, "2 rows in 2 portions on 8 processes are the 32 of a step"
+    capsys.readouterr()
+    (tmp_path / "four.yaml").write_text("run: {engine: verl}\nverl: {gpus: 4}\n")
+    for words, said in {("--gpus", "4"): "x 4 processes", ("--gpus", "8", "--plan.gpus", "4"): "the settings say plan.gpus 4", ("--gpus", "3"): "Give --rollout.num_prompts 9",
+                        ("--gpus", "8", "--trainer.vllm_tensor_parallel_size", "3"): "vllm_tensor_parallel_size (3) must divide the 8 processes",
+                        ("--gpus", "8", "--config", str(tmp_path / "four.yaml")): "verl.nodes x verl.gpus 4"}.items():
+        assert main([*sized, *words]) == 2, words
+        assert said in capsys.readouterr().err
+
+
+def test_muon_is_asked_about_before_machines_are_waited_for(capsys):
+    assert main(["--gpus", "2"]) == 2 and "Muon needs whole matrices, which FSDP splits" in capsys.readouterr().err
+    assert main(["--gpus", "2", "--split", "false"]) == 0 and main(["--gpus", "1"]) == 0
 
 
 @pytest.mark.long
@@ -161,7 +226,7 @@ def test_what_cannot_be_started_is_said_in_a_sentence():
         busy.listen()
         port = busy.getsockname()[1]
         for words, said in {("--nodes", "2"): "2 machines cannot be started from one", ("--slurm", "true"): "no sbatch here", ("--gpus", "2", "--port", str(port)): f"Port {port} is in use"}.items():
-            done = launched(os.environ | {"PYTHONPATH": str(ROOT)}, *CLASSMATE, *words, "--submit", "true")
+            done = launched(os.environ | {"PYTHONPATH": str(ROOT)}, *CLASSMATE, "--sft.muon_lr", "0", *words, "--submit", "true")
             assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 

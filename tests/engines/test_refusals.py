@@ -1,0 +1,90 @@
+"""What an engine or workers cannot do is said at the start: all of it at once, with a next step, and before anything is written."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from humanlm.core.basics import ConfigError
+from humanlm.core.plugins import require_workers
+from humanlm.engines.settings import VerlConfig
+from humanlm.models.settings import ChatConfig
+from humanlm.training.run import read_settings
+from humanlm.training.stages import train_or_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = ["--config", str(ROOT / "configs/paper/humanlm.yaml"), "--run.engine", "verl", "--verl.gpus", "8", "--dry-run"]
+
+
+def refused(*argv: str) -> list[str]:
+    with pytest.raises(ConfigError) as e: train_or_plan(*read_settings(argv))
+    return e.value.problems
+
+
+def test_muon_is_no_matter_where_nothing_is_taught():
+    assert [problem.partition(":")[0] for problem in refused(*PAPER)] == ["trainer.beta"]
+
+
+def test_all_that_an_engine_refuses_is_said_at_once():
+    found = refused(*PAPER, "--sft.reply_steps", "10", "--sft.batch", "44", "--trainer.optim", "sgd")
+    assert [problem.split()[0] for problem in found] == ["trainer.optim", "trainer.beta:", "sft.muon_lr", "sft.batch"] and "Give --sft.batch 48" in found[-1]
+
+
+@pytest.mark.parametrize("recipe, more", [("sdpo", ["--sft.lesson_steps", "0"]), ("gyms", ["--sft.lesson_steps", "0"]), ("classmate", ["--sft.lesson_steps", "0", "--classmate.models", "[initial]"])])
+def test_recipes_know_whether_they_teach(recipe, more):
+    given = ["--run.recipe", recipe, "--dry-run"]
+    assert [own.teaches(s) for own, s in (read_settings([*given, *argv]) for argv in ([], more))] == [True, False]
+
+
+@pytest.mark.parametrize("rollout", ["vllm", "sglang"])
+def test_who_shall_write_must_be_installed(rollout, monkeypatch):
+    from humanlm.engines import verl
+    monkeypatch.setattr(verl, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=f"verl.rollout {rollout} needs the package {rollout}, which is not installed: pip install"): verl._check_rollout(VerlConfig(rollout=rollout))
+    verl._check_rollout(VerlConfig(device="cpu", rollout="hf"))
+
+
+def test_numbers_that_do_not_match_come_with_one_that_does():
+    with pytest.raises(ConfigError, match="Give --verl.tensor_parallel 4"): VerlConfig(device="cpu", rollout="hf", nodes=2, gpus=2)
+    assert "Give --verl.tensor_parallel 2" in refused(*PAPER[:-1], "--dry-run", "--verl.tensor_parallel", "6", "--trainer.beta", "0")[0]
+
+
+def test_a_cluster_that_does_not_answer_is_named_before_work_begins(monkeypatch):
+    from humanlm.core import plugins
+    monkeypatch.setattr(plugins, "find_spec", lambda name: True)  # as if Ray were installed; nothing of it is asked
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    asking = {"judge": ChatConfig("scripted/echo", workers="ray/2")}
+    with pytest.raises(ConfigError, match="Nobody answers at 127.0.0.1:1, where RAY_ADDRESS says"): require_workers(asking)
+    require_workers(asking, starts=False)  # a plan asks nobody
+    require_workers({"judge": ChatConfig("scripted/echo")})
+
+
+def test_a_build_whose_workers_cannot_start_leaves_nothing(monkeypatch, tmp_path):
+    from contextlib import contextmanager
+    from humanlm.corpus import build
+    from humanlm.engines.exchange import EngineError
+
+    @contextmanager
+    def broken(workers):
+        raise EngineError("Ray cannot be started.")
+        yield
+
+    monkeypatch.setattr(build, "mapper", broken)
+    monkeypatch.setattr(build, "require_workers", lambda groups: None)
+    from humanlm.humanual import main
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "text": "b"}\n')
+    assert main(["build", "--build.path", str(tmp_path / "rows.jsonl"), "--build.out", str(tmp_path / "out"), "--build.workers", "ray/2"]) == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_workers_of_the_group_run_are_pointed_to_where_they_are():
+    with pytest.raises(ConfigError, match="--run.workers does not exist. Did you mean --judge.workers or --test_judge.workers"): read_settings(["--run.workers", "ray"])
+    with pytest.raises(ConfigError, match="judge.workers: expected ray/N, such as ray/4, got 'ray'"): read_settings(["--judge.workers", "ray"])
+
+
+def test_what_accelerate_was_told_wrong_is_a_sentence_of_its_own():
+    env = os.environ | {"PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--dry-run"], env=env, capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: FSDP of version 1 is not supported") and lines[1].startswith("fsdp_cpu_ram_efficient_loading") and all(line.endswith(".") for line in lines), lines
