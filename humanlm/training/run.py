@@ -100,6 +100,7 @@ class Run:
     recipe: Recipe
     work: Any  # from `Recipe.load`
     stages: Stages = field(default_factory=Stages)  # wall time by stage
+    engine: Any = None  # of vLLM, left by the trainer that was last
 
     @property
     def report_to(self) -> str:

@@ -31,6 +31,7 @@ from ..hardware.performance import StageLoad, StagePlan, plan_lines
 from ..hardware.sharding import shards
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from ..methods.method import Method
+from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
     Run, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, planned_steps, quiet_libraries, recipe_name, shares_of,
@@ -106,7 +107,7 @@ def learn(
         return engine.learn(run, stage, model, tokenizer, method, prompts, longest, callbacks)
     from humanlm.training.trainer import MethodTrainer
     from humanlm.training.checkpoints import TokenBudget, is_spent, latest_checkpoint
-    args = method_args(s, out, longest, run.report_to, len(rows))
+    args, run.engine = method_args(s, out, longest, run.report_to, len(rows)), None
     prompts = (order or _passes(s))(rows, args.max_steps)
     trainer = MethodTrainer(model, tokenizer, method, prompts, args, run.folder / "trajectories" / stage,
                             [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
@@ -116,6 +117,7 @@ def learn(
         trainer._load_from_checkpoint(newest)
     else:
         trainer.train(resume_from_checkpoint=newest)
+    run.engine = trainer.vllm_generation if trainer.use_vllm else None
 
 
 def _passes(s: Settings) -> Callable:
@@ -167,12 +169,26 @@ def run_stages(run: Run) -> Results | None:
             stage.train(run, stage.name, model, tokenizer)
             _keep_model(run, stage.name, model, tokenizer)
         _record(run, "started")
-    with one_leads() as leads:
+    with written_by(_lent_engine(run)), one_leads() as leads:
         if leads:
             with run.stages("evaluation"):
                 return _evaluate_all(run)
 
 # %% ../../nbs/training/08_stages.ipynb #evaluate_all
+def _lent_engine(run: Run) -> Any:
+    "Give the vLLM engine that wrote rollouts, ready for every model of the run; a run with nothing left to train makes it as a trainer does. None where transformers wrote"
+    s = run.settings
+    if s.run.engine or not s.trainer.get("use_vllm"):
+        return None
+    from humanlm.training.policy import LentEngine
+    if run.engine is None:
+        from humanlm.methods.rollouts import single_turn
+        from humanlm.training.trainer import MethodTrainer
+        args = method_args(s, run.checkpoints("evaluation"), max_tokens=1)
+        run.engine = MethodTrainer(*run.load("base"), Method(single_turn(), lambda batch: batch.rewards), [{"row_id": ""}], args).vllm_generation
+    return LentEngine(run.engine, run.folder / "models")
+
+
 def _evaluate_all(run: Run) -> Results:
     "Measure every model of the run; write `results.json`"
     def measured(name, make): return run.kept(f"measured/{name}.jsonl", make, save_measured, load_measured)

@@ -26,7 +26,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ..rewards.audit import Audit, audit
-from ..core.runs import process_count, wait_for_all
+from ..core.runs import one_leads, process_count
 from ..core.basics import HumanLMError, read_jsonl, run_sync, write_jsonl
 from ..hardware.sharding import ShardedTrainer, whole
 from ..rewards.scoring import Judge
@@ -34,7 +34,8 @@ from ..data.trajectory import Trajectory, save_trajectories
 from ..methods.method import Batch, Method
 from .checkpoints import COUNTS, draws_kept, progress_kept
 from .options import TrainerError
-from .policy import TrainerPolicy
+from ..models.generation import lent, written_by
+from .policy import LentEngine, TrainerPolicy, changed
 from ..methods.shares import at_step, from_everywhere, generated_tokens, numbered_together, other_tokens
 
 # %% ../../nbs/training/05_trainer.ipynb #MethodTrainer
@@ -76,18 +77,14 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
     @contextmanager
     def limits(self, rows: Sequence[dict]) -> Iterator[None]:
         "Let the engine stop early while these rows are asked: at their longest cap, and at their stop strings"
-        engine, names = (self.vllm_generation, ("max_completion_length", "generation_kwargs")) if self.use_vllm else (
-            self.generation_config, ("max_new_tokens",))
-        before = [getattr(engine, name) for name in names]
-        asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows]) or [(before[0],)]
-        own = before[-1] or {} if self.use_vllm else {}
+        asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
+        cap = min([self.max_completion_length, max((cap for cap, *_ in asked), default=math.inf)])
+        if not self.use_vllm:
+            with changed(self.generation_config, max_new_tokens=cap): yield
+            return
+        own = self.vllm_generation.generation_kwargs or {}
         stops = dict.fromkeys([*own.get("stop", []), *(text for _, *texts in asked for text in texts)])
-        cap = min(before[0], max(cap for cap, *_ in asked))
-        for name, value in zip(names, (cap, own | {"stop": list(stops)})): setattr(engine, name, value)
-        try:
-            yield
-        finally:
-            for name, value in zip(names, before): setattr(engine, name, value)
+        with changed(self.vllm_generation, max_completion_length=cap, generation_kwargs=own | {"stop": list(stops)}): yield
 
     def roll_out(self) -> dict[str, Any]:
         "Run the method's rollout over the rows of this batch; the fields TRL expects"
@@ -264,12 +261,13 @@ def _noted(trainer: MethodTrainer, found: Any) -> torch.Tensor:
 # %% ../../nbs/training/05_trainer.ipynb #evaluate
 @patch
 def evaluate(self: MethodTrainer, *_, **__) -> dict[str, float]:
-    "Measure the model in the first process, and log the value in all of them"
+    "Measure the model, of which all processes write their share, and log the value in all of them"
     if self.measure is None:
         raise TrainerError("The option validate asks for measurements, but nobody said how. Give the trainer a function `measure`.")
-    with draws_kept(), whole(self.model):
-        value = float(self.measure(self.model, self._tokenizer)) if self.accelerator.is_main_process else math.nan
-        wait_for_all()
+    if self.use_vllm: self.vllm_generation.sync_weights()
+    engine = LentEngine(self.vllm_generation, holds=self.model) if self.use_vllm else None
+    with draws_kept(), whole(self.model), lent(self.model, self._tokenizer), written_by(engine), one_leads() as leads:
+        value = float(self.measure(self.model, self._tokenizer)) if leads else math.nan
     found = {"eval_validation": gather_object([value])[0]}
     Trainer.log(self, found)
     self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)

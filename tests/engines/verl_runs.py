@@ -43,7 +43,8 @@ def started(folder: Path, mark: str, *argv: str) -> subprocess.Popen:
 def trained(folder: Path, *argv: str, code: int = 0) -> str:
     mark = uuid4().hex
     running = started(folder, mark, *argv)
-    assert running.wait(900) == code, (folder / "out.txt").read_text()[-3000:]
+    try: assert running.wait(1800) == code, (folder / "out.txt").read_text()[-3000:]
+    finally: running.kill()  # one that takes too long must not slow down the next
     assert nobody_left(mark)
     return (folder / "out.txt").read_text()
 
@@ -114,6 +115,25 @@ def test_a_few_steps_train_and_leave_nobody_behind(argv, stage, groups, steps, t
     for step in range(steps):
         done = [t.group for t in load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet")]
         assert done == [number for number, size in enumerate(groups) for _ in range(size)]
+
+
+MODES = ["response-only", "humanlm", "joint", "separate-rewards", "prefix-chaining"]
+
+
+def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
+    "One level a step, and states before replies: humanlm-composed above"
+    argv = [*HUMANLM, *SMALL, "--run.methods", f"[{','.join(MODES)}]", "--rollout.mixed_levels", "true"]
+    trained(tmp_path, *argv, "--run.name", "modes", "--trainer.max_steps", "2")
+    run, levels, went = tmp_path / "runs" / "modes", {}, {}
+    for stage in MODES:
+        found = lines(run, stage)
+        done = [load_trajectories(run / "trajectories" / stage / f"step-{step:06d}-0.parquet") for step in range(2)]
+        levels[stage], went[stage] = [sorted({t.level for t in step}) for step in done], moved(run, "cold-start", stage)
+        print(stage, levels[stage], to_json(found), went[stage])
+        assert [row["step"] for row in found] == [1, 2] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 for row in found)
+        assert [[t.group for t in step] for step in done] == [[0] * 4 + [1] * 4] * 2
+        assert (went[stage] > 0) == any(row["grad_norm"] > 0 for row in found) and went[stage] < 0.1, "nothing moves where so small a cold start earns nothing"
+    assert went["response-only"] > 0 and went["humanlm"] > 0 and any(len(step) > 1 for step in levels["humanlm"]) and levels["response-only"] == [["response"]] * 2
 
 
 def test_a_parser_learns_from_context_files(tmp_path):
@@ -280,12 +300,16 @@ def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path)
 LESSONS = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--tasks.test_n", "4", "--run.methods", "[classmate]", *SMALL, "--sft.muon_lr", "0", "--sft.lesson_steps", "6", "--sft.reader_steps", "6", "--sft.batch", "10", "--trainer.max_steps", "1"]
 
 
-def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(tmp_path):
-    trained(tmp_path, *LESSONS, "--run.name", "verl", "--verl.lessons", "verl")
-    trained(tmp_path, *LESSONS, "--run.name", "trl", "--verl.lessons", "trl")
-    own, other = (load_model(tmp_path / "runs" / name / "models" / "cold-start").model.state_dict() for name in ("verl", "trl"))
+REPLIES = [*HUMANLM, "--run.methods", "[sft]", "--sft.muon_lr", "0", "--sft.lesson_steps", "4", "--sft.reply_steps", "4", "--sft.batch", "10"]
+
+
+@pytest.mark.parametrize("argv, stage", [(LESSONS, "cold-start"), (REPLIES, "sft")], ids=["classmate", "humanlm"])
+def test_supervised_stages_leave_the_weights_that_the_other_engine_leaves(argv, stage, tmp_path):
+    trained(tmp_path, *argv, "--run.name", "verl", "--verl.lessons", "verl")
+    trained(tmp_path, *argv, "--run.name", "trl", "--verl.lessons", "trl")
+    own, other = (load_model(tmp_path / "runs" / name / "models" / stage).model.state_dict() for name in ("verl", "trl"))
     apart, went = (max((a[name] - b[name]).abs().max().item() for name in a) for a, b in ((own, other), (own, load_model(tmp_path / "runs" / "trl" / "models" / "base").model.state_dict())))
-    losses = [[row["loss"] for row in lines(tmp_path / "runs" / name, "cold-start") if "loss" in row] for name in ("verl", "trl")]
+    losses = [[row["loss"] for row in lines(tmp_path / "runs" / name, stage) if "loss" in row] for name in ("verl", "trl")]
     print(apart, went, losses)
     assert apart < 1e-4 < 1e-2 < went
     assert all(abs(a - b) < 1e-4 * b for a, b in zip(*losses, strict=True))

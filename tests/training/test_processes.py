@@ -101,6 +101,34 @@ def test_what_two_processes_write_for_an_evaluation_is_what_one_would(both, tmp_
     for path in ("results.json", *(f"evaluations/{name}.jsonl" for name in names)): assert (again / path).read_text() == (both[1] / path).read_text(), path
 
 
+MEASURED = """
+from humanlm.core.basics import append_row, run_sync
+from humanlm.methods.sampling import Sampling
+from my_recipe import ROWS, Animals
+import own
+
+
+class Measured(Animals):
+    def validate(self, run, name, policy):
+        said = run_sync(policy.generate(ROWS, Sampling(seed=1)))
+        append_row(run.folder / "said.jsonl", {"said": [one.text for one in said]})
+        return sum(len(one.text) for one in said)
+"""
+
+
+def test_what_is_measured_on_the_way_is_written_by_two_processes_as_by_one(tmp_path):
+    (tmp_path / "own.py").write_text(EVEN)
+    (tmp_path / "measured.py").write_text(MEASURED)
+    shutil.copy(Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_recipe.py", tmp_path)
+    for name, several in (("one", []), ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2])):
+        done = warm.run(*several, "-m", "humanlm.train", "--run.recipe", "measured:Measured", "--run.name", name, "--run.report", "false", "--run.validate", "2", "--trainer.max_steps", "4",
+                        "--trainer.learning_rate", "0.01", cwd=tmp_path, env=os.environ | {"ACCELERATE_USE_CPU": "true"})
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (read_jsonl(tmp_path / "runs" / name / "said.jsonl") for name in ("one", "two"))
+    assert one == two and len(one) == 2 and one[0] != one[1], "the weights of the step, not those the stage began with"
+    assert (tmp_path / "helped.txt").read_text().splitlines()[:2] == ["1 base 2 of 4"] * 2
+
+
 def test_two_processes_leave_every_record_once(both):
     for method in METHODS:
         found = said(both[1], method)

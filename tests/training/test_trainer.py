@@ -9,12 +9,15 @@ import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOTrainer
+from trl.distributed import DistributedBackend
+from trl.generation.vllm_generation import VLLMGeneration
 
 from halves import parts, stop_in_the_first
 from humanlm.methods.advantages import group_advantages
@@ -27,7 +30,7 @@ from humanlm.rewards.judges import RuleJudge
 from humanlm.rewards.scoring import JudgeError
 from humanlm.models.checkpoints import add_adapter, load_model, make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.generation import generate
+from humanlm.models.generation import _engine_part, generate, written_by
 from humanlm.models.logps import token_logps
 from humanlm.models.prompts import end_id
 from humanlm.alignment.modes import memory_of, preparation, training_rows, PrefixConfig
@@ -41,6 +44,7 @@ from humanlm.training.sft import MetricsLog
 from humanlm.training.trainer import MethodTrainer
 from humanlm.training.checkpoints import TokenBudget, is_spent, _is_whole, latest_checkpoint, _logged_tokens
 from humanlm.training.options import TrainerError, trainer_args
+from humanlm.training.policy import LentEngine
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 
 pytestmark = pytest.mark.numbers
@@ -568,7 +572,7 @@ def test_the_real_reply_is_the_last_of_each_group_and_just_better_than_the_rest(
 
 class StandInEngine:
     "What TRL's vLLM engine offers, played by the model itself, with the parameters that vLLM would get"
-    max_completion_length, generation_kwargs, model = 9, {"stop": ["###"]}, None
+    max_completion_length, generation_kwargs, model, temperature, top_k, top_p = 9, {"stop": ["###"]}, None, 1.0, 0, 1.0
 
     def __init__(self, trainer): self.trainer, self.asked, self.synced = trainer, [], 0
 
@@ -578,7 +582,8 @@ class StandInEngine:
         self.asked.append((self.max_completion_length, self.generation_kwargs))
         groups = prompts[::num_generations]
         assert prompts == [p for p in groups for _ in range(num_generations)], "vLLM's server answers whole groups"
-        found = generate(self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, seed=len(self.asked))
+        with written_by(None):
+            found = generate(self.model or self.trainer.model, self.trainer._tokenizer, prompts, self.max_completion_length, temperature=self.temperature, seed=len(self.asked))
         return prompts, [c.ids for c in found], [[[lp] for lp in c.logps] for c in found], None
 
 
@@ -600,6 +605,63 @@ def test_under_vllm_the_real_reply_has_log_probabilities_of_the_model(made, tmp_
     t.train()
     truth = t.trajectories[3]
     assert truth.turns[0].role == "truth" and len(truth.logps) == len(truth.completion_ids)
+
+
+@pytest.fixture
+def lent(made, tmp_path):
+    "An engine that a trainer leaves to the models of a run"
+    engine = StandInEngine(SimpleNamespace(model=None, _tokenizer=made.tokenizer))
+    for name in ("base", "trained", "../elsewhere"): save_model(made.model, made.tokenizer, tmp_path / "models" / name)
+    return engine, LentEngine(engine, tmp_path / "models"), lambda name: load_model(tmp_path / "models" / name)
+
+
+PROMPTS, CAPS, STOPS = [[5, 6], [7], [8, 9, 10], [11], [12]], [4, 7, 4, 4, 7], [("a", "b"), (), ("a", "b"), ("a", "b"), ()]
+
+
+def test_a_lent_engine_writes_what_the_models_of_a_run_are_asked_with_the_caps_and_stop_strings_of_each(lent):
+    engine, lent_engine, model = lent
+    base, trained, other = (model(name) for name in ("base", "trained", "../elsewhere"))
+    def greedy(): return [(c.ids, c.text, c.finish) for c in generate(*base, PROMPTS, CAPS, STOPS, temperature=0)]
+    plain = greedy()
+    with written_by(lent_engine):
+        assert greedy() == plain and greedy() == plain
+        assert engine.asked == [(4, {"stop": ["a", "b"]}), (7, {"stop": []})] * 2 and engine.synced == 1 and engine.model is base.model
+        generate(*trained, PROMPTS)
+        assert engine.synced == 2 and engine.model is trained.model and len(engine.asked) == 5
+        generate(*other, PROMPTS), generate(*trained, PROMPTS, no_repeat_ngram=2), generate(*trained, [])
+    generate(*base, PROMPTS)
+    assert len(engine.asked) == 5, "a model of another place, a ban, nothing to write, and what comes after are ours"
+    assert (engine.max_completion_length, engine.generation_kwargs, engine.temperature) == (9, {"stop": ["###"]}, 1.0)
+
+
+def test_processes_ask_a_lent_engine_equally_often_and_for_as_many_rows(lent, monkeypatch):
+    engine, lent_engine, model = lent
+    base, asked = model("base"), []
+    monkeypatch.setattr(engine, "generate", lambda prompts, **kw: asked.append(prompts) or (prompts, [[0]] * len(prompts), [[[0.0]]] * len(prompts), None))
+    parts = [_engine_part(lent_engine, part, 2, base, (PROMPTS, CAPS, STOPS, [], None, (1.0, 0, 1.0))) for part in (0, 1)]
+    assert [sorted(part) for part in parts] == [[0, 1, 3], [2, 4]] and [len(prompts) for prompts in asked] == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("state", [{"fsdp_plugin": SimpleNamespace(fsdp_version=2), "deepspeed_plugin": None}, {"deepspeed_plugin": SimpleNamespace(zero_stage=3)}], ids=["fsdp", "zero"])
+def test_a_lent_engine_gets_whole_weights_where_the_model_of_its_trainer_was_split(lent, state):
+    "The engine is TRL's own here, without vLLM behind it"
+    base, engine = lent[2]("base").model, object.__new__(VLLMGeneration)
+    engine.model, engine.accelerator, engine._dist, got = base, None, DistributedBackend(SimpleNamespace(state=SimpleNamespace(**state))), {}
+    engine.sync_weights = lambda: got.update((name, weight.clone()) for name, weight in engine._iter_named_params())
+    if "fsdp_plugin" in state:
+        with pytest.raises(AttributeError, match="full_tensor|accelerator|device"): engine.sync_weights()
+    LentEngine(engine)._hold(base)
+    weights = dict(base.named_parameters())
+    assert got.keys() == weights.keys() and all(torch.equal(weight, weights[name]) for name, weight in got.items())
+
+
+def test_what_is_measured_on_the_way_is_written_by_the_engine_that_writes_rollouts(made, tmp_path):
+    said = []
+    def measure(model, tokenizer): return float(len(said) or said.append(generate(model, tokenizer, PROMPTS)) or 0)
+    t = MethodTrainer(copy.deepcopy(made.model), made.tokenizer, Method(single_turn(), by_group, EvenTokens()), ROWS[:2], trainer_args({}, tmp_path, 2, 4, 1, 9, validate=1), measure=measure)
+    t.use_vllm, t.vllm_generation, t._last_loaded_step = True, StandInEngine(t), -1
+    t.train()
+    assert len(said) == 1 and [stop["stop"] for _, stop in t.vllm_generation.asked] == [["###", "</stance>"], []] and t.vllm_generation.synced == 2
 
 
 @pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"bf16": True}, {"gradient_checkpointing": True, "bf16": True}],
