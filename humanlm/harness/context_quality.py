@@ -47,6 +47,7 @@ class _QualityConfig:
     def __post_init__(self):
         empty = [f"quality.{name}" for name in ("gt", "gen") if not getattr(self, name)]
         require("quality", (not empty, f"{' and '.join(empty)} must name a folder of records"),
+                *((Path(place or ".").is_dir(), f"{name}: no folder {shorten(place)}") for name, place in (("gt", self.gt), ("gen", self.gen))),
                 (self.out.endswith(".md"), f"out must end in .md, got {shorten(self.out)!r}"),
                 (not self.task or self.task in TASKS, f"task: no kind of text {shorten(self.task)!r}.{near_miss(self.task, TASKS)}"),
                 (self.repeats > 0, f"repeats must be positive, got {self.repeats}"))
@@ -131,10 +132,9 @@ def quality_command(argv: Sequence[str]) -> int:  # exit code: 1 if nothing coul
     if s.dry_run:
         print(_plan(s))
         return 0
-    out.parent.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(budget=s.judge.budget)
-    judge = None
+    ledger, judge = Ledger(budget=s.judge.budget), None
     if not rule:
+        out.parent.mkdir(parents=True, exist_ok=True)
         ledger.keep(out.with_suffix(".charges.jsonl"))
         judge = replace(s.judge, cache=s.judge.cache or str(out.with_suffix(".answers"))).client(s.judge.model, ledger)
     found = _rated(s, judge)
