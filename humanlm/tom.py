@@ -48,6 +48,12 @@ class _Cost(NamedTuple):
     otherwise: str = ""                   # how many would be asked in another way than chosen, and why
 
 # %% ../nbs/83_tom.ipynb #rehearse
+def _spread(items: Sequence[BenchmarkItem], most: int) -> list[BenchmarkItem]:
+    "Take some questions, from everywhere"
+    n = min(most, len(items))
+    return [items[i * len(items) // n] for i in range(n)]
+
+
 def _rehearse(
     run: TomRun,         # made with `ask=False`
     items: Sequence[BenchmarkItem],
@@ -57,7 +63,7 @@ def _rehearse(
     if run.respondent.asker is None or not items:
         return _Cost(0, 0, 0, (0.0, 0.0))
     client: Any = run.respondent.asker.client  # counts what it would ask
-    tried = [items[i * len(items) // min(most, len(items))] for i in range(min(most, len(items)))]
+    tried = _spread(items, most)
     times, found = len(items) / len(tried), []
     run_sync(answer_all(run.respondent, tried, found.append, 1))
     used = client.ledger.total
@@ -92,6 +98,19 @@ def _refused(run: TomRun, items: Sequence[BenchmarkItem]) -> str:  # empty: none
     most = shorten(Counter(why).most_common(1)[0][0], 120)
     return f"{parser.name} refuses {len(why):,} of {n:,} texts, whose questions get no context; most often: {most}"
 
+# %% ../nbs/83_tom.ipynb #abstained
+def _abstained(run: TomRun, items: Sequence[BenchmarkItem], most: int = 100) -> str:  # empty: none, or a model answers
+    "Say how many questions a rule cannot answer"
+    if run.respondent.asker or not items or (run.respondent.parses and isinstance(run.respondent.parser, _Echo)):
+        return ""
+    tried, found = _spread(items, most), []
+    run_sync(answer_all(run.respondent, tried, found.append, 1))
+    why = Counter(o.notes[0] for o in found if o.status == "abstained")
+    if not why:
+        return ""
+    often = shorten(why.most_common(1)[0][0], 120)
+    return f"{run.respondent.solver} cannot answer {why.total():,} of {len(tried):,} questions that were tried; most often: {often}"
+
 # %% ../nbs/83_tom.ipynb #cost_text
 def _cost_text(cost: _Cost) -> str:
     "Say what answering takes"
@@ -110,18 +129,19 @@ def _plan(run: TomRun) -> str:
     waiting, texts = _todo(run), {run.benchmark.source_text(item) for item in run.loaded}
     fresh = list(dict.fromkeys(run.benchmark.source_text(item) for item in waiting))
     contexts = parsing_plan(run.settings.parser, run.settings.tom.out, fresh, run.benchmark.task) if run.respondent.parses else "none"
-    cost = _rehearse(run, waiting)
+    cost, silent = _rehearse(run, waiting), _abstained(run, waiting)
     lines = {"run": run.folder, "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} rows cannot be used",
              "to ask": f"{len(waiting):,}", "model": in_plan(run.conditions["model"]), "way": run.conditions["mode"],
-             "calls": _cost_text(cost), "contexts": contexts, "refused": _refused(run, waiting), "otherwise": cost.otherwise}
-    return "\n".join(f"{name:<10}{value}" for name, value in lines.items() if value or name not in ("refused", "otherwise"))
+             "calls": _cost_text(cost), "contexts": contexts, "refused": _refused(run, waiting), "otherwise": cost.otherwise,
+             "warning": silent}
+    return "\n".join(f"{name:<10}{value}" for name, value in lines.items() if value or name not in ("refused", "otherwise", "warning"))
 
 # %% ../nbs/83_tom.ipynb #show_run
 def _show_run(run: TomRun, outcomes: Sequence[ScoredAnswer], lines: Sequence[ReportLine]) -> None:
     "Print the short form of a report"
     own, left_out = folded([line for line in lines if line.run == run.folder.name and " × " not in line.group])
-    table = result_table(own[:40]) + left_out
-    parts = [f"{run.benchmark.title}: {run.folder}", table, baseline_table(lines), ceiling(lines), oddity_text(outcomes, 5)]
+    table = result_table(own[:40]) + left_out if own else ""
+    parts = [f"{run.benchmark.title}: {run.folder}", table, baseline_table(lines) if lines else "", ceiling(lines), oddity_text(outcomes, 5)]
     print(aligned("\n\n".join(filter(None, parts))), flush=True)
 
 # %% ../nbs/83_tom.ipynb #run_command
@@ -131,11 +151,12 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
     benchmark = find_benchmark(one_of(s.inputs, benchmarks, "benchmark", plugins=True))
     loaded = load_items(benchmark, s.tom.file, s.tom.limit, s.rows)
     runs = [make_run(s, benchmark, mode, loaded, ask=not s.dry_run) for mode in s.tom.modes]
+    more = f"cannot be used: {len(loaded.problems) - 10:,} more rows"
+    told = [f"cannot be used: {problem.where}: {problem.reason}" for problem in loaded.problems[:10]] + [more] * (len(loaded.problems) > 10)
+    print("".join(f"{line}\n" for line in told), end="", file=sys.stderr)
     if s.dry_run:
         print("\n\n".join(_plan(run) for run in runs))
         return 0
-    for problem in loaded.problems[:10]:
-        print(f"cannot be used: {problem.where}: {problem.reason}", file=sys.stderr)
     failed = [_run_and_show(run, s) for run in runs]
     paired = CompareConfig(s.tom.out, resamples=s.tom.resamples, seed=s.tom.seed)
     whole = compare_runs([run.folder for run in runs], paired) if len(runs) > 1 else True

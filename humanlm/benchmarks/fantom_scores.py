@@ -24,6 +24,7 @@ class Fantom(Benchmark):
     name = task = "fantom"
     title = "FANToM"
     file = "fantom/fantom_v1.json"
+    evaluation_only = whole_sets = True
     label = "Conversation"
     simulation = "council"
     rules = ("correct", "official", "published")

@@ -229,6 +229,8 @@ class _BenchmarkFile:
     "A file of questions: where it lies, and how its rows become items"
     name = ""               # on the command line
     file = ""               # where it usually lies below the data folder
+    evaluation_only = False # its authors ask not to train on it
+    whole_sets = False      # a limit takes sets of questions, never a part of one
     options: Mapping[str, Any] = {}              # what `load` can be told, with defaults; a tuple takes several values
     allowed: Mapping[str, Sequence[str]] = {}    # the values that an option may have
 

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,14 +73,16 @@ def _records(lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[s
             start = at = start + 1
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_csv_rows
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
+def _csv_rows(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict | str]]:
     "Give line numbers with rows, or with what is wrong"
     lines = text.splitlines(keepends=True)
     head, delimiter = lines[0] if lines else "", ","
     if head.count(";") > head.count(","):
         delimiter = ";"
     records = _records(lines, delimiter)
-    _, names, broken = next(records, (1, [], "no header"))
+    first = _, names, broken = next(records, (1, [], "no header"))
+    if columns and not broken and not {*names} & {*columns}:
+        names, records = list(columns), chain([first], records)
     if broken or len(set(names)) < len(names):
         raise DataError(f"{path}, row 1: {broken or 'two columns have one name'}. The first line names the columns.")
     for n, cells, broken in records:
@@ -87,7 +90,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
         yield n, broken or (dict(zip(names, cells)) if same else f"{len(cells)} cells for {len(names)} columns")
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_json_lines
-def _json_lines(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
+def _json_lines(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict | str]]:
     for n, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -100,7 +103,7 @@ def _row(found: Any, shown: object) -> dict | str:
     return found if isinstance(found, dict) else f"not an object: {shorten(shown)!r}"
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #_json_rows
-def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict | str]]:
+def _json_rows(path: Path, text: str, columns: Sequence[str] = ()) -> Iterator[tuple[int, dict | str]]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -126,7 +129,10 @@ def read_text(path: str | Path) -> str:
         raise DataError(f"{path}, row {line}: not UTF-8. Save the file in that encoding.") from e
 
 # %% ../../nbs/benchmarks/01_questions.ipynb #read_table
-def read_table(path: str | Path) -> RowTable:
+def read_table(
+    path: str | Path,
+    columns: Sequence[str] = (),  # of a CSV file whose first line may be a row already
+) -> RowTable:
     "Read the rows of a file, and name those that cannot be read"
     path = Path(path)
     if path.is_dir():
@@ -134,7 +140,7 @@ def read_table(path: str | Path) -> RowTable:
         raise DataError(f"{path} is a folder. Give one of its files: {shorten(', '.join(inside) or 'it has none that can be read', 200)}.")
     read = _READERS[check_name(path.suffix.lower(), _READERS, "kind of file")]
     rows, problems = [], []
-    for n, row in read(path, read_text(path)):
+    for n, row in read(path, read_text(path), columns):
         where = f"{path.name}, row {n}"
         if isinstance(row, str):
             problems.append(Problem(where, row))

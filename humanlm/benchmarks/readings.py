@@ -128,6 +128,7 @@ def read_choice(
     text: str,                   # what a model said
     options: Mapping[str, str],  # key → text
     keys: bool = True,           # may an option be named by its key?
+    within: Mapping[str, str] = {},  # key → that of the option which it lies in: to name both means the inner one
 ) -> AnswerReading:
     "Read which option an answer means"
     said = final_answer(text)
@@ -135,6 +136,7 @@ def read_choice(
         return AnswerReading(None, "empty" if not said else "unreadable")
     found = (_named_keys(said, options) if keys else set()) | _mentions(said, options)
     found = found or _parts(said, options)
+    found -= {within[key] for key in found if key in within}
     if len(found) != 1:
         return AnswerReading(None, "several" if found else "unreadable", "sentence")
     key = found.pop()

@@ -18,6 +18,7 @@ from .readings import AnswerReading, ScoredAnswer, distinct, plain, read_choice,
 from ..core.basics import DataError, check_name, fingerprint, shorten
 from ..stories.answers import answer as symbolic_answer
 from ..stories.generation import read_tomi
+from ..stories.language import Event
 from ..stories.world import read_story
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #story_text
@@ -79,6 +80,16 @@ def _candidates(value: Any) -> list[str]:
     return [place for place in places if plain(place)]
 
 # %% ../../nbs/benchmarks/06_tales.ipynb #ToMi
+def _with_rooms(options: Mapping[str, str], story: str) -> tuple[dict[str, str], dict[str, str]]:  # options, option → that of its room
+    "Add the rooms of a story to the places that an answer may name, and say what stands where"
+    world = _story(story).world
+    rooms = {event.place for event in world.events if isinstance(event, Event) and event.kind in ("enter", "exit", "present")} | {*world.stands.values()}
+    keys = {plain(room): room for room in filter(None, sorted(rooms))} | {plain(text): key for key, text in options.items()}
+    stands = {plain(container): plain(room) for container, room in world.stands.items()}
+    within = {keys[place]: keys[room] for place, room in stands.items() if place in keys and place != room}
+    return {key: key for key in keys.values()} | dict(options), within
+
+
 class ToMi(Benchmark):
     "Where will she look? Short stories with one move"
     name = task = "tomi"
@@ -108,7 +119,8 @@ class ToMi(Benchmark):
         return f"\nOne of: {', '.join(item.options)}" if item.options else ""
 
     def parse(self, item: BenchmarkItem, text: str) -> AnswerReading:
-        return read_choice(text, item.options or {item.gold: item.gold}, keys=False)
+        options, within = _with_rooms(item.options or {item.gold: item.gold}, item.source)
+        return read_choice(text, options, False, within)
 
     def score(self, item: BenchmarkItem, reading: AnswerReading, text: str = "") -> dict[str, float]:
         right = plain(str(reading.value or "")) == plain(item.gold)

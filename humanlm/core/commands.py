@@ -46,6 +46,7 @@ COMMANDS = {
     "tom run": Command("humanlm.tom:run_command", "answer a benchmark's questions: tom run hitom --model.name NAME", _AGAIN),
     "tom compare": Command("humanlm.harness.comparison:compare_command", "compare runs on the same questions: tom compare A B", _AGAIN),
     "tom contexts": Command("humanlm.harness.contexts:contexts_command", "write the social contexts of texts, or check such a file", _AGAIN),
+    "tom quality": Command("humanlm.harness.context_quality:quality_command", "rate contexts against references, with a picture: tom quality --quality.gt DIR --quality.gen DIR", _AGAIN),
     "tom generate": Command("humanlm.harness.contexts:generate_command", "make stories with questions, answers and exact contexts", "give the same command again"),
     "tom serve-viewer-data": Command("humanlm.harness.viewer_server:viewer_command", "show contexts in a browser", "the page is closed"),
     "parsers": Command("humanlm.parsers:main", "make, train and compare models that write social contexts"),

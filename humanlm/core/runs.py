@@ -100,13 +100,31 @@ def save_config(
     return atomic_write(path, settings_yaml(settings))
 
 # %% ../../nbs/core/06_runs.ipynb #require_same
+def _leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    "Lay nested values side by side, by dotted names"
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _leaves(cast(dict[str, Any], value), f"{above}{name}.") if isinstance(value, dict) and value else {f"{above}{name}": value}
+    return found
+
+
+def _told_apart(one: Any, other: Any) -> tuple[str, str]:
+    "Show two values, from where they begin to differ if that is far behind"
+    shown = shorten(one), shorten(other)
+    if shown[0] != shown[1]:
+        return shown
+    start = max(0, len(os.path.commonprefix([str(one), str(other)])) - 20)
+    return f"…{shorten(str(one)[start:])}", f"…{shorten(str(other)[start:])}"
+
+
 def _differences(
     before: Mapping[str, Any],  # plain data
     now: Mapping[str, Any],
 ) -> list[str]:
     "List the values that are no longer the same"
-    return [f"{name}: {shorten(before.get(name))} in the run, {shorten(now.get(name))} now"
-            for name in dict.fromkeys([*before, *now]) if to_dict(now.get(name)) != before.get(name)]
+    old, new = _leaves(before), _leaves(cast(dict[str, Any], to_dict(dict(now))))
+    changed = [(name, *_told_apart(old.get(name), new.get(name))) for name in dict.fromkeys([*old, *new]) if new.get(name) != old.get(name)]
+    return [f"{name}: {was} in the run, {is_} now" for name, was, is_ in changed]
 
 
 def require_same(

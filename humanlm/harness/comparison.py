@@ -220,9 +220,9 @@ def compare_runs(
     found = {kept.name: (kept, differences(first, kept, config.resamples, config.seed)) for kept in others}
     missing = [f"{table_cell(name, 100)} is not compared: {table_cell(reason, 300)}" for name, reason in empty.items()]
     text = "\n\n".join([*(_comparison_text(first, kept, rows) for kept, rows in found.values()), *missing])
-    print(aligned(text), flush=True)
     rows = [(first.name, name, *d) for name, (_, ds) in found.items() for d in ds]
     _save_rows(config.save, ("before run", "after run", *Difference._fields), rows, text)
+    print(aligned(text), flush=True)
     for line in missing:
         print(f"error: {aligned(line)}", file=sys.stderr)
     return not empty and not any(all(d.contexts == 0 for d in ds) for _, ds in found.values())

@@ -91,7 +91,7 @@ def parsing_plan(config: ParsingConfig, out: str, texts: Sequence[str], task: st
 def load_items(
     benchmark: Benchmark,
     file: str = "",                   # empty: where it usually lies below HUMANLM_DATA
-    limit: int | None = None,         # only the first so many questions
+    limit: int | None = None,         # only the first so many questions; sets that belong together are not cut
     rows: Mapping[str, Any] | None = None,  # what the reader is told
 ) -> QuestionSet:
     "Read the questions that settings ask for"
@@ -100,7 +100,9 @@ def load_items(
         raise ConfigError(f"{benchmark.title}: no file {path}. Name it with --tom.file, or set HUMANLM_DATA to the folder that holds "
                           f"{benchmark.file}.")
     loaded = benchmark.load(path, **rows or {})
-    return replace(loaded, items=loaded.items[:limit])
+    items = loaded.items[:limit]
+    begun = {item.set_id for item in items} if benchmark.whole_sets else set()
+    return replace(loaded, items=tuple(item for item in loaded if item.set_id in begun) if begun else items)
 
 # %% ../../nbs/harness/03_contexts.ipynb #one_of
 def one_of(inputs: Sequence[str], options: Iterable[str], what: str, plugins: bool = False) -> str:  # plugins: module:name will do
@@ -139,9 +141,9 @@ async def _parse_all(parser: Parser, texts: Mapping[str, str], task: str = "", w
     return dict(zip(texts, await in_turn(parse, texts.values(), workers)))
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_file
-def _context_file(context: Context, item: BenchmarkItem, answer: str = "") -> str:
+def _context_file(context: Context, item: BenchmarkItem, answer: str = "", **more: Any) -> str:
     "Write a context as published result files hold it"
-    row = {"socialized_context": to_published(context), "story": item.source, "question": item.question, "answer": answer}
+    row = {"socialized_context": to_published(context), "story": item.source, "question": item.question, "answer": answer, **more}
     return to_json(row, indent=1) + "\n"
 
 # %% ../../nbs/harness/03_contexts.ipynb #context_row
@@ -225,9 +227,10 @@ def _parse_benchmark(benchmark: Benchmark, s: Settings) -> int:  # exit code: 1 
         print(f"{len(items):,} texts of {benchmark.title} into {folder}\n{parsing_plan(s.parser, s.tom.out, list(texts.values()), benchmark.task)}")
         return 0
     found = run_sync(_parse_all(parser_of(s.parser, s.tom.out), texts, benchmark.task, 2 * s.parser.concurrency))
+    marked = {"evaluation_only": benchmark.title} if benchmark.evaluation_only else {}
     for name, parsed in found.items():
         if parsed.context:
-            atomic_write(folder / "files" / f"{_file_name(name)}.json", _context_file(parsed.context, items[name]))
+            atomic_write(folder / "files" / f"{_file_name(name)}.json", _context_file(parsed.context, items[name], **marked))
     return _say_contexts(folder, [_context_row(name, parsed) for name, parsed in found.items()])
 
 # %% ../../nbs/harness/03_contexts.ipynb #say_contexts

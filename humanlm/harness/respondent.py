@@ -98,9 +98,6 @@ class Respondent:
     async def _safely(self, item: BenchmarkItem) -> ScoredAnswer:
         try:
             return await self._answer(item)
-        except AbstentionError as e:
-            nothing = AnswerReading(None, "abstained")
-            return outcome(item, "", nothing, self.benchmark.score(item, nothing), notes=(str(e),))
         except Exception as e:  # a plug-in's mistake concerns its question, not the run
             if isinstance(e, LLMError) and e.stops:
                 raise
@@ -109,7 +106,12 @@ class Respondent:
 
     async def _answer(self, item: BenchmarkItem) -> ScoredAnswer:
         found, source = await self.context(item)
-        given = await self.given(item, found.context)
+        try:
+            given = await self.given(item, found.context)
+        except AbstentionError as e:
+            nothing = AnswerReading(None, "abstained")
+            scores = {rule: score for rule, score in self.benchmark.score(item, nothing).items() if rule in self.benchmark.rules}
+            return outcome(item, "", nothing, scores, notes=(str(e),), context=source)
         about = found.notes if source != "none" else (found.reason,)   # what the parser had to say about the text
         notes = (*given.notes, *(shorten(note, 200) for note in about))
         return self.benchmark.answered(item, given.answer, reasoning=given.reasoning, notes=notes, facts=dict(given.facts), context=source)
@@ -166,15 +168,17 @@ def _why_none(outcomes: Iterable[ScoredAnswer]) -> str:  # empty: all used one
 # %% ../../nbs/harness/04_respondent.ipynb #contexts_text
 def contexts_text(outcomes: Sequence[ScoredAnswer]) -> str:
     "Say how many answers used a social context"
-    used = sum(map(used_context, outcomes))
-    return f"contexts used: {used:,} of {len(outcomes):,}" + (f" (without one, most often: {_why_none(outcomes)})" if used < len(outcomes) else "")
+    given = [o for o in outcomes if o.status != "abstained"]
+    used, silent = sum(map(used_context, given)), len(outcomes) - len(given)
+    why = f" (without one, most often: {_why_none(given)})" if used < len(given) else ""
+    return f"contexts used: {used:,} of {len(given):,}{why}" + f"; {silent:,} abstained" * bool(silent)
 
 # %% ../../nbs/harness/04_respondent.ipynb #concerns
 def concerns(outcomes: Sequence[ScoredAnswer], wanted: bool) -> list[str]:
     "List what makes a run less than its way of answering promises"
     fallen = Counter(note for note in map(fall_back, outcomes) if " fell back to " in note)
     said = "; ".join(f"{shorten(note, 120)} ({n:,})" for note, n in fallen.most_common(5))
-    found = [contexts_text(outcomes)] if wanted and not all(map(used_context, outcomes)) else []
+    found = [contexts_text(outcomes)] if wanted and not all(used_context(o) or o.status == "abstained" for o in outcomes) else []
     return found + ([f"{fallen.total():,} of {len(outcomes):,} were asked otherwise: {said}"] if fallen else [])
 
 # %% ../../nbs/harness/04_respondent.ipynb #nothing_answered

@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -34,7 +34,7 @@ from ..stories.world import Story, read_story
 class Accuracy:
     "How right the observations of a record are"
     value: float  # 0..1; nan = not judged
-    method: str  # exact | judge | none
+    method: str  # exact | words | judge | none
     reason: str = ""
     spread: float = math.nan  # standard deviation over repeated judgements
     scores: ObservationScores | None = None  # of the exact comparison
@@ -55,13 +55,17 @@ def downstream(
     return fmean(right) if right else math.nan, fmean(false) if false else math.nan
 
 # %% ../../nbs/social/52_quality.ipynb #exact_accuracy
-def _exact_accuracy(context: Context, story: Story) -> Accuracy:
-    "Compare a record with what the simulator knows"
-    reference = to_context(story)
+def _compared(context: Context, reference: Context, method: str = "words") -> Accuracy:
+    "Compare the observations of two records, fact by fact"
     scores = observation_scores(context, reference)
     thoughts = observation_scores(context, reference, private=True).f1 if any(facts(context, private=True)) else math.nan
     told = ", ".join(f"{sum(map(len, found.values()))} {kind}" for kind, found in scores._asdict().items() if isinstance(found, dict))
-    return Accuracy(0.0 if math.isnan(scores.f1) else scores.f1, "exact", told, 0.0, scores, thoughts, downstream(context, story)[0])
+    return Accuracy(0.0 if math.isnan(scores.f1) else scores.f1, method, told, 0.0, scores, thoughts)
+
+
+def _exact_accuracy(context: Context, story: Story) -> Accuracy:
+    "Compare a record with what the simulator knows"
+    return replace(_compared(context, to_context(story), "exact"), downstream=downstream(context, story)[0])
 
 # %% ../../nbs/social/52_quality.ipynb #JUDGE
 JUDGE = """Two records tell the same text moment by moment: the state of things, what each person perceives, what each does. One is a
@@ -218,7 +222,7 @@ class QualityReport:
         return csv_text(columns, ([line.get(name, "") for name in columns] for line in lines))
 
 # %% ../../nbs/social/52_quality.ipynb #METHODS
-METHODS = ("auto", "exact", "judge")  # exact where the story is in the grammar, else a judge | only one of them
+METHODS = ("auto", "exact", "judge", "rule")  # exact where the story is in the grammar, else a judge | only one of them | exact, else by the words of the reference
 
 # %% ../../nbs/social/52_quality.ipynb #grade
 async def _grade(
@@ -227,13 +231,14 @@ async def _grade(
     method: str = "auto",  # one of `METHODS`
     task: str = "",  # a key of `TASKS`, or empty
     repeats: int = 1,  # how often the judge is asked
+    **asked,  # fields of `ChatRequest`
 ) -> Quality:
     "Rate one record"
-    accuracy = await _accuracy(pair, judge, check_name(method, METHODS, "method"), task, repeats)
+    accuracy = await _accuracy(pair, judge, check_name(method, METHODS, "method"), task, repeats, **asked)
     return Quality(pair.id, structural_score(pair.generated), accuracy)
 
 # %% ../../nbs/social/52_quality.ipynb #_accuracy
-async def _accuracy(pair: _RecordPair, judge: ChatClient | None, method: str, task: str, repeats: int) -> Accuracy:
+async def _accuracy(pair: _RecordPair, judge: ChatClient | None, method: str, task: str, repeats: int, **asked) -> Accuracy:
     "Rate the observations of one record, by what is at hand"
     try:
         generated = read_context(pair.generated)
@@ -242,20 +247,22 @@ async def _accuracy(pair: _RecordPair, judge: ChatClient | None, method: str, ta
     story = read_story(pair.story) if method != "judge" else None
     if story and story.agents and not story.unknown:
         return _exact_accuracy(generated, story)
-    if method == "exact" or judge is None:
+    if method == "exact" or (method != "rule" and judge is None):
         return Accuracy(math.nan, "none", "the story is not in the grammar" + " and no judge was given" * (method != "exact"))
     try:
-        prompt = _judge_prompt(generated, read_context(pair.reference), pair.story, pair.question, task)
+        reference = read_context(pair.reference)
     except DataError as e:
         return Accuracy(math.nan, "none", f"the reference is not a record: {shorten(e, 200)}")
-    return await _judged_accuracy(judge, prompt, repeats)
+    if method == "rule" or judge is None:
+        return _compared(generated, reference)
+    return await _judged_accuracy(judge, _judge_prompt(generated, reference, pair.story, pair.question, task), repeats, **asked)
 
 # %% ../../nbs/social/52_quality.ipynb #evaluate
 async def evaluate(
     pairs: Iterable[_RecordPair],
     judge: ChatClient | None = None,
     problems: Sequence[tuple[str, str]] = (),  # files that could not be read: id and reason
-    **options,  # method, task, repeats
+    **options,  # method, task, repeats, fields of `ChatRequest`
 ) -> QualityReport:
     "Rate records, side by side"
     return QualityReport(await asyncio.gather(*(_grade(pair, judge, **options) for pair in pairs)), problems)
@@ -265,7 +272,7 @@ async def evaluate_folders(
     generated: str | Path,  # folder of ID.json, each with socialized_context
     reference: str | Path,  # the same, each with story and question
     judge: ChatClient | None = None,
-    **options,  # method, task, repeats
+    **options,  # as for `evaluate`
 ) -> QualityReport:
     "Rate the records of one folder against those of another"
     pairs, problems = _read_pairs(generated, reference)

@@ -510,9 +510,10 @@ def test_other_questions_or_settings_are_refused_in_the_same_folder(own, tmp_pat
     words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", "--tom.name=mine")
     assert run(*words, out=tmp_path) == 0
     assert run(*words, "--tom.limit=5", out=tmp_path) == 2
-    assert "questions:" in capsys.readouterr().err
+    said_ = capsys.readouterr().err
+    assert "questions.number: 90 in the run, 5 now" in said_ and "answer" not in said_
     assert run(*words, "--answer.reasoning=false", out=tmp_path) == 2
-    assert "answer:" in capsys.readouterr().err
+    assert "answer.reasoning: True in the run, False now" in capsys.readouterr().err
     assert run(*words, "--model.concurrency=3", "--model.timeout=9", out=tmp_path) == 0
     assert run(*words, "--answer.reasoning=false", "--fresh", out=tmp_path) == 0
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["mine", "mine.old-1"]
