@@ -22,7 +22,7 @@ from ..clients.names import client as chat_client
 from ..clients.protocol import LLMError, chat
 from ..clients.reader import fenced, fill
 from .episodes import (
-    Action, Agent, DIMENSIONS, Episode, KINDS, Mark, Observation, Role, Scenario, ScriptedAgent, View, agent_name, awaited,
+    Action, Agent, DIMENSIONS, Episode, KINDS, Mark, Observation, Role, Scenario, ScriptedAgent, AgentView, agent_name, awaited,
     from_trajectory, run_episode, to_trajectory)
 from .prediction import predict_step, with_step
 from ..stories.contexts import Context, NONE, is_none, make_context, split_mental
@@ -49,7 +49,7 @@ page tells you what to do. Answer with one JSON object:
 - "to": names of those who shall hear it, if not everybody may; else an empty list."""
 
 # %% ../../nbs/social/54_agents.ipynb #act_prompt
-def _act_prompt(view: View, foreseen: str = "") -> str:
+def _act_prompt(view: AgentView, foreseen: str = "") -> str:
     "Tell a model all that its agent knows, and ask for an action"
     known = "\n".join(f"{name}: {about}" for name, about in (view.others | {f"{view.name} (you)": view.role.about}).items() if about)
     return fill(ACT, name=view.name, others=", ".join(view.others), setting=view.setting, about=known, goal=view.role.goal,
@@ -64,7 +64,7 @@ def _action_schema(kinds: Sequence[str] = KINDS) -> dict:  # JSON schema
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 # %% ../../nbs/social/54_agents.ipynb #read_action
-def _read_action(obj: dict, view: View) -> Action:
+def _read_action(obj: dict, view: AgentView) -> Action:
     "Read an action; `ValueError` says what is wrong with it"
     check_name(obj["type"], view.available, "kind of action")
     to = tuple(check_name(name, view.others, "listener") for name in obj["to"]) if obj["type"] == "speak" else ()
@@ -82,7 +82,7 @@ class ChatAgent:
         self.client, self.name = client, getattr(client, "name", type(client).__name__)
         self.settings = {"temperature": 0.7, "max_tokens": 512, "caller": "agent"} | settings
 
-    async def __call__(self, view: View, foreseen: str = "") -> Action:
+    async def __call__(self, view: AgentView, foreseen: str = "") -> Action:
         "Ask for an action, perhaps in the light of what would come of another"
         request = chat(_act_prompt(view, foreseen), schema=_action_schema(view.available), seed=view.seed % 2**31, **self.settings)
         reply = await self.client(request, lambda obj: _read_action(obj, view))
@@ -94,7 +94,7 @@ FORESEE = ("Tell how each person takes the last action. For each, the observatio
            "feelings the action stirs, vividly. The next to act is somebody else.")
 
 # %% ../../nbs/social/54_agents.ipynb #private_record
-def _private_record(view: View, draft: Action) -> Context:
+def _private_record(view: AgentView, draft: Action) -> Context:
     "Write down what an agent knows, with its draft as the last action"
     me, others = view.name, list(view.others)
     aim = f"{view.role.about} <mental_state>My aim: {view.role.goal} {view.role.secret}</mental_state>".strip()
@@ -132,7 +132,7 @@ class Foresight:
     ):
         self.actor, self.predict, self.name = actor, predict, f"{agent_name(actor)} with foresight"
 
-    async def __call__(self, view: View) -> Action:
+    async def __call__(self, view: AgentView) -> Action:
         "Draft, predict, refine; whatever fails, the draft stands"
         if set(view.available) == {"none"}:
             return Action(note="nothing else was possible")
@@ -220,7 +220,7 @@ def bargain(seed: int = 0) -> Scenario:
         Role("Piet", f"Buy the clock as cheaply as possible, and not over {low + 40}.", "", "", {"limit": low + 40})))
 
 # %% ../../nbs/social/54_agents.ipynb #seller
-def _seller(view: View) -> Action:
+def _seller(view: AgentView) -> Action:
     "Rule partner: warn once, accept at the limit, walk away when insulted, else refuse"
     facts, named = view.role.facts, _named(view)
     if not named:
@@ -230,13 +230,13 @@ def _seller(view: View) -> Action:
     return Action("leave") if named[-1] < facts["insult"] else Action("speak", "That is too little.")
 
 
-def _named(view: View, mine: bool = False) -> list[int]:
+def _named(view: AgentView, mine: bool = False) -> list[int]:
     "Read the numbers that the others named, or the agent itself, in order"
     said = [item.last_turn for item in view.memory if item.last_turn.startswith(view.name + " ") == mine]
     return [int(number) for text in said for number in OFFER.findall(text)]
 
 
-def _sold(view: View) -> bool: return any("Sold for" in item.last_turn for item in view.memory)
+def _sold(view: AgentView) -> bool: return any("Sold for" in item.last_turn for item in view.memory)
 
 # %% ../../nbs/social/54_agents.ipynb #Buyer
 class _Buyer:
@@ -250,7 +250,7 @@ class _Buyer:
     ):
         self.start, self.step = start, step
 
-    def __call__(self, view: View, foreseen: str = "") -> Action:
+    def __call__(self, view: AgentView, foreseen: str = "") -> Action:
         mine, limit = _named(view, mine=True), view.role.facts["limit"]
         offer = mine[-1] + round(self.step * limit) if mine else round(self.start * limit)
         if warned := re.search(r"under (\d+).* then: left", foreseen, re.S):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.basics import shorten, to_dict
 from ..core.html import Html, Table, fold, page, tag
-from .timeline import Belief, Cell, View, beliefs, load_text, view
+from .timeline import Belief, Cell, ContextTable, beliefs, load_text, context_table
 from ..stories.contexts import Context, NONE, Violation
 from ..stories.memories import ObservationScores, as_fact, clauses, match_names, observation_scores
 from ..stories.violations import count_violations
@@ -45,7 +45,7 @@ def pale(text: str, name: str = "p") -> Html:
     return tag(name, text, class_="soft")
 
 # %% ../../nbs/social/02_viewer.ipynb #_name
-def _name(shown: View, name: str) -> Html:
+def _name(shown: ContextTable, name: str) -> Html:
     "Write a name in its colour"
     style = f"color:{shown.colour(name)}" if name in shown.agents else ""
     return tag("b", shorten(name, 40), style=style)
@@ -56,14 +56,14 @@ def _table(head: Sequence[object], lines: Iterable[Sequence[object]], kind: str 
     return Table(head, [[tag("th", line[0]), *line[1:]] for line in lines], "l").html(kind)
 
 # %% ../../nbs/social/02_viewer.ipynb #perception_html
-def _perception_html(shown: View) -> Html:
+def _perception_html(shown: ContextTable) -> Html:
     "Show at which steps each agent perceives anything, with what the colours mean below"
     lines = [[_name(shown, name), *(_dot(shown, name, t) for t in range(len(shown.states)))] for name in shown.agents]
     legend = pale("Filled: the agent perceives something at this step. Pale: nothing, wherever it is. Framed in red: a violation.")
     return _table(["step", *(shorten(step, 20) for step in shown.timesteps)], lines, "grid") + legend
 
 # %% ../../nbs/social/02_viewer.ipynb #_dot
-def _dot(shown: View, name: str, t: int) -> Html:
+def _dot(shown: ContextTable, name: str, t: int) -> Html:
     "Give one cell of the grid"
     shade = shown.colour(name) + "1f" * (not shown.cells[name][t].perceives)  # the last two digits: opacity
     faults = shown.faults(t, name)
@@ -72,7 +72,7 @@ def _dot(shown: View, name: str, t: int) -> Html:
 
 # %% ../../nbs/social/02_viewer.ipynb #actions_html
 def _actions_html(
-    shown: View,
+    shown: ContextTable,
     agents: Iterable[str] | None = None,  # whose actions; None = everybody's
     parts: Iterable[str] = ("state", "own"),  # state | own (observation of the actor) | everyone (all observations)
 ) -> Html:
@@ -83,7 +83,7 @@ def _actions_html(
     return Html().join(_action(shown, t, name, parts) for t, name in acts) or pale("No actions.")
 
 # %% ../../nbs/social/02_viewer.ipynb #_action
-def _action(shown: View, t: int, name: str, parts: set[str]) -> Html:
+def _action(shown: ContextTable, t: int, name: str, parts: set[str]) -> Html:
     "Give the card of one action"
     cells, number = shown.at(t), shown.agents.index(name)
     face = tag("span", name.strip()[:1].upper() or "?", class_="face", style=f"background:{shown.colour(name)}")
@@ -105,7 +105,7 @@ def _perceived(name: str, cell: Cell) -> Html:
     return Html().join([cell.saw, " ", tag("span", cell.thinks, class_="thinks") if cell.thinks else ""])
 
 # %% ../../nbs/social/02_viewer.ipynb #step_html
-def _step_html(shown: View, t: int) -> Html:
+def _step_html(shown: ContextTable, t: int) -> Html:
     "Show what everybody perceived and did at one step"
     lines = []
     for name, cell in shown.at(t).items():
@@ -115,32 +115,32 @@ def _step_html(shown: View, t: int) -> Html:
     return (_violations_html(shown, faults) if faults else Html()) + _table(["", "perceives", "does"], lines)
 
 # %% ../../nbs/social/02_viewer.ipynb #step_title
-def _step_title(shown: View, t: int) -> str:  # plain text
+def _step_title(shown: ContextTable, t: int) -> str:  # plain text
     "Name a step by its number, its state and its faults"
     faults = f" ⚠ {len(shown.faults(t))}" if shown.faults(t) else ""
     return f"{shorten(shown.timesteps[t], 40)} · {shorten(shown.states[t], 90) or 'no state'}{faults}"
 
 # %% ../../nbs/social/02_viewer.ipynb #steps_html
-def _steps_html(shown: View) -> Html:
+def _steps_html(shown: ContextTable) -> Html:
     "Show all steps, one open at a time"
     steps = (fold(_step_title(shown, t), _step_html(shown, t), name_="step", class_="card") for t in range(len(shown.states)))
     return Html().join(steps) or pale("No steps.")
 
 # %% ../../nbs/social/02_viewer.ipynb #violations_html
-def _violations_html(shown: View, found: Sequence[Violation] | None = None) -> Html:
+def _violations_html(shown: ContextTable, found: Sequence[Violation] | None = None) -> Html:
     "Count and list what is wrong"
     found = shown.violations if found is None else found
     listed = [tag("li", tag("b", each.severity), " ", each.told(shown.timesteps), class_="bad" * (each.severity == "error")) for each in found]
     return tag("p", count_violations(found), ".") + tag("ul", *listed) if listed else pale("No violations.")
 
 # %% ../../nbs/social/02_viewer.ipynb #memory_html
-def _memory_html(shown: View, name: str) -> Html:
+def _memory_html(shown: ContextTable, name: str) -> Html:
     "List what one agent remembers"
     lines = [[shorten(step, 40), _perceived(name, cell)] for step, cell in zip(shown.timesteps, shown.cells[name]) if cell.perceives]
     return _table(["step", "perceived"], lines) if lines else pale("No memories.")
 
 # %% ../../nbs/social/02_viewer.ipynb #beliefs_html
-def _beliefs_html(shown: View, found: Sequence[Belief]) -> Html:
+def _beliefs_html(shown: ContextTable, found: Sequence[Belief]) -> Html:
     "Show beliefs by step; those that differ from reality are marked"
     if not found:
         return pale("No sentence of this record says plainly where an object is.")
@@ -153,8 +153,8 @@ def _beliefs_html(shown: View, found: Sequence[Belief]) -> Html:
 
 # %% ../../nbs/social/02_viewer.ipynb #paired_steps
 def _paired_steps(
-    generated: View,
-    reference: View,
+    generated: ContextTable,
+    reference: ContextTable,
 ) -> list[tuple[int | None, int | None]]:  # positions; None = no partner
     "Pair the steps of two records by their actions"
     deeds = [[frozenset(as_fact(cell.does) for cell in shown.at(t).values()) for t in range(len(shown.states))]
@@ -170,7 +170,7 @@ FAULTS = ("leak", "invention", "omission")
 
 def comparison_html(generated: Context, reference: Context) -> Html:
     "Show two records of one story side by side, with leaks, inventions and omissions marked"
-    scores, made, wanted = observation_scores(generated, reference), view(generated), view(reference)
+    scores, made, wanted = observation_scores(generated, reference), context_table(generated), context_table(reference)
     match = match_names(made.agents, wanted.agents)
     made = made._replace(cells={match[name]: row for name, row in made.cells.items()})
     names = list(dict.fromkeys([*wanted.agents, *made.cells]))
@@ -181,7 +181,7 @@ def comparison_html(generated: Context, reference: Context) -> Html:
     return tag("p", numbers, " · ", legend) + _table(head, lines)
 
 # %% ../../nbs/social/02_viewer.ipynb #_compared
-def _compared(pair: tuple, both: tuple[View, View], names: Sequence[str], scores: ObservationScores) -> Iterator[list[str]]:
+def _compared(pair: tuple, both: tuple[ContextTable, ContextTable], names: Sequence[str], scores: ObservationScores) -> Iterator[list[str]]:
     "Give the lines of one pair of steps"
     times = ("–" if t is None else shorten(shown.timesteps[t], 20) for t, shown in zip(pair, both))
     cells = [{} if t is None else shown.at(t) for t, shown in zip(pair, both)]
@@ -205,7 +205,7 @@ def _marked(cell: Cell | None, kinds: Mapping[str, str]) -> Html:
 TOGGLES = {"state": "show state", "own": "show corresponding observation", "everyone": "show all observations"}
 
 # %% ../../nbs/social/02_viewer.ipynb #_controlled
-def _controlled(shown: View) -> Html:
+def _controlled(shown: ContextTable) -> Html:
     "Give the actions with the controls of a page, and the rules by which these show and hide"
     names = {f"agent{i}": _name(shown, name) for i, name in enumerate(shown.agents)} | TOGGLES
     boxes = [tag("input", type="checkbox", id=name, checked="" if name == "everyone" else "checked") + tag("label", label, for_=name)
@@ -224,7 +224,7 @@ def timeline_page(
     links: Mapping[str, str] | None = None,  # words → address of a neighbouring page
 ) -> str:  # a whole HTML page
     "Write a page about one record that needs nothing else"
-    shown = view(context)
+    shown = context_table(context)
     memory = (fold(_name(shown, name), _memory_html(shown, name)) for name in shown.agents)
     sections = {
         "Who perceives something, and when": _perception_html(shown), "Violations": _violations_html(shown),
@@ -239,7 +239,7 @@ def timeline_page(
 # %% ../../nbs/social/02_viewer.ipynb #viewer_data
 def viewer_data(context: Context, reference: Context | None = None) -> dict:  # JSON data
     "Give everything that a viewer shows as plain data"
-    shown = view(context)
+    shown = context_table(context)
     data = {"agents": [{"name": name, "colour": shown.colour(name)} for name in shown.agents],
             "steps": [{"timestep": shown.timesteps[t], "state": shown.states[t],
                        "agents": [cell._asdict() for cell in shown.at(t).values()]} for t in range(len(shown.states))],
@@ -259,7 +259,7 @@ class Timeline:
         self.context, self.reference = context, reference
 
     def _repr_html_(self) -> str:
-        shown = view(self.context)
+        shown = context_table(self.context)
         errors = _violations_html(shown) if shown.violations else ""
         return part(_perception_html(shown), errors, _steps_html(shown))._repr_html_()
 
@@ -313,7 +313,7 @@ class _TimelineControls:
         "Show a record, with all controls as at first"
         import ipywidgets
 
-        self.context, self.reference, self.view = context, reference, view(context)
+        self.context, self.reference, self.view = context, reference, context_table(context)
         compared = comparison_html(context, reference) if reference else pale("Paste a reference under Load.")
         loading = ipywidgets.VBox([self.pasted, ipywidgets.HBox([self.show, self.compare])])
         seen = _pane(_perception_html(self.view), _violations_html(self.view))

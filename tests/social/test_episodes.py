@@ -12,7 +12,7 @@ from humanlm.social.agents import (
     _Buyer, ChatAgent, _EpisodePlan, Foresight, JudgeEvaluator, bargain, _bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
     _seller, _world_model)
 from humanlm.social.episodes import (
-    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
+    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, AgentView, from_sotopia, from_trajectory, observations, run_episode,
     to_sotopia, to_trajectory)
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
@@ -253,6 +253,6 @@ def test_memory_items_of_a_record_count_its_timesteps():
 
 def test_nobody_is_asked_where_nothing_is_possible():
     asked = []
-    view = View(party().roles[0], "A kitchen.", {"Bo": ""}, (), 0, 20, 0, ("none",))
+    view = AgentView(party().roles[0], "A kitchen.", {"Bo": ""}, (), 0, 20, 0, ("none",))
     action = run(Foresight(lambda *words: asked.append(words), lambda record: asked.append(record))(view))
     assert action.kind == "none" and asked == []
