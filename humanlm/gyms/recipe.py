@@ -233,6 +233,21 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
             for e in run_sync(play_tasks(gym, tasks, player_of(player, gym),
                                          config=gym.configured(s.gyms.max_turns, s.gyms.compat), seed=s.run.seed))]
 
+# %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
+NAMES = Names({"score": ("Score", "What did the gym pay?"),
+               "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),
+               "turns": ("Turns", "How many calls did it take?"),
+               "invalid calls": ("Invalid calls", "Which share of the messages held no call that the gym knows?")},
+              {"expert": "who has read the task",
+               "open-loop": "what follows from the opening alone, whatever is replied",
+               "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
+
+
+def _rests_on(config: Mapping[str, Any]) -> list[str]:
+    "Say what stands behind the numbers of a run"
+    user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
+    return [f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.", *model_said(config)]
+
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymRecipe
 class _GymRecipe(Recipe):
     "Get things done with a user over several turns"
@@ -305,19 +320,6 @@ class _GymRecipe(Recipe):
     def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES, _rests_on)
 
 
-def _rests_on(config: Mapping[str, Any]) -> list[str]:
-    "Say what stands behind the numbers of a run"
-    user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
-    return [f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.", *model_said(config)]
-
-
-NAMES = Names({"score": ("Score", "What did the gym pay?"),
-               "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),
-               "turns": ("Turns", "How many calls did it take?"),
-               "invalid calls": ("Invalid calls", "Which share of the messages held no call that the gym knows?")},
-              {"expert": "who has read the task",
-               "open-loop": "what follows from the opening alone, whatever is replied",
-               "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
 recipe = _GymRecipe()
 
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymStudy
