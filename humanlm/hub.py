@@ -192,10 +192,12 @@ def checkpoints(
 ) -> dict[int, Path]:  # step → folder, in order
     "Find the checkpoints that are asked for; `ConfigError` where one is not there"
     folder = (run_folder(model) or model) / "checkpoints" / model.name
-    found = {int(p.name.partition("-")[2]): p for p in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d{1,9}", p.name) and (p / "trainer_state.json").is_file() and any(p.glob("*.safetensors"))}
+    def whole(p): return re.fullmatch(r"checkpoint-\d{1,9}", p.name) and (p / "trainer_state.json").is_file() and any(p.glob("*.safetensors"))
+    found = {int(p.name.partition("-")[2]): p for p in folder.glob("checkpoint-*") if whole(p)}
     asked = sorted({*config.step_list} or found)
     if not asked or not {*asked} <= {*found}:
-        raise ConfigError(f"{model.name} has no checkpoint {', '.join(str(n) for n in asked if n not in found) or 'at all'} in {folder}. There are: {', '.join(map(str, sorted(found))) or 'none'}.")
+        lacking = ", ".join(str(n) for n in asked if n not in found) or "at all"
+        raise ConfigError(f"{model.name} has no checkpoint {lacking} in {folder}. There are: {', '.join(map(str, sorted(found))) or 'none'}.")
     return {step: found[step] for step in asked}
 
 # %% ../nbs/84_hub.ipynb #checkpoint_model
@@ -261,7 +263,9 @@ def _push_steps(
     "Publish the checkpoints of a stage, or say what would be published"
     found = checkpoints(model, config)
     cards, dtype = {step: model_card(model, config, step) for step in found}, how_to_ask(model)[1].get("dtype", "float32")
-    lines = [f"repository  {config.repo}, {'private' if config.private else 'public'}", *(f"{sum(p.stat().st_size for p in place.iterdir() if _WEIGHTS.search(p.name)):>12,}  step-{step}{', main' * (step == max(found))}" for step, place in found.items())]
+    size = {step: sum(p.stat().st_size for p in place.iterdir() if _WEIGHTS.search(p.name)) for step, place in found.items()}
+    lines = [f"repository  {config.repo}, {'private' if config.private else 'public'}",
+             *(f"{weights:>12,}  step-{step}{', main' * (step == max(found))}" for step, weights in size.items())]
     if dry_run:
         return "\n".join([*lines, *["merged      each adapter and its base become one model first"] * needs_merging(model), "nothing was written or published"])
 

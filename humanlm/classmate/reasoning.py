@@ -80,7 +80,9 @@ class _Mark:
         windows[kinds == _WHOLE, :-1] = -1  # what comes before cannot belong to the mark
         keys = [window.tobytes() for window in windows]
         known = {key: list(self._read(window)) for key, window in dict(zip(keys, windows)).items()}
-        return np.array([(row, column + token, at, column, end) for row, column, key in zip(rows.tolist(), columns.tolist(), keys) for token, at, end in known[key]], np.int64).reshape(-1, 5)
+        found = [(row, column + token, at, column, end) for row, column, key in zip(rows.tolist(), columns.tolist(), keys)
+                 for token, at, end in known[key]]
+        return np.array(found, np.int64).reshape(-1, 5)
 
     def _read(self, window):
         "Give where marks begin (token, counted back from the last, and letter) and how many letters of the last token they take"

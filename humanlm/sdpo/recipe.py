@@ -250,12 +250,13 @@ def _check_settings(s: Settings) -> None:
     unknown = next((name for name in s.run.methods if name not in METHODS), None)
     rule, beta, tastes = s.user.is_rule(s.user.model), s.trainer.get("beta", 0), s.preference.tastes_of(s.user)
     several = _learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
-    require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"), (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
+    require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"),
+            (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
     require("sdpo", (not beta or _form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
     require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes), "tastes is empty, and the user has no taste: name what is measured"),
             *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes))
-    require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge), "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who "
-            "compares them (rule, or a chat model)"))
+    require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
+                           "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who compares them (rule, or a chat model)"))
     s.user.require_price(s.user.model)
     s.preference.require_price(s.preference.judge_name(s.user))
 

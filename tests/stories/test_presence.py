@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.stories.memories import memories, structural_score
 from humanlm.stories.presence import (
-    _DialogueTurn, dialogue_context, _leave_cue, read_dialogue, read_turns,
+    DialogueTurn, dialogue_context, _leave_cue, read_dialogue, read_turns,
 )
 
 CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
@@ -30,7 +30,7 @@ FILLER = ["Ada: One.", "Ivo: Two.", "Ada: Three.", "Ivo: Four.", "Ada: Five.", "
 
 def test_turns_directions_and_continuations():
     assert read_turns("Ada: a: b\n  more\n\n(Ivo joins)\nloose\nDr. Pia Lund: Hi") == [
-        _DialogueTurn("Ada", "a: b more"), _DialogueTurn("Ivo", "", "joins"), _DialogueTurn("Dr. Pia Lund", "Hi")]
+        DialogueTurn("Ada", "a: b more"), DialogueTurn("Ivo", "", "joins"), DialogueTurn("Dr. Pia Lund", "Hi")]
 
 
 @pytest.mark.parametrize("line, moves", [
