@@ -338,9 +338,9 @@ def _example(run: RunFolder, example: Example, value: float, place: str) -> Html
     return tag("article", title, example_html(replace(example, states=None)), _completions_html(answers, example.states or {}))
 
 
-def _examples_section(run: RunFolder, n: int = 4) -> Html:
+def _examples_section(run: RunFolder) -> Html:
     "Show a few held-out rows with everything that was written about them"
-    picked = _pick_examples(run, n)
+    picked = _pick_examples(run, 4)
     if not picked:
         return missing("No texts: evaluations or held-out examples are missing.")
     return _form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))

@@ -119,7 +119,6 @@ async def ask_classmates(
     shown: Sequence[ReasoningView],  # B of them
     step: int = 0,
     policy: ShowPolicy = ShowPolicy(),
-    workers: int = 64,  # questions under way at once; clients have limits of their own
 ) -> list[list[ClassmateAnswers]]:  # [B][M]
     "Let every classmate answer with every reasoning, all of them side by side"
     if len({c.name for c in classmates}) < len(classmates): raise DataError("Two classmates have one name, so that they would draw the same answers. Name them apart.")
@@ -129,7 +128,7 @@ async def ask_classmates(
         if policy.skips(row): return ClassmateAnswers(mate.name, "skipped", (None,) * mate.samples, f"the reasoning is {row.status}")
         return await mate(row, step)
 
-    found = await in_turn(one, range(len(shown) * len(classmates)), workers)
+    found = await in_turn(one, range(len(shown) * len(classmates)), 64)  # clients have limits of their own
     return [found[i:i + len(classmates)] for i in range(0, len(found), len(classmates))] if classmates else [[] for _ in shown]
 
 

@@ -228,13 +228,12 @@ def _are_rows(found: Any) -> bool:
 def forest(
     outcome: _Outcome,
     metrics: Sequence[str] | None = None,  # None = those that `names` knows
-    arms: Sequence[str] | None = None,  # None = all arms, in their order
     names: Names = Names(),
 ) -> Any:  # a matplotlib figure
     "Draw the mean of every arm with its interval, and the references"
     from matplotlib.figure import Figure
     metrics = list(metrics or names.metrics or dict.fromkeys(r.metric for r in outcome.rows))
-    arms, found = list(arms or outcome.facts["arms"]), {(r.model, r.metric): r for r in outcome.rows if r.level == ALL}
+    arms, found = outcome.facts["arms"], {(r.model, r.metric): r for r in outcome.rows if r.level == ALL}
     figure = Figure(figsize=(6.9, 1.2 + 0.24 * len(arms)), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(metrics), sharey=True))
     for ax, metric in zip(panels, metrics):

@@ -242,16 +242,9 @@ class _Buyer:
     "Rule actor: begin low, go up step by step; raise the offer when it foresees that somebody leaves"
     name = "buyer by rule"
 
-    def __init__(
-        self,
-        start: float = 0.3,  # first offer, as a share of the limit
-        step: float = 0.1,  # how much more each time, as a share of the limit
-    ):
-        self.start, self.step = start, step
-
     def __call__(self, view: AgentView, foreseen: str = "") -> Action:
         mine, limit = _named(view, mine=True), view.role.facts["limit"]
-        offer = mine[-1] + round(self.step * limit) if mine else round(self.start * limit)
+        offer = mine[-1] + round(0.1 * limit) if mine else round(0.3 * limit)
         if warned := re.search(r"under (\d+).* then: left", foreseen, re.S):
             offer = max(offer, int(warned[1]))
         return Action() if _sold(view) else Action("speak", f"I offer {min(offer, int(limit))}.")

@@ -146,7 +146,6 @@ def _run_all(
     trials: Sequence[Trial],
     study: Study,
     workers: int,  # processes at once
-    pause: float = 0.5,  # seconds between looks
 ) -> None:
     "Run everything that is not finished; `HumanLMError` names the log of a run that failed"
     waiting, busy = [trial for trial in trials if not _is_done(trial, study)], []
@@ -158,7 +157,7 @@ def _run_all(
                     _copy_shared(source, trial, study)
                 print(f"{trial.settings.run.name}: started", flush=True)
                 busy.append(_start_worker(trial))
-            time.sleep(pause)
+            time.sleep(0.5)
             busy = [worker for worker in busy if not _finished(worker)]
     finally:
         for worker in busy:

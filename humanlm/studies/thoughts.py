@@ -43,10 +43,9 @@ from ..worlds.sources import load_data
 def _dice_thoughts(
     world: Any,  # a `SyntheticWorld`
     examples: Sequence[Example],
-    seed: int = 0,
 ) -> list[dict[str, str]]:  # level → description, one per example
     "Draw states by dice for each example"
-    rng = random.Random(f"dice{seed}")
+    rng = random.Random("dice0")
     drawn = [describe_all(uniform_states(world.post(e.context_id).target, rng), rng) for e in examples]
     return [{level: said[level] for level in TRACE} for said in drawn]
 
