@@ -140,8 +140,10 @@ def _hub_errors(
         raise
     except Exception as e:
         status = getattr(getattr(e, "response", None), "status_code", None)
-        why: dict[Any, str] = {401: "does not know you. Next: hf auth login, or set HF_TOKEN.", 403: f"does not let you write to {config.repo}. Check name and token.",
-               409: "has changed meanwhile. Try again."}
+        why: dict[Any, str] = {
+            401: "does not know you. Next: hf auth login, or set HF_TOKEN.",
+            403: f"does not let you write to {config.repo}. Check name and token.",
+            409: "has changed meanwhile. Try again."}
         where = os.environ.get("HF_ENDPOINT", "huggingface.co")
         hint = why.get(status, f"could not be asked: {type(e).__name__}: {shorten(e, 200)} Check the network, HF_ENDPOINT and HF_HUB_OFFLINE.")
         so_far = f"Published by now: {', '.join(done)}; the same command goes on from there." if done else "Nothing was published."
@@ -245,7 +247,8 @@ def _upload_steps(
             for step in steps:
                 if (branch := f"step-{step}") not in there:
                     with files(step) as found:
-                        commit = api.create_commit(config.repo, _additions(found), commit_message=f"Publish step {step}", revision="main" if step == newest else _WORK)
+                        commit = api.create_commit(config.repo, _additions(found), commit_message=f"Publish step {step}",
+                                                   revision="main" if step == newest else _WORK)
                     api.create_branch(config.repo, branch=branch, revision=commit.oid)
                 done.append(f"{branch}{' (was there)' if branch in there else ''}")
             api.delete_branch(config.repo, branch=_WORK)

@@ -203,7 +203,8 @@ def _given_states(client, request):
     "Read the states that a reply is wanted after"
     def fits(states): return isinstance(states, dict) and all(isinstance(text, str) for text in states.values())
 
-    states, known = optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}, [level for level in client.levels if level != "response"]
+    states = optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}
+    known = [level for level in client.levels if level != "response"]
     for level in states:
         if level not in known: raise RequestError(f"Unknown state {shorten(repr(level))}.{near_miss(str(level), known)}", "states")
     if states:

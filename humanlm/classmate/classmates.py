@@ -49,11 +49,13 @@ class ShowPolicy:
     empty: str = "skip"
 
     def __post_init__(self):
-        require("reasoning", *((getattr(self, name) in POLICIES, f"{name} is {shorten(repr(getattr(self, name)))}. Choose {' or '.join(POLICIES)}") for name in ("unfinished", "empty")))
+        given = {"unfinished": self.unfinished, "empty": self.empty}
+        require("reasoning", *((value in POLICIES, f"{name} is {shorten(repr(value))}. Choose {' or '.join(POLICIES)}") for name, value in given.items()))
 
     def skips(self, shown: ReasoningView) -> bool:
         "Tell whether nobody is asked"
-        return shown.reasoning is not None and shown.status != "whole" and getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError)) == "skip"
+        if shown.reasoning is None or shown.status == "whole": return False
+        return getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError)) == "skip"
 
 # %% ../../nbs/classmate/02_classmates.ipynb #Classmate
 class ClassmateAnswers(NamedTuple):
@@ -139,7 +141,8 @@ def classmate_counts(
     flat = [one for row in answers for one in row]
     texts = [text for one in flat if one.status == "answered" for text in one.texts]
     shares = {f"classmate/{status}": sum(one.status == status for one in flat) / max(1, len(flat)) for status in ("answered", "skipped", "failed")}
-    return shares | {"classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)), "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat))}
+    return shares | {"classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)),
+                     "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat))}
 
 # %% ../../nbs/classmate/02_classmates.ipynb #published-names
 SELVES = ("initial", "lagged", "live")

@@ -270,7 +270,8 @@ def _weighted_rmse(
     known, weights = ~np.isnan(error), np.nan_to_num(np.asarray(validity, float) / 10, nan=0.0 if blind else 1.0)
     parts = np.stack([weights * np.nan_to_num(error), weights * known], 1)
     draws = Bootstrap(np.arange(len(error)) if questions is None else questions, seed)
-    return percentile_interval(float(np.sqrt(ratio(parts.sum(0)))), np.sqrt(ratio(draws.sums(parts))), int(known.sum()), len({*draws.index[parts[:, 1] > 0].tolist()}))
+    asked = len({*draws.index[parts[:, 1] > 0].tolist()})
+    return percentile_interval(float(np.sqrt(ratio(parts.sum(0)))), np.sqrt(ratio(draws.sums(parts))), int(known.sum()), asked)
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #common_metrics
 Scores = Mapping[str, tuple[float, float]]  # question → prediction and score of a judge; nan = none
@@ -316,7 +317,8 @@ def _calibration_figure(
     "Draw what the judge said over what was foretold"
     from matplotlib.figure import Figure
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")
-    ax = figure.add_subplot(xlabel="rating that the monitor foretold", ylabel="mean rating of the judge", xlim=(low - 0.5, high + 0.5), ylim=(low - 0.5, high + 0.5))
+    within = (low - 0.5, high + 0.5)
+    ax = figure.add_subplot(xlabel="rating that the monitor foretold", ylabel="mean rating of the judge", xlim=within, ylim=within)
     ax.plot([low, high], [low, high], color=INK, lw=0.9, ls=":")
     for place, (name, points) in enumerate(curves.items()):
         means = np.array([point.value for point in points.values()])

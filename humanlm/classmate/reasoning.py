@@ -64,7 +64,8 @@ class _Mark:
     def __init__(self, mark: str, pieces: Sequence[str]):
         self.mark, self.pieces, self.begun = mark, pieces, re.compile(f"(?={re.escape(mark)})")
         ends, begins = tuple(mark[i:] for i in range(1, len(mark))), tuple(mark[:i] for i in range(1, len(mark)))
-        self.kinds = np.array([_WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1])) for p in pieces], np.uint8)
+        def kind(p): return _WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1]))
+        self.kinds = np.array([*map(kind, pieces)], np.uint8)
         self.tails, self.befores = np.zeros((2, len(pieces)), np.int64)  # a bit for each cut of the mark that fits behind or before
         for i in np.flatnonzero(self.kinds & (_TAIL | _BEFORE)).tolist():
             self.tails[i] = sum({1 << at % 62 for at in range(1, len(mark)) if pieces[i].startswith(mark[at:])})

@@ -40,7 +40,7 @@ class RunFolder:
         self.log: list[dict] = self.piece("metrics.jsonl", load_log, [])
         self.results: Results = self.piece("results.json", load_results, Results([]))
         self.samples: dict[str, list[Trajectory]] = self.piece("trajectories", _samples, {})  # by method, of a few steps
-        self.card: str = self.piece("data.md", _text, "") if (self.folder / "data.md").exists() else ""  # description of the data, Markdown; not every recipe writes one
+        self.card: str = self.piece("data.md", _text, "") if (self.folder / "data.md").exists() else ""  # of the data; not every recipe writes one
 
     def piece(
         self,

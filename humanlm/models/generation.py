@@ -210,7 +210,8 @@ class _Rows:
         "Keep what was read of a row for prompts to come: its tokens begin at `first`"
         n = min(len(ids), self.mask.shape[1] - first)
         if self.prefixes is not None:
-            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in (layer.keys, layer.values)) for layer in self.cache.layers])  # type: ignore[union-attr]
+            layers = [(layer.keys, layer.values) for layer in self.cache.layers]  # type: ignore[union-attr]
+            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in pair) for pair in layers])
 
     def feed(self, tokens):
         "Read one more token per row"

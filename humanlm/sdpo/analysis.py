@@ -306,14 +306,16 @@ def _strip_figure(row: _SignalRow, followups: Sequence[str] = ("related", "unrel
 def _reply_html(row: _SignalRow, followup: str, tau: float = 0.5, most: float | None = None) -> Html:  # most: of the scale; None: this reply's
     "Show a case, a follow-up and the reply token by token; the pointer shows both log-probabilities"
     said = row.case.followups.get(followup, "")
-    head = tag("p", tag("b", "request "), shorten(row.case.raw_prompt, 600), tag("br"), tag("b", f"{followup} follow-up "), shorten(said, 600) or tag("i", "(nothing)"))
+    head = tag("p", tag("b", "request "), shorten(row.case.raw_prompt, 600), tag("br"),
+               tag("b", f"{followup} follow-up "), shorten(said, 600) or tag("i", "(nothing)"))
     if followup not in row.hindsight: return head + tag("p", f"Not scored: {row.skipped.get(followup, 'not asked for')}.")
     divergences = row.kl.get(followup) or [math.nan] * len(row.plain)
     notes = [f"plain {p:.3f}, in hindsight {h:.3f}, signal {h - p:+.3f}" + ("" if d != d else f", KL {d:.3f}")
              for p, h, d in zip(row.plain, row.hindsight[followup], divergences)]
     found = _signal_metrics(row, followup, tau)
     told = ", ".join(f"{title} {number_text(found[name], '+.3f' if name in ('mean', 'total') else '.3f')}" for name, title in METRICS.items())
-    return head + token_boxes(row.tokens, row.signal(followup), most or _signal_range([row], [followup]), notes) + tag("p", tag("small", f"{len(row.plain)} tokens: {told}"))
+    boxes = token_boxes(row.tokens, row.signal(followup), most or _signal_range([row], [followup]), notes)
+    return head + boxes + tag("p", tag("small", f"{len(row.plain)} tokens: {told}"))
 
 # %% ../../nbs/sdpo/54_analysis.ipynb #SignalWidget
 class SignalWidget:

@@ -357,8 +357,10 @@ class _SDPORecipe(Recipe):
                 "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
-NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"), "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
-               "words": ("Words", "How long is a reply?"), "kept content": ("Kept content", "Which share of the start's content words is still there?")},
+NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"),
+               "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
+               "words": ("Words", "How long is a reply?"),
+               "kept content": ("Kept content", "Which share of the start's content words is still there?")},
               {"in-context": "the start, told in advance what is wanted"}, part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
 recipe = _SDPORecipe()
 
@@ -384,7 +386,8 @@ class _SDPOStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and how users fared on the way"
         arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
-        return {"by_seed": rounded(seed_changes(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], "preference", list(dict.fromkeys(t.seed for t in trials)))),
+        pairs, seeds = [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], list(dict.fromkeys(t.seed for t in trials))
+        return {"by_seed": rounded(seed_changes(found, pairs, "preference", seeds)),
                 "preference_curves": rounded(_preference_curves(trials))}
 
 

@@ -327,7 +327,8 @@ class AlignmentStudy(Study):
         think, cold = _thinkers(s), "cold-start (composed)"
         beside = [(a, "cold-start-think") for a in think if a != "cold-start-think"]
         composed = [name for name in s.run.methods if MODES[name].composed]
-        alike = [(a, cold) for a in (*composed, *_composers(s)) if a != cold] + [(a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b]
+        alike = [(a, cold) for a in (*composed, *_composers(s)) if a != cold]
+        alike += [(a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b]
         plain = [(a, b) for a in _candidates(s) if a not in s.run.methods for b in against if b in s.run.methods]
         return super().pairs(s, against) + beside + [(f"{a} (told the truth)", a) for a in think] + alike + plain
 
