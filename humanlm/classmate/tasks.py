@@ -164,7 +164,7 @@ def _first_turn(row, rng):
     said = _text(row.get("transcript", row.get("chosen")), "transcript", 200_000)
     return _text(said.partition("\n\nHuman:")[2].partition("\n\nAssistant:")[0], "turn of a person"), {"ground_truth": None}
 
-
+# %% ../../nbs/50_classmate.ipynb #TASK_KINDS
 class _TaskKind(NamedTuple):
     "A public set, and how its rows become tasks"
     make: Callable[[Mapping, random.Random], tuple[str, dict]]  # question, reward_model; `RowFault`

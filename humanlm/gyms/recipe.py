@@ -271,9 +271,7 @@ class _GymRecipe(Recipe):
         require("credit", (not without, f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
                                         "Train on other gyms, or choose another credit"))
 
-    def load(self, s: Settings, **given: Any) -> _GymWork:
-        "Make tasks, and who plays the user; a user and a judge may be given"
-        return _load_gyms(s, **given)
+    def load(self, s: Settings, **given: Any) -> _GymWork: return _load_gyms(s, **given)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
