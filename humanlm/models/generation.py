@@ -210,8 +210,7 @@ class _Rows:
         "Keep what was read of a row for prompts to come: its tokens begin at `first`"
         n = min(len(ids), self.mask.shape[1] - first)
         if self.prefixes is not None:
-            layers = [(layer.keys, layer.values) for layer in self.cache.layers]  # type: ignore[union-attr]
-            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in pair) for pair in layers])
+            self.prefixes.note(ids[:n], [tuple(x[row, :, first:first + n].clone() for x in (layer.keys, layer.values)) for layer in self.cache.layers])  # type: ignore[union-attr]
 
     def feed(self, tokens):
         "Read one more token per row"
