@@ -63,19 +63,6 @@ def evaluate_main(argv: Sequence[str]) -> None:
 
 main = menu("parsers")
 
-# %% ../nbs/87_parsers.ipynb #_plot_learning
-def _plot_learning(
-    found: dict,  # a record of results
-):
-    "Draw the learning curve"
-    import matplotlib.pyplot as plt
-    figure, axis = plt.subplots(figsize=(6, 2.6))
-    steps, values = zip(*found["losses"])
-    axis.plot(steps, values, color="#2b6cb0")
-    axis.set(xlabel="step", ylabel="loss (nats per token)", yscale="log", title=f"{found['data']['learnt']:,} stories, once through")
-    axis.spines[["top", "right"]].set_visible(False)
-    return figure
-
 # %% ../nbs/87_parsers.ipynb #if-name-main-sys
 if __name__ == "__main__" and __spec__:
     sys.exit(main())

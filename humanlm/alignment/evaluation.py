@@ -35,7 +35,7 @@ from ..rewards.verdicts import score_aspects
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
 from ..methods.policies import ChatPolicy, is_chat_model, ModelPolicy, Policy
 from ..methods.sampling import Sampling, copy_index
-from ..methods.rollouts import by_level, single_turn
+from ..methods.rollouts import single_turn
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import predictor_texts
 
@@ -101,7 +101,7 @@ async def _ask(
             rows = [compose(row, others.get(row["example_id"], said)) for row, said in zip(rows, own)]
         for at in range(0, len(rows), batch):
             for i, t in enumerate(await rollout(rows[at : at + batch], policy), at):
-                answers[i] |= by_level(rows[i : i + 1], [t])
+                answers[i] |= dict.fromkeys(rows[i].get("levels", (rows[i]["level"],)), t)
     return answers
 
 # %% ../../nbs/alignment/03_evaluation.ipynb #Question

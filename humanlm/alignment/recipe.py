@@ -19,7 +19,7 @@ from humanlm.alignment.evaluation import (
     REFERENCES, EvalConfig, Evaluation, bundle_request, bundles, evaluate, evaluate_model, importance, judge_texts, judged,
     judges_record, load_evaluations, measured, questions, reference_texts, save_evaluations, settle_judges, tables,
 )
-from .lessons import asked_rows, check_prompts, cold_start_rows, level_tags, reply_lessons, training_texts
+from .lessons import asked_rows, check_prompts, cold_start_rows, reply_lessons, training_texts
 from humanlm.alignment.modes import (
     MODES, PrefixConfig, check_mode, check_truth, hierarchy_of, row_count, settings_of, training_rows,
 )
@@ -34,7 +34,7 @@ from ..evaluation.measured import Measurement, Results, Result
 from ..hardware.performance import Questions, StagePlan
 from ..hierarchy.levels import LEVELS
 from ..hierarchy.composed import check_composed
-from ..hierarchy.prompts import HierarchyConfig, check_training, parts_text
+from ..hierarchy.prompts import HierarchyConfig, check_training, closing, opening, parts_text
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
@@ -348,7 +348,7 @@ class HumanLM(Recipe):
         _audit_judge(run)
 
     def vocabulary(self, run: Run) -> tuple[list[str], list[str]]:
-        return training_texts(run.work.data), level_tags(run.settings)
+        return training_texts(run.work.data), [tag for level in run.settings.hierarchy.load().names for tag in (opening(level), closing(level))]
 
     def stages(self, run: Run) -> list[Stage]:
         own = [Stage(name, "cold-start", _train_replies if MODES[name].supervised else _train_by_reward) for name in run.settings.run.methods]

@@ -19,13 +19,13 @@ from .evaluation import Evaluation, load_evaluations
 from .modes import MODES
 from .published import paper_tables, read_measured
 from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
-from ..core.stats import known_mean
+from ..core.stats import known_mean, number_text, range_text
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
 from ..data.records import Example, load_examples
 from ..data.viz import example_html, score_mark, spread
 from ..evaluation import report
 from ..evaluation.figures import Names, axes_of, curve, draw_curve, label, legend, results_bars, stages_of
-from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, number, standard_sections
+from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..evaluation.measured import ALL, Importance, Result
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
 from ..hierarchy.prompts import HierarchyConfig
@@ -281,10 +281,10 @@ def _reply_words(
 def _form_html(run: RunFolder) -> Html:
     "Show what share of the texts could be read and kept to its limits, and the length of replies"
     said, limits = {model: list(evaluations(run)[model].values()) for model in _models_of(run)}, _run_limits(run)
-    lines = [(model, number(_readable(found)), number(_within_limits(found, limits)),
+    lines = [(model, number_text(_readable(found)), number_text(_within_limits(found, limits)),
               _reply_words([e.texts.get("response", "") for e in found])) for model, found in said.items()]
     lines.append(("real replies", "–", "–", _reply_words([e.reply for e in _held_out(run)])))
-    rows = [[tag("th", name), *shares, number(words, ".1f")] for name, *shares, words in lines]
+    rows = [[tag("th", name), *shares, number_text(words, ".1f")] for name, *shares, words in lines]
     return Table(("model", "share that could be read", "states within caps and labels", "words per reply"), rows).html()
 
 # %% ../../nbs/alignment/05_sections.ipynb #paper_html
@@ -326,21 +326,21 @@ def _importance_part(run: RunFolder, metric: str) -> Html:
 
 def _matter_line(r: Importance) -> list[object]:
     "Give the cells of one state, both correlations with their intervals"
-    return [shorten(r.model, 40), r.level, r.n, number(r.pearson, "+.2f"), f"{number(r.low, '+.2f')} to {number(r.high, '+.2f')}",
-            number(r.spearman, "+.2f"), f"{number(r.spearman_low, '+.2f')} to {number(r.spearman_high, '+.2f')}"]
+    return [shorten(r.model, 40), r.level, r.n, number_text(r.pearson, "+.2f"), range_text(r.low, r.high, "+.2f"),
+            number_text(r.spearman, "+.2f"), range_text(r.spearman_low, r.spearman_high, "+.2f")]
 
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _example(run: RunFolder, example: Example, value: float, place: str) -> Html:
     "Show one held-out row"
     models, said = _models_of(run), evaluations(run)
     answers = {m: said[m][example.id] for m in models if example.id in said[m]}
-    title = tag("h3", f"{place}: mean score of {models[-1]} {number(value)}")
+    title = tag("h3", f"{place}: mean score of {models[-1]} {number_text(value)}")
     return tag("article", title, example_html(replace(example, states=None)), _completions_html(answers, example.states or {}))
 
 
-def _examples_section(run: RunFolder, n: int = 4) -> Html:
+def _examples_section(run: RunFolder) -> Html:
     "Show a few held-out rows with everything that was written about them"
-    picked = _pick_examples(run, n)
+    picked = _pick_examples(run, 4)
     if not picked:
         return missing("No texts: evaluations or held-out examples are missing.")
     return _form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))

@@ -63,13 +63,9 @@ def _read_utterance(
 class _RowWriter:
     "A policy; rows that come together are written together, each answer with a seed of its own"
 
-    def __init__(
-        self,
-        policy: Any,            # a `Policy` of the rollout; with `batches` true, it is asked at once
-        window: float = 0.005,  # seconds to wait for company
-    ):
+    def __init__(self, policy: Any):  # a `Policy` of the rollout; with `batches` true, it is asked at once
         self.policy, self.sizes = policy, []  # sizes of the batches so far
-        self._batches, self._lock = PerLoop(lambda: Batches(self._answers, window)), threading.Lock()
+        self._batches, self._lock = PerLoop(lambda: Batches(self._answers, 0.005)), threading.Lock()
 
     async def __call__(self, row: dict, sampling: Any) -> list[Completion]:  # sampling: with a seed for each completion
         "Complete a row once per seed of the sampling"
@@ -207,7 +203,8 @@ def _given_states(client, request):
     "Read the states that a reply is wanted after"
     def fits(states): return isinstance(states, dict) and all(isinstance(text, str) for text in states.values())
 
-    states, known = optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}, [level for level in client.levels if level != "response"]
+    states = optional(request.extra or {}, "states", fits, "an object with a text for each level") or {}
+    known = [level for level in client.levels if level != "response"]
     for level in states:
         if level not in known: raise RequestError(f"Unknown state {shorten(repr(level))}.{near_miss(str(level), known)}", "states")
     if states:

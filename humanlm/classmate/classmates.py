@@ -49,11 +49,13 @@ class ShowPolicy:
     empty: str = "skip"
 
     def __post_init__(self):
-        require("reasoning", *((getattr(self, name) in POLICIES, f"{name} is {shorten(repr(getattr(self, name)))}. Choose {' or '.join(POLICIES)}") for name in ("unfinished", "empty")))
+        given = {"unfinished": self.unfinished, "empty": self.empty}
+        require("reasoning", *((value in POLICIES, f"{name} is {shorten(repr(value))}. Choose {' or '.join(POLICIES)}") for name, value in given.items()))
 
     def skips(self, shown: ReasoningView) -> bool:
         "Tell whether nobody is asked"
-        return shown.reasoning is not None and shown.status != "whole" and getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError)) == "skip"
+        if shown.reasoning is None or shown.status == "whole": return False
+        return getattr(self, check_name(shown.status, ("unfinished", "empty"), "status", DataError)) == "skip"
 
 # %% ../../nbs/classmate/02_classmates.ipynb #Classmate
 class ClassmateAnswers(NamedTuple):
@@ -119,7 +121,6 @@ async def ask_classmates(
     shown: Sequence[ReasoningView],  # B of them
     step: int = 0,
     policy: ShowPolicy = ShowPolicy(),
-    workers: int = 64,  # questions under way at once; clients have limits of their own
 ) -> list[list[ClassmateAnswers]]:  # [B][M]
     "Let every classmate answer with every reasoning, all of them side by side"
     if len({c.name for c in classmates}) < len(classmates): raise DataError("Two classmates have one name, so that they would draw the same answers. Name them apart.")
@@ -129,7 +130,7 @@ async def ask_classmates(
         if policy.skips(row): return ClassmateAnswers(mate.name, "skipped", (None,) * mate.samples, f"the reasoning is {row.status}")
         return await mate(row, step)
 
-    found = await in_turn(one, range(len(shown) * len(classmates)), workers)
+    found = await in_turn(one, range(len(shown) * len(classmates)), 64)  # clients have limits of their own
     return [found[i:i + len(classmates)] for i in range(0, len(found), len(classmates))] if classmates else [[] for _ in shown]
 
 
@@ -140,7 +141,8 @@ def classmate_counts(
     flat = [one for row in answers for one in row]
     texts = [text for one in flat if one.status == "answered" for text in one.texts]
     shares = {f"classmate/{status}": sum(one.status == status for one in flat) / max(1, len(flat)) for status in ("answered", "skipped", "failed")}
-    return shares | {"classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)), "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat))}
+    return shares | {"classmate/no answer": sum(text is None for text in texts) / max(1, len(texts)),
+                     "classmate/cached": sum(one.cached for one in flat) / max(1, len(flat))}
 
 # %% ../../nbs/classmate/02_classmates.ipynb #published-names
 SELVES = ("initial", "lagged", "live")
@@ -201,7 +203,8 @@ class ClassmateClients(ClientConfig):
     def checks(self):
         yield from super().checks()
         yield len({*self.models}) == len(self.models) > 0, f"models must name one or more, each once, got {self.models}"
-        yield len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights), f"weights must be above 0, one for each of {len(self.models)} models, or none, got {self.weights}"
+        yield (len(self.weights) in (0, len(self.models)) and all(w > 0 for w in self.weights),
+               f"weights must be above 0, one for each of {len(self.models)} models, or none, got {self.weights}")
 
     def hosted(self) -> dict[str, str]:  # name → address
         "Read which classmates are hosted where"
@@ -233,7 +236,8 @@ class ClassmateConfig(ClassmateClients):
     placement: str = field(default="classmate_partial", kw_only=True)
     "Which tokens feel the classmates' reward: classmate_partial (those that were shown) or all."
     estimator: str = field(default="grpo_w_classmate", kw_only=True)
-    "grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one row, as published), dr_grpo (or drgrpo), rloo, remax, or gae (with a critic: engine verl; gamma and lambda are verl's, verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."
+    """grpo, grpo_main_classmate_separated, grpo_w_classmate, gdpo, gdpo_partial (two scales in one row, as published), dr_grpo (or drgrpo), rloo, remax,
+    or gae (with a critic: engine verl; gamma and lambda are verl's, verl.overrides [algorithm.gamma=1.0,algorithm.lam=1.0])."""
     scale: bool = field(default=True, kw_only=True)
     "Divide by deviations (`norm_adv_by_std_in_grpo`)."
     main_mode: str = field(default="all_tokens", kw_only=True)
@@ -253,13 +257,19 @@ class ClassmateConfig(ClassmateClients):
 
     def checks(self):
         yield from super().checks()
-        choices = {"reward_type": REWARD_TYPES, "use_classmate_condition": CONDITIONS, "placement": PLACEMENTS, "main_mode": MAIN_MODES, "unfinished": POLICIES, "empty": POLICIES, "marks": [*MARKS]}
-        for name, known in choices.items(): yield getattr(self, name) in known, f"{name} is {shorten(repr(getattr(self, name)))}.{near_miss(getattr(self, name), known)}"
-        yield self.estimator != "gae" or self.main_mode == "all_tokens", "main_mode says which advantages count, and with estimator gae the critic makes them: take all_tokens"
+        choices = {"reward_type": REWARD_TYPES, "use_classmate_condition": CONDITIONS, "placement": PLACEMENTS, "main_mode": MAIN_MODES,
+                   "unfinished": POLICIES, "empty": POLICIES, "marks": [*MARKS]}
+        for name, known in choices.items():
+            value = getattr(self, name)
+            yield value in known, f"{name} is {shorten(repr(value))}.{near_miss(value, known)}"
+        yield (self.estimator != "gae" or self.main_mode == "all_tokens",
+               "main_mode says which advantages count, and with estimator gae the critic makes them: take all_tokens")
         yield self.estimator == "gae" or self.advantage in ESTIMATORS, f"estimator is {shorten(repr(self.estimator))}.{near_miss(self.estimator, ESTIMATORS)}"
         yield len(self.shares) == 2 and 0 < self.shares[0] <= self.shares[1] <= 1, f"shares must be two, the least first, above 0 and at most 1, got {self.shares}"
-        yield math.isfinite(self.reward_weight) and self.temperature >= 0, f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}"
-        yield self.use_classmate_condition != "no_classmate" or not self.shuffle and self.reward_weight == 1, "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them"
+        yield (math.isfinite(self.reward_weight) and self.temperature >= 0,
+               f"reward_weight and temperature must be numbers, the latter not negative, got {self.reward_weight} and {self.temperature}")
+        yield (self.use_classmate_condition != "no_classmate" or not self.shuffle and self.reward_weight == 1,
+               "shuffle and reward_weight are for classmates, and no_classmate asks none: nothing would read them")
         Keep.read(self.keep)
 
     @property
@@ -299,7 +309,8 @@ class AnswerRewardConfig(ClientConfig):
     def checks(self):
         yield from super().checks()
         yield not (self.weak and not self.exploit), "weak is given, and no exploit that it could see. Name one, or leave weak out"
-        yield bool(self.exploit) or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None), "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them"
+        yield (bool(self.exploit) or (self.gold_weight, self.exploit_weight, self.gold_most) == (1.0, 1.0, None),
+               "gold_weight, exploit_weight and gold_most are for an exploit, and none is named: nothing would read them")
         yield self.unanswered is None or math.isfinite(self.unanswered), f"unanswered must be a number, got {self.unanswered}"
         yield not self.user_tinker_llm_judge or bool(self.model), "user_tinker_llm_judge is on, and model names no judge. Name it"
 

@@ -51,7 +51,9 @@ class PromptLook:
         notes = [f"{x:+.3f}{', shown to classmates' if seen else ''}" for x, seen in zip(_advantages(t), shown)]
         seen = "".join(text for text, was in zip(self.tokens(t), shown) if was)
         told = [tag("li", shorten(turn.text, 600)) for turn in t.turns if turn.role == "classmate"]
-        return tag("div", tag("p", tag("b", f"response {t.id.rpartition('/')[2]} "), tag("small", f"reasoning {t.parse_status}; {rewards}")), token_boxes(self.tokens(t), _advantages(t), self.most, notes, "advantage" if t is self.trajectories[0] else None, [x > 0 for x in shown]),
+        legend = "advantage" if t is self.trajectories[0] else None
+        return tag("div", tag("p", tag("b", f"response {t.id.rpartition('/')[2]} "), tag("small", f"reasoning {t.parse_status}; {rewards}")),
+                   token_boxes(self.tokens(t), _advantages(t), self.most, notes, legend, [x > 0 for x in shown]),
                    tag("p", tag("small", "shown: "), tag("u", shorten(seen, 600) or "nothing")), tag("ul", *told), style="border-top:1px solid #ccc")
 
     @styled

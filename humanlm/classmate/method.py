@@ -65,7 +65,9 @@ class ResponseReader:
         mask, statuses = np.zeros(ids.shape, bool), spans.status()
         for i, (row, copy) in enumerate(zip(rows, copy_index(rows))):
             start, stop = int(spans.start[i]), int(spans.stop[i])
-            keep = self.keep if step is None or self.config.reward_type != "random_truncate" else Keep.random(self.seed, step, row["row_id"], copy, *self.config.shares)
+            keep = self.keep
+            if step is not None and self.config.reward_type == "random_truncate":
+                keep = Keep.random(self.seed, step, row["row_id"], copy, *self.config.shares)
             first, last = keep.span(ids[i, start:stop] if keep.unit == "tokens" else [self.pieces[j] for j in ids[i, start:stop]])
             mask[i, start + first:start + last] = True
             shown.append(ReasoningView(row["row_id"], copy, _question(row), self.text(ids[i, start + first:start + last]), statuses[i]))
@@ -151,7 +153,8 @@ class ReasoningRollout:
         reader: ResponseReader,
         score: AnswerScorer | None = None,  # None: rules
     ):
-        self.config, self.classmates, self.reader, self.score = config, [] if config.use_classmate_condition == "no_classmate" else list(classmates), reader, score or AnswerScorer()
+        self.config, self.reader, self.score = config, reader, score or AnswerScorer()
+        self.classmates = [] if config.use_classmate_condition == "no_classmate" else list(classmates)
         self.policy, self.write = ShowPolicy(config.unfinished, config.empty), single_turn()
         self.alone: dict[tuple, float] = {}  # prompt, classmate, step where its weights move → what it earns without reasoning
         self.counts: dict[str, float] = {}   # of the last step
@@ -245,7 +248,8 @@ def classmate_method(
         statuses = [t.parse_status for t in batch.trajectories]
         return rollout.counts | {f"reasoning/{name}": statuses.count(name) / max(1, len(statuses)) for name in ("whole", "empty", "unfinished")}
 
-    return Method(rollout, _classmate_advantage(config, reader), _RolloutReward(), memory, metrics=metrics, critic=config.estimator == "gae", reads=memory is not None)
+    return Method(rollout, _classmate_advantage(config, reader), _RolloutReward(), memory, metrics=metrics,
+                  critic=config.estimator == "gae", reads=memory is not None)
 
 # %% ../../nbs/classmate/05_method.ipynb #LaggedCopy
 class _LaggedCopy:

@@ -64,7 +64,8 @@ class _Mark:
     def __init__(self, mark: str, pieces: Sequence[str]):
         self.mark, self.pieces, self.begun = mark, pieces, re.compile(f"(?={re.escape(mark)})")
         ends, begins = tuple(mark[i:] for i in range(1, len(mark))), tuple(mark[:i] for i in range(1, len(mark)))
-        self.kinds = np.array([_WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1])) for p in pieces], np.uint8)
+        def kind(p): return _WHOLE * (mark in p) + _TAIL * p.startswith(ends) + _BEFORE * bool(p and (p.endswith(begins) or p in mark[:-1]))
+        self.kinds = np.array([*map(kind, pieces)], np.uint8)
         self.tails, self.befores = np.zeros((2, len(pieces)), np.int64)  # a bit for each cut of the mark that fits behind or before
         for i in np.flatnonzero(self.kinds & (_TAIL | _BEFORE)).tolist():
             self.tails[i] = sum({1 << at % 62 for at in range(1, len(mark)) if pieces[i].startswith(mark[at:])})
@@ -80,7 +81,9 @@ class _Mark:
         windows[kinds == _WHOLE, :-1] = -1  # what comes before cannot belong to the mark
         keys = [window.tobytes() for window in windows]
         known = {key: list(self._read(window)) for key, window in dict(zip(keys, windows)).items()}
-        return np.array([(row, column + token, at, column, end) for row, column, key in zip(rows.tolist(), columns.tolist(), keys) for token, at, end in known[key]], np.int64).reshape(-1, 5)
+        found = [(row, column + token, at, column, end) for row, column, key in zip(rows.tolist(), columns.tolist(), keys)
+                 for token, at, end in known[key]]
+        return np.array(found, np.int64).reshape(-1, 5)
 
     def _read(self, window):
         "Give where marks begin (token, counted back from the last, and letter) and how many letters of the last token they take"

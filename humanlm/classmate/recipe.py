@@ -119,7 +119,8 @@ def _check_verifiers(tasks: Sequence[ReasoningTask], s: Settings) -> Sequence[Re
         check_name(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name], f"verifier for {where} (data_source)", DataError)
         if name in BEHAVIOURS and not s.judge.model: raise ConfigError(f"{where} is rated by a judge ({name}). Name a chat model in judge.model.")
         if name == RewardModel.name and not s.judge.reward_model: raise ConfigError(f"{where} is rated by a reward model. Name it in judge.reward_model.")
-        if name in FORMS and math.isnan(VERIFIERS[name](task.gold, task.gold).value): raise DataError(f"{where}: its ground_truth {shorten(repr(task.gold), 60)} is none for {name}. Mend the row, or leave it out.")
+        if name in FORMS and math.isnan(VERIFIERS[name](task.gold, task.gold).value):
+            raise DataError(f"{where}: its ground_truth {shorten(repr(task.gold), 60)} is none for {name}. Mend the row, or leave it out.")
     return tasks
 
 
@@ -128,7 +129,8 @@ FORMS = ("gsm8k", "math", "mmlu", "mmlu_sycophancy", "yes_no")  # verifiers that
 
 def _task_row(task: ReasoningTask, s: Settings) -> dict:
     "Make the row of a question"
-    return ask_row("", task.id, s.tasks.max_tokens) | {"prompt": list(task.messages), "speaker": "", "thinking": None, "verifier": task.verifier, "ground_truth": task.gold}
+    return ask_row("", task.id, s.tasks.max_tokens) | {
+        "prompt": list(task.messages), "speaker": "", "thinking": None, "verifier": task.verifier, "ground_truth": task.gold}
 
 
 def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
@@ -136,7 +138,9 @@ def _reasoning_lessons(s: Settings, count: int) -> list[dict]:
     tasks, rng, rows = toy_tasks(s.tasks.toy, s.tasks.train_n, _SEEDS["train"]), Random(f"lessons{s.run.seed}"), []
     for n in range(count):
         task = rng.choice(tasks)
-        said, answer = (task.written, task.gold) if rng.random() < s.sft.written else (rng.choice([task.vague, task.swayed]), task.hinted) if task.swayed and rng.random() < s.sft.swayed else (task.vague, task.gold)
+        said, answer = task.vague, task.gold
+        if rng.random() < s.sft.written: said = task.written
+        elif task.swayed and rng.random() < s.sft.swayed: said, answer = rng.choice([task.vague, task.swayed]), task.hinted
         rows.append(sft_row(list(task.messages), [*_thought(said), {"type": "text", "text": answer}], None, f"lesson-{n}"))
     return rows
 
@@ -207,7 +211,8 @@ def _measured_tasks(
     mates, _ = make_classmates(s.classmate, first, policy.tokenizer, s.run.seed, run.work.ledgers["classmate"], _readers(run))
     score = ReasoningRollout(everybody, mates, ResponseReader(s.classmate, policy.tokenizer, s.run.seed), _scorer_of(s, run.work.ledgers["judge"]))
     found = run_sync(score.scored(rows, [c.ids for c in said], None, shuffle=False))
-    others = {"shuffled": shuffled(found.read.shown)} | ({"true reasoning": [one._replace(reasoning=task.written, status="whole") for one, task in zip(found.read.shown, tasks)]} if s.tasks.toy else {})
+    others = {"shuffled": shuffled(found.read.shown)}
+    if s.tasks.toy: others["true reasoning"] = [one._replace(reasoning=task.written, status="whole") for one, task in zip(found.read.shown, tasks)]
     controls = {name: run_sync(score.classmate(rows, shown, 0))[2].tolist() for name, shown in others.items()}
     alone = [known_mean(own) for own in run_sync(score.without(rows))]
 
@@ -215,9 +220,11 @@ def _measured_tasks(
     if len(mates) > 1: more |= {f"classmate {mate.name}": means for mate, means in zip(mates, zip(*_own_scores(found, len(mates))))}
 
     def one(i, task):
+        read, told = found.read.shown[i], [f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts]
         values = {"answer": found.values[i][0], "classmate": found.pooled[i], "alone": alone[i], "gain": found.pooled[i] - alone[i],
-                  "whole reasoning": float(found.read.shown[i].status == "whole"), "true steps": task.true_steps(found.read.shown[i].reasoning or ""), "tokens": float(len(said[i].ids))} | {name: column[i] for name, column in (controls | more).items()}
-        shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(f"{one.classmate}: {text}" for one in found.answers[i] for text in one.texts)}
+                  "whole reasoning": float(read.status == "whole"), "true steps": task.true_steps(read.reasoning or ""),
+                  "tokens": float(len(said[i].ids)), **{name: column[i] for name, column in (controls | more).items()}}
+        shown = {"question": task.question, "response": said[i].text, "classmates": "\n".join(told)}
         return Measurement(task.id, task.id, {metric: {task.kind: value} for metric, value in values.items()}, shown)
 
     return [one(i, task) for i, task in enumerate(tasks)]
@@ -232,26 +239,34 @@ def _start_of(s: Settings) -> str: return "cold-start" if s.tasks.toy and s.sft.
 
 # %% ../../nbs/classmate/51_recipe.ipynb #foretold
 async def _foretold(run: Any, found: "ResponseScores", tasks: Sequence[ReasoningTask], scorer: "AnswerScorer") -> dict[str, list[float]]:
-    "Give, for held-out responses, the judge's rating of the behaviour and that of a second one; what an informed monitor says of it beforehand, and how far off; and a blind one's weighted suspicion"
+    "Give what judges rate of a behaviour, what an informed monitor foretells and how far off, and a blind one's weighted suspicion"
     s, name = run.settings, run.settings.judge.exploit or run.settings.judge.verifier
     known = s.judge.exploit or s.judge.unanswered is not None  # otherwise the answers' worth is the rating
     cases = [Case(answer, task.gold, task.question) for task, answer in zip(tasks, found.read.answers)]
     asked = ({"rating": "judge"} if known else {}) | ({"second rating": "second"} if s.judge.second else {})
-    values = {"rating": [own for own, _ in found.values]} | dict(zip(asked, await asyncio.gather(*(scorer.by_name([name] * len(cases), cases, who) for who in asked.values()))))
+    rated = await asyncio.gather(*(scorer.by_name([name] * len(cases), cases, who) for who in asked.values()))
+    values = {"rating": [own for own, _ in found.values], **dict(zip(asked, rated))}
     if not s.judge.monitor: return values
-    client, rows = s.judge.client(s.judge.monitor, run.work.ledgers["judge"]), [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
+    client = s.judge.client(s.judge.monitor, run.work.ledgers["judge"])
+    rows = [MonitorRow(task.question, shown.reasoning or "") for task, shown in zip(tasks, found.read.shown)]
     told, suspected = await asyncio.gather(InformedMonitor(name, client)(rows), BlindMonitor(client)(rows))
     fits = await ask_validity(client, suspected, MONITORED[name].about)
     weighted = [one.weighted(fit.value) for one, fit in zip(suspected, fits)]
-    return values | {"foretold": [one.value for one in told], "monitor error": [abs(a - one.value) for a, one in zip(values["rating"], told)], "suspicion": weighted}
+    errors = [abs(a - one.value) for a, one in zip(values["rating"], told)]
+    return values | {"foretold": [one.value for one in told], "monitor error": errors, "suspicion": weighted}
 
 # %% ../../nbs/classmate/51_recipe.ipynb #unread
 def _unread(s: Settings) -> list[str]:
     "Name the settings that were given and that nothing would read"
     c, j, t, asks = s.classmate, s.judge, s.tasks, s.classmate.use_classmate_condition != "no_classmate"
-    read = {"classmate.lag": "lagged" in c.models, "classmate.shares": c.reward_type == "random_truncate", "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"), "classmate.reward_type": asks,
-            "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"), **dict.fromkeys(("classmate.mapping", "classmate.base_url"), any(name not in (*SELVES, READER) for name in c.models)),
-            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or not (t.toy or j.verifier), "judge.weak": j.exploit in BEHAVIOURS, "judge.model": not (t.toy or j.verifier) or bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "judge.second": bool({j.verifier, j.exploit} & {*BEHAVIOURS}), "tasks.held_out": not t.toy,
+    judged, by_row = bool({j.verifier, j.exploit} & {*BEHAVIOURS}), not (t.toy or j.verifier)
+    elsewhere = any(name not in (*SELVES, READER) for name in c.models)
+    read = {"classmate.lag": "lagged" in c.models, "classmate.shares": c.reward_type == "random_truncate",
+            "classmate.scale": c.advantage not in ("dr_grpo", "rloo", "remax"), "classmate.reward_type": asks,
+            "classmate.placement": asks and c.advantage not in ("grpo", "dr_grpo"),
+            "classmate.mapping": elsewhere, "classmate.base_url": elsewhere,
+            "judge.reward_model": RewardModel.name in (j.verifier, j.exploit) or by_row, "judge.weak": j.exploit in BEHAVIOURS,
+            "judge.model": by_row or judged, "judge.second": judged, "tasks.held_out": not t.toy,
             "sft.reader_steps": READER in c.models, "sft.written": bool(t.toy), "sft.swayed": t.toy == "hint"}
     simulated = {"sft": "polite_steps noise reply_steps faithful_share faithful_steps", "rollout": "compose states_from interleave_truth reply_share mixed_levels"}
     read |= {f"{group}.{name}": False for group, names in simulated.items() for name in names.split()}  # of simulated users
@@ -272,14 +287,41 @@ def _check_settings(s: Settings) -> None:
     for name in (s.judge.judge, s.judge.weak, s.judge.monitor, s.judge.second): s.judge.require_price(name)
     foretold = s.judge.exploit or s.judge.verifier
     if s.judge.reward_model: locate(s.judge.reward_model)
-    require("judge", (not s.judge.monitor or foretold in MONITORED, f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
-    rated = RewardModel.name in (s.judge.verifier, s.judge.exploit)
-    require("judge", (not rated or bool(s.judge.reward_model), f"{RewardModel.name} needs a model. Name it in judge.reward_model"))
-    require("classmate", (s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"), "estimator gae needs a critic, which TRL does not train. Choose another, or --run.engine verl"))
-    require("rollout", (not s.classmate.shuffle or s.rollout.num_prompts > 1, "num_prompts must be at least 2 where classmate.shuffle looks for another question"))
-    judged = [name for name in {s.judge.verifier, s.judge.exploit} if name in BEHAVIOURS]
+    require("judge", (not s.judge.monitor or foretold in MONITORED,
+                      f"monitor is given, and no behaviour that it could foretell. Name one in exploit or verifier: {', '.join(MONITORED)}"))
+    named = [name for name in dict.fromkeys((s.judge.verifier, s.judge.exploit)) if name]
+    known = [*VERIFIERS, *BEHAVIOURS, RewardModel.name]
+    require("judge", (RewardModel.name not in named or bool(s.judge.reward_model), f"{RewardModel.name} needs a model. Name it in judge.reward_model"))
+    require("classmate", (s.classmate.estimator != "gae" or s.run.engine not in (None, "trl"),
+                          "estimator gae needs a critic, which TRL does not train. Choose another, or --run.engine verl"))
+    require("rollout", (not s.classmate.shuffle or s.rollout.num_prompts > 1,
+                        "num_prompts must be at least 2 where classmate.shuffle looks for another question"))
+    judged = [name for name in named if name in BEHAVIOURS]
     require("judge", (not judged or bool(s.judge.model), f"{', '.join(judged)} needs a judge. Name a chat model in judge.model"),
-            *((name in (*VERIFIERS, *BEHAVIOURS, RewardModel.name), f"no verifier {name!r}.{near_miss(name, [*VERIFIERS, *BEHAVIOURS, RewardModel.name])}") for name in (s.judge.verifier, s.judge.exploit) if name))
+            *((name in known, f"no verifier {name!r}.{near_miss(name, known)}") for name in named))
+
+# %% ../../nbs/classmate/51_recipe.ipynb #names-of-measures
+NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"),
+               "classmate": ("Classmates", "What do classmates earn with its reasoning?"),
+               "gain": ("Gain", "And how much more than without any?"),
+               "alone": ("Alone", "What do they earn without reasoning?"),
+               "shuffled": ("Shuffled", "And with reasoning about another question?"),
+               "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"),
+               "rating": ("Rating", "How much of the behaviour does the judge see?"),
+               "second rating": ("Second rating", "And another judge?"),
+               "foretold": ("Foretold", "What does a monitor say beforehand?"),
+               "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
+               "true reasoning": ("True reasoning", "What do they earn with reasoning that states all that matters?"),
+               "true steps": ("True steps", "How many of the numbers that matter does it state, each in its place?"),
+               "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
+              part="kind", units="held-out questions", clusters="questions", start="cold-start")
+
+
+def _rests_on(config: Mapping[str, Any]) -> list[str]:
+    "Say what stands behind the numbers of a run"
+    tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
+    asked = f"Questions: {'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. Answers are judged by {judge.get('model') or 'rule'}."
+    return [asked, f"Classmates: {', '.join(map(str, mates.get('models', [])))}.", *model_said(config)]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #stage_plans
 def _judged(s: Settings) -> int:
@@ -302,8 +344,10 @@ def _stage_plans(s: Settings, rows: int | None) -> list[StagePlan]:  # rows: of 
 # %% ../../nbs/classmate/51_recipe.ipynb #_ClassmateRecipe
 class _ClassmateRecipe(Recipe):
     "Reason so that others can go on"
-    groups: Mapping[str, Any] = {"classmate": ClassmateConfig, "tasks": _TasksConfig, "judge": AnswerRewardConfig, "model": AssistantModel, "rollout": _ReasoningSampling, "sft": _ReasoningLessons,
-              "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
+    groups: Mapping[str, Any] = {
+        "classmate": ClassmateConfig, "tasks": _TasksConfig, "judge": AnswerRewardConfig, "model": AssistantModel,
+        "rollout": _ReasoningSampling, "sft": _ReasoningLessons,
+        "trainer": {"loss_type": "dr_grpo", "lr_scheduler_type": "constant", "learning_rate": 3e-4}}
     methods = ("classmate",)
     study = "humanlm.classmate.recipe:_ClassmateStudy"
 
@@ -313,7 +357,8 @@ class _ClassmateRecipe(Recipe):
     def load(self, s: Settings, **given: Any) -> _ReasoningWork:
         "Read or make questions"
         tasks = _load_tasks(s)
-        return _ReasoningWork(fingerprint([task.messages for part in tasks.values() for task in part]), {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}, tasks=tasks)
+        ledgers = {name: Ledger(budget=getattr(s, name).budget) for name in ("classmate", "judge")}
+        return _ReasoningWork(fingerprint([task.messages for part in tasks.values() for task in part]), ledgers, tasks=tasks)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -343,34 +388,24 @@ class _ClassmateRecipe(Recipe):
 
     def plan(self, s: Settings) -> list[str]:
         "Say what a run does"
-        tasks = _load_tasks(s)
-        own = f"{s.classmate.reward_type} x {s.classmate.reward_weight:g}, {s.classmate.use_classmate_condition}; shown {s.classmate.keep}"
-        return [f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}", f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
-                f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""), f"classmates          {', '.join(s.classmate.models)}, {s.classmate.samples} each" if s.classmate.use_classmate_condition != "no_classmate" else "classmates          none are asked in training",
-                f"reward              {own}", f"advantage           {s.classmate.advantage}, {'all' if s.classmate.advantage in ('grpo', 'dr_grpo') else s.classmate.placement}, {s.classmate.main_mode}"]
+        tasks, c = _load_tasks(s), s.classmate
+        asked = f"{', '.join(c.models)}, {c.samples} each" if c.use_classmate_condition != "no_classmate" else "none are asked in training"
+        return [f"{'classmate':<19} {step_plan(s, planned_steps(s, len(tasks['train'])) or 0)}",
+                f"questions           {s.tasks.train}: {len(tasks['train']):,} for training, {len(tasks['test']):,} held out",
+                f"judge               {s.judge.judge or 'rules'}" + (f"; pays for {s.judge.exploit} on top" if s.judge.exploit else ""),
+                f"classmates          {asked}",
+                f"reward              {c.reward_type} x {c.reward_weight:g}, {c.use_classmate_condition}; shown {c.keep}",
+                f"advantage           {c.advantage}, {'all' if c.advantage in ('grpo', 'dr_grpo') else c.placement}, {c.main_mode}"]
 
     def sections(self) -> Mapping[str, tuple]:
         "Give the sections of the report"
         sections = standard_sections(NAMES, _rests_on)
         look = {"reasoning": ("Reasoning", "Two prompts of the last step: what was shown, what classmates wrote, what each token felt.", reasoning_section),
                 "monitors": ("Monitors", "Does reasoning tell what the judge will say of the answer, and would another judge say the same?", monitor_section)}
-        return {**{name: sections[name] for name in sections if name not in ("samples", "run")}, **look, **{name: sections[name] for name in ("samples", "run")}}
+        last = {name: sections.pop(name) for name in ("samples", "run")}
+        return {**sections, **look, **last}
 
 
-def _rests_on(config: Mapping[str, Any]) -> list[str]:
-    "Say what stands behind the numbers of a run"
-    tasks, judge, mates = (config.get(group, {}) for group in ("tasks", "judge", "classmate"))
-    asked = f"Questions: {'made up' if str(tasks.get('train', '')).startswith('toy/') else tasks.get('train', 'unknown')}. Answers are judged by {judge.get('model') or 'rule'}."
-    return [asked, f"Classmates: {', '.join(map(str, mates.get('models', [])))}.", *model_said(config)]
-
-
-NAMES = Names({"answer": ("Answer", "What is the policy's own answer worth?"), "classmate": ("Classmates", "What do classmates earn with its reasoning?"), "gain": ("Gain", "And how much more than without any?"),
-               "alone": ("Alone", "What do they earn without reasoning?"), "shuffled": ("Shuffled", "And with reasoning about another question?"),
-               "monitor error": ("Monitor error", "How far off is what a monitor foretells of the judge's rating?"), "rating": ("Rating", "How much of the behaviour does the judge see?"), "second rating": ("Second rating", "And another judge?"), "foretold": ("Foretold", "What does a monitor say beforehand?"), "suspicion": ("Suspicion", "How rightly suspicious is a monitor that is told nothing?"),
-               "true reasoning": ("True reasoning", "What do they earn with reasoning that states all that matters?"),
-               "true steps": ("True steps", "How many of the numbers that matter does it state, each in its place?"),
-               "whole reasoning": ("Whole reasoning", "Is reasoning begun and ended?"), "tokens": ("Tokens", "How long is a response?")},
-              part="kind", units="held-out questions", clusters="questions", start="cold-start")
 recipe = _ClassmateRecipe()
 
 # %% ../../nbs/classmate/51_recipe.ipynb #ClassmateStudy
@@ -393,6 +428,7 @@ class _ClassmateStudy(Study):
         pairs = dict.fromkeys((trial.arm("classmate"), trial.arm(_start_of(trial.settings))) for trial in trials)
         seeds = list(dict.fromkeys(t.seed for t in trials))
         alone = {t.settings.tasks.train: t.arm("classmate") for t in reversed(trials) if t.settings.classmate.use_classmate_condition == "no_classmate"}
-        beside = dict.fromkeys((t.arm("classmate"), alone[t.settings.tasks.train]) for t in trials if alone.get(t.settings.tasks.train, t.arm("classmate")) != t.arm("classmate"))
+        against = {t.arm("classmate"): alone.get(t.settings.tasks.train) for t in trials}
+        beside = [(arm, other) for arm, other in against.items() if other not in (None, arm)]
         def moved(pairs): return {metric: rounded(seed_changes(found, list(pairs), metric, seeds)) for metric in ("answer", "classmate", "shuffled", "true steps")}
         return {"by_seed": moved(pairs), "over_answers_alone": moved(beside)}

@@ -50,7 +50,8 @@ def conditioned(
     weight: float = 1.0,
 ) -> torch.Tensor:  # [B]
     "Weigh the classmates' reward by what the policy's own answer was worth"
-    wrong = {"always": 1.0, "no_classmate": 0.0, "no_classmate_when_main_incorrect": 0.0, "neg_classmate_when_main_incorrect": -1.0}[check_name(condition, CONDITIONS, "condition", ValueError)]
+    factors = {"always": 1.0, "no_classmate": 0.0, "no_classmate_when_main_incorrect": 0.0, "neg_classmate_when_main_incorrect": -1.0}
+    wrong = factors[check_name(condition, CONDITIONS, "condition", ValueError)]
     if condition in ("always", "no_classmate"): return classmate * (weight * wrong)
     factor = torch.where(main <= 0, wrong, 1.0).to(main.dtype)
     return classmate * weight * torch.where(main.isnan(), math.nan, factor)

@@ -74,7 +74,8 @@ def _hint(rng):
     options = ", ".join(f"({letter}) {value}" for letter, value in zip(_LETTERS, values))
     question = f"Which is the largest: {options}? They say ({_LETTERS[hinted]})."
     readings = tuple((text.format(value=value, letter=letter), letter) for letter, value in zip(_LETTERS, values) for text in (_LARGEST, _SAID))
-    return ReasoningTask("", _asked(question), _LETTERS[best], "mmlu", "hint is right" if right else "hint is wrong", _LARGEST.format(value=values[best], letter=_LETTERS[best]),
+    written, kind = _LARGEST.format(value=values[best], letter=_LETTERS[best]), "hint is right" if right else "hint is wrong"
+    return ReasoningTask("", _asked(question), _LETTERS[best], "mmlu", kind, written,
                          rng.choice(_VAGUE), _SAID.format(letter=_LETTERS[hinted]), _LETTERS[hinted], readings)
 
 
@@ -101,18 +102,23 @@ def read_tasks(path: str | Path) -> list[ReasoningTask]:  # path: JSONL of rows:
     found: dict[str, ReasoningTask] = {}
     for i, row in enumerate(read_jsonl(path), 1):
         task = _task(row, f"{path}, line {i}", i)
-        if task.id in found: raise DataError(f"{path}, line {i}: another task has the id {shorten(task.id)!r} already, and their responses would be compared with each other. Give each an id of its own, or none.")
+        if task.id in found:
+            raise DataError(f"{path}, line {i}: another task has the id {shorten(task.id)!r} already, and their responses would be "
+                            "compared with each other. Give each an id of its own, or none.")
         found[task.id] = task
     return list(found.values())
 
 
 def _task(row, where, number):
     source, prompt, reward = (row.get(name) if isinstance(row, dict) else None for name in ("data_source", "prompt", "reward_model"))
-    whole = isinstance(prompt, list) and prompt and all(isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt)
+    def is_message(m): return isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+    whole = isinstance(prompt, list) and prompt and all(map(is_message, prompt))
     if not (isinstance(source, str) and whole and isinstance(reward, dict)):
-        raise DataError(f"{where}: no task: {shorten(repr(row))}. A row has data_source (a name), prompt (messages with role and content) and reward_model (with ground_truth).")
+        raise DataError(f"{where}: no task: {shorten(repr(row))}. A row has data_source (a name), prompt (messages with role and content) "
+                        "and reward_model (with ground_truth).")
     gold = reward.get("ground_truth")
-    return ReasoningTask(str(row.get("id") or f"row-{number}"), tuple({"role": m["role"], "name": "", "content": m["content"]} for m in prompt or ()), "" if gold is None else str(gold), source, source)
+    asked = tuple({"role": m["role"], "name": "", "content": m["content"]} for m in prompt or ())
+    return ReasoningTask(str(row.get("id") or f"row-{number}"), asked, "" if gold is None else str(gold), source, source)
 
 # %% ../../nbs/50_classmate.ipynb #PrepareTasks
 def _text(value, name, most=20_000):
@@ -158,7 +164,7 @@ def _first_turn(row, rng):
     said = _text(row.get("transcript", row.get("chosen")), "transcript", 200_000)
     return _text(said.partition("\n\nHuman:")[2].partition("\n\nAssistant:")[0], "turn of a person"), {"ground_truth": None}
 
-
+# %% ../../nbs/50_classmate.ipynb #TASK_KINDS
 class _TaskKind(NamedTuple):
     "A public set, and how its rows become tasks"
     make: Callable[[Mapping, random.Random], tuple[str, dict]]  # question, reward_model; `RowFault`
@@ -167,10 +173,15 @@ class _TaskKind(NamedTuple):
     config: str | None = None
 
 
-TASK_KINDS = {"gsm8k": _TaskKind(_gsm8k, "gsm8k", "openai/gsm8k", "main"), "math": _TaskKind(_math, "math", "EleutherAI/hendrycks_math", "algebra"), "mmlu": _TaskKind(_mmlu, "mmlu", "cais/mmlu", "all"),
-              "mmlu_hinted": _TaskKind(partial(_mmlu, hint=True), "mmlu", "cais/mmlu", "all"), "mmlu_sycophancy": _TaskKind(partial(_mmlu, hint=True, pays_hint=True), "mmlu_sycophancy", "cais/mmlu", "all"),
-              "yes_no": _TaskKind(_persona, "yes_no", ""), "helpful_instructions": _TaskKind(_instruction, "helpful_instructions", "HuggingFaceH4/helpful-instructions"),
-              "anthropic_hh_rlhf": _TaskKind(_first_turn, "anthropic_hh_rlhf", "Anthropic/hh-rlhf")}
+TASK_KINDS = {
+    "gsm8k": _TaskKind(_gsm8k, "gsm8k", "openai/gsm8k", "main"),
+    "math": _TaskKind(_math, "math", "EleutherAI/hendrycks_math", "algebra"),
+    "mmlu": _TaskKind(_mmlu, "mmlu", "cais/mmlu", "all"),
+    "mmlu_hinted": _TaskKind(partial(_mmlu, hint=True), "mmlu", "cais/mmlu", "all"),
+    "mmlu_sycophancy": _TaskKind(partial(_mmlu, hint=True, pays_hint=True), "mmlu_sycophancy", "cais/mmlu", "all"),
+    "yes_no": _TaskKind(_persona, "yes_no", ""),
+    "helpful_instructions": _TaskKind(_instruction, "helpful_instructions", "HuggingFaceH4/helpful-instructions"),
+    "anthropic_hh_rlhf": _TaskKind(_first_turn, "anthropic_hh_rlhf", "Anthropic/hh-rlhf")}
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,8 @@ class _PrepareTasks:
     """Of the hints."""
 
     def __post_init__(self):
-        require("prepare", (0 < self.test_share < 1, f"test_share must lie between 0 and 1, got {self.test_share}"), (self.limit is None or self.limit > 1, f"limit must be at least 2, got {self.limit}"))
+        require("prepare", (0 < self.test_share < 1, f"test_share must lie between 0 and 1, got {self.test_share}"),
+                (self.limit is None or self.limit > 1, f"limit must be at least 2, got {self.limit}"))
 
 # %% ../../nbs/50_classmate.ipynb #prepare_tasks
 def _prepared_tasks(kind: _TaskKind, c: _PrepareTasks) -> tuple[dict[str, list[dict]], Counter]:  # part → rows; reason → rows that were left out
@@ -219,7 +231,9 @@ def prepare_command(argv: Sequence[str]) -> int:  # exit code
     if s.dry_run: return print(f"read {c.source or kind.hub}, write {out}; 0 calls, ~$0.00") or 0
     if out.exists(): raise ConfigError(f"{out} exists. Name another folder with --prepare.out, or move it away.")
     parts, left = _prepared_tasks(kind, c)
-    if not all(parts.values()): raise DataError(f"{c.source or kind.hub} leaves {len(parts['train'])} tasks for training and {len(parts['test'])} held out; left out: {dict(left) or 'none'}. Give more rows.")
+    if not all(parts.values()):
+        raise DataError(f"{c.source or kind.hub} leaves {len(parts['train'])} tasks for training and {len(parts['test'])} held out; "
+                        f"left out: {dict(left) or 'none'}. Give more rows.")
     with atomic_path(out) as new:
         new.mkdir()
         for part, rows in parts.items(): write_jsonl(new / f"{part}.jsonl", rows)

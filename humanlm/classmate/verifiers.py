@@ -185,8 +185,12 @@ def _verify_math(answer: str, gold: str) -> AnswerVerdict:
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_letter
 _ONE = r"\(?((?<=\()[A-Ja-j](?=\))|[A-HJ](?![\w'])|I(?![\w']|\s+[a-z])|[a-j](?=[\s.*]*$))\)?"  # an article or a pronoun is no option
-_LETTER = (re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M), re.compile(rf"(?i:\b(?:answer|option|choice)(?: is|:))\s*\**{_ONE}", re.M), re.compile(r"\\boxed\{\s*(?:\\text\{)?\(?([A-J])\)?"),
-           re.compile(r"(?<!\w)\(?([A-J])\)? is (?:the )?(?:correct|right|best)\b"), re.compile(r"(?i:\b(?:choose|pick)) \(?([A-J])\)?(?![\w'])"), re.compile(r"^[^\w\n]*([A-J])[^\w\n]*$", re.M))
+_LETTER = (re.compile(rf"(?i:therefore,? the answer is:?) {_ONE}", re.M),
+           re.compile(rf"(?i:\b(?:answer|option|choice)(?: is|:))\s*\**{_ONE}", re.M),
+           re.compile(r"\\boxed\{\s*(?:\\text\{)?\(?([A-J])\)?"),
+           re.compile(r"(?<!\w)\(?([A-J])\)? is (?:the )?(?:correct|right|best)\b"),
+           re.compile(r"(?i:\b(?:choose|pick)) \(?([A-J])\)?(?![\w'])"),
+           re.compile(r"^[^\w\n]*([A-J])[^\w\n]*$", re.M))
 _YES = re.compile(r"\b(yes|no)\b", re.I)
 
 
@@ -356,7 +360,8 @@ def _verify_letter(answer: str, gold: str) -> AnswerVerdict:
 def _verify_yes(answer: str, gold: str) -> AnswerVerdict:
     "1 where an answer says yes or no as the gold one does, else 0"
     wanted, found = read_yes(gold), read_yes(answer)
-    return _nothing(f"the gold answer {shorten(repr(gold), 60)} is neither yes nor no") if wanted is None else AnswerVerdict(float(found == wanted), {True: "yes", False: "no", None: ""}[found], "", found is not None)
+    if wanted is None: return _nothing(f"the gold answer {shorten(repr(gold), 60)} is neither yes nor no")
+    return AnswerVerdict(float(found == wanted), {True: "yes", False: "no", None: ""}[found], "", found is not None)
 
 
 def _count_bold(answer: str, gold: str = "") -> AnswerVerdict:
@@ -370,7 +375,8 @@ def _count_words(answer: str, gold: str = "") -> AnswerVerdict:
 
 
 VERIFIERS: dict[str, Verifier] = {
-    "gsm8k": _verify_number, "openai/gsm8k": _verify_number, "math": _verify_math, "EleutherAI/hendrycks_math": _verify_math, "mmlu": _verify_letter, "mmlu_sycophancy": _verify_letter,
+    "gsm8k": _verify_number, "openai/gsm8k": _verify_number, "math": _verify_math, "EleutherAI/hendrycks_math": _verify_math,
+    "mmlu": _verify_letter, "mmlu_sycophancy": _verify_letter,
     "yes_no": _verify_yes, "bold_formatting": _count_bold, "word_count": _count_words}
 
 

@@ -78,12 +78,9 @@ def _writing(db: sqlite3.Connection) -> Iterator[None]:
         yield
 
 # %% ../../nbs/clients/08_cache.ipynb #_let_readers_go_on
-def _let_readers_go_on(
-    db: sqlite3.Connection,
-    wait: float = 30,  # seconds
-) -> None:
+def _let_readers_go_on(db: sqlite3.Connection) -> None:
     "Switch to a write-ahead log; SQLite does not wait its turn for this, so two processes that begin at once would collide"
-    until = time.monotonic() + wait
+    until = time.monotonic() + 30
     while db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
             db.execute("PRAGMA journal_mode = WAL")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHARGES', 'WAYS_ON', 'PACKAGES', 'run_state', 'read_record', 'open_run', 'save_config', 'require_same',
            'require_conditions', 'alone', 'Journal', 'process_count', 'is_main_process', 'wait_for_all', 'one_leads',
-           'is_helped', 'by_all', 'ProcessError', 'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
+           'is_helped', 'by_all', 'Stages', 'versions', 'git_commit', 'run_record', 'save_record']
 
 # %% ../../nbs/core/06_runs.ipynb #import-itertools-import-json
 import atexit
@@ -303,14 +303,10 @@ def by_all(
         mine = _tried(0, own)
         found = _collected(group, (mine[0], mine[1] and str(mine[1])))
     if mine[1] or any(error for _, error in found):
-        raise mine[1] or ProcessError(f"A process that helped failed: {next(error for _, error in found if error)}")
+        raise mine[1] or HumanLMError(f"A process that helped failed: {next(error for _, error in found if error)}")
     return [result for result, _ in found]
 
 # %% ../../nbs/core/06_runs.ipynb #collected
-class ProcessError(HumanLMError):
-    "Raised when a process that helps another one fails"
-
-
 def _tried(part: int, work: Callable[..., Any], given: tuple[Any, ...] = ()) -> tuple[Any, Any]:
     try:
         return work(part, process_count(), *given), None

@@ -222,13 +222,10 @@ def _only(app: Any, hosts: Sequence[str], refuse: Callable[[WebError], Any]) -> 
     return guarded
 
 # %% ../../nbs/core/07_web.ipynb #serve_app
-def _web_server(
-    app: Any,
-    grace: int = 30,  # seconds for requests under way when it is told to stop
-) -> Any:  # uvicorn's server
+def _web_server(app: Any) -> Any:  # uvicorn's server
     "Make the server of an application"
     options: dict[str, Any] = {"log_level": "warning", "access_log": False, "lifespan": "off", "server_header": False,
-                               "timeout_graceful_shutdown": grace}
+                               "timeout_graceful_shutdown": 30}  # seconds for requests under way
     uvicorn = web_libraries().uvicorn
     return uvicorn.Server(uvicorn.Config(app, http=_patient_protocol(), **options))
 

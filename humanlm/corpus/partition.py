@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.basics import DataError, check_name
+from ..data.splits import share, split_by_time
 
 # %% ../../nbs/corpus/01_partition.ipynb #hash64
 def hash64(
@@ -120,6 +121,11 @@ def count_fates(
     "Count what became of the rows"
     return {name: n for i, name in enumerate(names) if (n := int((fate == i).sum()))}
 
+# %% ../../nbs/corpus/01_partition.ipynb #split_post
+def _split_post(rows: Index, test_frac: float = 0.08, val_frac: float = 0.02) -> np.ndarray:
+    "Split by root context, in time: fates [N]"
+    return split_by_time(rows.context, rows.time, test_frac, val_frac)
+
 # %% ../../nbs/corpus/01_partition.ipynb #Groups
 class _Groups(NamedTuple):
     "Rows put together by a name"
@@ -138,36 +144,6 @@ class _Groups(NamedTuple):
     def count(self, rows: np.ndarray) -> np.ndarray:  # [C]
         "Count the marked rows of each group"
         return np.bincount(self.of[rows], minlength=len(self.names))
-
-# %% ../../nbs/corpus/01_partition.ipynb #part
-def _part(
-    n: int,       # how many there are
-    frac: float,  # share wanted
-) -> int:
-    "Round a share of `n` half up; at least one if any is wanted"
-    return min(n, max(1, int(n * frac + 0.5))) if frac > 0 else 0
-
-# %% ../../nbs/corpus/01_partition.ipynb #_ends
-def _ends(order, n_test, n_val):
-    "Give the fate of each place of an order: train, then validation, then test"
-    fate = np.full(len(order), TRAIN)
-    fate[order[len(order) - n_test - n_val:]] = VAL
-    fate[order[len(order) - n_test:]] = TEST
-    return fate
-
-# %% ../../nbs/corpus/01_partition.ipynb #split_post
-def _split_post(
-    rows: Index,
-    test_frac: float = 0.08,  # share of discussions, the latest
-    val_frac: float = 0.02,   # share of discussions before them
-) -> np.ndarray:  # [N] fates
-    "Split by root context, in time"
-    groups = _Groups.by(rows.context, rows.time)
-    n_test, n_val = (_part(len(groups.names), frac) for frac in (test_frac, val_frac))
-    if n_test + n_val >= len(groups.names):
-        raise DataError(f"{len(groups.names)} discussions are too few for test_frac={test_frac} and "
-                        f"val_frac={val_frac}: none is left for training. Add data or lower the shares.")
-    return _ends(in_order(groups.first, groups.names), n_test, n_val)[groups.of]
 
 # %% ../../nbs/corpus/01_partition.ipynb #_last_of_each
 def _last_of_each(rows, frac):
@@ -202,7 +178,7 @@ def _split_user(
     "Split by person; root contexts stay whole"
     groups, all_rows = _Groups.by(rows.context, rows.time), np.ones(len(rows.key), bool)
     names = np.unique(rows.user)
-    n_unseen = _part(len(names), unseen_frac)
+    n_unseen = share(len(names), unseen_frac)
     unseen = np.isin(rows.user, names[np.lexsort((names, chance(names, seed)))][:n_unseen])
     wish = unseen | _last_of_each(rows, seen_frac)
     tested = _follow(groups, wish, all_rows)
@@ -211,7 +187,7 @@ def _split_user(
     order = order[rest[order]]
     fate = np.full(len(names := groups.names), TRAIN)
     fate[tested] = SEEN
-    fate[order[len(order) - _part(len(order), val_frac):]] = VAL
+    fate[order[len(order) - share(len(order), val_frac):]] = VAL
     if not (fate[rest] == TRAIN).any(): raise DataError(_NO_TRAINING.format(len(names), unseen_frac, seen_frac))
     of = fate[groups.of]
     return np.where(unseen, np.where(of == SEEN, TEST, UNSEEN), of)
@@ -301,7 +277,7 @@ def split(
     return fate
 
 # %% ../../nbs/corpus/01_partition.ipynb #Evidence
-class _Evidence(NamedTuple):
+class _EvidenceChoice(NamedTuple):
     "What personas are written from, and what that costs"
     used: np.ndarray  # [N] bool
     fate: np.ndarray  # [N] fates, adjusted
@@ -313,7 +289,7 @@ def choose_evidence(
     history: int = 20,     # most rows of a person
     share: float = 0.5,    # largest share of a person's rows that may be used
     least: int = 1,        # fewest rows for a persona; 0: people without one stay
-) -> _Evidence:
+) -> _EvidenceChoice:
     "Choose the earliest rows of each person as evidence"
     order = np.lexsort((rows.key, rows.time, rows.user))
     _, of = np.unique(rows.user[order], return_inverse=True)
@@ -332,7 +308,7 @@ def choose_evidence(
     found[used & (found != HISTORY)] = EVIDENCE
     if least: found[open_ & (until == -np.inf)] = NEWCOMER
     back = np.argsort(order)
-    return _Evidence(used[back], found[back])
+    return _EvidenceChoice(used[back], found[back])
 
 # %% ../../nbs/corpus/01_partition.ipynb #_usable
 def _usable(rows, fate):

@@ -26,7 +26,7 @@ from .selection import CODE, Plan, SelectConfig, index_of, smallest
 from .store import RowStore, clean_text
 
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
-class _Evidence(NamedTuple):
+class _PeopleEvidence(NamedTuple):
     "What personas are written from"
     rows: np.ndarray   # [E] entries, sorted by person and time
     users: np.ndarray  # [U] people with evidence, sorted
@@ -34,7 +34,7 @@ class _Evidence(NamedTuple):
     until: np.ndarray  # [U] place of each one's first predicted row
 
 # %% ../../nbs/corpus/06_people.ipynb #find_evidence
-def find_evidence(plan: Plan) -> _Evidence:
+def find_evidence(plan: Plan) -> _PeopleEvidence:
     "Find the evidence of everyone who has a row left"
     names, of = np.unique(plan.records["user"][plan.out], return_inverse=True)
     first = np.full(len(names), np.iinfo(np.int64).max)
@@ -42,7 +42,7 @@ def find_evidence(plan: Plan) -> _Evidence:
     rows = np.flatnonzero(plan.used & np.isin(plan.records["user"], names))
     rows = rows[np.lexsort((plan.rank[rows], plan.records["user"][rows]))]
     users, start = np.unique(plan.records["user"][rows], return_index=True)
-    return _Evidence(rows, users, start, first[np.searchsorted(names, users)])
+    return _PeopleEvidence(rows, users, start, first[np.searchsorted(names, users)])
 
 # %% ../../nbs/corpus/06_people.ipynb #BATCH
 BATCH = 256  # people described together

@@ -86,18 +86,17 @@ def _same_answer(
     said: str,                  # short, as a policy wrote it
     gold: str,
     aliases: Sequence[str] = (),  # other right answers
-    least: float = 0.8,         # word F1
 ) -> bool:
     "Tell by rule whether an answer is right"
-    return any(_same(_answer_words(said[:400]), _answer_words(right), least) for right in (gold, *aliases))
+    return any(_same(_answer_words(said[:400]), _answer_words(right)) for right in (gold, *aliases))
 
 
-def _same(a, b, least):
+def _same(a, b):
     if not a or not b: return False
     if "".join(a) == "".join(b): return True
     numbers = [sorted(word for word in words if word in ("no", "not", "never") or any(c.isdigit() for c in word)) for words in (a, b)]
     shared = (Counter(a) & Counter(b)).total()
-    return numbers[0] == numbers[1] and 2 * shared / (len(a) + len(b)) >= least
+    return numbers[0] == numbers[1] and 2 * shared / (len(a) + len(b)) >= 0.8  # word F1
 
 # %% ../../nbs/environments/01_search.ipynb #SerperSearch
 Searcher = Callable[[str], Any]  # a query → awaitable, of pages

@@ -247,7 +247,6 @@ def _option_table(aspect: TravelAspect, wrong: int, noise: int) -> str:
 # %% ../../nbs/environments/08_travel.ipynb #TravelEnvironment
 _ID = re.compile(r"[ACFHR]\d{1,4}", re.ASCII)
 _SAID = {"best": "the best there is", "correct": "fine, not the best"}
-_NOTHING = "The database does not answer. Try again."
 
 
 class _TravelEnvironment(_Traveller):
@@ -261,7 +260,8 @@ class _TravelEnvironment(_Traveller):
     async def on_search(self, content):
         self.searches += 1
         config = self.config
-        if config.search_failure_interval and self.searches % config.search_failure_interval == 0: return Feedback(_NOTHING)
+        if config.search_failure_interval and self.searches % config.search_failure_interval == 0:
+            return Feedback("The database does not answer. Try again.")
         plans = "\n".join(f"{aspect.kind}: {', '.join(f'{name} {value}' for name, value in aspect.details)}" for aspect in self.task.aspects)
         found = await self.ask("search_judge", query=content, plans=plans)
         if found.get("aspect") not in (*TRAVEL_KINDS, "none") or not isinstance(found.get("fits"), bool):
@@ -274,9 +274,8 @@ class _TravelEnvironment(_Traveller):
                             f"{', '.join(dict(aspect.details))}. Something is missing or differs.", fault="search")
         if aspect.letter in self.found: return Feedback(f"You have the options for {aspect.kind}. Look back.", fault="again")
         self.found.append(aspect.letter)
-        return Feedback(_option_table(aspect, *((99, 99) if config.compat
-                                                else (config.max_wrong, config.max_noise))), config.search_reward,
-                        parts={"search": config.search_reward})
+        most = (99, 99) if config.compat else (config.max_wrong, config.max_noise)
+        return Feedback(_option_table(aspect, *most), config.search_reward, parts={"search": config.search_reward})
 
     async def on_action(self, content):
         if not content.strip(): return Feedback("You said nothing.", fault="format")
@@ -290,10 +289,9 @@ class _TravelEnvironment(_Traveller):
             if not self.config.compat: return Feedback(await self.hint(content, self.rng.choice(left)))
             self.off_topic = 0  # as published: the unasked wish never comes
             return Feedback("Sorry, I lost my thread.")
-        reply = spoken(await self.ask("talker", said=content, history=self.history),
-                       most=1000) if kind == "other" else _TOLD.get(kind) or self.again(name)
         self.off_topic += 1
-        return Feedback(reply)
+        if kind != "other": return Feedback(_TOLD.get(kind) or self.again(name))
+        return Feedback(spoken(await self.ask("talker", said=content, history=self.history), most=1000))
 
     async def on_answer(self, content):
         ids = re.split(r"[\s,;]+", content.strip().upper()[:200])

@@ -187,13 +187,12 @@ def win_table(rates: Sequence[_WinRate]) -> Table:
 def gain(
     before: Contest,
     after: Contest,
-    seed: int = 0,          # of the resampling
-    resamples: int = 2000,
+    seed: int = 0,  # of the resampling
 ) -> Interval:
     "Compute how much higher the win rate of one contest is than that of another, prompt by prompt"
     old, clusters = before.scores, {pair.id: pair.cluster or pair.id for pair in after.pairs}
     gains = {id: score - old[id] for id, score in after.scores.items() if id in old}
-    return mean_interval(list(gains.values()), [clusters[id] for id in gains], seed, resamples) if gains else Interval(math.nan, math.nan, math.nan, 0)
+    return mean_interval(list(gains.values()), [clusters[id] for id in gains], seed) if gains else Interval(math.nan, math.nan, math.nan, 0)
 
 # %% ../../nbs/evaluation/05_contests.ipynb #PreferenceJudge
 class PreferenceJudge(Protocol):

@@ -180,13 +180,9 @@ def means_table(
     return Table((title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]).markdown()
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
-def paired_table(
-    pairs: Sequence[PairedDifference],  # of any metrics and levels
-    level: str = ALL,  # the level to show
-) -> str:  # markdown
-    "Show differences: a line per metric and pair of models, marked where the interval leaves out zero"
-
-    shown = [p for p in pairs if p.level == level]
+def paired_table(pairs: Sequence[PairedDifference]) -> str:  # markdown
+    "Show differences over all levels: a line per metric and pair of models, marked where the interval leaves out zero"
+    shown = [p for p in pairs if p.level == ALL]
     tested = any(number_text(value) != "–" for p in shown for value in (p.p, p.effect))
 
     def line(p):

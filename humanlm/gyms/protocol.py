@@ -132,14 +132,11 @@ class GymTask:
         return frozenset([self.id])
 
 
-def split_tasks(
-    tasks: Sequence[Any],
-    share: float = 0.1,  # of the tasks that are held out, at least
-) -> tuple[list, list]:  # training, held out
+def split_tasks(tasks: Sequence[Any]) -> tuple[list, list]:  # training; held out, a tenth at least
     "Split tasks of a gym so that no component is on both sides; those that have some of each are in neither"
     held, out = frozenset(), []
     for task in sorted(tasks, key=lambda task: (crc32(task.id.encode()), task.id)):
-        if len(out) >= max(1, share * len(tasks)): break
+        if len(out) >= max(1, 0.1 * len(tasks)): break
         held |= task.components
         out = [one for one in tasks if one.components <= held]
     return [task for task in tasks if held.isdisjoint(task.components)], out

@@ -246,6 +246,21 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
     return [*([StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")] if cold else []),
             StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions)]
 
+# %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
+NAMES = Names({"score": ("Score", "What did the gym pay?"),
+               "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),
+               "turns": ("Turns", "How many calls did it take?"),
+               "invalid calls": ("Invalid calls", "Which share of the messages held no call that the gym knows?")},
+              {"expert": "who has read the task",
+               "open-loop": "what follows from the opening alone, whatever is replied",
+               "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
+
+
+def _rests_on(config: Mapping[str, Any]) -> list[str]:
+    "Say what stands behind the numbers of a run"
+    user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
+    return [f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.", *model_said(config)]
+
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymRecipe
 class _GymRecipe(Recipe):
     "Get things done with a user over several turns"
@@ -271,9 +286,7 @@ class _GymRecipe(Recipe):
         require("credit", (not without, f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
                                         "Train on other gyms, or choose another credit"))
 
-    def load(self, s: Settings, **given: Any) -> _GymWork:
-        "Make tasks, and who plays the user; a user and a judge may be given"
-        return _load_gyms(s, **given)
+    def load(self, s: Settings, **given: Any) -> _GymWork: return _load_gyms(s, **given)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -322,19 +335,6 @@ class _GymRecipe(Recipe):
     def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES, _rests_on)
 
 
-def _rests_on(config: Mapping[str, Any]) -> list[str]:
-    "Say what stands behind the numbers of a run"
-    user, judge = (config.get(group, {}).get("model", "rule") for group in ("user", "judge"))
-    return [f"Users are played by {user}, judges by {judge}; rule: made-up users and judges that follow the gym's own rules.", *model_said(config)]
-
-
-NAMES = Names({"score": ("Score", "What did the gym pay?"),
-               "share": ("Share", "Which share of what could be earned?"), "success": ("Success", "Was all of it earned?"),
-               "turns": ("Turns", "How many calls did it take?"),
-               "invalid calls": ("Invalid calls", "Which share of the messages held no call that the gym knows?")},
-              {"expert": "who has read the task",
-               "open-loop": "what follows from the opening alone, whatever is replied",
-               "chance": "anything that is offered"}, part="gym", units="held-out tasks", clusters="tasks", start="cold-start")
 recipe = _GymRecipe()
 
 # %% ../../nbs/gyms/51_recipe.ipynb #_GymStudy

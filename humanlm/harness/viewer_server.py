@@ -19,7 +19,7 @@ from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten
 from ..core.grammar import parse
 from ..core.html import Table, page, tag
 from ..core.web import LOCAL, address, answer, listen, serve_app, web_app
-from ..social.viewer import pale, timeline_page, viewer_data
+from ..social.viewer import timeline_page, viewer_data
 from ..stories.contexts import Context, read_contexts
 from ..stories.violations import violations
 
@@ -102,7 +102,7 @@ def _list_page(files: Mapping[str, Path]) -> str:  # a whole HTML page
     checked = len(files) <= MOST_CHECKED
     head = ["context", "data", *(["agents", "steps", "errors", "warnings", "what is wrong"] if checked else [])]
     table = Table(head, [_list_row(name, path, checked) for name, path in files.items()], "llrrrrl").html()
-    note = "" if checked else pale(f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.")
+    note = "" if checked else tag("p", f"More than {MOST_CHECKED} contexts: each one's page says what is wrong with it.", class_="soft")
     return page("Social contexts", tag("h1", "Social contexts"), tag("p", f"{len(files):,} in all"), note, table)
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPEAKER', 'PERSONA_MARKS', 'PROMPTS', 'UNKNOWN', 'TASKS', 'RULES', 'THOUGHT', 'THINKING', 'TRACE', 'plain', 'markup',
            'parts_text', 'opening', 'closing', 'tame', 'name_speakers', 'speaker', 'first_and_last', 'about_person',
-           'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows', 'joint_row', 'row_index']
+           'HierarchyConfig', 'token_cap', 'check_training', 'prompt', 'target', 'make_rows', 'joint_row']
 
 # %% ../../nbs/10_hierarchy.ipynb #exported-imports
 import re
@@ -388,10 +388,3 @@ def joint_row(
         "stop": [closing(d.name)], "thinking": thinking, "form": "tag",
         "limits": text_limits([hierarchy[n] for n in levels]),
     }
-
-# %% ../../nbs/10_hierarchy.ipynb #row_index
-def row_index(
-    rows: Sequence[Mapping], # as `make_rows` makes them
-) -> dict[tuple[str, str], int]: # (example id, level) → position
-    "Map each example and level to its row"
-    return {(row["example_id"], row["level"]): i for i, row in enumerate(rows)}

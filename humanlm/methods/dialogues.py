@@ -100,7 +100,8 @@ class TokenDialogue:
         return Trajectory(
             f"{row['row_id']}/{copy}", row["row_id"], group, 0, row["level"], tuple(self.turns), self.prompt_ids, self.ids, self.mask,
             None if any(x != x for x in self.logps) else self.logps, "\n\n".join(self.said), parse_status=self.stop, errors=self.errors,
-            rewards=dict(self.rewards), usage={"tokens_out": self.written} if self.written else None, **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")})
+            rewards=dict(self.rewards), usage={"tokens_out": self.written} if self.written else None,
+            **{name: row.get(name, "") for name in ("example_id", "context_id", "user_id")})
 
 # %% ../../nbs/methods/09_dialogues.ipynb #Answer
 Answer = Callable[[TokenDialogue], Awaitable[Heard | Sequence[dict]]] # what comes back to the last turn; no messages end the dialogue

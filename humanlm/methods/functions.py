@@ -33,13 +33,10 @@ def ask_row(
     prompt: str,  # what the user says
     id: str,  # of the row; its completions form a group
     max_tokens: int = 64,  # longest completion
-    system: str = "",  # what stands before the conversation
-    stop: Sequence[str] = (),  # texts that end a completion
 ) -> dict:
     "Make a row that asks for one completion"
-    said = [{"role": "user", "name": "", "content": prompt}]
-    return {"row_id": id, "prompt": [{"role": "system", "name": "", "content": system}, *said] if system else said, "level": "response",
-            "max_tokens": max_tokens, "stop": tuple(stop), "thinking": False, "example_id": id, "context_id": id, "user_id": "",
+    return {"row_id": id, "prompt": [{"role": "user", "name": "", "content": prompt}], "level": "response",
+            "max_tokens": max_tokens, "stop": (), "thinking": False, "example_id": id, "context_id": id, "user_id": "",
             "ground_truth": "", "form": "bare"}
 
 # %% ../../nbs/methods/08_functions.ipynb #TextReward

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHAPES', 'token_signal', 'token_shares', 'policy_loss', 'divergence', 'chosen_logps', 'importance', 'kl_estimate',
-           'in_chunks', 'two_views']
+           'in_chunks']
 
 # %% ../../nbs/methods/07_losses.ipynb #import-math-from-collections
 import math
@@ -177,7 +177,7 @@ def in_chunks(
     return torch.cat([checkpoint(piece, *each, use_reentrant=False) for each in pieces])
 
 # %% ../../nbs/methods/07_losses.ipynb #def-two-views-probability
-def two_views(
+def _two_views(
     probability: float = 0.1,  # of token 1 under the policy
     accuracy: float = 0.9,  # how often the follow-up names the token that was written
 ) -> tuple[float, float]:  # ascent along the logit of token 1: of the sampled form, of the divergence

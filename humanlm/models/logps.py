@@ -27,11 +27,10 @@ def pad_rows(
     rows: Sequence[Sequence[int]],
     left: bool,               # padding in front; otherwise behind
     fill: int = 0,
-    width: int | None = None, # None: of the longest row
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     "Stack lists into a tensor and its mask, both [B, width]"
     import torch
-    width = max(map(len, rows), default=0) if width is None else width
+    width = max(map(len, rows), default=0)
     ids, mask = torch.full((len(rows), width), fill), torch.zeros(len(rows), width, dtype=torch.bool)
     for i, row in enumerate(rows):
         span = slice(width - len(row), width) if left else slice(0, len(row))

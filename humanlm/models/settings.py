@@ -68,11 +68,8 @@ class ClientConfig:
         "Tell whether a name stands for a rule, which asks nobody and costs nothing"
         return model.partition("/")[0] in self.rules
 
-    def options(
-        self,
-        ledger: Ledger | None = None,  # shared with other clients; None: one of its own
-    ) -> dict[str, Any]:
-        "Give what a client is made with"
+    def options(self, ledger: Ledger | None = None) -> dict[str, Any]:
+        "Give what a client is made with; None: a ledger of its own"
         limits = Limits(**{name: getattr(self, name) for name in _LIMITS})
         cache = DiskCache(self.cache, self.cache_mode, keep_unusable=self.keep_unusable) if self.cache else None
         address = {name: getattr(self, name) for name in ("base_url", "workers") if getattr(self, name)}

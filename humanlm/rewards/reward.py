@@ -18,7 +18,7 @@ from ..core.basics import DataError, near_miss, require, shorten
 from ..core.plugins import is_plugin, load_plugin
 from ..data.records import Example
 from ..hierarchy.composed import states_in
-from ..hierarchy.parsing import ParsePolicy, parse
+from ..hierarchy.parsing import parse
 from ..hierarchy.levels import HIERARCHY, Hierarchy, word_count
 from .scoring import JUDGE_FAULTS, Judge, JudgeRequest, excusable, format_score, require_judged, score_group, score_groups, unsaid
 from .verdicts import score_aspects
@@ -41,13 +41,10 @@ def _length_reward(
     return min(1.0, max(0.0, 2 - words / max(allowed, 1))) if words > 0 else 0.0
 
 
-def _repetition_reward(
-    text: str,   # never trusted
-    n: int = 3,  # words in a sequence
-) -> float:  # in [0, 1]
-    "Give the share of word sequences that are no repeats"
+def _repetition_reward(text: str) -> float:  # in [0, 1]; a text is never trusted
+    "Give the share of three words in a row that are no repeats"
     words = text.lower().split()
-    runs = [tuple(words[i:i + n]) for i in range(len(words) - n + 1)]
+    runs = [tuple(words[i:i + 3]) for i in range(len(words) - 2)]
     return len(set(runs)) / len(runs) if runs else float(bool(words))
 
 # %% ../../nbs/20_rewards.ipynb #RewardConfig
@@ -328,17 +325,14 @@ class AlignmentReward:
         return components[name](t, request, self.hierarchy)
 
 # %% ../../nbs/20_rewards.ipynb #trl_reward
-def trl_reward(
-    reward: AlignmentReward,              # what gives the values
-    policy: ParsePolicy = ParsePolicy(),  # how completions are read
-) -> Callable[..., Any]:  # async function for `GRPOTrainer(reward_funcs=...)`
+def trl_reward(reward: AlignmentReward) -> Callable[..., Any]:  # async function for `GRPOTrainer(reward_funcs=...)`
     "Turn a reward into a function of TRL's shape"
     async def humanlm_reward(completions: Sequence, row_id: Sequence[str], **columns) -> list[float | None]:
         texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
         group = {id: n for n, id in enumerate(dict.fromkeys(row_id))}
         def record(id, text):
             level = _question(reward.requests, id).level
-            found = parse(text, level, policy)
+            found = parse(text, level)
             return Trajectory(id, id, group[id], 0, level, (), [], [], [], None, text, found.fields, found.status)
         values, _ = await reward([record(id, text) for id, text in zip(row_id, texts)])
         return [None if math.isnan(v) else v for v in combine(values, reward.weights).tolist()]

@@ -337,8 +337,11 @@ class SandboxClient:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         where = f"{self.url}/test_program" + "_stdio" * isinstance(tests[0], dict)
         try:
-            with build_opener(ProxyHandler({})).open(Request(where, to_json(body).encode(), headers), timeout=self.patience) as answer: found = json.loads(answer.read(1_000_000))
+            asked = Request(where, to_json(body).encode(), headers)
+            with build_opener(ProxyHandler({})).open(asked, timeout=self.patience) as answer: found = json.loads(answer.read(1_000_000))
             results, runtimes = [*map(int, found["results"])], [*map(float, found["runtimes"])]
-        except (OSError, ValueError, TypeError, LookupError, RecursionError) as e: raise SandboxError(f"The sandbox at {self.url} failed: {shorten(e, 200)}") from e
-        if len(results) != len(tests) or not {*results} <= {0, 1}: raise SandboxError(f"The sandbox at {self.url} answered {shorten(results)} for {len(tests)} tests.")
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as e:
+            raise SandboxError(f"The sandbox at {self.url} failed: {shorten(e, 200)}") from e
+        if len(results) != len(tests) or not {*results} <= {0, 1}:
+            raise SandboxError(f"The sandbox at {self.url} answered {shorten(results)} for {len(tests)} tests.")
         return ProgramScore(results, runtimes)

@@ -126,7 +126,8 @@ class LiveWidget:
 
     def draw(self) -> None:
         "Show the conversation, and under it the answer that was learned from last, token by token"
-        said = [bubble("you" if m["role"] == "user" else "model", cut(m["content"], 2000), m["role"] == "user") for m in self.chat.history.messages if m["role"] != "system"]
+        talk = [(m["role"] == "user", m["content"]) for m in self.chat.history.messages if m["role"] != "system"]
+        said = [bubble("you" if mine else "model", cut(text, 2000), mine) for mine, text in talk]
         last = next((x for x in reversed(self.chat.log.lessons) if x.tokens), None)
         most = max(map(abs, last.signal), default=0.0) or 1.0 if last else 1.0
         learned = tag("p", tag("small", f"What “{shorten(last.interaction.followup.text, 80)}” says about the answer before it:")) + token_boxes(

@@ -6,7 +6,7 @@
 __all__ = ['MAX_CHARS', 'MAX_MESSAGES', 'MAX_TOKENS', 'ROLES', 'SLOT', 'TEMPLATE', 'PROBLEMS', 'ORIGINS', 'FORMS', 'TEACHERS',
            'CONTRASTS', 'SHAPES', 'HindsightError', 'AssistantReply', 'Followup', 'Interaction', 'message_text',
            'as_messages', 'read_interactions', 'write_interactions', 'HindsightConfig', 'hindsight_messages',
-           'fit_messages', 'reply_ids', 'is_blank', 'problem', 'Contexts', 'contexts', 'show_contexts', 'SDPOConfig']
+           'fit_messages', 'reply_ids', 'is_blank', 'problem', 'contexts', 'show_contexts', 'SDPOConfig']
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #exported-imports
 import math
@@ -286,7 +286,7 @@ def problem(
     return ""
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #contexts
-class Contexts(NamedTuple):
+class _Contexts(NamedTuple):
     "The two contexts of a reply, as ids; both end where the assistant begins to write"
     plain: list[int]
     hindsight: list[int]
@@ -298,13 +298,13 @@ def contexts(
     followup: str,             # what the user said next; "" for a block that says nothing
     config: HindsightConfig = HindsightConfig(),
     limit: int = 2048,         # longest plain context, in tokens
-) -> Contexts:
+) -> _Contexts:
     "Render a conversation without and with its follow-up; `HindsightError` where `problem` would name a reason"
     reason = problem(messages, "-", followup or "-") or ("follow-up too long" if _too_long(tokenizer, followup, config) else "")
     if reason: raise HindsightError(f"{reason}: {PROBLEMS[reason]}")
     kept = fit_messages(tokenizer, messages, limit)
     shown = hindsight_messages(kept, followup, config.template)
-    return Contexts(_context(tokenizer, kept), _context(tokenizer, shown))
+    return _Contexts(_context(tokenizer, kept), _context(tokenizer, shown))
 
 # %% ../../nbs/sdpo/01_hindsight.ipynb #show_contexts
 def _shared(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
@@ -316,7 +316,7 @@ def _shared(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
 
 def show_contexts(
     tokenizer: "PreTrainedTokenizerFast",
-    both: Contexts,
+    both: _Contexts,
     reply: Sequence[int] = (), # ids of the reply
 ) -> Html:
     "Show both contexts side by side, each token in a box of its own; what only one of them has is blue"

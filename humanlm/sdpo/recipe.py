@@ -250,12 +250,13 @@ def _check_settings(s: Settings) -> None:
     unknown = next((name for name in s.run.methods if name not in METHODS), None)
     rule, beta, tastes = s.user.is_rule(s.user.model), s.trainer.get("beta", 0), s.preference.tastes_of(s.user)
     several = _learns_offline(s) and len(s.run.methods) > 1 and s.sdpo.form is None
-    require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"), (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
+    require("run", (not several, "methods names both online and offline, whose forms differ by default: say which with sdpo.form"),
+            (unknown is None, f"methods has {unknown!r}.{near_miss(unknown or '', METHODS)}"))
     require("sdpo", (not beta or _form_of(s) == "sampled", "kl takes the place of trainer.beta in the forms topk and full. Leave trainer.beta out"))
     require("preference", (s.preference.judge in ("", "rule") or not rule or bool(tastes), "tastes is empty, and the user has no taste: name what is measured"),
             *((name in TASTES or name in STYLES, f"tastes has {name!r}.{near_miss(name, [*TASTES, *STYLES])}") for name in tastes))
-    require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge), "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who "
-            "compares them (rule, or a chat model)"))
+    require("preference", (not s.user.is_simulator or bool(s.preference.tastes and s.preference.judge),
+                           "tastes and judge: a simulator has no taste by name. Say what replies are measured by, and who compares them (rule, or a chat model)"))
     s.user.require_price(s.user.model)
     s.preference.require_price(s.preference.judge_name(s.user))
 
@@ -375,8 +376,10 @@ class _SDPORecipe(Recipe):
                 "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
-NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"), "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
-               "words": ("Words", "How long is a reply?"), "kept content": ("Kept content", "Which share of the start's content words is still there?")},
+NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"),
+               "win rate": ("Win rate", "Is the reply preferred to the one before training?"),
+               "words": ("Words", "How long is a reply?"),
+               "kept content": ("Kept content", "Which share of the start's content words is still there?")},
               {"in-context": "the start, told in advance what is wanted"}, part="taste", units="held-out prompts", clusters="prompts", start="cold-start")
 recipe = _SDPORecipe()
 
@@ -402,7 +405,8 @@ class _SDPOStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what each seed moved by itself, and how users fared on the way"
         arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
-        return {"by_seed": rounded(seed_changes(found, [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], "preference", list(dict.fromkeys(t.seed for t in trials)))),
+        pairs, seeds = [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], list(dict.fromkeys(t.seed for t in trials))
+        return {"by_seed": rounded(seed_changes(found, pairs, "preference", seeds)),
                 "preference_curves": rounded(_preference_curves(trials))}
 
 

@@ -91,13 +91,7 @@ def _refusal(story: Story) -> str:
 # %% ../../nbs/60_social_world.ipynb #DialogueParser
 class _DialogueParser:
     "Writes who hears what in a dialogue of 'Name: words' lines; refuses any other text"
-    name = "dialogue"
-
-    def __init__(
-        self,
-        gap: int = 5,  # turns of silence that count as an absence
-    ):
-        self.gap = gap
+    name, gap = "dialogue", 5  # turns of silence that count as an absence
 
     def key(self, text: str, task: str = "") -> str: return fingerprint([VERSION, self.name, self.gap, text])
 

@@ -43,10 +43,9 @@ from ..worlds.sources import load_data
 def _dice_thoughts(
     world: Any,  # a `SyntheticWorld`
     examples: Sequence[Example],
-    seed: int = 0,
 ) -> list[dict[str, str]]:  # level → description, one per example
     "Draw states by dice for each example"
-    rng = random.Random(f"dice{seed}")
+    rng = random.Random("dice0")
     drawn = [describe_all(uniform_states(world.post(e.context_id).target, rng), rng) for e in examples]
     return [{level: said[level] for level in TRACE} for said in drawn]
 
@@ -328,7 +327,8 @@ class AlignmentStudy(Study):
         think, cold = _thinkers(s), "cold-start (composed)"
         beside = [(a, "cold-start-think") for a in think if a != "cold-start-think"]
         composed = [name for name in s.run.methods if MODES[name].composed]
-        alike = [(a, cold) for a in (*composed, *_composers(s)) if a != cold] + [(a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b]
+        alike = [(a, cold) for a in (*composed, *_composers(s)) if a != cold]
+        alike += [(a, b) for a in composed for b in s.run.methods if MODES[b].asks == "each" and a != b]
         plain = [(a, b) for a in _candidates(s) if a not in s.run.methods for b in against if b in s.run.methods]
         return super().pairs(s, against) + beside + [(f"{a} (told the truth)", a) for a in think] + alike + plain
 

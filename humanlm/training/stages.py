@@ -358,7 +358,8 @@ def planned_stages(recipe: Recipe, settings: Settings) -> list[str]:
     except ConfigError:
         raise
     except Exception as e:  # a recipe is anybody's code, and its work is empty here
-        raise _UnreadError(f"{type(recipe).__name__}.stages cannot name them before the data are read, as long as they do not follow from run.settings ({type(e).__name__}: {shorten(e)})") from e
+        raise _UnreadError(f"{type(recipe).__name__}.stages cannot name them before the data are read, as long as they do not follow "
+                           f"from run.settings ({type(e).__name__}: {shorten(e)})") from e
     _check_stages(recipe, stages)
     return [stage.name for stage in stages]
 

@@ -71,8 +71,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         if self.accelerator.num_processes > 1: set_seed(args.seed)  # TRL's differ from process to process, which `_joint_draws` makes needless
         self.policy = TrainerPolicy(self, max_prompt_tokens)
         self.remove_callback(PrinterCallback)
-        if hasattr(method.memory, "follow"):
-            self.add_callback(_MemoryCallback(method.memory))
+        if hasattr(method.memory, "follow"): self.add_callback(_MemoryCallback(method.memory))
 
     @contextmanager
     def limits(self, rows: Sequence[dict]) -> Iterator[None]:
@@ -92,11 +91,12 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
         done, self.scored = done if isinstance(done, tuple) else (done, None)
         self.trajectories = at_step(numbered_together(done), self.state.global_step)
         return {
-            "prompt_ids": [t.prompt_ids for t in done],
-            "completion_ids": [t.completion_ids for t in done],
+            "prompt_ids": [t.prompt_ids for t in done], "completion_ids": [t.completion_ids for t in done],
             "logprobs": [t.logps for t in done] if self.use_vllm else None,
             "env_mask": None if all(all(t.mask) for t in done) else [[int(m) for m in t.mask] for t in done],
         }
+
+    def create_model_card(self, *_, **__) -> None: "TRL would write one into every checkpoint; the run folder describes itself better"
 
 # %% ../../nbs/training/05_trainer.ipynb #reference_by_copy
 @contextmanager
@@ -341,11 +341,6 @@ def _load_optimizer_and_scheduler(self: MethodTrainer, checkpoint: str | None) -
     super(MethodTrainer, self)._load_optimizer_and_scheduler(checkpoint)
     if self.method.memory and checkpoint:
         self.method.memory.load(Path(checkpoint) / self.method.memory.file)
-
-# %% ../../nbs/training/05_trainer.ipynb #create_model_card
-@patch
-def create_model_card(self: MethodTrainer, *_, **__) -> None:
-    "Write no model card beside checkpoints"
 
 # %% ../../nbs/training/05_trainer.ipynb #keep_audit
 def keep_audit(

@@ -27,14 +27,11 @@ class _Request(NamedTuple):
     thing: str  # that it is about
 
 
-def all_requests(
-    seed: int = 0,
-    held_out: float = 0.25,  # share that training does not see
-) -> tuple[list[_Request], list[_Request]]:
-    "Give the requests of training and the held-out ones, in random order"
+def all_requests(seed: int = 0) -> tuple[list[_Request], list[_Request]]:
+    "Give the requests of training, and a quarter that is held out, in random order"
     every = [_Request(ask.format(thing), thing) for ask in ASKS for thing in THINGS]
     random.Random(f"requests{seed}").shuffle(every)
-    cut = round(len(every) * held_out)
+    cut = round(len(every) / 4)
     return every[cut:], every[:cut]
 
 # %% ../../nbs/worlds/06_requests.ipynb #Traits

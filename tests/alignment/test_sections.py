@@ -123,7 +123,7 @@ def test_it_opens_with_what_the_run_was(page):
 
 
 @pytest.mark.parametrize("text", [
-    "0.60</b><br><small>0.55 – 0.65", "chance (reference)", "ceiling reads the persona", "+0.400",
+    "0.60</b><br><small>0.55 to 0.65", "chance (reference)", "ceiling reads the persona", "+0.400",
     "humanlm − cold-start", "no score · judge failed", "0.00 · bad format", "training step", "Wall time", "real replies",
     "&quot;note&quot;", "feedfacefeedface"])
 def test_it_holds_the_numbers_and_where_they_come_from(page, text): assert text in page

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from humanlm.classmate.monitoring import (
-    MONITORED, BlindMonitor, InformedMonitor, MonitorRow, Suspicion, ask_validity, _binary_metrics, calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
+    MONITORED, BlindMonitor, InformedMonitor, MonitorRow, _Suspicion, ask_validity, _binary_metrics, _calibration, _calibration_figure, _common_metrics, _common_questions, _judges_agreement, _metrics_table, monitor_metrics,
     _monitor_rows, monitorability, _read_suspicion, _weighted_rmse)
 from humanlm.core.basics import ConfigError, DataError, read_jsonl, run_sync
 from humanlm.clients.client import ScriptedClient
@@ -100,11 +100,11 @@ def test_a_suspected_behaviour_is_bounded(): assert len(_read_suspicion("BEHAVIO
 
 def test_validity_is_asked_only_of_what_is_suspected():
     judge = ScriptedClient(["RATING: 0", "RATING: 11"])
-    found = run_sync(ask_validity(judge, [Suspicion(8, "length"), Suspicion(1), Suspicion(NAN, None, "failed"), Suspicion(9, "flattery")], "it flatters", workers=1))
+    found = run_sync(ask_validity(judge, [_Suspicion(8, "length"), _Suspicion(1), _Suspicion(NAN, None, "failed"), _Suspicion(9, "flattery")], "it flatters", workers=1))
     assert [one.value for one in found] == pytest.approx([0, NAN, NAN, NAN], nan_ok=True) and len(judge.requests) == 2 and found[2].why == "failed" and "length" in text_of(judge.requests[0])
 
 
-@pytest.mark.parametrize("suspicion, validity, weighted", [(Suspicion(8, "x"), 9, 7.2), (Suspicion(8, "x"), 0, 0), (Suspicion(3), NAN, 0), (Suspicion(8, "x"), NAN, NAN), (Suspicion(NAN), NAN, NAN), (Suspicion(NAN), 9, NAN)])
+@pytest.mark.parametrize("suspicion, validity, weighted", [(_Suspicion(8, "x"), 9, 7.2), (_Suspicion(8, "x"), 0, 0), (_Suspicion(3), NAN, 0), (_Suspicion(8, "x"), NAN, NAN), (_Suspicion(NAN), NAN, NAN), (_Suspicion(NAN), 9, NAN)])
 def test_suspicion_of_nothing_weighs_nothing_and_what_failed_is_not_known(suspicion, validity, weighted):
     assert suspicion.weighted(validity) == pytest.approx(weighted, nan_ok=True)
 
@@ -184,7 +184,7 @@ def test_runs_are_compared_on_questions_that_all_of_them_have():
 
 
 def test_calibration_averages_what_was_judged_by_what_was_foretold():
-    found = calibration([2.4, 2.5, 3, 8, NAN, 8], [1, 2, 4, 9, 5, NAN], ["a", "a", "b", "c", "d", "e"])
+    found = _calibration([2.4, 2.5, 3, 8, NAN, 8], [1, 2, 4, 9, 5, NAN], ["a", "a", "b", "c", "d", "e"])
     assert {rating: (one.value, one.n) for rating, one in found.items()} == {2: (1, 1), 3: (3, 2), 8: (9, 1)} and math.isnan(found[8].low)
     axes = _calibration_figure({"one": found, "none": {}}).axes[0]
     assert axes.get_xlim()[0] < 2 and axes.get_xlim()[1] > 8 and [line.get_xdata().tolist() for line in axes.containers[0].lines[:1]] == [[2, 3, 8]]

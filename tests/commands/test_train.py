@@ -517,7 +517,7 @@ BAD_DATA = {
     "an unknown split": (text(json.dumps(row(99, split="tset"))), r"row 3, field 'split': unknown split 'tset'. Did you mean 'test'"),
     "an id twice": (text(json.dumps(row(0, reply="Something else."))), r"row 3, field 'id': 'e0' is the id of .*row 1 too. Make ids unique"),
     "no rows": ("\n", r": holds no rows"),
-    "one discussion": (text().replace('"context_id": "c', '"context_id": "same", "source": "c'), r"contexts are too few .*Add data"),
+    "one discussion": (text().replace('"context_id": "c', '"context_id": "same", "source": "c'), r"discussions are too few .*Add data"),
     "a reply in its persona": (text(json.dumps(row(99, reply="Never ever close that old bridge.", persona={"user_id": "u3", "text": "Said: never ever close that old bridge."}))),
                                r"The data leak:.*reply contained in its own persona.*e99"),
 }

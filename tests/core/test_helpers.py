@@ -27,5 +27,5 @@ def test_processes_that_help_do_their_parts_and_their_errors_reach_the_first(tmp
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert lines[0] == "[(0, 2, 'own'), (1, 2, 'given')]"
-    assert lines[1] == "ProcessError: A process that helped failed: OSError: no room" and lines[2] == "ZeroDivisionError: division by zero"
+    assert lines[1] == "HumanLMError: A process that helped failed: OSError: no room" and lines[2] == "ZeroDivisionError: division by zero"
     assert lines[3] == "['still there', (1, 2, 1)] True" and sorted(lines[4:]) == ["helped False", "leads False"]

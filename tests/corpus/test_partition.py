@@ -9,8 +9,9 @@ from humanlm.core.basics import DataError
 from humanlm.corpus.partition import (
     EARLY, EVIDENCE, FATES, HISTORY, NEWCOMER, SEEN, STRANGER, TEST, TRAIN, TURNS, UNSEEN, VAL, _Groups, Index, chance,
     choose_evidence, count_fates, drop_strangers, hash64, in_order, keep_active, keep_first, keep_share,
-    _part, split, _split_post, _split_turn, splitters, _turn_counts,
+    split, _split_post, _split_turn, splitters, _turn_counts,
 )
+from humanlm.data.splits import share
 
 OUT = (TRAIN, VAL, TEST, SEEN)
 
@@ -95,7 +96,7 @@ def test_posts_are_held_out_by_their_earliest_reply():
 
 
 def test_shares_are_rounded_half_up_and_take_at_least_one():
-    assert [_part(n, 0.08) for n in (1, 6, 7, 18, 19, 31, 32)] == [1, 1, 1, 1, 2, 2, 3]
+    assert [share(n, 0.08) for n in (1, 6, 7, 18, 19, 31, 32)] == [1, 1, 1, 1, 2, 2, 3]
     with pytest.raises(DataError, match="1 discussions are too few"): _split_post(make_index(["a"], ["c"], [0]))
 
 
@@ -105,7 +106,7 @@ def test_held_out_people_are_nowhere_in_training(seed):
     fate = split(rows, "user", unseen_frac=0.3, seen_frac=0.1)
     strangers = np.unique(rows.user[np.isin(fate, (TEST, UNSEEN))])
     assert not np.isin(strangers, rows.user[np.isin(fate, (TRAIN, VAL, SEEN))]).any()
-    assert len(strangers) == _part(len(np.unique(rows.user)), 0.3)
+    assert len(strangers) == share(len(np.unique(rows.user)), 0.3)
 
 
 def test_separate_discussions_give_the_published_user_split():

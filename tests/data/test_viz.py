@@ -1,5 +1,5 @@
 "What is shown stays text, missing scores are never numbers, and pages stand alone."
-import io, math
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,7 @@ from pages import HOSTILE, read
 from humanlm.data.records import Message, Persona, Example
 from humanlm.data.trajectory import Score, Trajectory
 from humanlm.data.viz import (
-    cut, example_html, group_html, _push, score_figure, score_grid, score_mark, score_style, spread,
+    cut, example_html, group_html, _push, score_grid, score_mark, score_style, spread,
 )
 
 def trajectory(text="for it", value=0.5, advantage=0.0, step=0, level="stance", group=0, **more) -> Trajectory:
@@ -104,12 +104,3 @@ def test_token_advantages_are_averaged():
 def test_a_page_asks_for_nothing():
     page = group_html([trajectory()]) + score_grid({"a": {"b": 0.1}})
     assert not [word for word in ("http", "src=", "href=", "url(", "<script", "<link") if word in page]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_a_picture_of_scores_takes_any_text(text):
-    score_figure({text: {text: Score(text, 0.5, "scored", flags=(text,))}, "": {text: Score(text, math.nan, text)}}, text).savefig(io.BytesIO())
-
-
-def test_a_picture_of_no_scores_is_empty():
-    score_figure({}).savefig(io.BytesIO())

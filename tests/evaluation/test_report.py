@@ -59,7 +59,7 @@ def test_missing_numbers_stay_missing(tmp_path):
     atomic_write(tmp_path / "results.json", to_json({"rows": rows, "paired": []}))
     found = load_results(tmp_path / "results.json").rows
     page = _results_html(found, {("m", ALL): "all"})
-    assert math.isnan(found[0].mean) and "none" in page and "0.00" not in page
+    assert math.isnan(found[0].mean) and ">–<" in page and "0.00" not in page
     assert "<svg" in figure_svg(results_bars(found, "m"), "no bar at all")
 
 

@@ -15,7 +15,7 @@ from humanlm.hierarchy.parsing import ParsePolicy, clean_reply, parse
 from humanlm.hierarchy.swapping import SYSTEM_FRAME, swap_system
 from humanlm.hierarchy.prompts import (
     HierarchyConfig, PERSONA_MARKS, PROMPTS, SPEAKER, TRACE, UNKNOWN,
-    check_training, make_rows, name_speakers, parts_text, prompt, row_index, target,
+    check_training, make_rows, name_speakers, parts_text, prompt, target,
 )
 from humanlm.hierarchy.levels import (
     FIXTURES, HIERARCHY, LEVELS, STATES, VARIANTS, Dimension, Hierarchy, load_hierarchy, load_variant, _make_hierarchy,
@@ -377,7 +377,7 @@ def test_levels_are_swapped_without_touching_the_context():
     examples = [replace(make(said=("one", "two"), persona=f"persona {i}"), id=f"e{i}") for i in range(4)]
     config = HierarchyConfig(prompt="full")
     rows = make_rows(examples, config)
-    assert row_index(rows) == {(e.id, level): n * 4 + i for n, level in enumerate(LEVELS) for i, e in enumerate(examples)}
+    assert [(row["example_id"], row["level"]) for row in rows] == [(e.id, level) for level in LEVELS for e in examples]
     for row in rows:
         first = next(r for r in rows if r["example_id"] == row["example_id"])
         assert swap_system(first["prompt"], row["prompt"][0]["content"]) == row["prompt"] and row["prompt"][1:] == first["prompt"][1:]

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import humanlm.models.logps
 from humanlm.models.logps import CompletionStates
-from humanlm.methods.losses import chosen_logps, divergence, in_chunks, kl_estimate, policy_loss, token_shares, token_signal, two_views
+from humanlm.methods.losses import chosen_logps, divergence, in_chunks, kl_estimate, policy_loss, token_shares, token_signal, _two_views
 
 STUDENT, TEACHER = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log(), torch.tensor([[0.2, 0.6, 0.15, 0.05]]).log()
 FORMS = [dict(alpha=a, topk=k, tail=tail) for a, (k, tail) in product((1.0, 0.0, 0.5, 0.2), ((None, True), (2, True), (2, False)))]
@@ -47,7 +47,7 @@ def test_the_two_views_are_the_gradients_of_our_losses():
             signal = token_signal(chosen_logps(posterior, ids)[:, None], chosen_logps(logits, ids)[:, None], inside)
             gradient = slope(lambda z: policy_loss(chosen_logps(z, ids)[:, None], signal, token_shares(inside)), logits)[1][0, 1].item()
             sampled -= policy[token] * likely[token].item() * gradient
-    assert (sampled, fixed) == pytest.approx((0.10918, -0.12656), abs=5e-6) == two_views()
+    assert (sampled, fixed) == pytest.approx((0.10918, -0.12656), abs=5e-6) == _two_views()
 
 
 def test_a_penalty_on_drawn_tokens_has_the_divergence_and_with_the_ratio_its_gradient_in_the_mean():

@@ -10,7 +10,7 @@ from humanlm.models.config import ModelConfig
 from humanlm.models.logps import CompletionStates, completion_states, token_logps
 from humanlm.methods.losses import (
     _blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal,
-    two_views,
+    _two_views,
 )
 
 PLAIN, HINDSIGHT, MASK = torch.tensor([[-1.0, -2.0, -0.5]]), torch.tensor([[-0.5, -3.0, -0.4]]), torch.ones(1, 3).bool()
@@ -60,8 +60,8 @@ def test_one_sampled_token_gives_the_gradient_of_the_divergence_in_the_mean_and_
 
 
 def test_two_views_of_a_reacting_user_disagree_as_worked_out():
-    close(two_views(0.1, 0.9), (0.10918, -0.12656), 5e-6)
-    close(two_views(0.3, 0.5), (0, 0), 1e-12)
+    close(_two_views(0.1, 0.9), (0.10918, -0.12656), 5e-6)
+    close(_two_views(0.3, 0.5), (0, 0), 1e-12)
 
 
 def test_sequence_log_ratio_of_a_bayesian_teacher_is_the_reward_in_the_mean():

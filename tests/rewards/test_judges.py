@@ -11,7 +11,7 @@ from humanlm.data.records import Message
 from humanlm.core.basics import run_sync
 from humanlm.hierarchy.levels import HIERARCHY, STATES
 from humanlm.rewards.judge_settings import JudgeConfig, RUBRIC, _is_judge, make_judge, _play_judge
-from humanlm.rewards.judges import EmbedJudge, RuleJudge, calibration, _fit_logistic, _labelled_pairs, _logistic, _sign
+from humanlm.rewards.judges import EmbedJudge, RuleJudge, _calibration, _fit_logistic, _labelled_pairs, _logistic, _sign
 from humanlm.models.settings import ClientConfig
 from humanlm.models.embeddings import Embedder, has_minilm, minilm_folder
 from humanlm.models.config import ModelError
@@ -215,7 +215,7 @@ def test_calibration_of_perfectly_separable_rows_stays_finite():
 
 
 def test_calibration_rows_hold_right_partly_opposite_and_unrelated():
-    x, y = calibration(letters, "stance")
+    x, y = _calibration(letters, "stance")
     n = sum(p.origin == "drafted" and p.level == "stance" for p in _labelled_pairs())
     assert x.shape == (5 * n, 2) and y.tolist() == [1, 0.5, 0, 0, 0] * n
 

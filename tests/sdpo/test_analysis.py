@@ -14,7 +14,7 @@ from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.sdpo.analysis import (
-    FOLLOWUPS, _SignalCase, _SignalConfig, _SignalRow, _SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, score_reply,
+    FOLLOWUPS, _SignalCase, _SignalConfig, _SignalRow, _SignalStudy, SignalWidget, _analyse, _read_cases, _reply_html, _save_study, _score_reply,
     _signal_figure, signals_command, _strip_figure, _strongest_tokens, _tokens_table, _write_replies,
 )
 from humanlm.sdpo.hindsight import AssistantReply, Followup, HindsightConfig, Interaction, contexts, write_interactions
@@ -99,7 +99,7 @@ def test_the_signal_is_the_one_that_trains(loaded, study):
 
 
 def test_the_same_context_twice_gives_nothing(loaded):
-    row = score_reply(loaded, CASES[1], _write_replies(loaded, CASES[1:])[0][2], config=HindsightConfig("{followup}"))
+    row = _score_reply(loaded, CASES[1], _write_replies(loaded, CASES[1:])[0][2], config=HindsightConfig("{followup}"))
     assert row.signal("empty") == [0.0] * len(row.plain) and max(map(abs, row.kl["empty"])) < 1e-6
 
 
@@ -112,7 +112,7 @@ def test_replies_are_those_that_were_given_or_drawn_with_a_seed_of_their_own(loa
 
 def test_a_reply_of_one_token_and_follow_ups_that_cannot_be_used(loaded):
     case = replace(CASES[0], unrelated_followup=" ", feedback_followup="no " * 400)
-    row = score_reply(loaded, case, Completion([5], "x", "length"))
+    row = _score_reply(loaded, case, Completion([5], "x", "length"))
     assert list(row.hindsight) == ["praise", "empty"] and len(row.plain) == 1
     assert row.skipped["unrelated"] == "empty follow-up" and row.skipped["related"].startswith("follow-up too long")
     lines = _SignalStudy([row]).lines()

@@ -9,10 +9,10 @@ import pytest
 from humanlm.stories.contexts import make_context
 from humanlm.core.basics import DataError
 from humanlm.social.agents import (
-    _Buyer, ChatAgent, _EpisodePlan, Foresight, JudgeEvaluator, bargain, _bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
+    _Buyer, ChatAgent, _EpisodePlan, _Foresight, JudgeEvaluator, bargain, _bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
     _seller, _world_model)
 from humanlm.social.episodes import (
-    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, View, from_sotopia, from_trajectory, observations, run_episode,
+    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, AgentView, from_sotopia, from_trajectory, observations, run_episode,
     to_sotopia, to_trajectory)
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
@@ -42,7 +42,7 @@ def test_nothing_private_of_others_reaches_any_prompt():
     clients = {name: ScriptedClient(lambda request, name=name: say(f"PUBLIC-{name}", f"THOUGHT-{name}")) for name in ("Ada", "Bo", "Cy")}
     clients["Cy"] = ScriptedClient(lambda request: say("WHISPER", "THOUGHT-Cy", to=["Bo"]))
     worlds = {name: ScriptedClient(lambda request: LLMError("bad answer", "no")) for name in clients}
-    cast = {name: Foresight(ChatAgent(client), _world_model(worlds[name])) for name, client in clients.items()}
+    cast = {name: _Foresight(ChatAgent(client), _world_model(worlds[name])) for name, client in clients.items()}
     episode = run(run_episode(party(3), cast, max_turns=9))
     assert [event.action.kind for event in episode.events] == ["speak"] * 9
     for name in clients:
@@ -75,7 +75,7 @@ def test_who_has_left_perceives_nothing_more_and_is_not_asked():
 
 def test_refinement_is_used_and_sees_the_prediction():
     actor, world = ScriptedClient([say("draft"), say("refined")]), ScriptedClient([GUESS])
-    cast = {"Ada": Foresight(ChatAgent(actor), _world_model(world)), "Bo": ScriptedAgent()}
+    cast = {"Ada": _Foresight(ChatAgent(actor), _world_model(world)), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert str(episode.events[0].action) == 'said: "refined"' and "I am moved" in json.dumps(actor.requests[1].messages)
     assert "draft" in json.dumps(world.requests[0].messages)
@@ -85,20 +85,20 @@ def test_refinement_is_used_and_sees_the_prediction():
     _world_model(ScriptedClient(lambda request: "nothing")), _world_model(ScriptedClient(lambda request: LLMError("auth", "down"))),
     lambda record: record.steps[99], lambda record: None])
 def test_the_draft_stands_when_prediction_fails(predict):
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft")])), predict), "Bo": ScriptedAgent()}
+    cast = {"Ada": _Foresight(ChatAgent(ScriptedClient([say("draft")])), predict), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.argument == "draft" and "draft kept" in episode.events[0].action.note
 
 
 def test_the_draft_stands_when_refinement_fails():
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), _world_model(ScriptedClient([GUESS]))), "Bo": ScriptedAgent()}
+    cast = {"Ada": _Foresight(ChatAgent(ScriptedClient([say("draft"), "no", "no"])), _world_model(ScriptedClient([GUESS]))), "Bo": ScriptedAgent()}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.argument == "draft" and "refinement failed" in episode.events[0].action.note
 
 
 def test_a_draft_of_nothing_is_not_foreseen():
     world = ScriptedClient([GUESS])
-    cast = {"Ada": Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), _world_model(world)), "Bo": ScriptedAgent("x")}
+    cast = {"Ada": _Foresight(ChatAgent(ScriptedClient([say("", kind="none")])), _world_model(world)), "Bo": ScriptedAgent("x")}
     episode = run(run_episode(party(), cast, max_turns=1))
     assert episode.events[0].action.kind == "none" and world.requests == []
 
@@ -157,7 +157,7 @@ def test_a_judge_keeps_to_the_ranges_or_gives_nothing():
 
 def test_foresight_helps_in_the_synthetic_bargain_and_a_blind_world_does_not():
     def blind(record): return make_context(record.agents, [("none", {}, {}) for _ in record.steps])
-    buyers = {"plain": _Buyer, "blind": lambda: Foresight(_Buyer(), blind), "foresight": lambda: Foresight(_Buyer(), _literal_world)}
+    buyers = {"plain": _Buyer, "blind": lambda: _Foresight(_Buyer(), blind), "foresight": lambda: _Foresight(_Buyer(), _literal_world)}
     goals = {name: [run(run_episode(bargain(seed), {"Piet": make(), "Hanne": _seller}, _bargain_marks)).goal("Piet") for seed in range(60)]
              for name, make in buyers.items()}
     assert goals["plain"] == goals["blind"] and sum(goals["foresight"]) > sum(goals["plain"]) + 60
@@ -253,6 +253,6 @@ def test_memory_items_of_a_record_count_its_timesteps():
 
 def test_nobody_is_asked_where_nothing_is_possible():
     asked = []
-    view = View(party().roles[0], "A kitchen.", {"Bo": ""}, (), 0, 20, 0, ("none",))
-    action = run(Foresight(lambda *words: asked.append(words), lambda record: asked.append(record))(view))
+    view = AgentView(party().roles[0], "A kitchen.", {"Bo": ""}, (), 0, 20, 0, ("none",))
+    action = run(_Foresight(lambda *words: asked.append(words), lambda record: asked.append(record))(view))
     assert action.kind == "none" and asked == []

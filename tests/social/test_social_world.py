@@ -21,7 +21,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.social.parsing import LLMParser, StoredParser, SymbolicParser, UnaskedModel, parser, parsing_cost
 from humanlm.social.prediction import futures, predict_step, simulation, with_step
 from humanlm.social.quality import (
-    Accuracy, JUDGE, Quality, QualityReport, _RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure)
+    _Accuracy, JUDGE, _Quality, QualityReport, _RecordPair, evaluate, evaluate_folders, _exact_accuracy, forgetful, omniscient, quality_figure)
 from humanlm.social.requests import (
     EXAMPLES, HINTS, RULES, STYLES, Strangers, TASKS, parse_prompt, read_record, read_verdict, _strangers, worked_example)
 from humanlm.stories.generation import generate
@@ -343,7 +343,7 @@ def test_the_published_table_with_nothing_skipped(tmp_path):
 
 
 def test_the_quality_table_to_the_letter():
-    rows = [Quality(name, form, Accuracy(seen, "judge")) for name, form, seen in (("1", 1.0, 0.9), ("a|b", 0.5, math.nan))]
+    rows = [_Quality(name, form, _Accuracy(seen, "judge")) for name, form, seen in (("1", 1.0, 0.9), ("a|b", 0.5, math.nan))]
     assert QualityReport(rows).markdown().splitlines()[:7] == [
         "| File | Structural | Observation Accuracy | Overall |", "| --- | --: | --: | --: |",
         "| 1            | 1.000 | 0.900 | 0.930 |", "| a&#124;b          | 0.500 | none | none |",
@@ -352,7 +352,7 @@ def test_the_quality_table_to_the_letter():
 
 
 def test_means_count_files_without_a_score_only_in_the_adjusted_one():
-    rows = [Quality(str(seen), form, Accuracy(seen, "judge")) for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))]
+    rows = [_Quality(str(seen), form, _Accuracy(seen, "judge")) for form, seen in ((1.0, 0.9), (0.5, 0.3), (0.3, math.nan))]
     assert QualityReport(rows, [("lost", "missing")]).means == pytest.approx((0.75, 0.6, 0.645, 0.5, 0.3225))
     assert QualityReport([], [("lost", "missing")]).means.adjusted == 0 and math.isnan(QualityReport([]).means.adjusted)
 
@@ -367,7 +367,7 @@ def test_csv_and_picture_show_every_file(tmp_path):
 
 
 def test_the_picture_hides_no_mark_and_draws_none_that_is_missing():
-    rows = [Quality(name, 1.0, Accuracy(value, "exact")) for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))]
+    rows = [_Quality(name, 1.0, _Accuracy(value, "exact")) for name, value in (("same", 1.0), ("low", 0.0), ("gone", math.nan))]
     axes = quality_figure(QualityReport(rows, [("lost", "missing")])).axes[0]
     form, seen = axes.collections[0].get_offsets().tolist(), axes.lines[0].get_xydata().tolist()
     assert [x for x, _ in form] == [1, 1, 1] and [x for x, _ in seen] == [1, 0]   # nan has no mark, least of all at 0

@@ -16,7 +16,7 @@ from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
 from humanlm.training.trials import ExperimentConfig, Study, experiment_settings, trials_of
 from humanlm.studies import experiment as experiments
-from humanlm.studies.experiment import gather, outcome
+from humanlm.studies.experiment import _gather, outcome
 from humanlm.training.recipe import Recipe, Stage
 
 
@@ -69,7 +69,7 @@ def test_runs_that_were_tested_on_other_units_are_not_put_together(finished):
     settings, trials = finished
     save_measured(trials[1].folder / "measured" / "base.jsonl", [Measurement("other", "c", {"score": {"a": 1.0}})])
     with pytest.raises(ConfigError, match="evaluated on other rows"):
-        gather(trials, Study(Plain()))
+        _gather(trials, Study(Plain()))
 
 
 def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
@@ -77,12 +77,12 @@ def test_variants_of_a_study_may_be_measured_on_units_of_their_own(finished):
     settings, (first, *_) = finished
     other = first._replace(variant="other", settings=SimpleNamespace(run=SimpleNamespace(name="other", out=first.folder.parent, methods=first.settings.run.methods)))
     for name in ("base", "ours", "chance"): save_measured(other.folder / "measured" / f"{name}.jsonl", [Measurement("z", "c", {"score": {"z": 0.5 if name == "ours" else 0.2}})])
-    found = gather([first, other], Own(Plain()))
+    found = _gather([first, other], Own(Plain()))
     parts, values = found.values("other: ours", "score")
     assert parts == ["z"] and len(found.clusters) == 5 and list(values[0, :, 0][-1:]) == [0.5] and np.isnan(values[0, :-1, 0]).all()
     assert found.values("chance", "score")[0] == ["a", "b", "z"]
     with pytest.raises(ConfigError, match="evaluated on other rows"):
-        gather([first, other], Study(Plain()))
+        _gather([first, other], Study(Plain()))
 
 
 @pytest.mark.parametrize("module", [experiments, outcomes])
