@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-from ..core.basics import DataError, fingerprint, near_miss, require, shorten
+from ..core.basics import DataError, fingerprint, near_miss, optional, require, shorten
 from ..core.html import Table, escape
 from .records import Example, SPLITS, SPLIT_COLOURS, persona_text
 from .splits import check_leakage
@@ -99,7 +99,7 @@ def plot_users(
     ax: Any = None,  # matplotlib axes; None: new ones
 ) -> Any:
     "Draw replies per user as bars, coloured by split; return the axes"
-    import matplotlib.pyplot as plt
+    plt = optional("matplotlib.pyplot")
 
     counts = Counter((e.user_id, e.split) for e in examples)
     names = [name for name in (*SPLITS, "") if any(split == name for _, split in counts)]
@@ -122,7 +122,7 @@ def plot_contexts(
     ax: Any = None,  # matplotlib axes; None: new ones
 ) -> Any:
     "Draw how many words of context the replies have; return the axes"
-    import matplotlib.pyplot as plt
+    plt = optional("matplotlib.pyplot")
 
     words = [sum(len(m.content.split()) for m in e.context) for e in examples]
     ax = ax or plt.subplots(figsize=(6, 2.4), layout="constrained")[1]
