@@ -16,7 +16,7 @@ from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import ScoredAnswer
 from ..core.basics import shorten
 from ..core.html import Table, table_cell
-from ..core.stats import number_text, p_text, range_text, ratio
+from ..core.stats import holm, holm_head, number_text, p_text, range_text, ratio
 from .respondent import Respondent, SYMBOLIC, fall_back, is_contradiction, used_context
 from .solvers import chance, commonest, solvers
 
@@ -136,18 +136,23 @@ def baseline_table(lines: Sequence[ReportLine]) -> str:  # Markdown
 COMPARED = ("difference", "95 % interval", "only after", "only before", "p by story", "McNemar p")
 
 
-def comparison_table(differences: Sequence[Difference]) -> str:  # Markdown
-    "Show two runs side by side"
+def comparison_table(
+    differences: Sequence[Difference],
+    among: Sequence[Difference] = (),  # all that were tested together; empty: these
+) -> str:  # Markdown
+    "Show two runs side by side; p values are adjusted for all that were tested"
     shown, left_out = folded(differences)
+    tested = among or differences
+    by_story, by_answer = (dict(zip(tested, holm([getattr(d, name) for d in tested]))) for name in ("p", "mcnemar"))
     wanted = any(d.contexts is not None for d in shown)
 
     def row(d: Difference) -> list[object]:
         used = [f"{d.contexts} of {d.n}"] if wanted else []
-        told = [number_text(d.diff, "+.3f"), range_text(d.low, d.high, "+.3f"), d.won, d.lost, p_text(d.p), p_text(d.mcnemar)]
+        told = [number_text(d.diff, "+.3f"), range_text(d.low, d.high, "+.3f"), d.won, d.lost, p_text(by_story[d]), p_text(by_answer[d])]
         means = number_text(d.before, ".3f"), number_text(d.after, ".3f")
         return [_where(d), table_cell(d.name, 40), d.n, d.stories, *used, *means, *(["–"] * 6 if d.contexts == 0 else told)]
 
-    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED]
+    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED[:4], *(holm_head(head, len(tested)) for head in COMPARED[4:])]
     return Table(heads, list(map(row, shown)), "llr").markdown() + left_out
 
 # %% ../../nbs/harness/05_reports.ipynb #oddities
