@@ -177,6 +177,16 @@ def mcnemar(
     n, k = lost + won, min(lost, won)
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n) if n else 1.0
 
+# %% ../../nbs/core/04_stats.ipynb #ranks
+def _ranks(
+    values: np.ndarray,   # [E]
+    weights: np.ndarray,  # [R, E] how often each value counts
+) -> np.ndarray:  # [R, E], ties in the middle; half a rank below the usual count from 1
+    "Rank values that occur several times"
+    _, index, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    below = np.take(weights, np.argsort(index), 1).cumsum(1)[:, sizes.cumsum() - 1]  # [R, distinct] up to and with each
+    return np.take(below - np.diff(below, prepend=0) / 2, index, 1)
+
 # %% ../../nbs/core/04_stats.ipynb #SignedRank
 class _SignedRank(NamedTuple):
     "Whether one system is better on most clusters"
@@ -257,16 +267,6 @@ def pearson_of_sums(
         return np.where((a > 1e-9) & (b > 1e-9), (xy - x * y / n) / np.sqrt(np.maximum(a * b, 1e-300)), np.nan)
 
 # %% ../../nbs/core/04_stats.ipynb #spearman
-def _ranks(
-    values: np.ndarray,   # [E]
-    weights: np.ndarray,  # [R, E] how often each value counts
-) -> np.ndarray:  # [R, E], ties in the middle; half a rank below the usual count from 1
-    "Rank values that occur several times"
-    _, index, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    below = np.take(weights, np.argsort(index), 1).cumsum(1)[:, sizes.cumsum() - 1]  # [R, distinct] up to and with each
-    return np.take(below - np.diff(below, prepend=0) / 2, index, 1)
-
-
 def spearman(
     x: np.ndarray,        # [E]
     y: np.ndarray,        # [E]
