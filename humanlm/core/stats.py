@@ -380,4 +380,4 @@ FEW_SAYS = f"\\* Fewer than {FEW} rows: the next handful may well say something 
 
 def marked(text: str, n: int) -> str:
     "Mark a correlation that rests on a handful of rows"
-    return f"{text} *" if n < FEW and text != "–" else text
+    return f"{text} *" if n < FEW and any(map(str.isdigit, text)) else text
