@@ -4208,6 +4208,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'humanlm.harness.reports._right_of': ( 'harness/reports.html#_right_of',
                                                                                 'humanlm/harness/reports.py'),
                                          'humanlm.harness.reports._where': ('harness/reports.html#_where', 'humanlm/harness/reports.py'),
+                                         'humanlm.harness.reports.adjusted': ( 'harness/reports.html#adjusted',
+                                                                               'humanlm/harness/reports.py'),
                                          'humanlm.harness.reports.baseline_outcomes': ( 'harness/reports.html#baseline_outcomes',
                                                                                         'humanlm/harness/reports.py'),
                                          'humanlm.harness.reports.baseline_table': ( 'harness/reports.html#baseline_table',

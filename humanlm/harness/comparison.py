@@ -23,9 +23,9 @@ from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell, write_csv
 from ..core.runs import read_record
-from ..core.stats import holm, holm_head, number_text, p_text
+from ..core.stats import holm_head, number_text, p_text
 from ..evaluation.figures import axes_of, label
-from .reports import comparison_table
+from .reports import adjusted, comparison_table
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context
 
 # %% ../../nbs/harness/06_comparison.ipynb #PAPER
@@ -182,10 +182,11 @@ def _difference_figure(found: Sequence[Difference], title: str = "") -> Any:  # 
     figure, axes = axes_of(6.6, 0.9 + 0.34 * len(found))
     axes.set(xlabel="difference of the share right, 95 % interval over stories", ylim=(len(found) - 0.5, -0.5))
     axes.axvline(0, color="black", linewidth=0.8)
-    for y, (d, p) in enumerate(zip(found, holm([d.p for d in found]))):
+    ps = adjusted(found)
+    for y, d in enumerate(found):
         spread = [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
         axes.errorbar(d.diff, y, xerr=spread, fmt="o", color="#14559f", capsize=3)
-        said = "no context used" if d.contexts == 0 else f"+{d.won} −{d.lost}, {holm_head('p', len(found))} {p_text(p)}"
+        said = "no context used" if d.contexts == 0 else f"+{d.won} −{d.lost}, {holm_head('p', len(found))} {p_text(ps[d])}"
         axes.text(1.02, y, said, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(found)), [label(f"{d.group} {d.value}".strip() or "all", 40) for d in found])
     figure.suptitle(label(title, 100), fontsize=9)
@@ -239,7 +240,7 @@ def _save_rows(path: str, head: Sequence[str], rows: Sequence[Sequence], text: s
 
 # %% ../../nbs/harness/06_comparison.ipynb #COMPARE
 COMPARE = ("Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test "
-           "where every story has one question. The first is the one before.")
+           "where every story has one question. The first is the one before. The p values of one breakdown are adjusted together (Holm).")
 
 # %% ../../nbs/harness/06_comparison.ipynb #compare_command
 def compare_command(argv: Sequence[str]) -> int:  # exit code

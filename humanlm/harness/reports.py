@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FAULTY', 'COMPARED', 'MISMATCH', 'ReportLine', 'lines_of', 'baseline_outcomes', 'ceiling', 'result_table', 'folded',
-           'baseline_table', 'comparison_table', 'oddities', 'contradictory', 'oddity_text', 'mismatches']
+           'baseline_table', 'adjusted', 'comparison_table', 'oddities', 'contradictory', 'oddity_text', 'mismatches']
 
 # %% ../../nbs/harness/05_reports.ipynb #exported-imports
 from collections import Counter
@@ -133,6 +133,14 @@ def baseline_table(lines: Sequence[ReportLine]) -> str:  # Markdown
     return Table([table_cell(lines[0].name, 40), "right / n", *heads], rows).markdown()
 
 # %% ../../nbs/harness/05_reports.ipynb #comparison_table
+def adjusted(differences: Sequence[Difference], name: str = "p") -> dict[Difference, float]:
+    "Adjust the p values of every breakdown for their number (Holm)"
+    families: dict[tuple[str, str], list[Difference]] = {}
+    for d in differences:
+        families.setdefault((d.name, d.group), []).append(d)
+    return {d: p for own in families.values() for d, p in zip(own, holm([getattr(d, name) for d in own]))}
+
+
 COMPARED = ("difference", "95 % interval", "only after", "only before", "p by story", "McNemar p")
 
 
@@ -140,10 +148,9 @@ def comparison_table(
     differences: Sequence[Difference],
     among: Sequence[Difference] = (),  # all that were tested together; empty: these
 ) -> str:  # Markdown
-    "Show two runs side by side; p values are adjusted for all that were tested"
+    "Show two runs side by side; p values of one breakdown are adjusted together, over all runs that were compared"
     shown, left_out = folded(differences)
-    tested = among or differences
-    by_story, by_answer = (dict(zip(tested, holm([getattr(d, name) for d in tested]))) for name in ("p", "mcnemar"))
+    by_story, by_answer = (adjusted(among or differences, name) for name in ("p", "mcnemar"))
     wanted = any(d.contexts is not None for d in shown)
 
     def row(d: Difference) -> list[object]:
@@ -152,7 +159,7 @@ def comparison_table(
         means = number_text(d.before, ".3f"), number_text(d.after, ".3f")
         return [_where(d), table_cell(d.name, 40), d.n, d.stories, *used, *means, *(["–"] * 6 if d.contexts == 0 else told)]
 
-    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED[:4], *(holm_head(head, len(tested)) for head in COMPARED[4:])]
+    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED[:4], *(holm_head(head, len(by_story)) for head in COMPARED[4:])]
     return Table(heads, list(map(row, shown)), "llr").markdown() + left_out
 
 # %% ../../nbs/harness/05_reports.ipynb #oddities
