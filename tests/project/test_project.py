@@ -82,7 +82,8 @@ def test_every_dependency_has_a_tested_version():
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     pins = {plain(line): line for line in lines}
     project = PROJECT["project"]
-    for name in sum(project["optional-dependencies"].values(), project["dependencies"]):
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ("vllm", "verl")}  # in environments of their own
+    for name in (line for line in sum(extras.values(), project["dependencies"]) if not line.startswith("humanlm[")):
         assert plain(name) in pins, f"{name}: add the tested version to constraints.txt"
         if "==" in name: assert pins[plain(name)] == name
 
