@@ -91,7 +91,7 @@ def _summary(recipe: Recipe, found: Results, most: int = 30) -> str:
     "Show the means of every metric and the differences between models, the first `most` of them"
     pairs = [p for p in found.paired if p.level == ALL]
     more = [f"... and {len(pairs) - most} more differences in results.json"] if len(pairs) > most else []
-    return "\n\n".join([recipe.tables(found.rows), *([paired_table(pairs[:most])] if pairs else []), *more])
+    return "\n\n".join([recipe.tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more])
 
 # %% ../nbs/90_eval.ipynb #main
 @command("eval")

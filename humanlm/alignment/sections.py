@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NAMES', 'SOURCES_SAY', 'JUDGES_SAY', 'SAME_JUDGE', 'UNREAD', 'MATTER_SAYS', 'PANELS', 'SECTIONS', 'evaluations',
-           'statement']
+           'statement', 'readable_text']
 
 # %% ../../nbs/alignment/05_sections.ipynb #import-json-import-math
 import math
@@ -19,7 +19,7 @@ from .evaluation import Evaluation, load_evaluations
 from .modes import MODES
 from .published import paper_tables, read_measured
 from ..core.basics import ConfigError, DataError, HumanLMError, read_jsonl, shorten
-from ..core.stats import known_mean, number_text, range_text
+from ..core.stats import FEW, FEW_SAYS, known_mean, marked, number_text, range_text
 from ..core.html import INK, Html, Table, figure_html, fold, markdown_html, styled, tag
 from ..data.records import Example, load_examples
 from ..data.viz import example_html, score_mark, spread
@@ -70,7 +70,8 @@ def _importance_bars(
 ) -> Any:  # a matplotlib figure
     "Draw Pearson's correlation of reply and state by state, with intervals"
     found = [r for r in rows if r.metric == metric]
-    bars = [Result(r.model, metric, r.level, r.n, r.pearson, r.low, r.high) for r in found]
+    rough = {r.level for r in found if r.n < FEW}
+    bars = [Result(r.model, metric, f"{r.level} *" if r.level in rough else r.level, r.n, r.pearson, r.low, r.high) for r in found]
     figure = results_bars(bars, metric, names=NAMES, title="Correlation of reply score and state score (Pearson, 95 % intervals)")
     figure.axes[0].set(ylabel="correlation", ylim=(min([0.0, *(r.low for r in found if r.low == r.low)]), None))
     return figure
@@ -251,6 +252,13 @@ def _readable(
              for e in evaluations for level in e.texts]
     return known_mean([float(score.status not in UNREAD) for score in found if score])
 
+
+def readable_text(run: RunFolder) -> list[str]:  # none where no text was judged
+    "Say first what share of every model's texts could be read, for all other numbers hang on it"
+    shares = {name: _readable(list(evaluations(run)[name].values())) for name in _models_of(run)}
+    said = [f"{shorten(name, 40)} {share:.0%}" for name, share in shares.items() if not math.isnan(share)]
+    return [f"Texts that could be read: {', '.join(said)}. A text that could not be read scores 0."] if said else []
+
 # %% ../../nbs/alignment/05_sections.ipynb #within_limits
 def _within_limits(
     evaluations: Sequence[Evaluation],
@@ -320,14 +328,15 @@ def _importance_part(run: RunFolder, metric: str) -> Html:
     said = evaluations(run).get(last)
     points = figure_html(_scatter(list(said.values()), metric), f"{title} and reply scores", "Points are moved a little.") if said else ""
     bars = figure_html(_importance_bars(rows, metric), f"{title}: correlation with the reply")
-    return Html().join([tag("h3", title), tag("p", MATTER_SAYS[metric]), bars, fold(f"Every reply of {last}", points) if points else "",
+    few = tag("p", FEW_SAYS.lstrip("\\")) if any(r.n < FEW for r in rows) else ""
+    return Html().join([tag("h3", title), tag("p", MATTER_SAYS[metric]), bars, few, fold(f"Every reply of {last}", points) if points else "",
                         fold("As a table", table)])
 
 
 def _matter_line(r: Importance) -> list[object]:
     "Give the cells of one state, both correlations with their intervals"
-    return [shorten(r.model, 40), r.level, r.n, number_text(r.pearson, "+.2f"), range_text(r.low, r.high, "+.2f"),
-            number_text(r.spearman, "+.2f"), range_text(r.spearman_low, r.spearman_high, "+.2f")]
+    return [shorten(r.model, 40), r.level, r.n, marked(number_text(r.pearson, "+.2f"), r.n), range_text(r.low, r.high, "+.2f"),
+            marked(number_text(r.spearman, "+.2f"), r.n), range_text(r.spearman_low, r.spearman_high, "+.2f")]
 
 # %% ../../nbs/alignment/05_sections.ipynb #_example
 def _example(run: RunFolder, example: Example, value: float, place: str) -> Html:
@@ -383,7 +392,7 @@ def _sections() -> dict[str, Section]:
         title, about, draw = frame[anchor]
         return title, about, lambda run: draw(run) + more(run)
     return {
-        "first": ("", "", lambda run: report.first_screen(run, statement(run.config), NAMES)),
+        "first": ("", "", lambda run: report.first_screen(run, [*readable_text(run), *statement(run.config)], NAMES)),
         "results": extended("results", _paper_html),
         "differences": frame["differences"],
         "importance": ("Which states matter", "Correlation of the score of a reply with the score of each state.", _importance_section),

@@ -19,7 +19,7 @@ from ..core.html import Table, tag
 from ..data.records import Example, Persona
 from ..data.trajectory import Completion
 from ..hierarchy.composed import StateSource, check_composed, compose
-from ..hierarchy.parsing import ParsePolicy, clean_reply, parse
+from ..hierarchy.parsing import ParsePolicy, clean_reply, parse, spoken
 from ..hierarchy.prompts import HierarchyConfig, make_rows
 from ..clients.client import Client
 from ..clients.limits import Limits, PerLoop
@@ -48,16 +48,17 @@ def _read_utterance(
     completion: Completion,
     row: dict,            # that was asked
     level: str,           # of the row's levels
-    strict: bool = True,  # how strictly the model's form is read
+    hierarchy: HierarchyConfig = HierarchyConfig(),  # of the model
 ) -> Utterance:
     "Read what a model wrote"
     thinks, said = bool(row["thinking"]) and row["form"] != "thought", completion.text
-    read = parse(said, row.get("levels", level), ParsePolicy(strict, bool(row["thinking"]), form=row["form"]))
-    heard = clean_reply("<think>" * thinks + said) if level == "response" else ""
+    read = parse(said, row.get("levels", level), ParsePolicy(hierarchy.strict, bool(row["thinking"]), form=row["form"]))
+    text, names = read.fields.get(level, ""), hierarchy.load().names
+    if level == "response": text = spoken(text, names) or clean_reply("<think>" * thinks + said, names)
     own = (said.rpartition("</think>")[0] if "</think>" in said else said) if thinks else ""
     thought = row.get("thought", own)
     finish = "length" if completion.finish == "length" else "stop"
-    return Utterance(read.fields.get(level) or heard, read.status, thought.strip(), finish, level in read.fields)
+    return Utterance(text, read.status, thought.strip(), finish, level in read.fields)
 
 # %% ../../nbs/alignment/08_simulator.ipynb #RowWriter
 class _RowWriter:
@@ -189,7 +190,7 @@ def _drawn_as(
 
 
 def _at(level, completion, row, hierarchy):
-    said = _read_utterance(completion, row, level, hierarchy.strict)
+    said = _read_utterance(completion, row, level, hierarchy)
     return said if level == row["level"] else said._replace(thought="")
 
 
@@ -231,7 +232,7 @@ async def _speech(client, request):
         found = await client.write(row, drawn)
     except LLMError: raise
     except HumanLMError as e: raise RequestError(str(e), "messages", code="context_length_exceeded") from e
-    said = [_read_utterance(c, row, scene.level, h.strict).until(request.stop) for c in found]
+    said = [_read_utterance(c, row, scene.level, h).until(request.stop) for c in found]
     return Speech(scene, said, sum(len(c.prompt_ids) for c in [*before, found[0]]), sum(len(c.ids) for c in [*before, *found]))
 
 # %% ../../nbs/alignment/08_simulator.ipynb #SimulatedReply

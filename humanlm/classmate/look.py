@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import DataError, shorten
+from ..core.basics import DataError, optional, shorten
 from ..core.html import Html, styled, tag
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import token_boxes
@@ -96,7 +96,7 @@ class RunLook:
 
     def widget(self) -> Any:  # an ipywidgets box
         "Choose step and prompt"
-        import ipywidgets as w
+        w = optional("ipywidgets")
         chosen: Any = w.Dropdown(options=[(f"step {step}, {shorten(row, 40)}", (step, row)) for step, row in self.groups], description="prompt", layout={"width": "420px"})
         page = w.HTML(self.prompt(*chosen.value)._repr_html_())
         def show(change): page.value = self.prompt(*change["new"])._repr_html_()

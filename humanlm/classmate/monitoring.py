@@ -18,7 +18,7 @@ from .verifiers import BEHAVIOURS, Behaviour, AnswerVerdict, judge_reply
 from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..core.html import INK, Html, figure_html, markdown_html, styled
 from ..core.stats import (
-    Agreement, Bootstrap, Interval, agreement, association, known_mean, mean_interval, number_text, p_text, pearson, percentile_interval, range_text, ratio, spearman)
+    FEW_SAYS, Agreement, Bootstrap, Interval, agreement, association, known_mean, marked, mean_interval, number_text, p_text, pearson, percentile_interval, range_text, ratio, spearman)
 from ..evaluation.measured import load_measured
 from ..evaluation.report import RunFolder, missing
 from ..clients.client import ChatClient
@@ -171,7 +171,8 @@ class _MonitorMetrics(NamedTuple):
     @property
     def cells(self) -> list[str]:
         "The cells of a line in a table"
-        measured = (f"{number_text(i.value)} ({range_text(i.low, i.high)})" for i in self[:3])
+        values = number_text(self.rmse.value), *(marked(number_text(i.value), i.n) for i in self[1:3])
+        measured = (f"{value} ({range_text(i.low, i.high)})" for value, i in zip(values, self[:3]))
         return [*measured, number_text(self.predicted), number_text(self.judged), f"{self.rmse.n} of {self.rows}"]
 
 
@@ -190,7 +191,8 @@ def monitor_metrics(
 def _metrics_table(metrics: Mapping[Any, _MonitorMetrics]) -> str:  # metrics: by method, seed, or both; → Markdown
     "Show metrics, a line each"
     lines = [f"| {' · '.join(map(str, name)) if isinstance(name, tuple) else name} | {' | '.join(one.cells)} |" for name, one in metrics.items()]
-    return "\n".join(["| | error (95 %) | Pearson | Spearman | mean foretold | mean judged | rows |", "|---|--:|--:|--:|--:|--:|--:|", *lines])
+    return "\n".join(["| | error (95 %) | Pearson | Spearman | mean foretold | mean judged | rows |", "|---|--:|--:|--:|--:|--:|--:|", *lines,
+                      *([f"\n{FEW_SAYS}"] if any("*" in line for line in lines) else [])])
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #_binary_metrics
 class _BinaryMetrics(NamedTuple):
@@ -233,7 +235,7 @@ class _Monitorability(NamedTuple):
     dropped: int     # rows without one of the three
 
     def _repr_markdown_(self) -> str:
-        return f"r = {number_text(self.r.value, '.3f')} ({range_text(self.r.low, self.r.high)}), p {p_text(self.p)}, {self.r.n} rows, {self.dropped} left out"
+        return f"r = {marked(number_text(self.r.value, '.3f'), self.r.n)} ({range_text(self.r.low, self.r.high)}), p {p_text(self.p)}, {self.r.n} rows, {self.dropped} left out"
 
 
 def monitorability(

@@ -126,7 +126,7 @@ class _FormulaProcess:
         self.process = subprocess.Popen([sys.executable, "-c", run], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, start_new_session=True, **pipes)
         if self.process.stdout.readline() != "ready\n":
             self.stop()
-            raise ConfigError("Formulas are compared by math-verify, which does not start. Install it: pip install 'humanlm[math]'.")
+            raise ConfigError("Formulas are compared by math-verify, which does not start. Install it: pip install 'humanlm[classmate]'.")
 
     def stop(self):
         "End the process"

@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -22,7 +23,7 @@ from .client import Client
 from .limits import PerLoop
 from .protocol import ChatReply, ChatRequest, LLMError, Usage, redact, setting
 from .reader import decode_object
-from ..core.basics import shorten
+from ..core.basics import optional, shorten
 from ..core.config import HIDDEN
 
 # %% ../../nbs/clients/06_providers.ipynb #openai_arguments
@@ -374,6 +375,7 @@ class AnthropicClient(Client):
     ):
         super().__init__(f"anthropic/{model}", **options)
         self.base_url, self._key = provider_address("anthropic", base_url), _key("ANTHROPIC_API_KEY")
+        if not find_spec("anthropic"): optional("anthropic")  # said now, not once for every question
         self._sdk = PerLoop(self._connect)
 
     def _connect(self):

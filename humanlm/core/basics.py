@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'require_all',
-           'missing_package', 'atomic_path', 'atomic_write', 'to_dict', 'to_json', 'fingerprint', 'write_jsonl',
-           'read_jsonl', 'jsonl_rows', 'json_object', 'append_row', 'grown_rows', 'trim_rows', 'run_sync']
+           'missing_package', 'optional', 'atomic_path', 'atomic_write', 'to_dict', 'to_json', 'fingerprint',
+           'write_jsonl', 'read_jsonl', 'jsonl_rows', 'json_object', 'append_row', 'grown_rows', 'trim_rows',
+           'run_sync']
 
 # %% ../../nbs/core/01_basics.ipynb #import-hashlib-import-html
 import hashlib
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -114,6 +115,15 @@ def missing_package(
         if extra and re.split(r"[^\w.-]", name)[0].replace("-", "_") == wanted:
             return f"This needs {wanted}, which is not installed. Next: pip install 'humanlm[{extra[1]}]'"
     return ""
+
+
+def optional(name: str) -> Any:  # the module
+    "Import what an extra brings; `ConfigError` says which"
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as e:
+        if not (said := missing_package(e)): raise
+        raise ConfigError(f"{said}.") from e
 
 # %% ../../nbs/core/01_basics.ipynb #atomic_path
 @contextmanager

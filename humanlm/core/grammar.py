@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_typ
 
 from .. import __version__
 from .basics import ConfigError, near_miss, shorten
-from .config import RunConfig, Settings, read_yaml, settings_yaml, yaml_value
+from .config import RunConfig, Settings, read_yaml, settings_file, settings_yaml, yaml_value
 
 # %% ../../nbs/core/03_grammar.ipynb #known_settings
 Files = dict[str, dict[str, Any]]  # path → group → settings
@@ -107,7 +107,7 @@ def cut_line(
         else:
             items.append([token])
     flags = [item for item in items if item[0].startswith("-") and item[0] != "--config"]
-    files = ["".join(item[1:]) for item in items if item[0] == "--config"]
+    files = [settings_file("".join(item[1:])) for item in items if item[0] == "--config"]
     return _CommandLine(files or _saved_files(flags), flags, [item[0] for item in items if not item[0].startswith("-")])
 
 

@@ -13,13 +13,12 @@ import html
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
-from importlib import import_module
 from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from .basics import atomic_write, shorten
+from .basics import atomic_write, optional, shorten
 
 # %% ../../nbs/core/05_html.ipynb #escape
 class Html(str):
@@ -190,8 +189,7 @@ def styled(draw: Callable[_Given, _Drawn]) -> Callable[_Given, _Drawn]:
     "Let a function draw in the style of the package"
     @wraps(draw)
     def inner(*args: _Given.args, **kwargs: _Given.kwargs) -> _Drawn:
-        matplotlib: Any = import_module("matplotlib")
-        with matplotlib.rc_context(STYLE):
+        with optional("matplotlib").rc_context(STYLE):
             return draw(*args, **kwargs)
     return inner
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import DataError, check_name, shorten
+from ..core.basics import DataError, check_name, optional, shorten
 from ..core.html import Html, Table, fold, tag
 from .labels import Candidate, load_candidates, load_labels, save_labels
 from .records import Example, load_examples, persona_text
@@ -141,7 +141,7 @@ def _candidate_html(c: Candidate | None, labels: Mapping[str, str]) -> Html:
 
 # %% ../../nbs/data/09_widgets.ipynb #Line
 def _menu(word: str, options: Sequence, value: Any = None, width: str = "220px") -> Any:
-    import ipywidgets as w
+    w = optional("ipywidgets")
 
     return w.Dropdown(options=options, value=value, description=word, layout={"width": width}, style={"description_width": "48px"})
 
@@ -157,7 +157,7 @@ class _FormLine:
     "The widgets of one line: a case, and for two sources a text with a menu of labels"
 
     def __init__(self, batch: JudgedBatch, choices: Sequence[str], told: Callable[[], None]):
-        import ipywidgets as w
+        w = optional("ipywidgets")
 
         self.batch, self.choices, self.told, self.case = batch, choices, told, w.HTML(layout={"width": "400px"})
         self.texts, self.menus, self.ids = [w.HTML(), w.HTML()], [_menu("label", [("", "")], "") for _ in range(2)], ["", ""]
@@ -189,7 +189,7 @@ class _Desk:
     "The controls of a batch, and its lines a page at a time"
 
     def __init__(self, batch: JudgedBatch, choices: Sequence[str], lines: int):
-        import ipywidgets as w
+        w = optional("ipywidgets")
 
         self.batch, self.filling, names = batch, False, batch.sources or [""]
         self.left = _menu("left", [*zip(names, names)], names[0], "290px")
@@ -235,7 +235,7 @@ class _Desk:
 # %% ../../nbs/data/09_widgets.ipynb #label_file
 def _label_file(batch: JudgedBatch, refresh: Callable[[], None]) -> Any:
     "Give a field for a path and two buttons that save and load labels"
-    import ipywidgets as w
+    w = optional("ipywidgets")
 
     path, said = w.Text("labels.jsonl", layout={"width": "260px"}), w.HTML()
     save, load = (w.Button(description=f"{word} labels") for word in ("save", "load"))
@@ -311,7 +311,7 @@ def _samples(group: Sequence[Trajectory]) -> list[Candidate]:
 
 def _linked(viewer: TrajectoryViewer) -> Any:
     "Put menus for step, level and group, and a search, above what they choose"
-    import ipywidgets as w
+    w = optional("ipywidgets")
 
     step, level, number = (_menu(word, [], width=width) for word, width in (("step", "130px"), ("level", "200px"), ("group", "230px")))
     search, page = w.Text(placeholder="search", layout={"width": "200px"}), w.HTML()

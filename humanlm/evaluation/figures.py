@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, check_name, shorten
+from ..core.basics import DataError, check_name, optional, shorten
 from ..core.html import INK, styled
 from ..core.stats import known_mean
 from .measured import ALL, Result
@@ -52,7 +52,7 @@ class Names(NamedTuple):
 # %% ../../nbs/evaluation/02_figures.ipynb #axes_of
 def axes_of(width: float, height: float, *shape: int, **options) -> tuple[Any, Any]:
     "Make a figure, in inches, and its axes"
-    from matplotlib.figure import Figure
+    Figure = optional("matplotlib.figure").Figure
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(*shape, **options)
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
 from humanlm.core.stats import (
-    Bootstrap, Interval, association, known_mean, number_text, p_text, percentile_interval, range_text, signed_rank,
+    Bootstrap, Interval, association, holm, holm_head, known_mean, number_text, p_text, percentile_interval, range_text, signed_rank,
 )
 from ..data.records import from_dict
 
@@ -180,18 +180,21 @@ def means_table(
     return Table((title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]).markdown()
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
-def paired_table(pairs: Sequence[PairedDifference]) -> str:  # markdown
+def paired_table(
+    pairs: Sequence[PairedDifference],  # of any metrics and levels
+    most: int | None = None,  # lines; p values are adjusted for all
+) -> str:  # markdown
     "Show differences over all levels: a line per metric and pair of models, marked where the interval leaves out zero"
     shown = [p for p in pairs if p.level == ALL]
     tested = any(number_text(value) != "–" for p in shown for value in (p.p, p.effect))
 
-    def line(p):
+    def line(p, adjusted):
         clear = "yes" if (p.low or 0) > 0 or (p.high or 0) < 0 else "no"
-        test = [p_text(p.p), number_text(p.effect, "+.2f")] if tested else []
+        test = [p_text(adjusted), number_text(p.effect, "+.2f")] if tested else []
         numbers = number_text(p.diff, "+.2f"), range_text(p.low, p.high, "+.2f")
         return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", p.metric, p.n, *numbers, clear, *test]
-    head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", *(["Wilcoxon p", "effect"] if tested else [])]
-    return Table(head, [line(p) for p in shown]).markdown()
+    head = ["models", "metric", "n", "difference", "95 % interval", "zero outside", *([holm_head("Wilcoxon p", len(shown)), "effect"] if tested else [])]
+    return Table(head, [line(*found) for found in list(zip(shown, holm([p.p for p in shown])))[:most]]).markdown()
 
 # %% ../../nbs/evaluation/01_measured.ipynb #Measurement
 class Measurement(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.basics import DataError, HumanLMError, atomic_write, grown_rows, shorten
 from ..core.config import read_yaml
-from ..core.stats import number_text, p_text, range_text
+from ..core.stats import holm, holm_head, number_text, p_text, range_text
 from ..core.html import Html, Table, figure_html, fold, markdown_html, page, tag
 from ..data.trajectory import Trajectory, load_trajectories
 from ..data.viz import score_style, spread
@@ -117,21 +117,21 @@ def paired_html(pairs: Sequence[PairedDifference], names: Names = Names()) -> Ht
     "Show paired differences by metric, each with a drawing of its interval on the scale of its metric"
     parted = any(p.level != ALL for p in pairs)
     heads = ("difference", *([names.part] if parted else []), "n", "mean", "95 % interval", "around 0", "",
-             "Wilcoxon p", "effect")
-    lines = []
+             holm_head("Wilcoxon p", len(pairs)), "effect")
+    lines, adjusted = [], dict(zip(pairs, holm([p.p for p in pairs])))
     for metric in dict.fromkeys(p.metric for p in pairs):
         own = [p for p in reversed(pairs) if p.metric == metric]
         most = max((abs(v) for p in own for v in (p.low, p.high) if not math.isnan(v)), default=0.0) or 1.0
         lines.append([tag("th", names.title(metric), colspan=len(heads))])
-        lines += [_pair_line(p, most, parted) for p in own]
+        lines += [_pair_line(p, most, parted, adjusted[p]) for p in own]
     return Table(heads, lines, "l").html("pairs")
 
 
-def _pair_line(p: PairedDifference, most: float, parted: bool) -> list[object]:
+def _pair_line(p: PairedDifference, most: float, parted: bool, adjusted: float) -> list[object]:
     "Give the cells of one difference"
     known = not math.isnan(p.low)
     side = "above 0" if p.low > 0 else "below 0" if p.high < 0 else "holds 0" if known else ""
-    tested = p_text(p.p), number_text(p.effect, "+.2f")
+    tested = p_text(adjusted), number_text(p.effect, "+.2f")
     return [f"{shorten(p.a, 40)} − {shorten(p.b, 40)}", *([p.level] if parted else []), p.n, tag("b", number_text(p.diff, "+.3f")), range_text(p.low, p.high, "+.3f"),
             _whisker(p, most) if known else "", side, *tested]
 
@@ -339,7 +339,7 @@ def standard_sections(
     about = f"Means over {names.units} with 95 % bootstrap intervals over {names.clusters}."
     return {"first": ("", "", lambda run: first_screen(run, said(run.config), names)),
             "results": ("Results", about, partial(results_section, names=names)),
-            "differences": ("Differences", "Paired: both models answered the same rows.", partial(_differences_section, names=names)),
+            "differences": ("Differences", "Paired: both models answered the same rows. The p values of a table are adjusted for their number (Holm).", partial(_differences_section, names=names)),
             "training": ("Training", "What was logged while training.", partial(training_section, names=names)),
             "samples": ("Training samples", f"One group per {names.part} at an early, a middle and a late step, best sample first.",
                         samples_section),

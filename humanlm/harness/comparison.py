@@ -23,9 +23,9 @@ from ..core.basics import ConfigError, atomic_write, near_miss, require, shorten
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell, write_csv
 from ..core.runs import read_record
-from ..core.stats import number_text, p_text
+from ..core.stats import holm_head, number_text, p_text
 from ..evaluation.figures import axes_of, label
-from .reports import comparison_table
+from .reports import adjusted, comparison_table
 from .respondent import contexts_text, nothing_answered, read_outcomes, used_context
 
 # %% ../../nbs/harness/06_comparison.ipynb #PAPER
@@ -158,6 +158,7 @@ def _comparison_text(
     after: _StoredRun,
     found: Sequence[Difference],
     most: int = 10,   # changed questions to list
+    among: Sequence[Difference] = (),  # all that were tested together; empty: these
 ) -> str:  # Markdown
     "Describe a comparison"
     void = all(d.contexts == 0 for d in found)
@@ -167,7 +168,7 @@ def _comparison_text(
     more = [f"- … and {len(changed_) - most} more"] if len(changed_) > most else []
     title = f"## {table_cell(before.name, 100)} → {table_cell(after.name, 100)}"
     told = [f"{run.name}: {contexts_text(run.outcomes)}." for run in (before, after) if run.wanted]
-    table = NO_DIFFERENCE if void else comparison_table(found)
+    table = NO_DIFFERENCE if void else comparison_table(found, among)
     parts = [title, *(table_cell(text, 400) for text in told), table, before.ceiling or after.ceiling, "\n".join([*listed, *more])]
     return "\n\n".join(filter(None, parts))
 
@@ -181,10 +182,11 @@ def _difference_figure(found: Sequence[Difference], title: str = "") -> Any:  # 
     figure, axes = axes_of(6.6, 0.9 + 0.34 * len(found))
     axes.set(xlabel="difference of the share right, 95 % interval over stories", ylim=(len(found) - 0.5, -0.5))
     axes.axvline(0, color="black", linewidth=0.8)
+    ps = adjusted(found)
     for y, d in enumerate(found):
         spread = [[max(0.0, d.diff - d.low)], [max(0.0, d.high - d.diff)]] if d.low == d.low else None
         axes.errorbar(d.diff, y, xerr=spread, fmt="o", color="#14559f", capsize=3)
-        said = "no context used" if d.contexts == 0 else f"+{d.won} −{d.lost}, p {p_text(d.p)}"
+        said = "no context used" if d.contexts == 0 else f"+{d.won} −{d.lost}, {holm_head('p', len(found))} {p_text(ps[d])}"
         axes.text(1.02, y, said, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(found)), [label(f"{d.group} {d.value}".strip() or "all", 40) for d in found])
     figure.suptitle(label(title, 100), fontsize=9)
@@ -219,7 +221,8 @@ def compare_runs(
     first, *others = [kept for kept in runs if kept.name not in empty] or runs[:1]
     found = {kept.name: (kept, differences(first, kept, config.resamples, config.seed)) for kept in others}
     missing = [f"{table_cell(name, 100)} is not compared: {table_cell(reason, 300)}" for name, reason in empty.items()]
-    text = "\n\n".join([*(_comparison_text(first, kept, rows) for kept, rows in found.values()), *missing])
+    among = [d for _, rows in found.values() for d in rows]
+    text = "\n\n".join([*(_comparison_text(first, kept, rows, among=among) for kept, rows in found.values()), *missing])
     rows = [(first.name, name, *d) for name, (_, ds) in found.items() for d in ds]
     _save_rows(config.save, ("before run", "after run", *Difference._fields), rows, text)
     print(aligned(text), flush=True)
@@ -237,7 +240,7 @@ def _save_rows(path: str, head: Sequence[str], rows: Sequence[Sequence], text: s
 
 # %% ../../nbs/harness/06_comparison.ipynb #COMPARE
 COMPARE = ("Compare runs on the same questions: paired differences with intervals and p values over stories, and McNemar's test "
-           "where every story has one question. The first is the one before.")
+           "where every story has one question. The first is the one before. The p values of one breakdown are adjusted together (Holm).")
 
 # %% ../../nbs/harness/06_comparison.ipynb #compare_command
 def compare_command(argv: Sequence[str]) -> int:  # exit code

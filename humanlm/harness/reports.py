@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FAULTY', 'OTHER_FAULT', 'COMPARED', 'MISMATCH', 'ReportLine', 'lines_of', 'baseline_outcomes', 'ceiling',
-           'result_table', 'folded', 'baseline_table', 'comparison_table', 'oddities', 'contradictory', 'oddity_text',
-           'mismatches']
+           'result_table', 'folded', 'baseline_table', 'adjusted', 'comparison_table', 'oddities', 'contradictory',
+           'oddity_text', 'mismatches']
 
 # %% ../../nbs/harness/05_reports.ipynb #exported-imports
 from collections import Counter
@@ -17,7 +17,7 @@ from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import ScoredAnswer
 from ..core.basics import shorten
 from ..core.html import Table, table_cell
-from ..core.stats import number_text, p_text, range_text, ratio
+from ..core.stats import holm, holm_head, number_text, p_text, range_text, ratio
 from .respondent import Respondent, SYMBOLIC, fall_back, is_contradiction, used_context
 from .solvers import chance, commonest, solvers
 from ..stories.answers import known_faults
@@ -150,21 +150,33 @@ def baseline_table(lines: Sequence[ReportLine]) -> str:  # Markdown
     return Table([table_cell(lines[0].name, 40), "right / n", *heads], rows).markdown()
 
 # %% ../../nbs/harness/05_reports.ipynb #comparison_table
+def adjusted(differences: Sequence[Difference], name: str = "p") -> dict[Difference, float]:
+    "Adjust the p values of every breakdown for their number (Holm)"
+    families: dict[tuple[str, str], list[Difference]] = {}
+    for d in differences:
+        families.setdefault((d.name, d.group), []).append(d)
+    return {d: p for own in families.values() for d, p in zip(own, holm([getattr(d, name) for d in own]))}
+
+
 COMPARED = ("difference", "95 % interval", "only after", "only before", "p by story", "McNemar p")
 
 
-def comparison_table(differences: Sequence[Difference]) -> str:  # Markdown
-    "Show two runs side by side"
+def comparison_table(
+    differences: Sequence[Difference],
+    among: Sequence[Difference] = (),  # all that were tested together; empty: these
+) -> str:  # Markdown
+    "Show two runs side by side; p values of one breakdown are adjusted together, over all runs that were compared"
     shown, left_out = folded(differences)
+    by_story, by_answer = (adjusted(among or differences, name) for name in ("p", "mcnemar"))
     wanted = any(d.contexts is not None for d in shown)
 
     def row(d: Difference) -> list[object]:
         used = [f"{d.contexts} of {d.n}"] if wanted else []
-        told = [number_text(d.diff, "+.3f"), range_text(d.low, d.high, "+.3f"), d.won, d.lost, p_text(d.p), p_text(d.mcnemar)]
+        told = [number_text(d.diff, "+.3f"), range_text(d.low, d.high, "+.3f"), d.won, d.lost, p_text(by_story[d]), p_text(by_answer[d])]
         means = number_text(d.before, ".3f"), number_text(d.after, ".3f")
         return [_where(d), table_cell(d.name, 40), d.n, d.stories, *used, *means, *(["–"] * 6 if d.contexts == 0 else told)]
 
-    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED]
+    heads = ["", "measure", "n", "stories", *["contexts used"] * wanted, "before", "after", *COMPARED[:4], *(holm_head(head, len(by_story)) for head in COMPARED[4:])]
     return Table(heads, list(map(row, shown)), "llr").markdown() + left_out
 
 # %% ../../nbs/harness/05_reports.ipynb #oddities

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, check_name, jsonl_rows, require, shorten, to_json
+from ..core.basics import ConfigError, DataError, atomic_path, atomic_write, check_name, jsonl_rows, optional, require, shorten, to_json
 from ..core.grammar import parse
 from ..core.html import Html, Table, page, styled, tag, write_csv
 from ..core.stats import Interval, mean_interval, number_text, range_text
@@ -322,7 +322,7 @@ class SignalWidget:
     "Menus for case and follow-up above the tokens; `box` is what a notebook shows"
 
     def __init__(self, study: _SignalStudy):
-        import ipywidgets as w
+        w = optional("ipywidgets")
         self.study, names = study, study.followups or list(FOLLOWUPS)
         self.most = _signal_range(study.rows, names)
         cases = [(f"{i}. {shorten(row.case.id, 40)} ({shorten(row.case.tag, 20)})", i) for i, row in enumerate(study.rows)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import HumanLMError, shorten
+from ..core.basics import HumanLMError, optional, shorten
 from ..core.grammar import parse
 from ..core.html import Html, tag
 from ..core.runs import alone, open_run, require_same, save_config
@@ -93,7 +93,7 @@ class LiveWidget:
     "The conversation, a line to say something, and a way back; `box` is what a notebook shows"
 
     def __init__(self, chat: LiveChat):
-        import ipywidgets as w
+        w = optional("ipywidgets")
         self.chat = chat
         self.page, self.state = w.HTML(), w.Label()
         self.text = w.Text(placeholder="say something", continuous_update=False, layout={"flex": "1 1 auto"})

@@ -16,7 +16,7 @@ from typing import Any
 from ..alignment.evaluation import Evaluation, judge_texts
 from ..alignment.scenes import as_context
 from ..alignment.simulator import Utterance, simulator_client
-from ..core.basics import ConfigError, HumanLMError, run_sync, shorten
+from ..core.basics import ConfigError, HumanLMError, optional, run_sync, shorten
 from ..core.html import Html, Table, fold, tag
 from ..data.records import Example, Message, Persona, bubble, persona_text
 from ..data.trajectory import Score
@@ -251,7 +251,7 @@ class _TalkWidget:
 
     def draw(self) -> None:
         "Lay the controls out"
-        import ipywidgets as w
+        w = optional("ipywidgets")
         people = [("somebody new", -1), *((title_of(i, e), i) for i, e in enumerate(self.talk.examples))]
         first, wide = 0 if self.talk.examples else -1, dict(width="auto")
         self.menu: Any = w.Dropdown(options=people, value=first, description="who", layout=wide)

@@ -12,7 +12,7 @@ from math import perm
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from ..core.basics import DataError, shorten
+from ..core.basics import DataError, optional, shorten
 from ..stories.answers import memory_answers, to_context
 from ..stories.contexts import Context, NONE, Step, Violation, is_none, is_unread, read_contexts, split_mental
 from ..stories.language import Event, parse_sentence
@@ -133,7 +133,7 @@ def timeline_figure(
     most: int = 6,  # lines per text
 ) -> Any:  # a matplotlib figure, 7 inches wide
     "Draw a record: a row per character, a column per step"
-    from matplotlib.figure import Figure
+    Figure = optional("matplotlib.figure").Figure
 
     shown, y = context_table(context), 0.0
     count, width = min(steps, len(shown.states)), (_WIDE - _LEFT - 0.05) / columns

@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any
 
-from ..core.basics import shorten, to_dict
+from ..core.basics import optional, shorten, to_dict
 from ..core.html import Html, Table, fold, page, tag
 from .timeline import Belief, Cell, ContextTable, beliefs, load_text, context_table
 from ..stories.contexts import Context, NONE, Violation
@@ -268,7 +268,7 @@ class Timeline:
 # %% ../../nbs/social/02_viewer.ipynb #_pane
 def _pane(*inside: str) -> Any:
     "Give a widget that shows finished HTML"
-    import ipywidgets
+    ipywidgets = optional("ipywidgets")
 
     return ipywidgets.HTML(part(*inside)._repr_html_())
 
@@ -282,7 +282,7 @@ class _TimelineControls:
     memory: Any
 
     def __init__(self, context: Context, reference: Context | None = None):
-        import ipywidgets
+        ipywidgets = optional("ipywidgets")
 
         self.tabs = ipywidgets.Tab()
         self.pasted = ipywidgets.Textarea(placeholder="A story in plain sentences, or the JSON of a context")
@@ -311,7 +311,7 @@ class _TimelineControls:
 
     def start(self, context: Context, reference: Context | None = None) -> None:
         "Show a record, with all controls as at first"
-        import ipywidgets
+        ipywidgets = optional("ipywidgets")
 
         self.context, self.reference, self.view = context, reference, context_table(context)
         compared = comparison_html(context, reference) if reference else _pale("Paste a reference under Load.")
@@ -323,7 +323,7 @@ class _TimelineControls:
 
     def _steps(self) -> Any:
         "List the steps, of which one is open"
-        import ipywidgets
+        ipywidgets = optional("ipywidgets")
 
         numbers = range(len(self.view.states))
         self.steps = ipywidgets.Accordion([_pane(_step_html(self.view, t)) for t in numbers])
@@ -336,7 +336,7 @@ TABS = ("Perception", "Actions", "Steps", "Memory", "Beliefs", "Compare", "Load"
 # %% ../../nbs/social/02_viewer.ipynb #_actions
 def _actions(controls: _TimelineControls) -> Any:
     "Put a chip per agent and three boxes above the actions"
-    import ipywidgets
+    ipywidgets = optional("ipywidgets")
 
     controls.chips = {name: ipywidgets.ToggleButton(True, description=shorten(name, 30)) for name in controls.view.agents}
     controls.toggles = {name: ipywidgets.Checkbox(name != "everyone", description=label, indent=False)
@@ -359,7 +359,7 @@ def _actions(controls: _TimelineControls) -> Any:
 # %% ../../nbs/social/02_viewer.ipynb #_memory
 def _memory(controls: _TimelineControls) -> Any:
     "Put a menu of agents above the memory of one"
-    import ipywidgets
+    ipywidgets = optional("ipywidgets")
 
     options = [(shorten(name, 40), name) for name in controls.view.agents]
     controls.who, controls.memory = ipywidgets.Dropdown(options=options, description="agent"), _pane()

@@ -17,7 +17,7 @@ from humanlm.alignment.evaluation import (
 )
 from ..alignment.recipe import STATE_TEXT
 from ..alignment.published import paper_tables, read_measured
-from ..alignment.sections import NAMES, SECTIONS, evaluations, statement
+from ..alignment.sections import NAMES, SECTIONS, evaluations, readable_text, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
 from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_config, save_record
@@ -143,7 +143,7 @@ def _write_page(c: Comparison) -> Path:  # of report.html
     run, systems = RunFolder(c.folder), [task.system for task in c.tasks]
     run.pieces["evaluations"] = {s.name: evaluations(run)[s.name] for s in systems}
     about = statement(run.config, [task.system.name for task in c.tasks if task.settings.rollout.compose])
-    said = tag("div", *(tag("p", line) for line in (*about[:2], *about[3:])), class_="plain")
+    said = tag("div", *(tag("p", line) for line in (*readable_text(run), *about[:2], *about[3:])), class_="plain")
     items = (tag("li", tag("b", s.name), f": {s.kind} {s.place}") for s in systems if s.kind != "reference")
     first = said + tag("p", "Compared:") + tag("ul", *items)
     sections = {name: SECTIONS[name] for name in ("results", "differences", "importance", "examples", "run")}
@@ -155,7 +155,7 @@ def _summary(found: Results, most: int = 30) -> str:  # most: differences to sho
     "Show the means of every metric, and the differences between systems"
     pairs = sorted((p for p in found.paired if p.level == ALL and p.metric in METRICS), key=lambda p: METRICS.index(p.metric))
     more = [f"... and {len(pairs) - most} more differences in results.json"] if len(pairs) > most else []
-    return "\n\n".join([tables(found.rows), *([paired_table(pairs[:most])] if pairs else []), *more])
+    return "\n\n".join([tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more])
 
 # %% ../../nbs/studies/03_comparison.ipynb #compare
 def compare(c: Comparison) -> Results:

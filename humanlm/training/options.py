@@ -91,7 +91,7 @@ def _trl_args(out, options):
     if options.get("deepspeed"):
         raise TrainerError("trainer.deepspeed is not how a run is split. Leave it out, and start with accelerate launch --config_file configs/engines/accelerate-8-zero3.yaml.")
     if "bnb" in str(options.get("optim")) and find_spec("bitsandbytes") is None:
-        raise TrainerError(f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[bnb]', or take adamw_torch.")
+        raise TrainerError(f"trainer.optim {options['optim']} needs bitsandbytes, which is not installed: pip install 'humanlm[8bit]', or take adamw_torch.")
     alone = options["num_generations"] == 1  # TRL asks for two, but nothing in it needs them: halved again behind its check
     sizes = {name: options[name] for name in ("num_generations", "per_device_train_batch_size")}
     try:

@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'groups_of', 'recipe_name', 'engine_name', 'engine_groups',
-           'read_settings', 'with_methods', 'Run', 'answers', 'updates', 'shares_of', 'max_steps', 'planned_steps',
-           'method_args', 'quiet_libraries', 'keep_memory', 'check_settings', 'check_processes']
+           'read_settings', 'with_methods', 'Run', 'answers', 'tracked', 'updates', 'shares_of', 'max_steps',
+           'planned_steps', 'method_args', 'quiet_libraries', 'keep_memory', 'check_settings', 'check_processes']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from ..core.basics import ConfigError, require, require_all, run_sync, shorten
+from ..core.basics import ConfigError, atomic_write, require, require_all, run_sync, shorten, to_json
 from ..core.config import RunConfig, SFTConfig, Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.plugins import require_workers
@@ -103,11 +105,6 @@ class Run:
     engine: Any = None  # of vLLM, left by the trainer that was last
 
     @property
-    def report_to(self) -> str:
-        "Where trainers log besides the run folder"
-        return "wandb" if self.settings.run.wandb else "none"
-
-    @property
     def models(self) -> list[str]:
         "Names of the models that the run compares, from untrained to trained"
         return ["base", *(stage.name for stage in self.recipe.stages(self))]
@@ -134,9 +131,10 @@ class Run:
         return load_model(self.model_folder(name), own.template, "float32" if trains and not own.lora_rank else own.dtype)
 
     def watch(self, stage: str) -> tuple:
-        "Make what shows progress and writes a line of `metrics.jsonl` for every log of a stage"
-        from humanlm.training.sft import MetricsLog, Progress
-        return (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage)) if is_main_process() else ()
+        "Make what shows progress, and keeps every log of a stage in `metrics.jsonl` and where `run.wandb` says"
+        from humanlm.training.sft import MetricsLog, Progress, WandbLog
+        more = [WandbLog(stage)] if self.settings.run.wandb else []
+        return (Progress(stage), MetricsLog(self.folder / "metrics.jsonl", stage), *more) if is_main_process() else ()
 
     def kept(self, path: str, make: Callable[[], Any], save: Callable[[Path, Any], Any], load: Callable[[Path], Any]) -> Any:
         "Make something once, and keep it in the run's folder"
@@ -155,6 +153,45 @@ def answers(
     s = run.settings
     policy = ModelPolicy(*run.load(name), s.model.max_prompt_tokens)
     return run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
+
+# %% ../../nbs/training/07_run.ipynb #tracked
+@contextmanager
+def tracked(run: Run) -> Iterator[None]:
+    "Follow the block in one run of Weights & Biases, where `run.wandb` names a project"
+    if run.settings.run.wandb is None or not is_main_process():
+        yield
+        return
+    import wandb
+    own = run.kept("wandb.id", lambda: uuid4().hex[:12], atomic_write, Path.read_text)
+    there = wandb.init(project=run.settings.run.wandb, name=run.settings.run.name, id=own, resume="allow", dir=str(run.folder),
+                       config=run.settings.to_dict())
+    for stage in run.recipe.stages(run):
+        there.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
+    try:
+        yield
+        there.log(_tables(run.folder))
+    except BaseException:
+        there.finish(exit_code=1)
+        raise
+    there.finish()
+
+# %% ../../nbs/training/07_run.ipynb #tracked-tables
+def _tables(folder: Path, most: int = 100) -> dict[str, Any]:  # most: texts of a model or stage
+    "Give results, texts and report of a run's folder as Weights & Biases shows them"
+    from wandb import Html, Table
+    from humanlm.data.viz import spread
+    from humanlm.evaluation.measured import load_measured
+    from humanlm.evaluation.report import RunFolder
+    found, measured = RunFolder(folder), {path.stem: load_measured(path) for path in sorted((folder / "measured").glob("*.jsonl"))}
+    rows = {"evaluation/means": [asdict(row) for row in found.results.rows],
+            "evaluation/differences": [asdict(row) for row in found.results.paired],
+            "evaluation/texts": [{"model": name, "unit": m.unit, "values": to_json(m.values), "texts": to_json(m.shown)}
+                                 for name, units in measured.items() for m in spread(units, most)],
+            "samples": [{"stage": stage, "step": t.step, "level": t.level, "rewards": to_json(t.rewards), "text": t.text}
+                        for stage, samples in found.samples.items() for t in spread(samples, most)]}
+    tables: dict[str, Any] = {name: Table(columns=list(own[0]), data=[list(row.values()) for row in own]) for name, own in rows.items() if own}
+    report = folder / "report.html"
+    return tables | ({"report": Html(report.read_text("utf-8"))} if report.exists() else {})
 
 # %% ../../nbs/training/07_run.ipynb #updates
 def updates(settings: Settings) -> int:
@@ -184,11 +221,11 @@ def planned_steps(settings: Settings, rows: int | None) -> int | None:  # rows: 
     return None if unknown else math.ceil(max_steps(settings, rows or 0) / updates(settings))
 
 # %% ../../nbs/training/07_run.ipynb #method_args
-def method_args(settings: Settings, out: Path, max_tokens: int, report_to: str = "none", rows: int = 0):
+def method_args(settings: Settings, out: Path, max_tokens: int, rows: int = 0):
     "TRL's options for one method: those of the group `trainer`, with the sampling of the rollout"
     from humanlm.training.options import trainer_args
     roll = settings.rollout
-    options = {"report_to": report_to, "temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
+    options = {"temperature": roll.temperature, "top_p": roll.top_p, "top_k": roll.top_k}
     options |= {name: value for name, value in settings.trainer.items() if name != "max_steps"}
     return trainer_args(options, out, roll.num_prompts, roll.group_size, max_steps(settings, rows), max_tokens, settings.run.seed,
                         settings.run.validate, settings.model.dtype)

@@ -10,7 +10,7 @@ __all__ = ['SAVE_OPTIONS', 'lessons', 'learn', 'run_stages', 'make_run', 'start'
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +35,7 @@ from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
     Run, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, planned_steps, quiet_libraries, recipe_name, shares_of,
-    updates, with_methods,
+    tracked, updates, with_methods,
 )
 
 # %% ../../nbs/training/08_stages.ipynb #base_model
@@ -85,7 +85,7 @@ def lessons(
     s, out = run.settings, out or run.checkpoints(stage)
     engine, save = find_engine(s.run.engine), {name: s.trainer[name] for name in SAVE_OPTIONS if name in s.trainer}
     if rows and not (engine and engine.lessons(run, stage, model, tokenizer, rows, out)):
-        train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(stage), run.report_to, s.model.max_prompt_tokens,
+        train_sft(model, tokenizer, rows, s.sft, out, s.run.seed, run.watch(stage), s.model.max_prompt_tokens,
                   save, latest_checkpoint(out), s.model.dtype)
 
 # %% ../../nbs/training/08_stages.ipynb #learn
@@ -107,7 +107,7 @@ def learn(
         return engine.learn(run, stage, model, tokenizer, method, prompts, longest, callbacks)
     from humanlm.training.trainer import MethodTrainer
     from humanlm.training.checkpoints import TokenBudget, is_spent, latest_checkpoint
-    args, run.engine = method_args(s, out, longest, run.report_to, len(rows)), None
+    args, run.engine = method_args(s, out, longest, len(rows)), None
     prompts = (order or _passes(s))(rows, args.max_steps)
     trainer = MethodTrainer(model, tokenizer, method, prompts, args, run.folder / "trajectories" / stage,
                             [*run.watch(stage), TokenBudget(s.run.token_budget), *callbacks], s.model.max_prompt_tokens,
@@ -130,22 +130,7 @@ def _passes(s: Settings) -> Callable:
         return list(itertools.islice(passes, steps * s.rollout.num_prompts))
     return order
 
-# %% ../../nbs/training/08_stages.ipynb #wandb_run
-@contextmanager
-def _wandb_run(run: Run, stage: str) -> Iterator[None]:
-    "Log a stage to Weights & Biases where `run.wandb` names a project; WANDB_MODE=offline needs no account"
-    if run.settings.run.wandb is None or not is_main_process():
-        yield
-        return
-    import wandb
-    wandb.init(project=run.settings.run.wandb, group=run.settings.run.name, name=f"{run.settings.run.name} {stage}",
-               dir=str(run.folder), config=run.settings.to_dict())
-    try:
-        yield
-    finally:
-        wandb.finish()
-
-
+# %% ../../nbs/training/08_stages.ipynb #record
 def _record(run: Run, state: Literal["started", "finished"]) -> None:
     "Write `run.json`"
     if is_main_process():
@@ -163,7 +148,7 @@ def run_stages(run: Run) -> Results | None:
         if run.has_model(stage.name):
             print(f"{stage.name}: done before", flush=True)
             continue
-        with run.stages(stage.name), _wandb_run(run, stage.name):
+        with run.stages(stage.name):
             model, tokenizer = run.load(stage.start, trains=True)
             model = _with_adapter(run, model) if stage.start == "base" else model
             stage.train(run, stage.name, model, tokenizer)
@@ -264,7 +249,9 @@ def start(
             print(f"{folder} has finished; --fresh starts it anew.\n") if is_main_process() else None
         else:
             with _or_nothing(folder):
-                _finish(make_run(recipe, settings, folder, Stages(read_record(folder).get("seconds")), **given))
+                run = make_run(recipe, settings, folder, Stages(read_record(folder).get("seconds")), **given)
+                with tracked(run):
+                    _finish(run)
         if is_main_process():
             _show(recipe, settings, folder)
     return folder
@@ -283,20 +270,28 @@ def _or_nothing(folder):
 
 
 def _finish(run: Run) -> None:
-    "Run what is left; the record says so, and what was spent, also where it stops"
+    "Run what is left, and report; the record says so, and what was spent, also where it stops"
     state = "started"
     try:
         run_stages(run)
         state = "finished"
     finally:
         _record(run, state)
+    if is_main_process():
+        _report(run.recipe, run.settings, run.folder)
 
 # %% ../../nbs/training/08_stages.ipynb #show
-def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
-    "Print the tables of a finished run; write its report where there is none"
+def _report(recipe: Recipe, settings: Settings, folder: Path) -> Path:  # where it lies, or would
+    "Write the report of a finished run where it is wanted and not there"
     report = folder / "report.html"
     if settings.run.report and not report.exists():
         recipe.report(folder)
+    return report
+
+
+def _show(recipe: Recipe, settings: Settings, folder: Path) -> None:
+    "Print the tables of a finished run"
+    report = _report(recipe, settings, folder)
     print(aligned(recipe.tables(load_results(folder / "results.json").rows)) + (f"\n\nreport: {report}" if report.exists() else ""))
 
 # %% ../../nbs/training/08_stages.ipynb #fit

@@ -151,7 +151,7 @@ def test_without_the_library_it_is_said_what_to_install(tmp_path):
     (tmp_path / "math_verify.py").write_text("raise ImportError")
     run = "import sys; sys.path.insert(0, sys.argv[1]); from humanlm.classmate.verifiers import _verify_math; print(_verify_math('5', '5').value); _verify_math('5', '6')"
     done = subprocess.run([sys.executable, "-c", run, str(tmp_path)], capture_output=True, text=True)
-    assert done.stdout == "1.0\n" and "humanlm[math]" in done.stderr
+    assert done.stdout == "1.0\n" and "humanlm[classmate]" in done.stderr
 
 
 @pytest.mark.parametrize("text, value", [("RATING: 7", 7), ("rating: 8/10", 8), ("3 reasons.\n**RATING: 9**", 9), ("RATING: 2\nRATING: 4", 4), ("**8**", 8), ("7/10", 7), ("RATING: 0", None), ("RATING: 11", None),

@@ -145,6 +145,15 @@ def test_a_bare_name_is_looked_for_among_the_configs(tmp_path, monkeypatch):
     assert "mkdocs" not in str(caught.value)
 
 
+def test_settings_files_of_the_package_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("humanlm-mini", "humanlm-mini.yaml", "configs/humanlm-mini.yaml"):
+        with pytest.raises(ConfigError, match="humanlm-mini.yaml: "): parse({"run": RunConfig}, ["--config", name])  # it has groups that are unknown here
+    with pytest.raises(ConfigError, match="Did you mean 'humanlm-mini'?"): parse({"run": RunConfig}, ["--config", "humanlm-minni"])
+    (tmp_path / "humanlm-mini").write_text("run: {seed: 7}\n")
+    assert parse({"run": RunConfig}, ["--config", "humanlm-mini"]).run.seed == 7, "one's own goes before"
+
+
 @pytest.mark.parametrize("command", ["serve", "talk", "hub push", "judges audit"])
 def test_commands_without_a_run_have_no_switches_for_one(command, capsys):
     module, *words = command.split()

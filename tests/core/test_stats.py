@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 import humanlm
 from humanlm.core.basics import DataError
 from humanlm.core.stats import (
-    Bootstrap, agreement, association, _bin_scores, crossed_means, mean_interval, signed_rank, spearman,
+    Bootstrap, agreement, association, _bin_scores, crossed_means, holm, mean_interval, signed_rank, spearman,
     _weighted_kappa,
 )
 
@@ -220,3 +220,26 @@ def test_nobody_else_draws_resamples_or_takes_percentiles():
     sources = {p: p.read_text("utf-8") for p in Path(humanlm.__file__).parent.rglob("*.py") if p.name != "_modidx.py"}
     found = {str(p.relative_to(Path(humanlm.__file__).parent)) for p, text in sources.items() if re.search(r"percentile\(|quantile\(|bincount\(cells", text)}
     assert found == {"core/stats.py"}
+
+
+# ---- many tests
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=12))
+def test_holm_never_lowers_a_p_and_keeps_their_order(ps):
+    found, known = holm(ps), [i for i, p in enumerate(ps) if p == p]
+    assert [math.isnan(p) for p in found] == [math.isnan(p) for p in ps]
+    assert all(ps[i] <= found[i] <= min(1, ps[i] * len(known)) or found[i] == pytest.approx(max(found[j] for j in known if ps[j] <= ps[i])) for i in known)
+    ordered = sorted(known, key=lambda i: ps[i])
+    assert [found[i] for i in ordered] == sorted(found[i] for i in known)
+    for cut in (0.01, 0.05, 0.3):  # as he wrote it: step down, and stop at the first that holds
+        rejected = next((k for k, i in enumerate(ordered) if ps[i] * (len(ordered) - k) > cut), len(ordered))
+        assert {i for i in known if found[i] <= cut} == set(ordered[:rejected])
+
+
+@pytest.mark.parametrize("n, ties", [(14, True), (30, False), (50, False), (51, False), (80, True)])
+def test_signed_ranks_of_many_clusters_are_scipys(n, ties):
+    from scipy.stats import wilcoxon
+    d = np.random.default_rng(n).normal(0.2, 1, n)
+    d = np.round(d, 1) + (np.round(d, 1) == 0) * 0.1 if ties else d
+    assert signed_rank(d).p == pytest.approx(wilcoxon(d.round(9)).pvalue)

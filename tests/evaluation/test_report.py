@@ -6,7 +6,7 @@ from pages import read
 
 from humanlm.core.basics import DataError, atomic_write, to_json
 from humanlm.core.html import figure_svg, tag
-from humanlm.evaluation.measured import Results, load_results, ALL, PairedDifference, Result
+from humanlm.evaluation.measured import Results, load_results, ALL, PairedDifference, Result, paired_table
 from humanlm.evaluation.figures import Names, results_bars, training_curves
 from humanlm.evaluation.report import _headline, _results_html, _texts_html, load_log, paired_html, standard_sections, write_report
 
@@ -45,6 +45,15 @@ def test_measures_of_texts_have_a_table_of_their_own():
 def test_differences_show_test_and_effect():
     shown = paired_html([PairedDifference("m", ALL, "a", "b", 9, 0.1, 0.0, 0.2, 0.0004, 0.5), PairedDifference("m", ALL, "a", "c", 9, 0.1, 0.0, 0.2)])
     assert "< 0.001" in shown.replace("&lt;", "<") and "+0.50" in shown and "–" in shown
+
+
+def test_the_p_values_of_a_table_are_adjusted_and_it_says_so():
+    pairs = [PairedDifference("m", ALL, "a", name, 9, 0.1, 0.0, 0.2, p, 0.5) for name, p in (("b", 0.01), ("c", 0.04), ("d", 0.03))]
+    shown, alone = paired_html(pairs), paired_html(pairs[1:2])
+    assert "Wilcoxon p (Holm)" in shown and [p in shown for p in ("0.030", "0.060", "0.040")] == [True, True, False]
+    assert "Holm" not in alone and "0.040" in alone
+    table = paired_table(pairs, most=1)
+    assert "Wilcoxon p (Holm)" in table and "0.030" in table and len(table.splitlines()) == 3, "what is left out counts, too"
 
 
 def test_a_log_that_was_cut_off_is_read(tmp_path):

@@ -1,5 +1,5 @@
 """The frame of the project: settings agree, export is in sync, notebooks are clean and short, imports point down."""
-import ast, configparser, json, os, re, shutil, subprocess, sys, tomllib, venv, zipfile
+import ast, configparser, json, os, re, shutil, subprocess, sys, tarfile, tomllib, venv, zipfile
 from functools import cache
 from collections import Counter
 from pathlib import Path
@@ -82,7 +82,8 @@ def test_every_dependency_has_a_tested_version():
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
     pins = {plain(line): line for line in lines}
     project = PROJECT["project"]
-    for name in sum(project["optional-dependencies"].values(), project["dependencies"]):
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ("vllm", "verl")}  # in environments of their own
+    for name in (line for line in sum(extras.values(), project["dependencies"]) if not line.startswith("humanlm[")):
         assert plain(name) in pins, f"{name}: add the tested version to constraints.txt"
         if "==" in name: assert pins[plain(name)] == name
 
@@ -100,7 +101,7 @@ def test_citation_names_five_papers():
     for paper in [citation, *citation["references"]]: assert paper["title"] and paper["authors"]
 
 
-@pytest.mark.parametrize("workflow", ["test", "docs"])
+@pytest.mark.parametrize("workflow", ["test", "docs", "release"])
 def test_workflows_are_valid_yaml(workflow):
     jobs = yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text())["jobs"]
     for job in jobs.values(): assert job["runs-on"] and job["steps"]
@@ -286,20 +287,43 @@ def test_readme_is_made_from_the_index():
 
 
 def built(what: str, clone: Path) -> Path:
-    "Copy the package into a folder and build a wheel of it: `wheel`, or `editable` as `pip install -e` does"
-    for name in ("pyproject.toml", "LICENSE", "README.md"):
-        if (ROOT / name).exists(): shutil.copy(ROOT / name, clone)
-    shutil.copytree(ROOT / "humanlm", clone / "humanlm", ignore=shutil.ignore_patterns("__pycache__"))
+    "Copy the package into a folder and build of it a `wheel`, an `sdist`, or what `pip install -e` makes: `editable`"
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "LICENSE", "README.md"): shutil.copy(ROOT / name, clone)
+    for name in ("humanlm", "configs", *(["nbs"] if what == "sdist" else [])):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     code = f"from setuptools.build_meta import build_{what} as build; print(build('dist'))"
     out = subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
-    return next((clone / "dist").glob("*.whl"))
+    return next((clone / "dist").glob("*.tar.gz" if what == "sdist" else "*.whl"))
 
 
-def test_the_wheel_holds_modules_types_and_fixtures(tmp_path):
-    held = zipfile.ZipFile(built("wheel", tmp_path)).namelist()
+def test_the_wheel_holds_modules_types_fixtures_and_settings_files(tmp_path):
+    wheel = zipfile.ZipFile(built("wheel", tmp_path))
     files = [p for p in (ROOT / "humanlm").rglob("*") if p.is_file() and "__pycache__" not in p.parts]
-    assert {p.relative_to(ROOT).as_posix() for p in files} <= set(held)
+    configs = {f"humanlm/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "configs").rglob("*.yaml")}
+    assert {p.relative_to(ROOT).as_posix() for p in files} | configs <= set(wheel.namelist())
+    said = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode()
+    assert "Description-Content-Type: text/markdown" in said and "# humanlm" in said and "Author: " in said and "Project-URL: " in said
+
+
+def test_the_source_archive_holds_notebooks_and_settings_files(tmp_path):
+    held = tarfile.open(built("sdist", tmp_path)).getnames()
+    wanted = [p for p in (*(ROOT / "nbs").rglob("*.ipynb"), *(ROOT / "configs").rglob("*.yaml")) if ".ipynb_checkpoints" not in p.parts]
+    assert {p.relative_to(ROOT).as_posix() for p in wanted} <= {name.partition("/")[2] for name in held}
+
+
+def test_every_dependency_names_its_oldest_version_and_every_extra_is_there():
+    project, extras = PROJECT["project"], PROJECT["project"]["optional-dependencies"]
+    used = [*project["dependencies"], *(line for name, lines in extras.items() if name not in ("dev", "docs") for line in lines)]
+    assert [line for line in used if ">=" not in line and not line.startswith("humanlm[")] == []
+    assert {"vllm", "verl", "texts", "serve", "gyms", "classmate", "8bit", "all"} <= set(extras)
+    mine = {re.split(r"[\[>=<]", line)[0] for line in project["dependencies"]}
+    assert not mine & {"torch", "anthropic", "ipywidgets", "matplotlib", "bert-score", "scipy", "pandas", "datasets"}, "the light core holds none of these"
+
+
+def test_the_readme_clones_by_a_line_that_a_shell_can_read():
+    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("git clone")]
+    assert "<" not in line and subprocess.run(["bash", "-n", "-c", line]).returncode == 0
 
 
 def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path):
