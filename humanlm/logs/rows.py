@@ -296,6 +296,7 @@ class _FormatRow(NamedTuple):
     "A row of a file, mapped"
     number: int         # items of the source read so far
     row: RawRow | None  # None: it cannot be used, and was counted
+    split: str = ""     # in which it was published, if known
 
 # %% ../../nbs/logs/05_rows.ipynb #mapped_rows
 def mapped_rows(
@@ -313,7 +314,7 @@ def mapped_rows(
             continue
         for note, value in row.notes.items():
             faults.add(note, f"{row.row_id}: {value}" if value else row.row_id, found.place)
-        yield _FormatRow(found.number, row)
+        yield _FormatRow(found.number, row, found.split)
 
 
 def _whose(raw): return f"post {shorten(raw.get('post_id'), 30)} by {shorten(raw.get('user_id'), 30)}"

@@ -161,7 +161,7 @@ def test_prompts_and_targets_agree_about_thoughts(tmp_path):
     for split in ("train", "val", "test"):
         assert asks(f"sft/{split}") == has(f"sft/{split}") == {False} and asks(f"thinking_sft/{split}") == {True}
     assert has("thinking_sft/train") == has("thinking_sft/val") == {True} and has("thinking_sft/test") == {False}
-    assert "Test rows ask for a thought too, and hold the reply alone." in built.card and "poor targets" in built.card
+    assert "Test rows ask for a thought too, and hold the reply alone." in built.card and "a poor target:" in built.card
 
 
 def test_prompts_of_builds_are_the_full_ones(tmp_path):
@@ -203,6 +203,14 @@ def test_supervised_rows_have_one_thought_at_most(tmp_path):
         assert a["generation"]["role"] == "user" and a["generation"]["name"] == "HUMAN"
     assert all("<think>" not in r["generation"]["content"] for r in table(built.folder, "thinking_sft/test"))
     assert not (built.folder / "rl").exists()
+
+
+def test_thoughts_by_rule_say_nothing_of_the_person(tmp_path):
+    built = build(settings(tmp_path, forum(200), sets=["thinking_sft"]))
+    for row in table(built.folder, "thinking_sft/train"):
+        thought, example = row["generation"]["content"].partition("</think>")[0].lower(), row["prompt"][-1]["content"].lower()
+        assert "i answer as" not in thought and "lines)" not in thought and "i am myself" not in thought
+        assert example[:60] in thought
 
 
 def test_the_set_with_lossy_personas_has_the_same_rows(tmp_path):
@@ -496,6 +504,29 @@ def test_too_few_rows_say_why(tmp_path):
     with pytest.raises(DataError, match="for example post post_0 by .deleted.: field 'user_id'"): _forecast(settings(tmp_path, None, min_comments=30))
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(DataError, match="there are no rows"): build(settings(tmp_path, None, "empty", file="none.jsonl"))
+    write_jsonl(tmp_path / "silent.jsonl", [{"user": "a", "text": ""}] * 7 + [{"user": "b", "text": None}])
+    with pytest.raises(DataError, match="no rows that can be used, of 8 read.*\n.*line without text: 8 .*for example"):
+        build(settings(tmp_path, None, "silent", "threads", file="silent.jsonl"))
+
+
+def test_columns_are_called_as_they_were_typed(tmp_path):
+    rows = [{"who": "a", "said": "hi", "film": "f", "n": i} for i in range(3)]
+    for source, columns, why in [
+        ("threads", {"text": "said", "user": "wo"}, "build.columns.user: no column 'wo'. Did you mean 'who'?"),
+        ("threads", {"txt": "said"}, "build.columns: no field 'txt'. Did you mean 'text'?"),
+        ("reddit", {"text": "sad", "user": "who", "thread": "film"}, "build.columns.text: no column 'sad'. Did you mean 'said'?"),
+        ("reddit", {"text": "said", "user": "who", "thread": "film", "tiem": "n"}, "no field 'tiem'. Did you mean 'time'?"),
+    ]:
+        with pytest.raises((DataError, ConfigError)) as error: build(settings(tmp_path, rows, f"{source}-{len(why)}", source, columns=columns))
+        assert why in str(error.value) and "data.columns" not in str(error.value)
+
+
+def test_a_split_that_was_asked_for_is_not_empty(tmp_path):
+    strange = [r | {"user_id": f"new_{r['post_id']}"} if r["post_id"] > "post_18" and len(r["post_id"]) > 6 else r for r in forum(150)]
+    with pytest.raises(DataError, match="No row is left for testing: .*stranger.*--build.test_frac 0"):
+        build(settings(tmp_path, strange, test_frac=0.12, val_frac=0, min_comments=1, persona={"model": "none"}))
+    built = build(settings(tmp_path, None, "untested", test_frac=0, val_frac=0))
+    assert set(built.rows) == {"train"}
 
 
 def test_an_upload_that_fails_keeps_the_files(tmp_path, capsys):
