@@ -9,6 +9,7 @@ __all__ = ['INPUTS', 'FLAT', 'GROUPS', 'BuildConfig', 'input_state', 'source_of'
 import gc
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,7 @@ from ..hierarchy.prompts import HierarchyConfig
 from ..clients.cache import DiskCache, cache_size
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
-from ..clients.protocol import CacheError
+from ..clients.protocol import CacheError, LLMError
 from ..models.settings import ClientConfig
 
 # %% ../../nbs/corpus/10_build.ipynb #INPUTS
@@ -130,7 +131,6 @@ def _open_build(settings: Settings) -> Path:
     elif any(not p.name.startswith(".") for p in folder.iterdir()):
         raise ConfigError(f"{folder} holds other files. Choose another --build.out.")
     else: shutil.rmtree(folder / ".build", ignore_errors=True)  # of a start that read nothing
-    for left in folder.glob("*/.*"): shutil.rmtree(left, ignore_errors=True)  # half a file of a process that was killed
     _require_same_input(folder, settings.build.path)
     return folder
 
@@ -219,10 +219,20 @@ def _describe(
     path, lost = folder / ".build" / "people", folder / ".build" / "failures.json"
     if not lost.exists():
         place = formats[s.build.source].media if s.build.source != "threads" else "a forum"
-        atomic_write(lost, json.dumps(write_people(path, store, plan, s.persona, place, client)))
+        failures = write_people(path, store, plan, s.persona, place, client)
+        if failures and not len(People(path).users): raise _nobody(failures, s.persona.model)
+        atomic_write(lost, json.dumps(failures))
     people, failures = People(path), [Failure(*f) for f in json.loads(lost.read_bytes())]
     tell(f"{len(people.users):,} personas, {len(failures):,} failed")
     return people, failures
+
+# %% ../../nbs/corpus/10_build.ipynb #nobody
+def _nobody(failures: Sequence[Failure], model: str) -> LLMError:
+    "The error of a model that described nobody: how it failed most often"
+    (kind, n), = Counter(f.kind for f in failures).most_common(1)
+    why = next(f.message for f in failures if f.kind == kind).removeprefix(f"{kind}: ").rstrip(".")
+    return LLMError(kind, f"{model} described none of {len(failures):,} people; {n:,} failed as here: {why}. "
+                          "Mend that, then give the same command again")
 
 # %% ../../nbs/corpus/10_build.ipynb #refuse_leaks
 def _refuse_leaks(leaks: Iterable[Leak], c: BuildConfig) -> None:

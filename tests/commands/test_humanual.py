@@ -737,6 +737,17 @@ def test_failed_personas_are_named_and_dropped(tmp_path):
     assert f"| bad answer | {len(failed)} |" in built.card
 
 
+def test_a_model_that_nobody_reaches_ends_the_build_in_its_own_words(tmp_path, capsys):
+    write_jsonl(tmp_path / "rows.jsonl", forum())
+    argv = ["build", "--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "out"),
+            "--persona.model", "vllm/m", "--persona.base_url", "http://127.0.0.1:9/v1", "--persona.attempts", "1"]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "error: connection: vllm/m described none of 8 people; 8 failed as here:" in said and "Loosen" not in said and "Traceback" not in said
+    assert not (tmp_path / "out" / ".build" / "failures.json").exists()  # so that all are asked again
+    assert build(settings(tmp_path, None, "again"), writer=ScriptedClient(lambda r: json.dumps(ANSWER))).rows["train"]
+
+
 def test_personas_with_few_phrases_are_dropped(tmp_path):
     few = ANSWER | {"interests": ["tea"], "values": ["x"], "communication": ["y"]}
     with pytest.raises(DataError, match="thin persona"):
