@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_
 from .card import Account, card
 from .partition import SEEN, TEST, TRAIN, VAL
 from .people import People, settle, write_people
+from .pseudonyms import hide_authors, read_salt, with_pseudonyms, without_details
 from .personas import Failure, PersonaConfig
 from .selection import CODE, Leak, Plan, SelectConfig, find_leaks, listed, select, select_checks
 from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
@@ -145,11 +147,13 @@ def _require_same_input(folder, where):
 def source_of(
     s: Settings,
     report: Callable[[str], Any] = lambda text: None,  # is given the account of a log, in Markdown
+    salt: bytes = b"",  # of pseudonyms; empty: names stay
 ) -> Source:
     "Find out how to read the input"
-    c = s.build
-    if c.source == "threads": return threads_source(c.path, c.columns, c.max_context, report)
-    return rows_source(c.source, c.path, c.columns, s.persona.facts, c.hub_splits, c.hub_config)
+    c, hide = s.build, {"hide": partial(hide_authors, salt=salt)} if salt else {}
+    if c.source == "threads": return threads_source(c.path, c.columns, c.max_context, report, **hide)
+    found = rows_source(c.source, c.path, c.columns, s.persona.facts, c.hub_splits, c.hub_config)
+    return with_pseudonyms(found, salt) if salt else found
 
 # %% ../../nbs/corpus/10_build.ipynb #reading_error
 def _reading_error(head: str, store: RowStore) -> DataError:
@@ -177,7 +181,8 @@ def _read_source(
         if n and not saved.exists(): save_config(saved, s)
         tell(f"{rows_read(store):,} rows read")
 
-    fill(store, source_of(s, lambda text: atomic_write(kept, text)), tell=read, spread=spread)
+    salt = read_salt(Path(s.build.out), s.persona.salt) if s.persona.pseudonyms else b""
+    fill(store, source_of(s, lambda text: atomic_write(kept, text), salt), tell=read, spread=spread)
     if not any(note["read"] for note in store.notes):
         said = f"there are no rows that can be used, of {n:,} read." if (n := rows_read(store)) else "there are no rows."
         raise _reading_error(f"{s.build.path}: {said} Check --build.path and --build.columns.", store)
@@ -262,6 +267,7 @@ def _sentences(s, plan):
     who = {"rules": "written by rules (counts and word lists)", "none": "left out", "given": "those that came with the rows"}
     by = "one fixed sentence" if p.fixed else who.get(p.model, f"written by {p.model}")
     yield f"Source: {c.source}; split by {c.split}; personas {by}."
+    if p.pseudonyms: yield "People have pseudonyms, made with a secret that is not in this folder. A name that is a word stays in texts where nothing marks it."
     if p.writes: yield (f"A persona rests on the earliest messages of its author (at most {p.history}, at most {p.share:.0%} of them); "
                         "those are not predicted, and all predicted ones are later.")
     if p.model == "given": yield "What these personas were written from is not known: only quoted replies could be dropped."
@@ -332,6 +338,7 @@ def _record(s, account):
     "What was made of what, without the names of places"
     settings, plan = s.to_dict(), account.plan
     for name in ("out", "hub", "path", "workers"): settings["build"].pop(name)
+    settings["persona"].pop("salt")
     final = np.sort(plan.records["whole"][plan.out])
     return {"schema_version": 1, "version": __version__, "input": Path(s.build.path).name,
             "fingerprint": fingerprint([final.tobytes().hex(), settings]), "rows": account.rows,
@@ -396,7 +403,8 @@ def _build(s, folder, tell, writer, thinker, spread):
     notes = _write(s, folder, store, plan, people, thinker, tell, spread)
     leaks.append(late_evidence(folder / "examples", plan.records))
     with _taken_back(folder): _refuse_leaks(leaks[-1:], s.build)
-    account = Account(Path(s.build.path).name, s.build.about, total_faults(store), plan, _some_rows(plan, store),
+    met = without_details(total_faults(store)) if s.persona.pseudonyms else total_faults(store)
+    account = Account(Path(s.build.path).name, s.build.about, met, plan, _some_rows(plan, store),
                       leaks, failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
     store.close()
     return _finish(s, folder, account, [client for client in (writer, thinker) if client])

@@ -392,11 +392,12 @@ def threads_source(
     columns: Mapping[str, str] = {},  # our name of a field → column
     max_context: int = 100,      # most turns of context
     report: Callable[[str], Any] = lambda text: None,  # is given the account of the log, in Markdown
+    hide: Callable[[Sequence[Thread]], Sequence[Thread]] = lambda threads: threads,  # replaces names
 ) -> Source:
     "Read a log of messages with reply links, whole"
     def rows(skip: int, faults: Faults) -> Iterator[SourceStep]:
         met = Faults() if skip else faults
-        found = _thread_entries(import_threads(path, columns, faults=met, called="build.columns"), max_context)
+        found = _thread_entries(hide(import_threads(path, columns, faults=met, called="build.columns")), max_context)
         report(_log_report(found.report, left_out(met.counts)))
         for kind, m in found.left: met.add(kind, f"{m.id}: {m.content}")
         for number, entry in enumerate(found.entries[skip:], skip + 1): yield SourceStep(number, (entry,))

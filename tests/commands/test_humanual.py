@@ -50,7 +50,7 @@ def settings(tmp, rows, name="out", source="reddit", persona={}, hierarchy={}, f
     path = tmp / file
     if rows is not None and not path.exists(): write_jsonl(path, rows)
     groups = {"build": {"path": str(path), "source": source, "out": str(tmp / name), "test_frac": 0.2, "val_frac": 0.1} | values,
-              "persona": persona, "hierarchy": hierarchy}
+              "persona": {"pseudonyms": False} | persona, "hierarchy": hierarchy}
     return parse(GROUPS, [f"--{g}.{k}={v if isinstance(v, str) else json.dumps(v)}" for g, part in groups.items() for k, v in part.items()])
 
 
@@ -95,25 +95,9 @@ def test_tested_people_are_known_by_default_in_the_post_split(tmp_path):
     assert {e.user_id for e in examples} == trained
 
 
-def town(source):
-    "Rows of four users of a source, each with earlier messages of their own; with each the texts that name its user"
-    start, rows = getattr(raw_rows, source).__defaults__[0], []
-    for i in range(80):
-        user = start.replace("ira.", f"ira{'abcd'[i % 4]}7.") if source == "enron" else f"{start[:-2]}{'abcd'[i % 4]}7"
-        text = json.dumps(getattr(raw_rows, source)()).replace(start, user).replace("Ira.Rook@ENRON.com", user.title())
-        swaps = {"zz91ab": f"zz{i // 4}", "vid01": f"vid{i // 4}", "art1": f"art{i // 4}", "Gas prices": f"Gas prices {i // 4}"}
-        for old, new in swaps.items(): text = text.replace(old, new)
-        call = f" What do you say, @{user}? Or u/{user.upper()}?"
-        raw = json.loads(text.replace("A ferry never arrives.", "A ferry never arrives." + call))
-        if source not in ("reddit", "youtube", "medium"): raw["post_id"] = f"{raw['post_id']}{i // 4}"
-        raw["prompt"][0]["content"] += call
-        rows.append(raw | {"completion": f"{raw['completion']} {WORDS[i % 18]} {i}", "timestamp": raw["timestamp"] + 1000 * i})
-    return rows
-
-
 @pytest.mark.parametrize("source", ["reddit", "amazon", "youtube", "medium", "wildchat", "enron"])
 def test_every_source_names_only_the_user_human(tmp_path, source):
-    built = build(settings(tmp_path, town(source), source=source))
+    built = build(settings(tmp_path, raw_rows.town(source), source=source))
     assert built.rows["train"] and built.rows["test"]
     truth = {e.id: e for e in load_examples(built.folder / "examples")}
     for row in table(built.folder, "rl/train") + table(built.folder, "rl/test"):
@@ -128,7 +112,7 @@ def test_every_source_names_only_the_user_human(tmp_path, source):
 @pytest.mark.parametrize("source", ["reddit", "amazon", "youtube", "medium", "wildchat", "enron"])
 def test_no_prompt_names_the_user(tmp_path, source):
     from humanlm.hierarchy.prompts import HierarchyConfig, prompt
-    rows = [r | {"persona": json.dumps({"interests": [f"signs as @{r['user_id']}", "tea"] * 6})} for r in town(source)]
+    rows = [r | {"persona": json.dumps({"interests": [f"signs as @{r['user_id']}", "tea"] * 6})} for r in raw_rows.town(source)]
     built = build(settings(tmp_path, rows, source=source, persona={"model": "given"}, sets=["rl", "sft", "thinking_sft"], dropout=0.5))
     user = {e.id: e.user_id for e in load_examples(built.folder / "examples")}
     for name in ("rl/train", "rl/test", "rl/test_dropout", "sft/train", "sft/test", "thinking_sft/train", "thinking_sft/test"):
@@ -253,7 +237,7 @@ def test_a_killed_process_goes_on(tmp_path):
     rows = forum(1500, 20, 40)
     whole = content(build(settings(tmp_path, rows, "whole", rows_per_file=50)).folder)
     flags = ["--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "killed"),
-             "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50"]
+             "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50", "--persona.pseudonyms=false"]
     process = subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 300
     while not list((tmp_path / "killed").glob("rl/train-0000[3-9].parquet")) and process.poll() is None and time.monotonic() < limit: time.sleep(0.002)
@@ -267,7 +251,8 @@ def test_a_killed_process_goes_on(tmp_path):
 def test_two_processes_do_not_build_one_folder(tmp_path):
     rows, refused = forum(), []
     s = settings(tmp_path, rows)
-    flags = ["--build.path", s.build.path, "--build.source", "reddit", "--build.out", s.build.out, "--build.test_frac", "0.2", "--build.val_frac", "0.1"]
+    flags = ["--build.path", s.build.path, "--build.source", "reddit", "--build.out", s.build.out, "--build.test_frac", "0.2", "--build.val_frac", "0.1",
+             "--persona.pseudonyms=false"]
     def second(*more): return subprocess.run([sys.executable, "-m", "humanlm.humanual", "build", *flags, *more], cwd=ROOT, capture_output=True, text=True)
     def tell(line):
         if not refused: refused.extend([second(), second("--fresh")])
