@@ -21,6 +21,7 @@ from .store import LogEntry, Source
 from ..data.files import Faults
 from ..data.records import Thread
 from ..logs.replies import _without_names
+from ..logs.rows import folded
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #pseudonym
 @lru_cache(maxsize=2**17)
@@ -29,6 +30,7 @@ def _drawn(spelling, salt):
     return f"u{number % 10**12:012}"
 
 
+@lru_cache(maxsize=2**17)
 def _spelling(name): return re.sub(r"^(?:@|/?u/)", "", name.strip()).casefold()
 
 
@@ -93,12 +95,14 @@ def hide_people(
     called = {} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]}
     called |= {_spelling(name): me for name in (entry.user_id, *entry.known_as)}
 
-    def text(t): return hide_names(t, called, salt)
+    quiet = _is_quiet("\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called)
+
+    def text(t): return t if quiet else hide_names(t, called, salt)
 
     def author(m): return m if shops or not m else called[_spelling(m)]
 
     def facts(value, name=""):
-        if isinstance(value, str): return pseudonym(value, salt) if name in _NAMES else text(value)
+        if isinstance(value, str): return pseudonym(value, salt) if name in _NAMES else hide_names(value, called, salt)
         if isinstance(value, dict): return {key: facts(part, key) for key, part in value.items()}
         return [facts(part, name) for part in value] if isinstance(value, (list, tuple)) else value
 
@@ -106,6 +110,13 @@ def hide_people(
     return entry._replace(id=_salted(entry.id, salt), user_id=me, context_id=_hidden_id(entry.context_id, salt), post_id=_hidden_id(entry.post_id, salt),
                           reply=text(entry.reply), context=context, facts=facts(entry.facts), persona=text(entry.persona), known_as=(),
                           post_facts=facts(entry.post_facts))
+
+
+def _is_quiet(texts, called):
+    "Tell that nobody is named in texts, which is so in most rows"
+    if not all(map(str.isascii, called)): return False
+    data = folded(texts)
+    return b"@" not in data and b"u/" not in data and not any(name.encode() in data for name in called)
 
 
 def _hidden_id(name, salt): return hide_names(name, {}, salt) if "@" in name else name

@@ -60,7 +60,9 @@ def clean_text(
 ) -> str:
     "Replace what cannot be written as UTF-8"
     if text.isascii(): return text
-    return text.encode("utf-8", "replace").decode()
+    try: text.encode()
+    except UnicodeEncodeError: return text.encode("utf-8", "replace").decode()
+    return text
 
 # %% ../../nbs/corpus/02_store.ipynb #row_entry
 def _row_entry(
