@@ -127,6 +127,9 @@ def _salted(row_id, salt):
     return f"{source}-{blake2b(digest.encode('utf-8', 'replace'), key=salt, digest_size=10).hexdigest()}"
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_authors
+_LED = re.compile(r"^\s*([^\s,:;>]+)(?=[,:;>])")  # a name before what is said to it
+
+
 def hide_authors(
     threads: Sequence[Thread],  # of one log
     salt: bytes,
@@ -134,8 +137,11 @@ def hide_authors(
     "Replace all names of people in a log"
     names = {m.name for t in threads for m in t.messages} - {""}
     called = {_spelling(name): pseudonym(name, salt) for name in names}
-    return [replace(t, messages=tuple(replace(m, name=pseudonym(m.name, salt), content=hide_names(m.content, called, salt))
-                                      for m in _without_names(t, names).messages)) for t in threads]
+
+    def text(t): return hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
+
+    return [replace(t, messages=tuple(replace(m, name=pseudonym(m.name, salt), content=text(m.content)) for m in _without_names(t, names).messages))
+            for t in threads]
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #read_salt
 def read_salt(
