@@ -2,7 +2,7 @@
 
     nice -n -5 python bench/build.py            # about 1 min
     nice -n -5 python bench/build.py --quick    # about 10 s
-    python bench/build.py --base COMMIT         # 52,560 rows of 6.7 kB beside another commit, alternating, a process for each build
+    python bench/build.py --base COMMIT         # 52,560 rows of 6.9 kB beside another commit, alternating, a process for each build
     python bench/build.py --gigabytes 5         # memory of one build of a file of that size, made and removed here
 
 Invented rows of about 4 kB: a post, two comments and a reply, sixty replies a person, in the order of time. Personas are written by rules.
@@ -104,7 +104,7 @@ LONG_ROWS, MARKS = 52_560, [". ", "? ", ", ", "! ", ".\n\n", " – ", "; I’d s
 
 
 def make_long_file(path, n, seed=0):
-    "Write rows of 6.7 kB as Reddit has them: a post, three comments and a reply, with marks, letters that are no ASCII, and facts"
+    "Write rows of 6.9 kB as Reddit has them: a post, three comments and a reply, with marks, letters that are no ASCII, and facts"
     rng = random.Random(seed)
     def text(k): return "".join(word + (rng.choice(MARKS) if rng.random() < .1 else " ") for word in rng.choices(WORDS, k=k)).strip()
     posts, comments, replies = ([text(k) for _ in range(400)] for k in (376, 106, 92))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from ..core.basics import ConfigError, atomic_write
 from .store import LogEntry, Source
