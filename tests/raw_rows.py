@@ -97,3 +97,22 @@ def forwarded(text, sender="Kim Poe@ENRON", date="05/14/2001 03:05 PM", subject=
     "A quotation as Lotus Notes writes it, with its line of dashes broken in two"
     return (f"---------------------- Forwarded by Ira Rook/HOU/ECT on {date[:16]} \nPM ---------------------------\n\n\n"
             f"{sender}\n{date}\nTo: Ira Rook/HOU/ECT@ECT\ncc:  \nSubject: {subject}\n\n{text}\n")
+
+
+_WORDS = "tea rain bike shed garden street lamp early late quiet loud never always maybe thanks fix paint wait".split()
+
+
+def town(source):
+    "Rows of four users of a source, each with earlier messages of their own; with each the texts that name its user"
+    start, rows = globals()[source].__defaults__[0], []
+    for i in range(80):
+        user = start.replace("ira.", f"ira{'abcd'[i % 4]}7.") if source == "enron" else f"{start[:-2]}{'abcd'[i % 4]}7"
+        text = json.dumps(globals()[source]()).replace(start, user).replace("Ira.Rook@ENRON.com", user.title())
+        swaps = {"zz91ab": f"zz{i // 4}", "vid01": f"vid{i // 4}", "art1": f"art{i // 4}", "Gas prices": f"Gas prices {i // 4}"}
+        for old, new in swaps.items(): text = text.replace(old, new)
+        call = f" What do you say, @{user}? Or u/{user.upper()}?"
+        raw = json.loads(text.replace("A ferry never arrives.", "A ferry never arrives." + call))
+        if source not in ("reddit", "youtube", "medium"): raw["post_id"] = f"{raw['post_id']}{i // 4}"
+        raw["prompt"][0]["content"] += call
+        rows.append(raw | {"completion": f"{raw['completion']} {_WORDS[i % 18]} {i}", "timestamp": raw["timestamp"] + 1000 * i})
+    return rows

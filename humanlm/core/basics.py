@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HumanLMError', 'DataError', 'ConfigError', 'shorten', 'near_miss', 'check_name', 'require', 'require_all',
-           'missing_package', 'optional', 'atomic_path', 'atomic_write', 'to_dict', 'to_json', 'fingerprint',
+           'missing_package', 'optional', 'atomic_path', 'sweep', 'atomic_write', 'to_dict', 'to_json', 'fingerprint',
            'write_jsonl', 'read_jsonl', 'jsonl_rows', 'json_object', 'append_row', 'grown_rows', 'trim_rows',
            'run_sync']
 
@@ -158,6 +158,21 @@ def _swap(new: Path, path: Path, old: Path) -> None:
         if moved:
             os.replace(old, path)
         raise DataError(f"Cannot replace {path}: {e.strerror}. Move what lies there out of the way.") from e
+
+# %% ../../nbs/core/01_basics.ipynb #sweep
+_ROOM = re.compile(r"\..+\.[0-9a-f]{8}")
+
+
+def sweep(
+    folder: str | Path,  # that no other process works on; folders in it may be locked by others
+) -> None:
+    "Remove what processes that were killed left of files; a folder that had just stepped aside is replaced"
+    for place, folders, files in os.walk(folder):
+        for room in (Path(place, name) for name in folders if _ROOM.fullmatch(name)):
+            for new in (room / "new").glob("*") if (room / "old").exists() else ():
+                if not Path(place, new.name).exists(): os.replace(new, Path(place, new.name))
+            shutil.rmtree(room, ignore_errors=True)
+        folders[:] = [name for name in folders if not _ROOM.fullmatch(name) and f"{name}.lock" not in files]
 
 # %% ../../nbs/core/01_basics.ipynb #atomic_write
 def atomic_write(

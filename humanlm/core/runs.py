@@ -25,7 +25,7 @@ from typing import IO, Any, Literal, cast
 
 import humanlm
 from humanlm.core.basics import (
-    ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, to_dict, to_json,
+    ConfigError, HumanLMError, atomic_write, json_object, near_miss, shorten, sweep, to_dict, to_json,
 )
 from .html import Table
 from .config import HARMLESS, Settings, hidden, read_yaml, settings_yaml
@@ -62,7 +62,7 @@ def open_run(
     resume: str | None = None,  # None: must be new; "": go on or begin; else must exist
     fresh: bool = False,  # move an existing run aside first
 ) -> Path:
-    "Give the folder of a run, made if need be; `ConfigError` says what to do when it may not be used"
+    "Give the folder of a run, made if need be and swept; `ConfigError` says what to do when it may not be used"
     folder = Path(out) / name
     state = run_state(folder)
     if fresh and state != "missing":
@@ -73,7 +73,8 @@ def open_run(
     elif resume and state == "missing":
         others = [p.name for p in sorted(Path(out).glob("*/")) if run_state(p) != "missing"]
         raise ConfigError(f"There is no run {folder} to resume.{near_miss(name, others)}")
-    return _made(folder)
+    sweep(_made(folder))
+    return folder
 
 # %% ../../nbs/core/06_runs.ipynb #WAYS_ON
 WAYS_ON = "Continue or show it with --resume, choose another --run.name, or begin anew with --fresh (make: FRESH=1)"

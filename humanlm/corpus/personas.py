@@ -127,6 +127,10 @@ class PersonaConfig(ChatConfig):
     """Seconds per attempt."""
     cache: str = ""
     """Folder that keeps the answers of the chat model. Empty: one beside the build."""
+    pseudonyms: bool = True
+    """Whether people are called by pseudonyms wherever their names stand: ids, authors, texts, facts. false: for invented people."""
+    salt: str = ""
+    """File with the secret that pseudonyms are made with. Empty: one beside the build's folder, made at the first start."""
 
     group: ClassVar[str] = "persona"
     rules: ClassVar[tuple[str, ...]] = WRITERS

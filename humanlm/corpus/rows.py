@@ -237,16 +237,12 @@ def _thought_request(
     return chat(question, THOUGHT, temperature=0.7, max_tokens=THOUGHT_TOKENS, caller="thought")
 
 
-def rule_thought(
-    example: Example,
-    about: str,  # the persona as text
-) -> str:
-    "Write a thought by rule, from what is known before the reply"
+def rule_thought(example: Example) -> str:
+    "Write a thought by rule: what was read last, and whether it asks"
     last = example.context[-1]
+    if last.name == example.user_id: return f"I wrote before: {shorten(last.content, 80)}"
     asks = "They ask something, so they wait for an answer." if "?" in last.content else "They say how they see it."
-    known = shorten("; ".join(line.strip(" -") for line in about.splitlines() if line.startswith("  ")), 120)
-    own = f" I am myself in this: {known}." if known else ""
-    return f"{last.name or 'Somebody'} wrote: {shorten(last.content, 80)} {asks}{own} I answer as I always do."
+    return f"{last.name or 'Somebody'} wrote: {shorten(last.content, 80)} {asks}"
 
 # %% ../../nbs/corpus/07_rows.ipynb #check_thought
 def _check_thought(text: str, reply: str) -> str:

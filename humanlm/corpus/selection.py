@@ -44,7 +44,8 @@ class SelectConfig:
     """Of all choices by id."""
     split: str = "post"
     """What is held out, always whole discussions: the last ones to begin (post), those with most replies by people who never
-    train (user), those with most of everybody's latest replies (user_time); turn: chats, in them the last turns."""
+    train (user), those with most of everybody's latest replies (user_time); turn: chats, in them the last turns; published: the
+    splits that rows came in, by their column split or the names of files, folders or splits on the hub."""
     test_frac: float = 0.08
     """Share to test on; by user: share of the people held out."""
     seen_frac: float = 0.08
@@ -82,7 +83,7 @@ def select_checks(
         *each(("train_percent", "test_percent"), lambda v: 0 < v <= 100, "be from 1 to 100"),
         *each(("compat_turns", "min_comments"), lambda v: v >= 0, "not be negative"),
         (c.test_frac + c.val_frac < 1, f"test_frac and val_frac sum to 1 or more: {c.test_frac}, {c.val_frac}"),
-        (c.split in splitters, f"split: {shorten(c.split)!r}.{near_miss(c.split, splitters)}"),
+        (c.split in (*splitters, "published"), f"split: {shorten(c.split)!r}.{near_miss(c.split, (*splitters, 'published'))}"),
         (0 < c.min_turns <= c.max_turns, f"min_turns must be from 1 to max_turns, got {c.min_turns}"),
     ]
 
@@ -93,6 +94,7 @@ MORE = {
     "undated": "nobody knows when, though other rows have times: dropped",
     "fraction": "not in the fraction asked for",
     "at reply": "starts with @: dropped",
+    "unsplit": "came in no split whose name is known: dropped",
     "activity": "by a person with too few or too many replies: dropped",
     "preview": "beyond the number of rows asked for",
     "no persona": "nobody could write the persona of its author: dropped",
@@ -160,6 +162,7 @@ def _sift(sieve, records, time, rank, c, at_replies):
     sieve.keep("undated", lambda i: ~np.isnan(time[i]), everyone=True)
     sieve.keep("fraction", lambda i: keep_share(records["key"][i], c.fraction, c.seed))
     if not at_replies: sieve.keep("at reply", lambda i: ~records["at"][i])
+    if c.split == "published": sieve.keep("unsplit", lambda i: records["split"][i] >= 0)
     sieve.keep("activity", lambda i: keep_active(records["user"][i], c.min_comments, c.max_comments))
     if c.max_rows: sieve.keep("preview", lambda i: smallest(records["key"][i], c.max_rows, c.seed))
 
@@ -189,7 +192,9 @@ def select(
     live = np.flatnonzero(sieve.live)
     rows = index_of(records)._replace(time=time, until=records["until"] if dated else time)[live]
     if not rows.target.any(): raise DataError(f"There are no rows to split: {listed(count_fates(sieve.fate, MEANING))}.")
-    fate, used = split(rows, c.split, **_split_options(c)), np.zeros(len(live), bool)
+    came = records["split"][live]
+    fate = np.where(rows.target, came, HISTORY) if c.split == "published" else split(rows, c.split, **_split_options(c))
+    used = np.zeros(len(live), bool)
     if persona.writes: used, fate = choose_evidence(rows, fate, persona.history, persona.share, persona.least)
     sieve.fate[live] = drop_strangers(rows, fate) if c.known else fate
     return Plan(records, rank, sieve.fate, np.isin(np.arange(len(records)), live[used]), dated)

@@ -174,9 +174,8 @@ def _add_thoughts(
     lost: list[list[str]],       # what failed is added here
 ) -> list[Made]:
     "Add thoughts; a failure that would repeat itself stops the build"
-    examples, about = [r.example for r in rows], [r.voice.about for r in rows]
-    if thinker: found = run_sync(ask_thoughts(thinker, examples, about))
-    else: found = [rule_thought(e, text) for e, text in zip(examples, about)]
+    examples = [r.example for r in rows]
+    found = run_sync(ask_thoughts(thinker, examples, [r.voice.about for r in rows])) if thinker else [*map(rule_thought, examples)]
     lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
     if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None): raise stop
     return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.basics import DataError, atomic_path, atomic_write, to_json
+from ..core.basics import DataError, atomic_path, atomic_write, near_miss, shorten, to_json
 from .partition import hash64, name_hash
-from ..data.files import Faults, UnreadRow, sound_rows, unread_rows
+from ..data.files import Faults, FileRow, RowFault, UnreadRow, sound_rows, unread_rows
 from ..logs.fields import NOTES, source_name
 from ..logs.formats import formats
 from ..logs.rows import RawRow, find_fact, mapped_rows, shown_prompt, unfold_mail
 from ..logs.mail import letters
-from ..data.records import Message, Persona, Thread
+from ..data.records import SPLITS, Message, Persona, Thread
 from ..logs.replies import PersonaWriter, ThreadReport, automatic_accounts, thread_examples
 from ..logs.threads import import_threads, moments, reply_turns
 
@@ -47,6 +47,7 @@ class LogEntry(NamedTuple):
     known_as: tuple[str, ...] = ()  # other ids and names of who replied
     post_facts: dict = {}       # what is known about the post
     places: tuple[float, ...] = ()  # in a log: of its first and its last line; empty: the time decides
+    split: str = ""             # in which it was published, if known
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -59,12 +60,15 @@ def clean_text(
 ) -> str:
     "Replace what cannot be written as UTF-8"
     if text.isascii(): return text
-    return text.encode("utf-8", "replace").decode()
+    try: text.encode()
+    except UnicodeEncodeError: return text.encode("utf-8", "replace").decode()
+    return text
 
 # %% ../../nbs/corpus/02_store.ipynb #row_entry
 def _row_entry(
     row: RawRow,
     facts: Sequence[str] | None = None,  # metadata to keep; None: all
+    split: str = "",  # in which it was published, if known
 ) -> LogEntry:
     "Make an entry from a row of the six formats; nobody in its context mentions the user by name"
     kept = row.metadata if facts is None else {name: value for name in facts if (value := find_fact(row.metadata, name))}
@@ -72,12 +76,13 @@ def _row_entry(
     context = tuple([(m.id, m.role, clean_text(m.name), clean_text(m.content), m.time) for m in shown_prompt(row)])
     user, root, post, reply = map(clean_text, (row.user_id, row.context_id, row.post_id, row.completion))
     return LogEntry(row.row_id, row.source, user, root, post, reply, context, row.time, kept, True, clean_text(persona),
-                 tuple(map(clean_text, row.known_as)), row.post_facts)
+                 tuple(map(clean_text, row.known_as)), row.post_facts, split=split)
 
 # %% ../../nbs/corpus/02_store.ipynb #RECORD
 RECORD = np.dtype([
     ("key", "u8"), ("user", "u8"), ("context", "u8"), ("content", "u8"), ("whole", "u8"), ("time", "f8"), ("until", "f8"), ("seconds", "f8"), ("turn", "i4"),
-    ("chars", "i4"), ("reply", "i4"), ("target", "?"), ("at", "?"), ("part", "i4"), ("offset", "i8"), ("length", "i4")])
+    ("chars", "i4"), ("reply", "i4"), ("target", "?"), ("at", "?"), ("split", "i1"), ("part", "i4"), ("offset", "i8"), ("length", "i4")])
+_SPLIT_NUMBERS = {name: i for i, name in enumerate(SPLITS)}  # as `partition.FATES` counts
 
 # %% ../../nbs/corpus/02_store.ipynb #pack
 def pack(entry: LogEntry) -> bytes:
@@ -101,7 +106,8 @@ def record(
     seconds = np.nan if entry.time is None else entry.time
     time, until = entry.places or (seconds, seconds)
     return (hash64(entry.id), name_hash(entry.user_id), name_hash(entry.context_id), _hash_bytes(_said(entry)), _hash_bytes(data), time, until, seconds,
-            len(entry.context), chars, len(entry.reply), entry.target, entry.reply.lstrip()[:1] == "@", part, offset, len(data))
+            len(entry.context), chars, len(entry.reply), entry.target, entry.reply.lstrip()[:1] == "@",
+            _SPLIT_NUMBERS.get(entry.split, -1), part, offset, len(data))
 
 # %% ../../nbs/corpus/02_store.ipynb #_said
 def _said(entry):
@@ -301,8 +307,8 @@ def _entries_of_rows(source: str, columns: Mapping[str, str], facts: Sequence[st
     "Make entries of rows of one of the six formats"
     post = {"kind": "youtube#video"} if source == "youtube" else {}
     rows = sound_rows(unread, faults)
-    if columns: rows = (r._replace(values=_flat_row(r.values, columns, post)) for r in rows)
-    return (_row_entry(row, facts) for _, row in mapped_rows(source, rows, faults) if row)
+    if columns: rows = _flat_rows(rows, columns, post, faults)
+    return (_row_entry(row, facts, split) for _, row, split in mapped_rows(source, rows, faults) if row)
 
 # %% ../../nbs/corpus/02_store.ipynb #flat_row
 def _flat_row(
@@ -311,10 +317,19 @@ def _flat_row(
     facts: Mapping = {},         # about the post
 ) -> dict:
     "Give a flat comment the published shape; without a text of its own, a post is known by its thread"
+    if missing := [name for name in ("text", "user", "thread") if columns[name] not in raw]:
+        column = columns[missing[0]]
+        raise RowFault("missing field", f"build.columns.{missing[0]}: no column {shorten(column)!r}.{near_miss(column, list(raw))}")
     found = {name: raw.get(column) for name, column in {"post": columns["thread"], **columns}.items()}
     post = {"role": str(found["post"]), "content": str(found["post"]), "metadata": facts}
     return {"prompt": [post], "completion": found.get("text"), "post_id": found.get("thread"), "user_id": found.get("user"),
-            "timestamp": found.get("time"), "metadata": {}}
+            "timestamp": found.get("time"), "metadata": {}, "split": raw.get("split")}
+
+
+def _flat_rows(rows: Iterable[FileRow], columns: Mapping[str, str], facts: Mapping, faults: Faults) -> Iterator[FileRow]:
+    for row in rows:
+        try: yield row._replace(values=_flat_row(row.values, columns, facts))
+        except RowFault as e: faults.add(e.kind, e.detail, row.place)
 
 # %% ../../nbs/corpus/02_store.ipynb #_Keeper
 class _Keeper(PersonaWriter):
@@ -379,11 +394,12 @@ def threads_source(
     columns: Mapping[str, str] = {},  # our name of a field → column
     max_context: int = 100,      # most turns of context
     report: Callable[[str], Any] = lambda text: None,  # is given the account of the log, in Markdown
+    hide: Callable[[Sequence[Thread]], Sequence[Thread]] = lambda threads: threads,  # replaces names
 ) -> Source:
     "Read a log of messages with reply links, whole"
     def rows(skip: int, faults: Faults) -> Iterator[SourceStep]:
         met = Faults() if skip else faults
-        found = _thread_entries(import_threads(path, columns, faults=met), max_context)
+        found = _thread_entries(hide(import_threads(path, columns, faults=met, called="build.columns")), max_context)
         report(_log_report(found.report, left_out(met.counts)))
         for kind, m in found.left: met.add(kind, f"{m.id}: {m.content}")
         for number, entry in enumerate(found.entries[skip:], skip + 1): yield SourceStep(number, (entry,))

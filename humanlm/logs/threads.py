@@ -25,6 +25,7 @@ from ..data.records import Message, Thread
 # %% ../../nbs/logs/06_threads.ipynb #FIELDS
 FIELDS = {
     "text": "what was written (needed)",
+    "title": "its title, if it has one: shown above the text, and enough where there is no text",
     "user": "who wrote it (needed; null where nobody knows)",
     "thread": "the log or discussion a message belongs to; without it, the whole file is one",
     "id": "number or name of a message inside its thread; without it, the row number",
@@ -39,6 +40,7 @@ class _ColumnMap(NamedTuple):
     "Which column of a file holds which field; None: not there"
     text: str = "text"
     user: str = "user"
+    title: str | None = None
     thread: str | None = None
     id: str | None = None
     parents: str | None = None
@@ -100,12 +102,14 @@ def _read_line(
     number = _ident(row, "id", cols.id) if cols.id else number
     user = _value(row, "user", cols.user, (str, int, type(None)))
     text = _value(row, "text", cols.text, (str, type(None)))
-    post = _value(row, "post", cols.post, (str, type(None))) if cols.post else None
+    title, post = (_value(row, name, column, (str, type(None))) if column else None
+                   for name, column in (("title", cols.title), ("post", cols.post)))
     time = utc_seconds(row.get(cols.time)) if cols.time else None
     parents = tuple(f"{thread}/{p}" for p in _parents(row, cols.parents)) if cols.parents else ()
     author = "" if str(user).strip() in GONE else str(user)
     text = "" if str(text).strip() in ("[deleted]", "[removed]") else text
-    return _Line(thread, number, Message(f"{thread}/{number}", "user", author, text or "", time, parents), post or "")
+    text = "\n\n".join(part for part in (title, text) if part)
+    return _Line(thread, number, Message(f"{thread}/{number}", "user", author, text, time, parents), post or "")
 
 # %% ../../nbs/logs/06_threads.ipynb #_NEEDED
 _NEEDED = object()
@@ -156,11 +160,12 @@ def import_threads(
     columns: Mapping[str, str | None] | None = None,  # field → column, fields as in `FIELDS`
     source: str | None = None,  # name of the collection; None: the file's name
     faults: Faults | None = None,  # counts rows that cannot be used; None: raise at the first
+    called: str = "data.columns",  # the setting that names the columns, for messages
 ) -> list[Thread]:
     "Read posts and replies into threads, oldest first; `DataError` names file, row and field"
     path, rows = Path(path), list(read_rows(path, faults))
     if not rows: raise DataError(f"{path}: there are no rows to use. Check the path.{met(faults)}")
-    cols = _column_map(columns, list({c: None for row in rows for c in row.values}), f"{path}, data.columns")
+    cols = _column_map(columns, list({c: None for row in rows for c in row.values}), f"{path}, {called}")
     threads: dict[str, dict] = {}
     for row in rows:
         if faults is not None and cols.time: _note_time(row, cols.time, faults)

@@ -71,12 +71,20 @@ def locate(name: str | Path) -> str:
 def _attempt(where, what, load):
     "Call `load`; say what failed, where, and what to do"
     try:
+        _require_hub(where)
         return load()
     except Exception as e:
         fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}."
         hint = "There is no such folder either. Check the spelling, the network, and whether it needs a login."
         if Path(where).is_dir(): hint = "It may be broken or truncated: take an earlier one, or save it again."
         raise ModelError(f"{fault} {hint}") from e
+
+
+def _require_hub(where):
+    "Ask the Hub once for a model that is neither here nor kept; `from_pretrained` would try ten times"
+    if Path(where).is_dir(): return
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    if not isinstance(try_to_load_from_cache(where, "config.json"), str): HfApi().model_info(where, timeout=20)
 
 # %% ../../nbs/models/04_checkpoints.ipynb #_ADAPTER
 _ADAPTER = "adapter_config.json"

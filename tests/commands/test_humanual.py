@@ -50,7 +50,7 @@ def settings(tmp, rows, name="out", source="reddit", persona={}, hierarchy={}, f
     path = tmp / file
     if rows is not None and not path.exists(): write_jsonl(path, rows)
     groups = {"build": {"path": str(path), "source": source, "out": str(tmp / name), "test_frac": 0.2, "val_frac": 0.1} | values,
-              "persona": persona, "hierarchy": hierarchy}
+              "persona": {"pseudonyms": False} | persona, "hierarchy": hierarchy}
     return parse(GROUPS, [f"--{g}.{k}={v if isinstance(v, str) else json.dumps(v)}" for g, part in groups.items() for k, v in part.items()])
 
 
@@ -95,25 +95,9 @@ def test_tested_people_are_known_by_default_in_the_post_split(tmp_path):
     assert {e.user_id for e in examples} == trained
 
 
-def town(source):
-    "Rows of four users of a source, each with earlier messages of their own; with each the texts that name its user"
-    start, rows = getattr(raw_rows, source).__defaults__[0], []
-    for i in range(80):
-        user = start.replace("ira.", f"ira{'abcd'[i % 4]}7.") if source == "enron" else f"{start[:-2]}{'abcd'[i % 4]}7"
-        text = json.dumps(getattr(raw_rows, source)()).replace(start, user).replace("Ira.Rook@ENRON.com", user.title())
-        swaps = {"zz91ab": f"zz{i // 4}", "vid01": f"vid{i // 4}", "art1": f"art{i // 4}", "Gas prices": f"Gas prices {i // 4}"}
-        for old, new in swaps.items(): text = text.replace(old, new)
-        call = f" What do you say, @{user}? Or u/{user.upper()}?"
-        raw = json.loads(text.replace("A ferry never arrives.", "A ferry never arrives." + call))
-        if source not in ("reddit", "youtube", "medium"): raw["post_id"] = f"{raw['post_id']}{i // 4}"
-        raw["prompt"][0]["content"] += call
-        rows.append(raw | {"completion": f"{raw['completion']} {WORDS[i % 18]} {i}", "timestamp": raw["timestamp"] + 1000 * i})
-    return rows
-
-
 @pytest.mark.parametrize("source", ["reddit", "amazon", "youtube", "medium", "wildchat", "enron"])
 def test_every_source_names_only_the_user_human(tmp_path, source):
-    built = build(settings(tmp_path, town(source), source=source))
+    built = build(settings(tmp_path, raw_rows.town(source), source=source))
     assert built.rows["train"] and built.rows["test"]
     truth = {e.id: e for e in load_examples(built.folder / "examples")}
     for row in table(built.folder, "rl/train") + table(built.folder, "rl/test"):
@@ -128,7 +112,7 @@ def test_every_source_names_only_the_user_human(tmp_path, source):
 @pytest.mark.parametrize("source", ["reddit", "amazon", "youtube", "medium", "wildchat", "enron"])
 def test_no_prompt_names_the_user(tmp_path, source):
     from humanlm.hierarchy.prompts import HierarchyConfig, prompt
-    rows = [r | {"persona": json.dumps({"interests": [f"signs as @{r['user_id']}", "tea"] * 6})} for r in town(source)]
+    rows = [r | {"persona": json.dumps({"interests": [f"signs as @{r['user_id']}", "tea"] * 6})} for r in raw_rows.town(source)]
     built = build(settings(tmp_path, rows, source=source, persona={"model": "given"}, sets=["rl", "sft", "thinking_sft"], dropout=0.5))
     user = {e.id: e.user_id for e in load_examples(built.folder / "examples")}
     for name in ("rl/train", "rl/test", "rl/test_dropout", "sft/train", "sft/test", "thinking_sft/train", "thinking_sft/test"):
@@ -161,7 +145,7 @@ def test_prompts_and_targets_agree_about_thoughts(tmp_path):
     for split in ("train", "val", "test"):
         assert asks(f"sft/{split}") == has(f"sft/{split}") == {False} and asks(f"thinking_sft/{split}") == {True}
     assert has("thinking_sft/train") == has("thinking_sft/val") == {True} and has("thinking_sft/test") == {False}
-    assert "Test rows ask for a thought too, and hold the reply alone." in built.card and "poor targets" in built.card
+    assert "Test rows ask for a thought too, and hold the reply alone." in built.card and "a poor target:" in built.card
 
 
 def test_prompts_of_builds_are_the_full_ones(tmp_path):
@@ -205,6 +189,14 @@ def test_supervised_rows_have_one_thought_at_most(tmp_path):
     assert not (built.folder / "rl").exists()
 
 
+def test_thoughts_by_rule_say_nothing_of_the_person(tmp_path):
+    built = build(settings(tmp_path, forum(200), sets=["thinking_sft"]))
+    for row in table(built.folder, "thinking_sft/train"):
+        thought, example = row["generation"]["content"].partition("</think>")[0].lower(), row["prompt"][-1]["content"].lower()
+        assert "i answer as" not in thought and "lines)" not in thought and "i am myself" not in thought
+        assert example[:60] in thought
+
+
 def test_the_set_with_lossy_personas_has_the_same_rows(tmp_path):
     built = build(settings(tmp_path, forum(200), dropout=0.6))
     whole, lossy = table(built.folder, "rl/test"), table(built.folder, "rl/test_dropout")
@@ -245,7 +237,7 @@ def test_a_killed_process_goes_on(tmp_path):
     rows = forum(1500, 20, 40)
     whole = content(build(settings(tmp_path, rows, "whole", rows_per_file=50)).folder)
     flags = ["--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "killed"),
-             "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50"]
+             "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50", "--persona.pseudonyms=false"]
     process = subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 300
     while not list((tmp_path / "killed").glob("rl/train-0000[3-9].parquet")) and process.poll() is None and time.monotonic() < limit: time.sleep(0.002)
@@ -259,7 +251,8 @@ def test_a_killed_process_goes_on(tmp_path):
 def test_two_processes_do_not_build_one_folder(tmp_path):
     rows, refused = forum(), []
     s = settings(tmp_path, rows)
-    flags = ["--build.path", s.build.path, "--build.source", "reddit", "--build.out", s.build.out, "--build.test_frac", "0.2", "--build.val_frac", "0.1"]
+    flags = ["--build.path", s.build.path, "--build.source", "reddit", "--build.out", s.build.out, "--build.test_frac", "0.2", "--build.val_frac", "0.1",
+             "--persona.pseudonyms=false"]
     def second(*more): return subprocess.run([sys.executable, "-m", "humanlm.humanual", "build", *flags, *more], cwd=ROOT, capture_output=True, text=True)
     def tell(line):
         if not refused: refused.extend([second(), second("--fresh")])
@@ -496,6 +489,29 @@ def test_too_few_rows_say_why(tmp_path):
     with pytest.raises(DataError, match="for example post post_0 by .deleted.: field 'user_id'"): _forecast(settings(tmp_path, None, min_comments=30))
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(DataError, match="there are no rows"): build(settings(tmp_path, None, "empty", file="none.jsonl"))
+    write_jsonl(tmp_path / "silent.jsonl", [{"user": "a", "text": ""}] * 7 + [{"user": "b", "text": None}])
+    with pytest.raises(DataError, match="no rows that can be used, of 8 read.*\n.*line without text: 8 .*for example"):
+        build(settings(tmp_path, None, "silent", "threads", file="silent.jsonl"))
+
+
+def test_columns_are_called_as_they_were_typed(tmp_path):
+    rows = [{"who": "a", "said": "hi", "film": "f", "n": i} for i in range(3)]
+    for source, columns, why in [
+        ("threads", {"text": "said", "user": "wo"}, "build.columns.user: no column 'wo'. Did you mean 'who'?"),
+        ("threads", {"txt": "said"}, "build.columns: no field 'txt'. Did you mean 'text'?"),
+        ("reddit", {"text": "sad", "user": "who", "thread": "film"}, "build.columns.text: no column 'sad'. Did you mean 'said'?"),
+        ("reddit", {"text": "said", "user": "who", "thread": "film", "tiem": "n"}, "no field 'tiem'. Did you mean 'time'?"),
+    ]:
+        with pytest.raises((DataError, ConfigError)) as error: build(settings(tmp_path, rows, f"{source}-{len(why)}", source, columns=columns))
+        assert why in str(error.value) and "data.columns" not in str(error.value)
+
+
+def test_a_split_that_was_asked_for_is_not_empty(tmp_path):
+    strange = [r | {"user_id": f"new_{r['post_id']}"} if r["post_id"] > "post_18" and len(r["post_id"]) > 6 else r for r in forum(150)]
+    with pytest.raises(DataError, match="No row is left for testing: .*stranger.*--build.test_frac 0"):
+        build(settings(tmp_path, strange, test_frac=0.12, val_frac=0, min_comments=1, persona={"model": "none"}))
+    built = build(settings(tmp_path, None, "untested", test_frac=0, val_frac=0))
+    assert set(built.rows) == {"train"}
 
 
 def test_an_upload_that_fails_keeps_the_files(tmp_path, capsys):
@@ -704,6 +720,17 @@ def test_failed_personas_are_named_and_dropped(tmp_path):
     users = {e.user_id for e in load_examples(built.folder / "examples")}
     assert not users & {f["user_id"] for f in failed} and outcome(built.folder)[1]["no persona"] > 0
     assert f"| bad answer | {len(failed)} |" in built.card
+
+
+def test_a_model_that_nobody_reaches_ends_the_build_in_its_own_words(tmp_path, capsys):
+    write_jsonl(tmp_path / "rows.jsonl", forum())
+    argv = ["build", "--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "out"),
+            "--persona.model", "vllm/m", "--persona.base_url", "http://127.0.0.1:9/v1", "--persona.attempts", "1"]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert "error: connection: vllm/m described none of 8 people; 8 failed as here:" in said and "Loosen" not in said and "Traceback" not in said
+    assert not (tmp_path / "out" / ".build" / "failures.json").exists()  # so that all are asked again
+    assert build(settings(tmp_path, None, "again"), writer=ScriptedClient(lambda r: json.dumps(ANSWER))).rows["train"]
 
 
 def test_personas_with_few_phrases_are_dropped(tmp_path):

@@ -44,7 +44,7 @@ def settings(tmp, rows, name="out", persona={}, **values):
     write_jsonl(tmp / f"{name}.jsonl", rows)
     build = {"source": "threads", "path": str(tmp / f"{name}.jsonl"), "out": str(tmp / name), "columns": COLUMNS, "min_comments": 2,
              "known_users": False, "test_frac": 0.2, "sets": ["sft"]} | values
-    groups = {"build": build, "persona": persona}
+    groups = {"build": build, "persona": {"pseudonyms": False} | persona}
     return parse(GROUPS, [f"--{g}.{k}={v if isinstance(v, str) else json.dumps(v)}" for g, part in groups.items() for k, v in part.items()])
 
 

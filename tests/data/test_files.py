@@ -89,7 +89,7 @@ def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
     for name in splits: (tmp_path / f"{name}.jsonl").write_bytes(lines([raw_rows.reddit() | {"completion": name}] * 2))
     files = "\n".join(f"  - split: {name}\n    path: {name}.jsonl" for name in splits)
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
-    found = [map_row("reddit", raw) for _, raw in _hub_items(str(tmp_path), "train.*")]
+    found = [map_row("reddit", raw) for _, _, raw in _hub_items(str(tmp_path), "train.*")]
     assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
     assert [m["name"] for m in name_speakers(shown_prompt(found[0]), found[0].user_id)] == CALLED["reddit"]
     with pytest.raises(DataError, match="no split fits 'val"): list(_hub_items(str(tmp_path), "val.*"))

@@ -106,7 +106,8 @@ def corpus(folder, count=4000):
 def building(path, out, *more):
     from humanlm.core.grammar import parse
     from humanlm.corpus.build import GROUPS
-    return parse(GROUPS, [f"--build.path={path}", "--build.source=reddit", f"--build.out={out}", "--build.sets=[rl,sft,thinking_sft]", "--build.dropout=0.6", *more])
+    return parse(GROUPS, [f"--build.path={path}", "--build.source=reddit", f"--build.out={out}", "--build.sets=[rl,sft,thinking_sft]", "--build.dropout=0.6",
+                          f"--persona.salt={Path(path).with_name('salt')}", *more])
 
 
 def content(folder): return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in ("config.yaml", "run.json")}

@@ -132,6 +132,15 @@ def test_bad_files_and_maps_are_named(tmp_path):
     with pytest.raises(DataError, match="Check the path"): import_threads(tmp_path / "none.jsonl")
 
 
+def test_a_title_stands_over_its_text_and_is_enough_for_a_root(tmp_path):
+    rows = [{"n": 1, "user": "a", "head": "Who moved my bike?", "text": ""}, {"n": 2, "user": "b", "head": None, "text": "not me", "re": 1},
+            {"n": 3, "user": "c", "head": "On sheds", "text": "[removed]", "re": None}, {"n": 4, "user": "d", "head": "Re", "text": "mine", "re": 3}]
+    thread, = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), {"id": "n", "parents": "re", "title": "head"})
+    assert [m.content for m in thread.messages] == ["Who moved my bike?", "not me", "On sheds", "Re\n\nmine"]
+    found = thread_examples([thread], min_history=0)
+    assert [e.context[0].content for e in found.examples] == ["Who moved my bike?", "On sheds"] and not found.report.fates["empty"]
+
+
 def test_hostile_text_and_names_pass_as_text(tmp_path):
     name = "</response>|<b>"
     rows = [{"who": who, "say": f"{i} {HOSTILE}", "n": i, "re": [i - 1] if i else None} for i, who in enumerate([name, "b"] * 12)]

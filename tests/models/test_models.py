@@ -51,6 +51,33 @@ def test_import_without_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
+HUB = """
+import http.server, os, threading
+asked = []
+class Closed(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked.append(self.path)
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    do_HEAD = do_GET
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Closed)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.environ |= {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+from humanlm.models.checkpoints import load_model
+try: load_model("nobody/none")
+except Exception as e: print(type(e).__name__, e)
+print(sum("nobody/none" in path for path in asked))
+"""
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once():
+    done = subprocess.run([sys.executable, "-c", HUB], capture_output=True, text=True, timeout=80)
+    fault, asked = done.stdout.splitlines()
+    assert fault.startswith("ModelError Cannot load the tokenizer of nobody/none: HfHubHTTPError: Server error '503") and asked == "1"
+
+
 def test_hostile_text_never_becomes_markup(tok):
     rng, special = random.Random(0), set(tok.convert_tokens_to_ids(MARKERS))
     for _ in range(300):

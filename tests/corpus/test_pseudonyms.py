@@ -1,0 +1,96 @@
+"A build holds no name of anybody whose rows it read, calls each person by one pseudonym everywhere, and keeps its secret elsewhere."
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+import raw_rows
+from humanlm.core.basics import ConfigError, write_jsonl
+from humanlm.core.grammar import parse
+from humanlm.corpus.build import GROUPS, build
+from humanlm.corpus.pseudonyms import pseudonym
+from humanlm.data.records import load_examples
+
+# source → what names people in its invented rows (a shop is nobody, nor is a model)
+NAMES = {
+    "reddit": ["tea_and_scru", "maple_grove_77", "ann_07"], "amazon": ["AE2XQ5"], "youtube": ["UCkim", "kim-p", "@ira", "UCira", "City News"],
+    "medium": ["9f3c1a2b4d", "7aa01b2c3d4e", "5bb01b2c3d4e"], "wildchat": ["3f" * 20], "enron": ["ira", "kim.poe", "@enron.com"],
+}
+
+
+def settings(tmp, rows, name="out", **flags):
+    path = tmp / "rows.jsonl"
+    if not path.exists(): write_jsonl(path, rows)
+    given = {"build.path": str(path), "build.out": str(tmp / name), "build.test_frac": 0.2, "build.val_frac": 0.1} | {k.replace("__", "."): v for k, v in flags.items()}
+    return parse(GROUPS, [f"--{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in given.items()])
+
+
+def published(folder):
+    "Everything in a folder but the settings as text"
+    texts = {}
+    for p in sorted(folder.rglob("*")):
+        if p.suffix == ".parquet": texts[str(p)] = json.dumps(pq.read_table(p).to_pylist(), ensure_ascii=False)
+        elif p.is_file() and p.name != "config.yaml": texts[str(p)] = p.read_text()
+    return texts
+
+
+@pytest.mark.parametrize("source", NAMES)
+def test_no_file_of_a_build_holds_a_name(tmp_path, source):
+    rows = raw_rows.town(source)
+    rows += [rows[0] | {"user_id": "[deleted]"}, rows[1] | {"prompt": []}]
+    raw, s = json.dumps(rows).lower(), settings(tmp_path, rows, build__source=source, build__sets=["rl", "sft", "thinking_sft"])
+    built, plain = build(s), build(settings(tmp_path, None, "plain", build__source=source, persona__pseudonyms=False))
+    names = [name.lower() for name in NAMES[source] if name.lower() in raw]
+    assert names and any(name in text.lower() for name in names for text in published(plain.folder).values())
+    for path, text in published(built.folder).items():
+        assert [name for name in names if name in text.lower()] == [], path
+    assert sum(built.rows.values()) == sum(plain.rows.values())
+
+
+def log():
+    people, rows = ["Anna Meyer", "bob", "kim_07", "Hope"], []
+    for i in range(160):
+        who, other = people[i % 4], people[(i + 1 + i // 4 % 3) % 4]
+        text = f"@{other} I think {raw_rows._WORDS[i % 18]} is better, ask Anna Meyer or kim_07 about {i}"
+        rows.append({"room": f"r{i // 8}", "nr": i, "who": who, "say": text, "re": i - 1 if i % 8 else None, "at": 1_600_000_000 + 60 * i})
+    return rows
+
+
+def test_people_of_a_log_have_one_pseudonym_in_ids_texts_and_personas(tmp_path):
+    columns = {"thread": "room", "id": "nr", "user": "who", "text": "say", "parents": "re", "time": "at"}
+    built = build(settings(tmp_path, log(), build__source="threads", build__columns=columns, build__min_comments=1))
+    salt = (tmp_path / "out.salt").read_bytes()
+    examples = load_examples(built.folder)
+    assert {e.user_id for e in examples} <= {pseudonym(n, salt) for n in ("Anna Meyer", "bob", "kim_07", "Hope")}
+    for path, text in published(built.folder).items():
+        assert not re.search(r"anna|meyer|kim_07|\bbob\b|@hope", text, re.I), path
+        assert salt.decode() not in text, path
+    assert not list(built.folder.rglob("*salt*")) and not re.search(r"u\d{12} \(in", str([e.persona.fields for e in examples]))
+
+
+def test_a_mention_and_its_author_meet_under_one_pseudonym(tmp_path):
+    rows = raw_rows.town("reddit")
+    built, salt = build(settings(tmp_path, rows, build__source="reddit")), (tmp_path / "out.salt").read_bytes()
+    ids = {pseudonym(r["user_id"], salt) for r in rows}
+    for e in load_examples(built.folder):
+        assert e.user_id in ids and e.context[0].name == pseudonym("maple_grove_77", salt)
+        assert {m.name for m in e.context} <= ids | {pseudonym(n, salt) for n in ("maple_grove_77", "ann_07")}
+
+
+def test_one_salt_gives_the_same_bytes_and_another_other_names(tmp_path):
+    rows, flags = raw_rows.town("reddit"), {"build__source": "reddit"}
+    (tmp_path / "mine").write_text("a secret"), (tmp_path / "other").write_text("another secret")
+    one, two, three = (build(settings(tmp_path, rows, name, **flags, persona__salt=str(tmp_path / salt))).folder for name, salt in (("a", "mine"), ("b", "mine"), ("c", "other")))
+    def told(folder): return {p.rpartition(f"/{folder.name}/")[2]: t for p, t in published(folder).items() if not p.endswith("run.json")}
+    assert told(one) == told(two) and {e.user_id for e in load_examples(one)}.isdisjoint(e.user_id for e in load_examples(three))
+    assert {e.id for e in load_examples(one)}.isdisjoint(e.id for e in load_examples(three))  # an id confirms no guess
+    with pytest.raises(ConfigError, match="which is published"): build(settings(tmp_path, rows, "d", **flags, persona__salt=str(tmp_path / "d" / "salt")))
+
+
+def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):
+    rows = raw_rows.town("reddit") + [raw_rows.reddit() | {"completion": "", "user_id": "rare_name_9"}]
+    built = build(settings(tmp_path, rows, build__source="reddit"))
+    record = json.loads((built.folder / "run.json").read_text())
+    assert record["faults"]["examples"]["empty reply"] == {"example 1": "rows.jsonl, row 81"}
+    assert not any("rare_name_9" in text for text in published(built.folder).values())
