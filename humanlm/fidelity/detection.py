@@ -108,8 +108,15 @@ def words(texts: Sequence[str]) -> Detector:
     return _linear(*gram_matrix([masked(text) for text in texts]))
 
 # %% ../../nbs/fidelity/03_detection.ipynb #language_model
-def _runs(texts: Sequence[str], order: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    "Number the runs of letters that end at each place, and the runs before them, for every length; and the text of each place"
+class _Run(NamedTuple):
+    "Runs of letters of one length"
+    whole: np.ndarray   # [P] number of the run that ends at each place
+    before: np.ndarray  # [P] number of the run without its last letter
+    parent: np.ndarray  # [runs] the number before of each run
+
+
+def _runs(texts: Sequence[str], order: int) -> tuple[list[_Run], np.ndarray]:  # by length, and the text of each place
+    "Number the runs of letters that end at each place, for every length"
     line = "".join(f"{chr(2) * order}{text}{chr(3)}" for text in texts)
     codes = np.unique(np.frombuffer(line.encode("utf-32-le", "replace"), np.uint32), return_inverse=True)[1].astype(np.int64)
     owner = np.repeat(np.arange(len(texts)), [order + len(text) + 1 for text in texts])
@@ -118,19 +125,19 @@ def _runs(texts: Sequence[str], order: int) -> tuple[list[tuple[np.ndarray, np.n
     size, runs, before = codes.max() + 1, [], np.zeros(len(codes), np.int64)
     for n in range(order + 1):
         if n: before = np.unique(before * size + np.r_[np.zeros(n, np.int64), codes[:-n]], return_inverse=True)[1]
-        runs.append((np.unique((before * size + codes)[real], return_inverse=True)[1], np.unique(before[real], return_inverse=True)[1]))
+        _, first, whole = np.unique((before * size + codes)[real], return_index=True, return_inverse=True)
+        own = np.unique(before[real], return_inverse=True)[1]
+        runs.append(_Run(whole, own, own[first]))
     return runs, owner[real]
 
 
-def _log_probability(runs: Sequence[tuple[np.ndarray, np.ndarray]], trained: np.ndarray) -> np.ndarray:  # [P], trained: [P] bool
+def _log_probability(runs: Sequence[_Run], trained: np.ndarray) -> np.ndarray:  # [P], trained: [P] bool
     "Predict every letter from the places that a model was trained on"
-    p: Any = 1 / (1 + runs[0][0].max())
-    for run, before in runs:
-        seen = np.bincount(run[trained], minlength=run.max() + 1)
-        total = np.bincount(before[trained], minlength=before.max() + 1)[before]
-        first = np.unique(run, return_index=True)[1]
-        kinds = np.bincount(before[first], seen > 0, minlength=before.max() + 1)[before]
-        p = np.where(total > 0, (seen[run] + kinds * p) / np.maximum(total + kinds, 1), p)
+    p: Any = 1 / len(runs[0].parent)
+    for run in runs:
+        seen = np.bincount(run.whole[trained], minlength=len(run.parent))
+        total, kinds = np.bincount(run.parent, seen)[run.before], np.bincount(run.parent, seen > 0)[run.before]
+        p = np.where(total > 0, (seen[run.whole] + kinds * p) / np.maximum(total + kinds, 1), p)
     return np.log(p)
 
 

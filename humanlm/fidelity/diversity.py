@@ -52,7 +52,7 @@ def near_duplicates(said: Said, rng: random.Random | None = None) -> float:
     return float((alike.max(1) > 0).mean()) if len(texts) > 1 else math.nan
 
 
-def _likeness(wanted: Callable[[tuple, tuple], bool], most: int = 150) -> Callable[[Said, random.Random], float]:
+def _likeness(wanted: Callable[[tuple, tuple], bool], most: int = 40) -> Callable[[Said, random.Random], float]:
     "Average the chrF of pairs of turns"
     def measure(said: Said, rng: random.Random) -> float:
         pairs = [(a, b) for i, a in enumerate(said) for b in said[:i] if wanted(a, b)]
@@ -80,7 +80,7 @@ def _draw(said: Said, turns: int, rng: random.Random) -> Said:
 
 def diversity(
     sources: dict[str, Sequence[Dialogue]],
-    draws: int = 30,
+    draws: int = 20,
     most: int = 150,  # turns of a draw
     seed: int = 0,
 ) -> dict[str, dict[str, Interval]]:  # measure → source → mean and middle 95 % of the half samples

@@ -44,15 +44,12 @@ def _share(of: Callable[[str], Sequence]) -> Callable[[str], float]:
     return per_word
 
 
-def _lower(text: str) -> float: return float(next((c.islower() for c in text if c.isalpha()), False))
-
-
 def _sentences(text: str) -> float: return float(sum(bool(words_of(part)) for part in _SENTENCE.split(text)))
 
 
 TURN: dict[str, Callable[[str], float]] = {
     "words": lambda text: float(len(words_of(text))), "characters": lambda text: float(len(text)), "sentences": _sentences,
-    "five words or fewer": lambda text: float(len(words_of(text)) <= 5), "begins in lower case": _lower,
+    "five words or fewer": lambda text: float(len(words_of(text)) <= 5), "begins in lower case": lambda text: float(text[:1].islower()),
     "no mark at the end": lambda text: float(text[-1:].isalnum()), "question": _has(re.compile(r"\?")), "exclamation": _has(re.compile("!")),
     "greeting": lambda text: float(_GREETING.match(text) is not None), "thanks": _has(THANKS), "please": _has(_PLEASE), "hedge": _has(_HEDGE),
     "first person": _has(_SELF), "contractions per word": _share(_CONTRACTION.findall), "typing slips per word": _share(_SLIP.findall),

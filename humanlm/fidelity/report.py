@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CAUTION', 'CSS', 'Likeness', 'Fidelity', 'measure', 'detection_figure', 'gap_figure', 'told_apart', 'findings',
-           'parts', 'report_html', 'report_markdown', 'write_report', 'fidelity_command']
+           'parts', 'report_html', 'report_markdown', 'write_report', 'manner_html', 'fidelity_command']
 
 # %% ../../nbs/fidelity/05_report.ipynb #imports
 import math
@@ -21,7 +21,7 @@ from ..core.html import INK, Html, Table, figure_html, fold, page, styled, tag
 from ..core.stats import Interval, number_text, range_text
 from ..evaluation.figures import PALETTE, axes_of, label, legend
 from .detection import DETECTORS, Detection, ceiling, detect, shared_tasks
-from .dialogues import ENDINGS, Dialogue, FidelityConfig, clusters_of, read_dialogues
+from .dialogues import ENDINGS, Dialogue, FidelityConfig, clusters_of, drawn, read_dialogues
 from .diversity import Outcome, Persons, diversity, outcomes, persons
 from .fingerprint import COPYING, ENDS, FeatureGap, feature_gaps, turn_readings, whole_readings
 
@@ -49,7 +49,12 @@ class Fidelity(NamedTuple):
     def names(self) -> list[str]: return [self.real, *self.sources]
 
 
-def measure(sources: Mapping[str, Sequence[Dialogue]], c: FidelityConfig = FidelityConfig(), detectors: Sequence[str] = tuple(DETECTORS)) -> Fidelity:
+def measure(
+    sources: Mapping[str, Sequence[Dialogue]],  # people first
+    c: FidelityConfig = FidelityConfig(),
+    detectors: Sequence[str] = tuple(DETECTORS),
+    crowd: bool = True,  # whether diversity and persons are measured too
+) -> Fidelity:
     "Measure every source against the first"
     (name, real), *others = sources.items()
     sizes = {name: (sum(len(d.turns) for d in found), len(found), len(set(clusters_of(found).tolist()))) for name, found in sources.items()}
@@ -60,9 +65,9 @@ def measure(sources: Mapping[str, Sequence[Dialogue]], c: FidelityConfig = Fidel
         gaps = [gap for a, b in zip(own, read) for gap in feature_gaps(a, b, c.bootstrap, 100, c.seed)]
         same = {d.person for d in real} & {d.person for d in other} - {""}
         return Likeness(gaps, detect(real, other, detectors, c.folds, c.bootstrap, c.seed), outcomes(real, other, c.bootstrap, c.seed),
-                        persons(other), persons(other, real) if same else None, len(shared_tasks(real, other)))
-    top = ceiling(real, detectors, c.splits, c.folds, c.seed)
-    return Fidelity(name, sizes, top, diversity(dict(sources), seed=c.seed), persons(real), {name: likeness(other) for name, other in others})
+                        persons(other) if crowd else None, persons(other, real) if crowd and same else None, len(shared_tasks(real, other)))
+    top, varied = ceiling(real, detectors, c.splits, c.folds, c.seed), diversity(dict(sources), seed=c.seed) if crowd else {}
+    return Fidelity(name, sizes, top, varied, persons(real) if crowd else None, {name: likeness(other) for name, other in others})
 
 # %% ../../nbs/fidelity/05_report.ipynb #detection_figure
 def _colours(names: Sequence[str]) -> dict[str, str]: return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
@@ -79,7 +84,7 @@ def detection_figure(found: Fidelity) -> Any:  # a matplotlib figure
     "Draw how well each detector tells each source from people, over what people against people give"
     rows = list(dict.fromkeys(d.detector for s in found.sources.values() for d in s.detections)) or list(found.ceiling)
     step, colours = 0.8 / max(1, len(found.sources)), _colours(list(found.sources))
-    figure, ax = axes_of(6.4, 1.0 + 0.42 * len(rows) + 0.16 * len(rows) * len(found.sources))
+    figure, ax = axes_of(5.2, 1.0 + 0.42 * len(rows) + 0.16 * len(rows) * len(found.sources))
     for y, detector in enumerate(rows):
         if top := found.ceiling.get(detector):
             ax.fill_betweenx([y - 0.45, y + 0.45], top.low, top.high, color=INK, alpha=0.12, lw=0, label=f"{label(found.real)} against themselves" if y == 0 else None)
@@ -98,7 +103,7 @@ def detection_figure(found: Fidelity) -> Any:  # a matplotlib figure
 def gap_figure(found: Fidelity, features: Sequence[str]) -> Any:  # a matplotlib figure
     "Draw the distance of every feature for every source, over what halves of people give"
     colours, step = _colours(list(found.sources)), 0.8 / len(found.sources)
-    figure, ax = axes_of(6.4, 0.9 + 0.2 * len(features) * max(1.0, 0.55 * len(found.sources)))
+    figure, ax = axes_of(5.2, 0.9 + 0.2 * len(features) * max(1.0, 0.55 * len(found.sources)))
     for y, feature in enumerate(features):
         for k, (name, source) in enumerate(found.sources.items()):
             if not (gap := next((gap for gap in source.gaps if gap.feature == feature), None)): continue
@@ -147,11 +152,11 @@ def _detection_table(found: Fidelity) -> Table:
 def _gap_table(found: Fidelity, name: str, features: Sequence[str] | None = None) -> Table:
     rows = [[gap.feature, gap.n, number_text(gap.real), number_text(gap.other), _interval(gap.difference, "+.2f"), _interval(gap.distance), number_text(gap.halves),
              "yes" if gap.found else "no"] for gap in found.sources[name].gaps if features is None or gap.feature in features]
-    return Table(("feature", "n", found.real, name, "difference of means", "distance", "halves, 95th percentile", "beyond halves"), rows)
+    return Table(("feature", "n", found.real, name, "difference", "distance", "halves", "beyond"), rows)
 
 
 def _tells_table(found: Fidelity) -> Table:
-    def side(d: Detection, sign: int) -> str: return ", ".join(repr(name) if d.detector == "words" else name for name, weight in d.tells if weight * sign > 0) or "–"
+    def side(d: Detection, sign: int) -> str: return ", ".join(f"“{name}”" if d.detector == "words" else name for name, weight in d.tells if weight * sign > 0) or "–"
     return Table(("source", "detector", f"points to {found.real}", "points to the source"),
                  [[name, d.detector, side(d, -1), side(d, 1)] for name, s in found.sources.items() for d in s.detections if d.tells], "l")
 
@@ -173,7 +178,7 @@ def _outcome_table(found: Fidelity) -> Table:
 
 
 def _size_table(found: Fidelity) -> Table:
-    return Table(("source", "turns", "dialogues", "persons or dialogues resampled"), [[name, *found.sizes[name]] for name in found.names])
+    return Table(("source", "turns", "dialogues", "persons, or dialogues where nobody knows them"), [[name, *found.sizes[name]] for name in found.names])
 
 # %% ../../nbs/fidelity/05_report.ipynb #parts
 CAUTION = ("A report about groups: no licence to imitate a real, named person. An AUC of 0.5 on these texts says nothing about others. "
@@ -217,7 +222,7 @@ def report_html(found: Fidelity) -> str:  # a whole HTML page
 
 
 CSS = """
-@media (max-width: 700px) { .hl figure { overflow-x: auto; } .hl figure svg { min-width: 560px; } }
+.hl figure svg { max-width: 100%; height: auto; }
 .hl table td:first-child { min-width: 110px; }
 .hl table td { white-space: nowrap; }
 .hl table.wide td { white-space: normal; min-width: 90px; }
@@ -253,6 +258,25 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "_asdict"): return {name: _plain(v) for name, v in value._asdict().items()}
     if isinstance(value, dict): return {name: _plain(v) for name, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+# %% ../../nbs/fidelity/05_report.ipynb #manner_html
+def manner_html(
+    sources: Mapping[str, Sequence[Dialogue]],  # people first
+    meaning: Mapping[str, Mapping[str, str]] = {},  # column → source → what is shown in it
+    c: FidelityConfig = FidelityConfig(limit=200, splits=10, bootstrap=300),
+) -> Html:
+    "Show what detectors say of each source beside what it means; `DataError` if there are too few people"
+    found = measure({name: drawn(some, c.limit, c.seed) for name, some in sources.items()}, c, ("form", "words"), crowd=False)
+
+    def line(name: str, source: Likeness) -> list[str]:
+        far = sorted((gap for gap in source.gaps if gap.found), key=lambda gap: -gap.distance.value)[:3]
+        shown = "; ".join(f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in far)
+        return [name, *(by.get(name, "–") for by in meaning.values()), *(_interval(d.turn) for d in source.detections), shown or "nothing beyond halves of people"]
+    rows = [line(name, source) for name, source in found.sources.items()]
+    rows.append([f"{found.real} against themselves", *("" for _ in meaning), *(_interval(found.ceiling.get(name)) for name in ("form", "words")), ""])
+    table = Table(("model", *meaning, "AUC by form", "AUC by words", "farthest, people against model"), rows, "l").html("wide")
+    n = f"{found.sizes[found.real][0]} replies of {found.sizes[found.real][2]} people."
+    return figure_html(detection_figure(found), "AUC by detector and model", f"Grey: the middle 95 % of random halves of people. {n}") + table
 
 # %% ../../nbs/fidelity/05_report.ipynb #fidelity_command
 def fidelity_command(argv: Sequence[str]) -> int:  # exit code
