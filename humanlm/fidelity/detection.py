@@ -8,7 +8,7 @@ __all__ = ['Score', 'DETECTORS', 'masked', 'logistic', 'Detector', 'form', 'gram
 
 # %% ../../nbs/fidelity/03_detection.ipynb #imports
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from .dialogues import Dialogue, clusters_of
 from .fingerprint import TURN, halves
 
 # %% ../../nbs/fidelity/03_detection.ipynb #masked
-_ADDRESS, _MARKED = re.compile(r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.\w+"), re.compile(r"\w*\d\w*_\w+|\w+_\w*\d\w*")
+_ADDRESS, _MARKED = re.compile(r"(?:https?://|www\.)\S*[^\s.,;:!?)]|[\w.+-]+@[\w-]+\.\w+"), re.compile(r"\w*\d\w*_\w+|\w+_\w*\d\w*")
 _NAME = re.compile(r"(?<=[^\W\d_] )(?<![.!?] )(?!I\b)[A-Z][a-z]+\w*|(?<=, )(?!I\b)[A-Z][a-z]+\w*")
 
 
@@ -244,7 +244,7 @@ class Panel:
         found, train = self.detectors[detector], np.flatnonzero(side[self.owner] >= 0)
         if found.weights is None: return ()
         weights = found.weights(train, side[self.owner[train]])
-        return tuple((found.names[i], float(weights[i])) for i in np.argsort(-abs(weights))[:most])
+        return tuple((found.names[i], float(weights[i])) for i in np.argsort(-abs(weights))[:most].tolist())
 
 # %% ../../nbs/fidelity/03_detection.ipynb #ceiling
 def ceiling(

@@ -10,13 +10,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..core.stats import Bootstrap, Interval, percentile_interval
 from .detection import gram_matrix, masked, shared_tasks
-from .dialogues import Dialogue, clusters_of
+from .dialogues import Dialogue
 from .fingerprint import words_of
 from ..rewards.texts import chrf
 
@@ -52,7 +52,7 @@ def near_duplicates(said: Said, rng: random.Random | None = None) -> float:
     return float((alike.max(1) > 0).mean()) if len(texts) > 1 else math.nan
 
 
-def _likeness(wanted: Callable[[tuple, tuple], bool], most: int = 40) -> Callable[[Said, random.Random], float]:
+def _likeness(wanted: Callable[[tuple, tuple], bool], most: int = 25) -> Callable[[Said, random.Random], float]:
     "Average the chrF of pairs of turns"
     def measure(said: Said, rng: random.Random) -> float:
         pairs = [(a, b) for i, a in enumerate(said) for b in said[:i] if wanted(a, b)]
@@ -99,7 +99,7 @@ def diversity(
 
 def _mean(values: np.ndarray) -> float: return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
 
-# %% ../../nbs/fidelity/04_diversity.ipynb #persons
+# %% ../../nbs/fidelity/04_diversity.ipynb #9ccc2914
 class Persons(NamedTuple):
     "Whether the texts of persons can be told from each other"
     accuracy: Interval  # share of persons whose right profile is nearest of `choices`
@@ -141,7 +141,7 @@ def persons(
     chances, draws = nearest(ranks, n - 1, choices), Bootstrap(np.arange(n), seed, resamples)
     return Persons(percentile_interval(float(chances.mean()), draws.means(chances), n, n), choices, any(own[name][2] for name in names))
 
-# %% ../../nbs/fidelity/04_diversity.ipynb #outcomes
+# %% ../../nbs/fidelity/04_diversity.ipynb #ef5f1be1
 class Outcome(NamedTuple):
     "How the outcomes of a source go with those of people on the same tasks"
     name: str  # success or rating

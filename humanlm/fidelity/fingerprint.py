@@ -8,8 +8,8 @@ __all__ = ['TURN', 'COPYING', 'WHOLE', 'ENDS', 'words_of', 'copied_share', 'long
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #imports
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -138,7 +138,7 @@ def _sums(values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: in
     known, cells = ~np.isnan(values), np.searchsorted(edges, values)
     sums = np.zeros((clusters, len(edges) + 2))
     np.add.at(sums, (index[known], cells[known]), 1)
-    np.add.at(sums, (index[known], -1), values[known])
+    np.add.at(sums[:, -1], index[known], values[known])
     return sums
 
 

@@ -8,14 +8,13 @@ __all__ = ['Error', 'PLANTED', 'world_people', 'noticed', 'planted_table']
 # %% ../../nbs/fidelity/06_planted.ipynb #imports
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from ..core.html import Table
 from ..core.stats import Interval, number_text
 from .dialogues import Dialogue, FidelityConfig
 from .fingerprint import COPYING, ENDS, WHOLE
 from .report import Fidelity, measure, told_apart
-from ..worlds.mini import SyntheticWorld, WorldConfig, make_world
+from ..worlds.mini import SyntheticWorld
 
 # %% ../../nbs/fidelity/06_planted.ipynb #world_people
 def world_people(world: SyntheticWorld, size: int = 4) -> list[Dialogue]:
@@ -61,7 +60,7 @@ PLANTED: dict[str, Error] = {
     "ends early": lambda found, rng: [d._replace(turns=d.turns[:2], before=d.before[:2]) for d in found],
 }  # error → how it is planted
 
-# %% ../../nbs/fidelity/06_planted.ipynb #noticed
+# %% ../../nbs/fidelity/06_planted.ipynb #c660a9fd
 def _beside(a: Interval, b: Interval) -> bool: return a.low > b.high or a.high < b.low
 
 

@@ -9,15 +9,12 @@ __all__ = ['CAUTION', 'CSS', 'Likeness', 'Fidelity', 'measure', 'detection_figur
 # %% ../../nbs/fidelity/05_report.ipynb #imports
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..core.basics import ConfigError, atomic_write, shorten, to_json
+from ..core.basics import ConfigError, atomic_write, to_json
 from ..core.grammar import parse
-from ..core.html import INK, Html, Table, figure_html, fold, page, styled, tag
+from ..core.html import INK, Html, Table, escape, figure_html, fold, page, styled, tag
 from ..core.stats import Interval, number_text, range_text
 from ..evaluation.figures import PALETTE, axes_of, label, legend
 from .detection import DETECTORS, Detection, ceiling, detect, shared_tasks
@@ -136,7 +133,9 @@ def findings(found: Fidelity) -> list[str]:
         shown = "; ".join(f"{gap.feature} {number_text(gap.real)} against {number_text(gap.other)}" for gap in off)
         said.append(f"{name}: {verdict} (AUC {_interval(best.turn)}, {best.detector}). " + (f"Farthest ({found.real} against {name}): {shown}." if shown else ""))
         if not source.shared: said.append(f"{found.real} and {name} share no task: what differs may be the task and not who writes. Read the method, not an estimate.")
-    if not found.ceiling: said.append(f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too few to be held against themselves, so there is no ceiling.")
+    halves = ", ".join(f"{detector} {_interval(top)}" for detector, top in found.ceiling.items())
+    if halves: said.append(f"Ceiling, {found.real} against themselves in random halves: AUC {halves}. 0.5 is a coin.")
+    else: said.append(f"{found.real}: {found.sizes[found.real][2]} persons or dialogues are too few to be held against themselves, so there is no ceiling.")
     for detector, top in found.ceiling.items():
         if not top.low <= 0.5 <= top.high: said.append(f"WARNING: {detector} tells {found.real} from themselves ({_interval(top)}). Something leaks, or persons write too little.")
     return said
@@ -234,15 +233,15 @@ def _part_html(i: int, title: str, lead: str, tables: Sequence[tuple[str, Table]
     drawn = [figure_html(figure, words) for figure, words in figures]
     def shown(name: str, table: Table) -> Html:
         html = table.html("wide" if "weighs" in name else "")
-        return fold(f"{name}: every number", html) if figures and name and "weighs" not in name else (tag("h3", name) if name else "") + html
+        return fold(f"{name}: every number", html) if figures and name and "weighs" not in name else Html().join([tag("h3", name) if name else "", html])
     return tag("h2", title, id=f"part{i}") + tag("p", lead, class_="lead") + Html().join([*drawn, *(shown(*t) for t in tables)])
 
 
 def report_markdown(found: Fidelity) -> str:
     "Give the page without its pictures, as Markdown"
-    lines = ["# How human?", *findings(found)]
+    lines = ["# How human?", *map(escape, findings(found))]
     for title, lead, tables, _ in parts(found):
-        lines += [f"## {title}", lead, *(text for name, table in tables for text in ([f"### {name}"] if name else []) + [table.markdown()])]
+        lines += [f"## {title}", escape(lead), *(text for name, table in tables for text in ([f"### {escape(name)}"] if name else []) + [table.markdown()])]
     return "\n\n".join(lines) + "\n"
 
 
