@@ -99,7 +99,7 @@ def diversity(
 
 def _mean(values: np.ndarray) -> float: return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
 
-# %% ../../nbs/fidelity/04_diversity.ipynb #9ccc2914
+# %% ../../nbs/fidelity/04_diversity.ipynb #persons
 class Persons(NamedTuple):
     "Whether the texts of persons can be told from each other"
     accuracy: Interval  # share of persons whose right profile is nearest of `choices`
@@ -141,7 +141,7 @@ def persons(
     chances, draws = nearest(ranks, n - 1, choices), Bootstrap(np.arange(n), seed, resamples)
     return Persons(percentile_interval(float(chances.mean()), draws.means(chances), n, n), choices, any(own[name][2] for name in names))
 
-# %% ../../nbs/fidelity/04_diversity.ipynb #ef5f1be1
+# %% ../../nbs/fidelity/04_diversity.ipynb #outcomes
 class Outcome(NamedTuple):
     "How the outcomes of a source go with those of people on the same tasks"
     name: str  # success or rating

@@ -60,7 +60,7 @@ PLANTED: dict[str, Error] = {
     "ends early": lambda found, rng: [d._replace(turns=d.turns[:2], before=d.before[:2]) for d in found],
 }  # error → how it is planted
 
-# %% ../../nbs/fidelity/06_planted.ipynb #c660a9fd
+# %% ../../nbs/fidelity/06_planted.ipynb #noticed
 def _beside(a: Interval, b: Interval) -> bool: return a.low > b.high or a.high < b.low
 
 
