@@ -224,6 +224,7 @@ CSS = """
 .hl figure svg { max-width: 100%; height: auto; }
 .hl table td:first-child { min-width: 110px; }
 .hl table td { white-space: nowrap; }
+.hl table td:first-child { white-space: normal; }
 .hl table.wide td { white-space: normal; min-width: 90px; }
 """
 

@@ -188,3 +188,11 @@ def test_published_shares_of_real_turns_are_found_again():
     ends = whole_readings(read_dialogues([str(DATA / "llm_user_airline.jsonl")], FidelityConfig(limit=0))["llm_user_airline"])
     assert ends.values[:, ends.names.index("ends in silence")].mean() == pytest.approx(8 / 108)
     assert len(read_jsonl(DATA / "llm_user_airline.jsonl")) == 108
+
+
+def test_the_report_of_a_run_says_how_human_its_replies_are():
+    from humanlm.alignment.sections import SECTIONS
+    from humanlm.evaluation.report import RunFolder
+    run = RunFolder(Path(__file__).parents[2] / "nbs/recordings/humanlm-mini")
+    shown = SECTIONS["fidelity"][2](run)
+    assert "people against themselves" in shown and "response-only-think" in shown and "12 replies of 10 people" in shown
