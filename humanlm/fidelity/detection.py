@@ -192,7 +192,7 @@ def _folds(clusters: np.ndarray, sides: np.ndarray, folds: int, rng: np.random.G
         part |= {name: i % folds for i, name in enumerate(names)}
     return np.array([part[str(name)] for name in clusters])
 
-
+# %% ../../nbs/fidelity/03_detection.ipynb #Panel
 class Panel:
     "Dialogues whose turns detectors have looked at, to be told apart in any two groups"
 
