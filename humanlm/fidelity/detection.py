@@ -244,7 +244,7 @@ class Panel:
         found, train = self.detectors[detector], np.flatnonzero(side[self.owner] >= 0)
         if found.weights is None: return ()
         weights = found.weights(train, side[self.owner[train]])
-        return tuple((found.names[i], float(weights[i])) for i in np.argsort(-abs(weights))[:most].tolist())
+        return tuple((found.names[i], float(weights[i])) for i in map(int, np.argsort(-abs(weights))[:most]))
 
 # %% ../../nbs/fidelity/03_detection.ipynb #ceiling
 def ceiling(
