@@ -11,9 +11,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room imports only rooms before it. Systems never import each other.
-ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation methods training corpus sandbox alignment sdpo classmate social gyms environments benchmarks harness serving engines studies".split()
+ROOMS = "core data logs clients models hardware worlds stories hierarchy rewards evaluation fidelity methods training corpus sandbox alignment sdpo classmate social gyms environments benchmarks harness serving engines studies".split()
 SYSTEMS = {"alignment", "sdpo", "classmate", "gyms", "social"}
-LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation social gyms environments benchmarks harness".split()  # their pages run where torch is not installed
+LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluation fidelity social gyms environments benchmarks harness".split()  # their pages run where torch is not installed
 ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
@@ -30,6 +30,7 @@ ABOUT = {
     "hierarchy": "which latent states there are, and asking",
     "rewards": "from text to a number with a reason",
     "evaluation": "compare anything, with intervals",
+    "fidelity": "how human simulated users write",
     "methods": "rollouts, rewards, advantages, losses",
     "training": "one trainer for every method",
     "corpus": "from logs to training sets on disk",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .core.basics import ConfigError, DataError, shorten
-from .core.commands import command
+from .core.commands import menu
 from .core.config import RunConfig, read_yaml
 from .core.grammar import cut_line, find_run, parse
 from .core.html import aligned
@@ -94,13 +94,15 @@ def _summary(recipe: Recipe, found: Results, most: int = 30) -> str:
     return "\n\n".join([recipe.tables(found.rows), *([paired_table(pairs, most=most)] if pairs else []), *more])
 
 # %% ../nbs/90_eval.ipynb #main
-@command("eval")
-def main(
+def _compare(
     argv: Sequence[str],  # inputs, files and flags
 ) -> int:
     "Compare runs and models: `python -m humanlm.eval [--config FILE] [--group.name value] INPUT ...`"
     recipe = _recipe_of(argv)
     return load_plugin(recipe.comparison, "comparison")(argv) if recipe.comparison else _compare_runs(recipe, argv)
+
+
+main = menu("eval", _compare)
 
 # %% ../nbs/90_eval.ipynb #if-name-main-sys
 if __name__ == "__main__" and __spec__:

@@ -27,6 +27,8 @@ from ..evaluation import report
 from ..evaluation.figures import Names, axes_of, curve, draw_curve, label, legend, results_bars, stages_of
 from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..evaluation.measured import ALL, Importance, Result
+from ..fidelity.dialogues import Dialogue, reply_dialogues
+from ..fidelity.report import manner_html
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
 from ..hierarchy.prompts import HierarchyConfig
 from ..rewards.audit import Audit
@@ -354,6 +356,19 @@ def _examples_section(run: RunFolder) -> Html:
         return missing("No texts: evaluations or held-out examples are missing.")
     return _form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))
 
+# %% ../../nbs/alignment/05_sections.ipynb #fidelity_section
+def _fidelity_section(run: RunFolder) -> Html:
+    "Show whether the replies of each model can be told from those of people, beside their alignment"
+    said = {name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()] for name in _models_of(run)}
+    sources: dict[str, list[Dialogue]] = {}
+    for d in reply_dialogues(_held_out(run), said):
+        sources.setdefault(d.source, []).append(d)
+    means = {metric: {r.model: number(r.mean) for r in run.results.rows if (r.metric, r.level) == (metric, ALL)} for metric in NAMES.metrics}
+    try:
+        return manner_html(sources, {NAMES.title(metric): by for metric, by in means.items() if by}) if len(sources) > 1 else missing("No replies.")
+    except DataError as e:
+        return missing(f"Not told: {e}")
+
 # %% ../../nbs/alignment/05_sections.ipynb #training_section
 PANELS = report.PANELS | {"reward": "mean reward, all levels", "parse/ok": "share that could be read",
                           "judge/no_score": "share without a score"}
@@ -398,6 +413,7 @@ def _sections() -> dict[str, Section]:
         "importance": ("Which states matter", "Correlation of the score of a reply with the score of each state.", _importance_section),
         "examples": ("What the models write", "Held-out rows, evenly from best to worst. Click a score for its reason.",
                      _examples_section),
+        "fidelity": ("How human?", "Whether anybody could tell its replies from those of people, beside what they mean.", _fidelity_section),
         "training": (*frame["training"][:2], _training_section),
         "samples": (*frame["samples"][:2], partial(report.samples_section, order=LEVELS)),
         "run": extended("run", lambda run: _audit_html(run.folder)),

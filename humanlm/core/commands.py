@@ -32,13 +32,15 @@ class Command(NamedTuple):
     where: str  # "module:function"
     about: str  # one line
     stopped: str = "what is finished is kept, --resume continues"  # what to say after Ctrl-C
+    alone: bool = False  # whether it also runs without one of the commands below it
 
 # %% ../../nbs/core/08_commands.ipynb #COMMANDS
 _AGAIN = "answers are kept; the same command goes on"
 
 COMMANDS = {
     "train": Command("humanlm.train:main", "train and evaluate simulated users, from settings to a report"),
-    "eval": Command("humanlm.eval:main", "compare runs, models and replies of other systems on the same rows"),
+    "eval": Command("humanlm.eval:main", "compare runs, models and replies of other systems on the same rows", alone=True),
+    "eval fidelity": Command("humanlm.fidelity.report:fidelity_command", "how human? hold texts of simulated users against those of people", "give the same command again"),
     "experiment": Command("humanlm.experiment:main", "repeat a run for several seeds and settings, and keep the outcome"),
     "humanual": Command("humanlm.humanual:main", "make training sets from logs of conversations"),
     "humanual build": Command("humanlm.humanual:build_command", "from conversations to training sets: filters, splits, personas, rows, card"),
@@ -178,9 +180,12 @@ def _unread() -> int:
 # %% ../../nbs/core/08_commands.ipynb #menu
 def menu(
     name: str = "",  # the words that the commands have in common; empty: all commands
+    alone: Callable[[Sequence[str]], int | None] | None = None,  # what runs where the next word is no command; None: nothing
 ) -> Callable[..., int]:  # `main`
     "Make the `main` of several commands: the next word says which of them runs"
     def main(argv: Sequence[str]) -> int | None:
+        if alone and not {*argv[:1]} & {*_commands_below(name)}:
+            return alone(argv)
         word, *rest = argv or ["--help"]
         if word in ("-h", "--help", "--version"):
             return print(f"humanlm {__version__}" if word == "--version" else _usage(name))
@@ -190,7 +195,7 @@ def menu(
 
 
 def _find(name: str) -> Callable[..., int]:
-    if _commands_below(name):
+    if _commands_below(name) and not COMMANDS[name].alone:
         return menu(name)
     module, function = COMMANDS[name].where.split(":")
     return command(name, getattr(importlib.import_module(module), function))

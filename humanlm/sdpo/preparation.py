@@ -346,7 +346,8 @@ def _prepare_files(name: str, c: _PrepareConfig, out: str | Path) -> dict[str, _
     kind, out, tallies, train = KINDS[name], Path(out), {}, set()
     sources = _sources_of(kind, c)
     _free_folder(out)
-    for where, _ in sources.values(): on_hub(where) or row_files(where)  # `DataError` if there are none
+    for where, _ in sources.values():
+        if not on_hub(where): row_files(where)  # `DataError` if there are none
     with atomic_path(out) as new:
         new.mkdir()
         for split, (where, part) in sources.items():

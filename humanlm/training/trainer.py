@@ -77,7 +77,7 @@ class MethodTrainer(ShardedTrainer, GRPOTrainer):
     def limits(self, rows: Sequence[dict]) -> Iterator[None]:
         "Let the engine stop early while these rows are asked: at their longest cap, and at their stop strings"
         asked = gather_object([(row["max_tokens"], *row["stop"]) for row in rows])
-        cap = min([self.max_completion_length, max((cap for cap, *_ in asked), default=math.inf)])
+        cap = min(self.max_completion_length or math.inf, max((cap for cap, *_ in asked), default=math.inf))
         if not self.use_vllm:
             with changed(self.generation_config, max_new_tokens=cap): yield
             return
