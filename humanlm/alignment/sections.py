@@ -363,7 +363,7 @@ def _fidelity_section(run: RunFolder) -> Html:
     sources: dict[str, list[Dialogue]] = {}
     for d in reply_dialogues(_held_out(run), said):
         sources.setdefault(d.source, []).append(d)
-    means = {metric: {r.model: number(r.mean) for r in run.results.rows if (r.metric, r.level) == (metric, ALL)} for metric in NAMES.metrics}
+    means = {metric: {r.model: number_text(r.mean) for r in run.results.rows if (r.metric, r.level) == (metric, ALL)} for metric in NAMES.metrics}
     try:
         return manner_html(sources, {NAMES.title(metric): by for metric, by in means.items() if by}) if len(sources) > 1 else missing("No replies.")
     except DataError as e:
