@@ -379,7 +379,7 @@ def _taken_back(folder):
             for name in (".build", "examples", *SETS): shutil.rmtree(folder / name, ignore_errors=True)
             (folder / "config.yaml").unlink(missing_ok=True)
             _drop_empty(folder / ".replies")
-            if not any(folder.iterdir()): folder.rmdir()
+            if folder.exists() and not any(folder.iterdir()): folder.rmdir()
         raise
 
 
