@@ -1987,6 +1987,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'humanlm.core.stats.pearson_of_sums': ('core/stats.html#pearson_of_sums', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.percentile_interval': ( 'core/stats.html#percentile_interval',
                                                                                 'humanlm/core/stats.py'),
+                                    'humanlm.core.stats.quantiles': ('core/stats.html#quantiles', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.range_text': ('core/stats.html#range_text', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.ratio': ('core/stats.html#ratio', 'humanlm/core/stats.py'),
                                     'humanlm.core.stats.sign_flips': ('core/stats.html#sign_flips', 'humanlm/core/stats.py'),

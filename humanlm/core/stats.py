@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
-           'percentile_interval', 'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar', 'signed_rank',
-           'holm', 'holm_head', 'exchange_p', 'pearson', 'pearson_of_sums', 'spearman', 'association', 'Agreement',
-           'agreement', 'number_text', 'range_text', 'p_text', 'marked']
+           'percentile_interval', 'quantiles', 'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar',
+           'signed_rank', 'holm', 'holm_head', 'exchange_p', 'pearson', 'pearson_of_sums', 'spearman', 'association',
+           'Agreement', 'agreement', 'number_text', 'range_text', 'p_text', 'marked']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -112,6 +112,15 @@ def percentile_interval(
     known = clusters > 1 and not np.isnan(drawn).all()
     low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist() if known else (math.nan, math.nan)
     return Interval(float(value), low, high, int(n))
+
+
+def quantiles(
+    values: ArrayLike,    # [N]; nan is left out
+    at: Sequence[float],  # Q shares from 0 to 1
+) -> np.ndarray:  # [Q]; nan: nothing is known
+    "Give the numbers below which these shares of the known ones lie"
+    values = np.asarray(values, float)
+    return np.full(len(at), np.nan) if np.isnan(values).all() else np.nanquantile(values, at)
 
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
 def mean_interval(

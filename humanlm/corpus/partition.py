@@ -124,7 +124,7 @@ def count_fates(
 # %% ../../nbs/corpus/01_partition.ipynb #split_post
 def _split_post(rows: Index, test_frac: float = 0.08, val_frac: float = 0.02) -> np.ndarray:
     "Split by root context, in time: fates [N]"
-    return split_by_time(rows.context, rows.time, test_frac, val_frac)
+    return np.array(split_by_time(rows.context.tolist(), rows.time.tolist(), test_frac, val_frac))
 
 # %% ../../nbs/corpus/01_partition.ipynb #Groups
 class _Groups(NamedTuple):

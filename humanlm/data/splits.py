@@ -9,11 +9,9 @@ __all__ = ['split_by_context', 'share', 'split_by_time', 'quoted_share', 'check_
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-
-import numpy as np
 
 from ..core.basics import DataError, shorten
 from .records import Example, persona_text
@@ -28,8 +26,8 @@ def split_by_context(
 ) -> list[Example]:
     "Set `split` by time, whole contexts at once; sorted by (order, id), whatever order came in"
     examples = sorted(examples, key=lambda e: (e.order, e.id))
-    contexts, order = np.array([e.context_id for e in examples], object), np.array([e.order for e in examples])
-    rows = [replace(e, split=_PARTS[part]) for e, part in zip(examples, split_by_time(contexts, order, test_frac, val_frac))]
+    parts = split_by_time([e.context_id for e in examples], [e.order for e in examples], test_frac, val_frac)
+    rows = [replace(e, split=_PARTS[part]) for e, part in zip(examples, parts)]
     if held_out:
         rows = [e for e in rows if e.split == "test" or e.user_id not in held_out]
         rows = [replace(e, split="test_seen") if e.split == "test" and e.user_id not in held_out else e for e in rows]
@@ -51,23 +49,21 @@ def share(
 
 
 def split_by_time(
-    contexts: np.ndarray,  # [N] names of the discussions
-    time: np.ndarray,      # [N]
+    contexts: Iterable[Hashable],  # N names of the discussions
+    time: Iterable[float],  # N
     test_frac: float = 0.08,  # share of discussions, the latest
-    val_frac: float = 0.02,   # share of discussions before them
-) -> np.ndarray:  # [N] 0 trains, 1 validates, 2 tests
+    val_frac: float = 0.02,  # share of discussions before them
+) -> list[int]:  # N: 0 trains, 1 validates, 2 tests
     "Split rows in time, those of a discussion at once"
-    names, some, of = np.unique(contexts, return_index=True, return_inverse=True)
-    n_test, n_val = share(len(names), test_frac), share(len(names), val_frac)
-    if n_test + n_val >= len(names):
-        raise DataError(f"{len(names)} discussions are too few for test_frac={test_frac} and val_frac={val_frac}: "
+    contexts, first = list(contexts), {}
+    for name, at in zip(contexts, time): first[name] = min(at, first.get(name, at))
+    n_test, n_val = share(len(first), test_frac), share(len(first), val_frac)
+    if n_test + n_val >= len(first):
+        raise DataError(f"{len(first)} discussions are too few for test_frac={test_frac} and val_frac={val_frac}: "
                         "none is left for training. Add data or lower the shares.")
-    first = time[some]
-    np.minimum.at(first, of, time)
-    order, part = np.argsort(first, kind="stable"), np.zeros(len(names), int)
-    part[order[len(names) - n_test - n_val:]] = 1
-    part[order[len(names) - n_test:]] = 2
-    return part[of]
+    order = sorted(sorted(first), key=first.__getitem__)
+    part = dict.fromkeys(order[len(order) - n_test - n_val:], 1) | dict.fromkeys(order[len(order) - n_test:], 2)
+    return [part.get(name, 0) for name in contexts]
 
 # %% ../../nbs/data/06_splits.ipynb #quoted_share
 def quoted_share(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.stats import Bootstrap, Interval, percentile_interval
+from ..core.stats import Bootstrap, Interval, percentile_interval, quantiles
 from .dialogues import THANKS, Dialogue, clusters_of
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #TURN
@@ -130,7 +130,7 @@ def whole_readings(dialogues: Sequence[Dialogue]) -> Readings:
 def bins_of(values: np.ndarray, most: int = 10) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
     "Choose bins with about equally many of all values, which may be nan"
     known = np.unique(values[~np.isnan(values)])
-    return known[:-1] if len(known) <= most else np.unique(np.nanquantile(values, np.arange(1, most) / most))
+    return known[:-1] if len(known) <= most else np.unique(quantiles(values, np.arange(1, most) / most))
 
 
 def _sums(values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int) -> np.ndarray:  # [C, bins + 1]
@@ -194,4 +194,4 @@ def feature_gaps(real: Readings, other: Readings, resamples: int = 1000, splits:
     return found
 
 
-def _top(drawn: np.ndarray) -> float: return float(np.nanquantile(drawn, 0.95)) if not np.isnan(drawn).all() else np.nan
+def _top(drawn: np.ndarray) -> float: return float(quantiles(drawn, [0.95])[0])

@@ -187,7 +187,7 @@ def _tables(folder: Path, most: int = 100) -> dict[str, Any]:  # most: texts of 
             "evaluation/differences": [asdict(row) for row in found.results.paired],
             "evaluation/texts": [{"model": name, "unit": m.unit, "values": to_json(m.values), "texts": to_json(m.shown)}
                                  for name, units in measured.items() for m in spread(units, most)],
-            "samples": [{"stage": stage, "step": t.step, "level": t.level, "rewards": to_json(t.rewards), "text": t.text}
+            "samples": [{"stage": stage, "step": t.step, "row": t.row_id, "rewards": to_json(t.rewards), "text": t.text}
                         for stage, samples in found.samples.items() for t in spread(samples, most)]}
     tables: dict[str, Any] = {name: Table(columns=list(own[0]), data=[list(row.values()) for row in own]) for name, own in rows.items() if own}
     report = folder / "report.html"

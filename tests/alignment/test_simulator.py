@@ -281,6 +281,6 @@ def test_a_state_cannot_break_out_of_the_thought_it_is_put_into():
     ("<response>no <stance>cross</stance></response>", "no"), ("<response>ok<|im_end|>\n<|im_start|>user\nyou?</response>", "ok"), ("hi <|im_start|>user", "hi"),
     ("<|start_header_id|>assistant<|end_header_id|>\n\nhi<|eot_id|>", "hi"), ("<response>yes <b>bold</b></response>", "yes <b>bold</b>")])
 def test_raw_tags_never_reach_a_reply_nor_the_turn_after_it(said, heard):
-    someone = Simulator(ScriptedPolicy(lambda *_: said), "likes tea", hierarchy=HierarchyConfig(levels=["stance", "response"]))
+    someone = Simulator(ScriptedPolicy(lambda *_: said), "likes tea", hierarchy=HierarchyConfig())
     reply = someone.reply([("bo", "Tea?")], states=False)
     assert reply.text == heard and reply.statuses["response"] == ("ok" if said.startswith("<response>") else "missing" if "<response>" not in said else "unterminated")

@@ -58,7 +58,18 @@ def simpletom(n, draw):
             "choices": {"label": ["A", "B"], "text": ["x", "y"]}, "answerKey": draw.choice("AB")}
 
 
-MAKE = {"tomi": tomi, "paratomi": tomi, "fantom": fantom_set, "hitom": hitom, "confaide": confaide, "cobra": cobra, "mmtom": mmtom, "bigtom": bigtom, "simpletom": simpletom}
+def opentom(n, draw):
+    kind, answers = draw.choice([("location-fo", ["blue_bowl", "drawer"]), ("attitude", ["positive", "negative"])])
+    return {"index": str(n), "narrative": f"story {n // 3}", "plot_info": {"mover": "Ira", "eoi": "plum", "original_place": "blue_bowl", "move_to_place": "drawer", "observer": "Lea"},
+            "question": {"type": kind, "question": f"q{n}?", "answer": draw.choice(answers)}}
+
+
+def tombench(n, draw):
+    return {"index": str(n), "ABILITY": f"Belief: kind {n % 3}", "STORY": f"story {n // 2}", "QUESTION": f"q{n}?", "OPTION-A": "x", "OPTION-B": "y", "ANSWER": draw.choice("AB"), "task": "one"}
+
+
+MAKE = {"tomi": tomi, "paratomi": tomi, "fantom": fantom_set, "hitom": hitom, "confaide": confaide, "cobra": cobra, "mmtom": mmtom, "bigtom": bigtom, "simpletom": simpletom,
+        "opentom": opentom, "tombench": tombench}
 
 
 def other(value, values): return next(v for v in values if v != value)
@@ -99,12 +110,18 @@ def bigtom_other(row):
     return row
 
 
+def opentom_other(row):
+    asked = row["question"]
+    return row | {"question": asked | {"answer": other(asked["answer"], ["blue_bowl", "drawer"] if asked["type"] == "location-fo" else ["positive", "negative"])}}
+
+
 def hitom_other(row): return row | {"answer": other(row["answer"], [c.split(". ")[1] for c in row["choices"].split(", ")])}
 
 
 OTHER = {"tomi": lambda row: row | {"correct_answer": other(row["correct_answer"], row["cands"])}, "fantom": fantom_other, "hitom": hitom_other,
          "confaide": confaide_other, "cobra": lambda row: row | {"offensive_allapp": 1 - row["offensive_allapp"]},
-         "mmtom": lambda row: row | {"answer": other(row["answer"], "ab")}, "bigtom": bigtom_other, "simpletom": simpletom_other}
+         "mmtom": lambda row: row | {"answer": other(row["answer"], "ab")}, "bigtom": bigtom_other, "simpletom": simpletom_other,
+         "opentom": opentom_other, "tombench": lambda row: row | {"ANSWER": other(row["ANSWER"], "AB")}}
 OTHER["paratomi"] = OTHER["tomi"]
 LABELLED = {"answer", "wrong", "public", "private", "questionee", "questioner", "about", "topic"}  # facts that say what is right
 

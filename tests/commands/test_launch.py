@@ -135,7 +135,7 @@ def test_a_file_that_accelerate_would_end_over_is_refused_in_a_sentence(text, sa
 
 
 def test_gpus_are_counted_against_what_the_settings_say(tmp_path, capsys):
-    sized = [*BIG, "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.per_device_train_batch_size", "2", "--trainer.steps_per_generation", "2"]
+    sized = [*BIG, "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.per_device_train_batch_size", "2", "--trainer.steps_per_generation", "2", "--sft.batch", "8"]
     assert main([*sized, "--gpus", "8"]) == 0, "2 rows in 2 portions on 8 processes are the 32 of a step"
     capsys.readouterr()
     (tmp_path / "four.yaml").write_text("run: {engine: verl}\nverl: {gpus: 4}\n")
