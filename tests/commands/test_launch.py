@@ -253,3 +253,4 @@ def test_the_container_of_verl_installs_what_is_pinned():
     file, pins = (ROOT / "docker" / "verl.Dockerfile").read_text(), (ROOT / "constraints-verl.txt").read_text()
     assert "-r constraints-verl.txt" in file and "pip install torch==2.13.0 && pip install torch==2.13.0 -r constraints-verl.txt" in pins.replace("#   ", "") and "torch==2.13.0" in file
     assert {line.partition("==")[2] for line in pins.splitlines() if line.startswith("verl")} == {part.partition("==")[2].rstrip("'") for part in file.split() if part.startswith("'verl[vllm]==")}
+    assert {".venv", "runs", ".git", "_docs"} <= set((ROOT / ".dockerignore").read_text().split())
