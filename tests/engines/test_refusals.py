@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import ConfigError
+from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.core.plugins import require_workers
 from humanlm.engines.settings import VerlConfig
 from humanlm.models.settings import ChatConfig
@@ -108,3 +108,26 @@ def test_what_accelerate_was_told_wrong_is_a_sentence_of_its_own():
     done = subprocess.run([sys.executable, "-m", "humanlm.train", "--dry-run"], env=env, capture_output=True, text=True)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: FSDP of version 1 is not supported") and lines[1].startswith("fsdp_cpu_ram_efficient_loading") and all(line.endswith(".") for line in lines), lines
+
+
+@pytest.mark.parametrize("file, make", [("sdpo/wildfeedback", "python -m humanlm.sdpo prepare wildfeedback --prepare.out data/wildfeedback"), ("classmate/classmate", "python -m humanlm classmate prepare helpful_instructions ")])
+def test_data_that_a_command_makes_are_asked_for_with_that_command(file, make, monkeypatch, tmp_path):
+    path = ROOT / f"configs/{file}.yaml"
+    assert make in "".join(own.read_text() for own in (path, path.with_name("shared.yaml")) if own.exists()), "the head of the file says so too"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"there is no such file. Make it: {make}"): train_or_plan(*read_settings(["--config", str(path), "--dry-run"]))
+
+
+def test_a_run_that_is_refused_leaves_no_folder_of_runs(tmp_path):
+    env = {name: value for name, value in os.environ.items() if name != "ANTHROPIC_API_KEY"} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--judge.model", "anthropic/claude-haiku-4-5"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "Set ANTHROPIC_API_KEY" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_in_sentences_of_one_full_stop(monkeypatch):
+    from humanlm.models import checkpoints
+
+    def offline(where): raise OSError("Cannot reach the Hub: unset the variable.")
+
+    monkeypatch.setattr(checkpoints, "_require_hub", offline)
+    with pytest.raises(HumanLMError, match=r"unset the variable\. There is no such folder"): checkpoints.load_model("some/model")
