@@ -15,13 +15,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.util import find_spec
 
 from .core.basics import ConfigError, require, require_all
 from .core.commands import command
 from .core.config import Settings, is_plain_name, read_yaml
-from .core.grammar import cut_line, parse
+from .core.grammar import SWITCHES, cut_line, parse
 from .hardware.memory import GPUS
 from .hardware.sharding import read_splitter
 from .training.run import check_processes, check_settings, engine_name, read_settings
@@ -42,7 +43,7 @@ class _LaunchConfig:
     accelerate: str | None = None
     """in place of split, a file of accelerate: configs/engines/accelerate-8-zero3.yaml is ZeRO-3; nodes and gpus win over its numbers"""
     anyway: bool = False
-    """go on where the plan does not fit"""
+    """go on where the plan does not fit, or GPUs are missing"""
     slurm: bool = False
     """a job for sbatch"""
     submit: bool = False
@@ -175,11 +176,21 @@ def submit(launch: _LaunchConfig, machines: Sequence[Sequence[str]], job: str) -
     if launch.nodes > 1:
         raise ConfigError(f"{launch.nodes} machines cannot be started from one without SLURM. Leave --submit out and type the lines on "
                           "each, or take --slurm true.")
-    if machines[0][0].startswith("accelerate"):
+    first, *more = shlex.split(machines[0][0])
+    if first == "accelerate":
         _require_deepspeed(launch)
+        if not launch.anyway: _require_gpus(launch.gpus)
         if launch.processes > 1: _require_free(launch.port)
+        more = ["-m", "accelerate.commands.launch", *more[1:]]
     sys.stdout.flush()
-    os.execvp("bash", ["bash", "-c", f"exec {machines[0][0]}"])
+    os.execv(sys.executable, [sys.executable, *more])  # also where no environment is activated
+
+
+def _require_gpus(count: int) -> None:
+    "Raise where this machine has fewer GPUs"
+    import torch
+    if (found := torch.accelerator.device_count()) < count:
+        raise ConfigError(f"This machine has {found} GPUs, and {count} were asked for. Start it where they are, or go on with --anyway true.")
 
 
 def _require_free(port: int) -> None:
@@ -205,6 +216,8 @@ def _own_words(
         word = words.pop(0)
         name, equals, value = word.removeprefix("--").removeprefix("launch.").partition("=")
         if not word.startswith("--") or name not in SHORT:
+            meant = get_close_matches(name, SHORT, 1, 0.75) if word.startswith("--") and name not in SWITCHES else []
+            if meant: raise ConfigError(f"--{name} does not exist. Did you mean --{meant[0]}?")
             rest.append(word)
         elif equals or words:
             own.append(f"--launch.{name}={value if equals else words.pop(0)}")

@@ -164,13 +164,15 @@ def alone(
     wait: bool = False,  # wait for the other process instead of failing
 ) -> Generator[None]:
     "Be the only process of this machine that works on a folder; `ConfigError` names the other one"
-    folder = Path(folder)
+    folder, is_new = Path(folder), not Path(folder).parent.exists()
     path = _made(folder.parent) / f"{folder.name}.lock"
     with _take(path, folder, option, wait):
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+            if is_new and not any(folder.parent.iterdir()):
+                folder.parent.rmdir()  # nothing came of it
 
 # %% ../../nbs/core/06_runs.ipynb #_take
 def _take(path: Path, folder: Path, option: str, wait: bool) -> IO[str]:

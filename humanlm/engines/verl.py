@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from typing import Any
 
 from ..core.basics import ConfigError, atomic_path, atomic_write, require, require_all, run_sync, shorten, to_json
 from ..core.config import Settings
-from ..core.plugins import require_cluster
+from ..core.plugins import lacking, require_cluster
 from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
 from .cluster import cluster, composed, environment
@@ -38,27 +37,24 @@ from ..training.run import Run, max_steps, updates
 WANTED = {"verl": "0.9.", "ray": "2.", "tensordict": "0.10."}  # what this was run with begins so
 
 
-def _check_versions() -> None:
-    "Raise where verl or what it needs is missing, or of another version than was tried"
-    for name, wanted in WANTED.items():
-        try: found = version(name)
-        except PackageNotFoundError: found = ""
-        if not found.startswith(wanted):
-            has = f"has version {found}" if found else "is not installed"
-            raise ConfigError(f"run.engine verl needs {name} {wanted}x, which {has}. Make an environment with pip install -r "
-                              "constraints-verl.txt, or leave run.engine out.")
+_MADE = {
+    "cpu": "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt, then --no-deps humanlm",
+    "cuda": "pip install 'verl[{}]==0.9.1' first, then what else constraints-verl.txt names, then --no-deps humanlm, as docker/verl.Dockerfile does",
+}  # device → its environment
+
+
+def _check_packages(v: VerlConfig) -> None:
+    "Raise where verl, what it needs or the package that shall write is missing, or of another version than was tried"
+    missing = next(filter(None, (lacking(name, wanted) for name, wanted in WANTED.items())), "")
+    if not missing and v.rollout != "hf" and find_spec(v.rollout) is None: missing = f"{v.rollout}, which is not installed"
+    if missing:
+        raise ConfigError(f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
+                          f"{_MADE[v.device].format(v.rollout)}; or leave run.engine out.")
 
 
 def _follower(method: Method) -> Callable[[Any], None] | None:
     "What takes the weights into the memory of a method after each step, if anything does"
     return getattr(method.memory, "follow", None) if getattr(method.memory, "follows", True) else None
-
-
-def _check_rollout(v: VerlConfig) -> None:
-    "Raise where the package that shall write is missing"
-    if v.rollout != "hf" and find_spec(v.rollout) is None:
-        raise ConfigError(f"verl.rollout {v.rollout} needs the package {v.rollout}, which is not installed: "
-                          f"pip install 'verl[{v.rollout}]==0.9.1', or take the container of docker/verl.Dockerfile.")
 
 
 def _check_method(method: Method, updates: int) -> None:
@@ -349,7 +345,7 @@ def _check_all(s):
         _check_verl(s)
         overrides(s, _planned(s, "METHOD"))
         return
-    require_all(lambda: _check_verl(s), _check_versions, lambda: _check_rollout(v), lambda: _require_gpu(v),
+    require_all(lambda: _check_verl(s), lambda: _check_packages(v), lambda: _require_gpu(v),
                 lambda: require_cluster(v.address, "verl.address"),
                 lambda: require("run", (count == 1, f"engine verl starts processes of its own, and accelerate has started {count}. "
                                                     "Start one: python -m humanlm.train")))

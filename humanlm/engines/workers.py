@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..core.basics import ConfigError, HumanLMError, shorten
-from ..core.plugins import require_cluster
+from ..core.plugins import ray_lacking, require_cluster
 from .exchange import EngineError
 from ..clients.client import Client
 from ..clients.limits import Limits
@@ -80,9 +80,8 @@ def _started(kind: type, count: int, *given: Any, **options: Any) -> list[Any]: 
 
 def join_cluster() -> None:
     "Join the cluster that `RAY_ADDRESS` names, or start one on this machine"
-    try: import ray
-    except ImportError:
-        raise ConfigError("workers ray/N needs Ray, which is not installed: pip install 'ray==2.60.0', or leave workers out.") from None
+    if missing := ray_lacking(): raise ConfigError(f"{missing}.")
+    import ray
     if ray.is_initialized(): return
     address = os.environ.get("RAY_ADDRESS")
     require_cluster(address, "RAY_ADDRESS")

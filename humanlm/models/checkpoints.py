@@ -74,7 +74,7 @@ def _attempt(where, what, load):
         _require_hub(where)
         return load()
     except Exception as e:
-        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160)}."
+        fault = f"Cannot load the {what} of {where}: {type(e).__name__}: {shorten(e, 160).rstrip('.')}."
         hint = "There is no such folder either. Check the spelling, the network, and whether it needs a login."
         if Path(where).is_dir(): hint = "It may be broken or truncated: take an earlier one, or save it again."
         raise ModelError(f"{fault} {hint}") from e

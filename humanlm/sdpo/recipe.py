@@ -26,7 +26,7 @@ from ..evaluation.report import load_log, model_said, standard_sections
 from ..clients.ledger import Ledger
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions
 from .preferences import PreferenceConfig, measured_replies, regret_section, with_style
-from .preparation import read_prompts
+from .preparation import read_prompts, require_prepared
 from .styles import STYLES, TASTES
 from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs, user_plan
 from ..training.trials import Study, Trial
@@ -105,6 +105,7 @@ def _toy_prompts() -> tuple[list, list]:
 def _load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJudge | None = None) -> _SDPOWork:
     "Read prompts, or logs; held-out ones are the same for every seed, and no conversation is in both"
     p, logged, skipped = s.prompts, [], {}
+    for path in filter(None, (p.train, p.held_out)): require_prepared(path)
     if _learns_offline(s): train, test, logged, skipped = _logged_requests(s)
     elif p.train == TOY: train, test = _toy_prompts()
     else:

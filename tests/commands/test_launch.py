@@ -66,7 +66,7 @@ def test_bad_starts_are_refused_before_anybody_waits(tmp_path, capsys):
     config = ["--config", str(tmp_path / "c.yaml")]
     for flags, said in ((["--gpus", "3"], "num_prompts (2) must be a multiple of the 3 processes"), (["--nodes", "0"], "nodes is 0"), (["--gpu", "h1000"], "Known are"),
                         (["--nodes"], "--nodes needs a value"), (["--partition", "big one"], "without spaces"), (["--address", "10.0.0.1:6379 x"], "without a port"),
-                        (["--run.engine", "verl", "--split", "false"], "split false: verl shares"), (["--run.engine", "verl", "--verl.gpus", "2"], "launch.gpus, nodes and address name the machines"), (["--run.sead", "1"], "sead")):
+                        (["--run.engine", "verl", "--split", "false"], "split false: verl shares"), (["--run.engine", "verl", "--verl.gpus", "2"], "launch.gpus, nodes and address name the machines"), (["--run.sead", "1"], "sead"), (["--gpusx", "8"], "--gpusx does not exist. Did you mean --gpus?")):
         assert main([*config, "--gpus", "2", *flags]) == 2, flags
         assert said in capsys.readouterr().err
 
@@ -110,8 +110,8 @@ def test_a_job_holds_the_plan_behind_what_slurm_reads(capsys):
 
 
 def test_a_plan_goes_to_stderr_where_the_output_is_the_runs(tmp_path):
-    done = launched(fakes(tmp_path, accelerate="echo started"), *CLASSMATE, "--gpus", "1", "--submit", "true")
-    assert done.stdout == "started\n" and "# memory, GiB a GPU   1 x h100" in done.stderr
+    done = launched(started_by_python(tmp_path), *CLASSMATE, "--gpus", "1", "--submit", "true", "--anyway", "true")
+    assert done.stdout.startswith("-m accelerate.commands.launch --num_processes 1 ") and "# memory, GiB a GPU   1 x h100" in done.stderr
 
 
 def test_zero_3_is_a_file_of_accelerate_for_any_number_of_machines(capsys):
@@ -181,6 +181,16 @@ def fakes(folder, **scripts):
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
+def started_by_python(folder):
+    "An environment that is not activated, in which Python says what it was told to start, and ends with 7"
+    (folder / "sitecustomize.py").write_text("""import os, sys
+if {"humanlm.train", "accelerate.commands.launch"} & set(sys.orig_argv):
+    print(*sys.orig_argv[1:], flush=True)
+    os._exit(7)
+""")
+    return {**os.environ, "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{folder}:{ROOT}"}
+
+
 def launched(env, *words, **options): return subprocess.run([sys.executable, "-m", "humanlm.launch", *words], cwd=ROOT, env=env, capture_output=True, text=True, **options)
 
 
@@ -209,9 +219,18 @@ def test_a_signal_is_for_the_run_and_not_for_the_shell_that_leads_it(tmp_path):
 
 
 def test_what_is_submitted_runs_as_the_command_itself(tmp_path):
-    env = fakes(tmp_path, python='echo "$@"; exit 7')
-    done = launched(env, *VERL, "--gpus", "2", "--submit", "true")
+    done = launched(started_by_python(tmp_path), *VERL, "--gpus", "2", "--submit", "true")
     assert done.returncode == 7 and done.stdout.strip() == "-m humanlm.train --config configs/classmate-mini.yaml --run.engine verl --verl.gpus 2"
+
+
+def test_gpus_that_are_not_there_are_asked_for_before_processes_start_on_cpus(tmp_path):
+    import torch
+    count = 8 * (torch.accelerator.device_count() // 8 + 1)
+    asked = ("--model.name", "Qwen/Qwen3-8B", "--sft.muon_lr", "0", "--sft.batch", str(count), "--rollout.num_prompts", str(count), "--gpus", str(count), "--submit", "true")
+    done = launched(started_by_python(tmp_path), *asked)
+    assert done.returncode == 2 and done.stdout == "" and f" GPUs, and {count} were asked for. Start it where they are, or go on with --anyway true." in done.stderr
+    done = launched(started_by_python(tmp_path), *asked, "--anyway", "true")
+    assert done.returncode == 7 and done.stdout.startswith(f"-m accelerate.commands.launch --num_processes {count} --use_fsdp ")
 
 
 def test_a_job_is_handed_to_sbatch(tmp_path):
@@ -225,7 +244,7 @@ def test_what_cannot_be_started_is_said_in_a_sentence():
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        for words, said in {("--nodes", "2"): "2 machines cannot be started from one", ("--slurm", "true"): "no sbatch here", ("--gpus", "2", "--port", str(port)): f"Port {port} is in use"}.items():
+        for words, said in {("--nodes", "2"): "2 machines cannot be started from one", ("--slurm", "true"): "no sbatch here", ("--gpus", "2", "--port", str(port), "--anyway", "true"): f"Port {port} is in use"}.items():
             done = launched(os.environ | {"PYTHONPATH": str(ROOT)}, *CLASSMATE, "--sft.muon_lr", "0", *words, "--submit", "true")
             assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
@@ -234,3 +253,4 @@ def test_the_container_of_verl_installs_what_is_pinned():
     file, pins = (ROOT / "docker" / "verl.Dockerfile").read_text(), (ROOT / "constraints-verl.txt").read_text()
     assert "-r constraints-verl.txt" in file and "pip install torch==2.13.0 && pip install torch==2.13.0 -r constraints-verl.txt" in pins.replace("#   ", "") and "torch==2.13.0" in file
     assert {line.partition("==")[2] for line in pins.splitlines() if line.startswith("verl")} == {part.partition("==")[2].rstrip("'") for part in file.split() if part.startswith("'verl[vllm]==")}
+    assert {".venv", "runs", ".git", "_docs"} <= set((ROOT / ".dockerignore").read_text().split())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from humanlm.core.basics import ConfigError
+from humanlm.core.basics import ConfigError, DataError, HumanLMError
 from humanlm.core.plugins import require_workers
 from humanlm.engines.settings import VerlConfig
 from humanlm.models.settings import ChatConfig
@@ -40,9 +40,30 @@ def test_recipes_know_whether_they_teach(recipe, more):
 @pytest.mark.parametrize("rollout", ["vllm", "sglang"])
 def test_who_shall_write_must_be_installed(rollout, monkeypatch):
     from humanlm.engines import verl
+    monkeypatch.setattr(verl, "lacking", lambda name, wanted: "")  # as if verl were installed
     monkeypatch.setattr(verl, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=f"verl.rollout {rollout} needs the package {rollout}, which is not installed: pip install"): verl._check_rollout(VerlConfig(rollout=rollout))
-    verl._check_rollout(VerlConfig(device="cpu", rollout="hf"))
+    with pytest.raises(ConfigError, match=f"verl.device cuda needs {rollout}, which is not installed"): verl._check_packages(VerlConfig(rollout=rollout))
+    verl._check_packages(VerlConfig(device="cpu", rollout="hf"))
+
+
+@pytest.mark.parametrize("v, said, other", [(VerlConfig(), "pip install 'verl[vllm]==0.9.1' first", "torch==2.13.0"), (VerlConfig(rollout="sglang"), "'verl[sglang]==0.9.1' first", "torch==2.13.0"),
+                                            (VerlConfig(device="cpu", rollout="hf"), "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt", "vllm")])
+def test_a_device_has_one_environment_and_one_sentence_about_it(v, said, other, monkeypatch):
+    from humanlm.core import plugins
+    from humanlm.engines import verl
+    monkeypatch.setattr(plugins, "version", {"verl": "0.8.0"}.__getitem__)
+    with pytest.raises(ConfigError, match=f"verl.device {v.device} needs verl 0.9.x, which has version 0.8.0") as e: verl._check_packages(v)
+    assert said in str(e.value) and other not in str(e.value) and "--no-deps humanlm" in str(e.value) and len(e.value.problems) == 1
+
+
+@pytest.mark.parametrize("found", ["1.13.0", "3.0.0"])
+def test_workers_of_another_ray_are_refused_before_anything_is_written(found, monkeypatch):
+    from humanlm.core import plugins
+    from humanlm.engines.workers import join_cluster
+    monkeypatch.setattr(plugins, "version", lambda name: found)
+    said = f"workers ray/N needs ray 2.x, which has version {found}: pip install 'ray==2.60.0', or leave workers out"
+    with pytest.raises(ConfigError, match=f"judge.{said}"): require_workers({"judge": ChatConfig("scripted/echo", workers="ray/2")})
+    with pytest.raises(ConfigError, match=said): join_cluster()
 
 
 def test_numbers_that_do_not_match_come_with_one_that_does():
@@ -52,7 +73,7 @@ def test_numbers_that_do_not_match_come_with_one_that_does():
 
 def test_a_cluster_that_does_not_answer_is_named_before_work_begins(monkeypatch):
     from humanlm.core import plugins
-    monkeypatch.setattr(plugins, "find_spec", lambda name: True)  # as if Ray were installed; nothing of it is asked
+    monkeypatch.setattr(plugins, "version", lambda name: "2.60.0")  # as if Ray were installed; nothing of it is asked
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     asking = {"judge": ChatConfig("scripted/echo", workers="ray/2")}
     with pytest.raises(ConfigError, match="Nobody answers at 127.0.0.1:1, where RAY_ADDRESS says"): require_workers(asking)
@@ -87,3 +108,26 @@ def test_what_accelerate_was_told_wrong_is_a_sentence_of_its_own():
     done = subprocess.run([sys.executable, "-m", "humanlm.train", "--dry-run"], env=env, capture_output=True, text=True)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("error: FSDP of version 1 is not supported") and lines[1].startswith("fsdp_cpu_ram_efficient_loading") and all(line.endswith(".") for line in lines), lines
+
+
+@pytest.mark.parametrize("file, make", [("sdpo/wildfeedback", "python -m humanlm.sdpo prepare wildfeedback --prepare.out data/wildfeedback"), ("classmate/classmate", "python -m humanlm classmate prepare helpful_instructions ")])
+def test_data_that_a_command_makes_are_asked_for_with_that_command(file, make, monkeypatch, tmp_path):
+    path = ROOT / f"configs/{file}.yaml"
+    assert make in "".join(own.read_text() for own in (path, path.with_name("shared.yaml")) if own.exists()), "the head of the file says so too"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"there is no such file. Make it: {make}"): train_or_plan(*read_settings(["--config", str(path), "--dry-run"]))
+
+
+def test_a_run_that_is_refused_leaves_no_folder_of_runs(tmp_path):
+    env = {name: value for name, value in os.environ.items() if name != "ANTHROPIC_API_KEY"} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "humanlm.train", "--judge.model", "anthropic/claude-haiku-4-5"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "Set ANTHROPIC_API_KEY" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_in_sentences_of_one_full_stop(monkeypatch):
+    from humanlm.models import checkpoints
+
+    def offline(where): raise OSError("Cannot reach the Hub: unset the variable.")
+
+    monkeypatch.setattr(checkpoints, "_require_hub", offline)
+    with pytest.raises(HumanLMError, match=r"unset the variable\. There is no such folder"): checkpoints.load_model("some/model")
