@@ -153,6 +153,7 @@ class Load(NamedTuple):
     frozen: int = 0          # copies of the model that are read alone, such as a teacher
     readings: int = 0        # of each row by these and by the model itself, before it learns
     zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
+    server: bool = False     # whether a server of vLLM writes, on GPUs of its own
 
 # %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
@@ -192,7 +193,7 @@ def load_of(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], ro
     share = options.get("vllm_gpu_memory_utilization", 0.3) if options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate" else 0
     return Load(plan.gpus, bool(plan.split) and plan.gpus > 1, rows, written, model.max_prompt_tokens, plan.completion_tokens or 1024, 2, model.lora_rank,
                 options.get("beta", 0.0) > 0, options.get("optim", "adamw_torch"), options.get("gradient_checkpointing", True), round(share * GPUS[plan.gpu] * GiB),
-                writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=plan.split == "zero3" and plan.gpus > 1)
+                writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=plan.split == "zero3" and plan.gpus > 1, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server")
 
 
 def _vllm_needs(shape: Shape, load: Load) -> int:

@@ -34,7 +34,8 @@ class Efficiency(NamedTuple):
     reading: float = 0.5    # of its operations, over prompts
     memory: float = 0.6     # of its memory's speed, while a token is written
     link: float = 0.7
-    layer: float = 2e-5     # seconds that starting the kernels of a layer takes for one token, with graphs of kernels
+    layer: float = 2e-5     # seconds that starting the kernels of a layer takes, with graphs of kernels, as vLLM has them
+    eager: float = 6e-4     # the same without: transformers, while they write and learn
 
 # %% ../../nbs/hardware/02_performance.ipynb #StepEstimate
 class Questions(NamedTuple):
@@ -74,10 +75,11 @@ def step_estimate(
     each, length = 2 * b * shape.layers * shape.kv_heads * shape.head_dim, load.prompt + mean
     moved, computed = (b * P / load.writers + rows * each * (load.prompt + mean / 2)) / (speed.memory * reached.memory), 2 * P * rows / (speed.flops * reached.reading)
     summed = 4 * (load.writers - 1) * b * rows * shape.hidden / (speed.link * reached.link)  # of each layer twice, there and back
-    writing = max(moved, computed) + shape.layers * (reached.layer + summed)
+    writing = max(moved, computed) + shape.layers * ((reached.layer if load.vllm or load.server else reached.eager) + summed)
     attention, adapter = 6 * shape.layers * shape.heads * shape.head_dim * length, shape.adapter(load.lora_rank)
     needed = ((4 if adapter else 6) * P + attention) * (2 if load.critic else 1) + 2 * P * (load.reference + load.readings)
     again = (2 * P + attention / 3) * (load.checkpoints * (2 if load.critic else 1) + (load.engine == "verl"))
+    started = portions * (3 + load.checkpoints) * shape.layers * reached.eager  # kernels of passes forward and back
     learned, trained, link = rows * length * (needed + again), adapter or P, speed.link * reached.link * n / max(1, n - 1)
     talk = 0.0 if n == 1 else (portions * (2 * b * P + 4 * trained) + b * P) / link if load.split else updates * 8 * trained / link
     asked = _asked(plan, questions, n * rows) if load.kind == "rollouts" else []
@@ -85,7 +87,7 @@ def step_estimate(
     waits = [max(math.ceil(q.count / q.at_once), q.rounds) * plan.request_seconds for q in asked]
     hidden = sum(wait for wait, q in zip(waits, asked) if q.overlap)
     others = sum(waits) - min(hidden, writes) * (load.parts - 1) / load.parts  # answered while the next portion is written
-    parts = {"reads": reads, "writes": writes, "learns": learned / (speed.flops * reached.learning), "talks": talk,
+    parts = {"reads": reads, "writes": writes, "learns": max(started, learned / (speed.flops * reached.learning)), "talks": talk,
              "updates": updates * 28 * trained / (n if load.split else 1) / (speed.memory * reached.memory), "others": others}
     return _StepEstimate(parts, n * rows * mean if writes else 0.0, n * rows * length * needed, sum(q.count for q in asked) * plan.request_dollars)
 

@@ -116,7 +116,24 @@ def test_what_verl_computes_once_more_and_what_gpus_share_while_they_write():
     load = Load(8, True, 2, 16, 1024, 1024)
     step = lambda **change: step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"]).seconds
     assert step(engine="verl")["learns"] / step()["learns"] == pytest.approx(10 / 8, rel=0.01)
-    assert step(writers=8)["writes"] < 0.6 * step()["writes"]
+    assert step(writers=8, vllm=30 * GiB)["writes"] < 0.6 * step(vllm=30 * GiB)["writes"]
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_vllm_writes_sooner_than_transformers_which_start_each_layer_anew(mode):
+    flags = ["--config", str(HERE / "humanlm-mini.yaml"), "--model.name", "Qwen/Qwen3-8B", "--plan.gpus", "8", "--plan.gpu", "h200"]
+    def writes(*more):
+        s = read_settings([*flags, *more])[1]
+        return step_estimate(QWEN, load_of(s.plan, s.model, s.trainer, 8, 8), s.plan, SPEEDS["h200"]).seconds["writes"]
+    slow, fast = writes(), writes("--trainer.use_vllm", "true", "--trainer.vllm_mode", mode)
+    assert slow > 3 * fast and slow / 1024 == pytest.approx(0.03, rel=0.2)  # a token, as the door of the engines has it
+
+
+def test_a_tiny_model_learns_no_faster_than_its_kernels_are_started():
+    tiny, load = Shape(64, 2, 2, 2, 32, 128, 500, True), Load(1, False, 8, 8, 16, 16)
+    learns = lambda shape, **change: step_estimate(shape, load._replace(**change), PlanConfig(1), SPEEDS["h100"]).seconds["learns"]
+    assert learns(tiny) == pytest.approx(2 * 4 * 6e-4) and learns(tiny._replace(layers=4), checkpoints=False) == pytest.approx(4 * 3 * 6e-4)
+    assert learns(QWEN, rows=64, written=64, prompt=1024, completion=1024) > 2  # where operations decide
 
 
 def test_a_token_budget_ends_a_planned_run():
