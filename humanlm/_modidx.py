@@ -8482,6 +8482,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'humanlm.training.stages._prepare_torch': ( 'training/stages.html#_prepare_torch',
                                                                                      'humanlm/training/stages.py'),
                                          'humanlm.training.stages._record': ('training/stages.html#_record', 'humanlm/training/stages.py'),
+                                         'humanlm.training.stages._refused': ( 'training/stages.html#_refused',
+                                                                               'humanlm/training/stages.py'),
                                          'humanlm.training.stages._report': ('training/stages.html#_report', 'humanlm/training/stages.py'),
                                          'humanlm.training.stages._show': ('training/stages.html#_show', 'humanlm/training/stages.py'),
                                          'humanlm.training.stages._stage_load': ( 'training/stages.html#_stage_load',

@@ -151,6 +151,12 @@ def test_muon_is_asked_about_before_machines_are_waited_for(capsys):
     assert main(["--gpus", "2", "--split", "false"]) == 0 and main(["--gpus", "1"]) == 0
 
 
+def test_an_optimiser_in_8_bits_is_not_started_over_split_matrices(capsys):
+    flags = ["--gpus", "2", "--sft.muon_lr", "0", "--trainer.optim", "adamw_bnb_8bit"]
+    assert main(flags) == 2 and "trainer.optim is adamw_bnb_8bit" in capsys.readouterr().err
+    assert main([*flags, "--split", "false"]) == 0 and main([*flags[2:], "--gpus", "1"]) == 0
+
+
 @pytest.mark.long
 def test_the_lines_for_two_machines_start_one_run(tmp_path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | {"name": "two", "out": str(tmp_path)}}), "utf-8")

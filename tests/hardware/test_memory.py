@@ -239,6 +239,17 @@ def test_a_plan_shares_a_step_out_to_the_gpus_that_it_plans_for(capsys):
     assert "8 processes read 8 at a time each" in said and "one process" not in said
 
 
+@pytest.mark.parametrize("more, said", [
+    ((), "sft.muon_lr is 0.025, and Muon needs whole matrices, which FSDP splits"), (("--plan.split", "zero3"), "which DeepSpeed splits"), (("--plan.split", "false"), None), (("--plan.gpus", "1"), None),
+    (("--sft.muon_lr", "0"), None), (("--sft.muon_lr", "0", "--trainer.optim", "adamw_bnb_8bit"), "trainer.optim is adamw_bnb_8bit, and an optimiser in 8 bits has not been tried over matrices that FSDP splits"),
+    (("--plan.split", "false", "--trainer.optim", "adamw_bnb_8bit"), None), (("--plan.gpus", "4", "--plan.split", "false", "--sft.batch", "6"), "sft.batch (6) must be a multiple of the 4 processes")])
+def test_a_plan_says_what_a_start_on_its_gpus_would_refuse(more, said, capsys):
+    from humanlm.train import main
+    assert main(["--config", str(HERE / "humanlm-mini.yaml"), "--dry-run", "--plan.gpus", "8", *more]) == 0
+    found = re.findall("^refused at a start  (.*)$", capsys.readouterr().out, re.M)
+    assert [said in line for line in found] == [True] * bool(said), found
+
+
 def test_a_plan_needs_no_ray_and_says_who_will(capsys):
     from importlib.util import find_spec
     from humanlm.train import main
