@@ -131,10 +131,10 @@ class StageLoad(NamedTuple):
         portions = max(1, self.load.written // self.load.rows)
         return step_estimate(shape, self.load, plan, SPEEDS[plan.gpu], portions, self.updates, questions=self.stage.questions)
 
-    def steps(self, tokens: float) -> int: # of a step
-        "Count the steps; a hundred where nobody can say"
-        asked = 100 if self.stage.steps is None else self.stage.steps
-        return min(asked, math.ceil(self.budget / tokens)) if self.budget and tokens else asked
+    def steps(self, tokens: float) -> int | None: # of a step
+        "Count the steps; None where nobody can say"
+        asked, budget = self.stage.steps, math.ceil(self.budget / tokens) if self.budget and tokens else None
+        return min((count for count in (asked, budget) if count is not None), default=None)
 
 # %% ../../nbs/hardware/02_performance.ipynb #plan_lines
 def _step_lines(plan, one, step):
@@ -150,9 +150,10 @@ def _step_lines(plan, one, step):
 def _stage_line(plan, shape, one, step, width):
     "Say how long a stage takes, and whether it fits"
     stage, count = one.stage, one.steps(step.tokens)
-    if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
-    ends = f" (a budget of {one.budget:,} tokens ends it before the {stage.steps or 100:,} asked for)" if count < (stage.steps or 100) else " (the number of rows says how many there are)" if stage.steps is None else ""
     what = {"rollouts": "completions", "logs": "logged replies", "lessons": "lessons"}[stage.kind]
+    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {_time(step.total)} each; {verdict(plan, shape, one.load)}"
+    if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
+    ends = f" (a budget of {one.budget:,} tokens ends it, if its rows do not)" if stage.steps is None else f" (a budget of {one.budget:,} tokens ends it before the {stage.steps:,} asked for)" if count < stage.steps else ""
     return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {verdict(plan, shape, one.load)}"
 
 
@@ -164,18 +165,21 @@ def time_lines(
     "Say how long a step takes and what dominates, how long each stage takes, and what all of them cost"
     shape = shape_of(model)
     found = [(one, step, one.steps(step.tokens)) for one in loads for step in [one.step(plan, shape)]]
-    seconds, asked = sum(count * step.total for _, step, count in found), sum(count * step.dollars for _, step, count in found)
+    seconds, asked = sum((count or 0) * step.total for _, step, count in found), sum((count or 0) * step.dollars for _, step, count in found)
+    open_ended = [one.stage.name for one, _, count in found if count is None]
     hours = seconds / 3600 * plan.gpus
     money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${asked:,.2f}"] * (asked > 0)
     width = max(17, *(len(one.stage.name) for one in loads))
-    longest, step, _ = max(found, key=lambda each: each[2] * each[1].total)
+    longest, step, _ = max(found, key=lambda each: (each[2] is None, (1 if each[2] is None else each[2]) * each[1].total))
+    together = f"not summed up: nobody has counted the rows, and with them the steps of {', '.join(open_ended)}" if open_ended else f"{_time(seconds)}, {hours:,.1f} GPU hours, without evaluation"
+    priced = "" if open_ended else f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars"
     return [*_step_lines(plan, longest, step), "stages, estimated", *(_stage_line(plan, shape, one, own, width) for one, own, _ in found),
-            f"  {'all':<{width}} {_time(seconds)}, {hours:,.1f} GPU hours, without evaluation" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]
+            f"  {'all':<{width}} {together}{priced}"]
 
 
 def plan_lines(plan: PlanConfig, model: ModelConfig, loads: Sequence[StageLoad]) -> list[str]:
     "Say what each GPU holds in the stage that needs most, and how long all stages take"
     shape = shape_of(model)
     fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: fullness(shape, one.load), default=loads[0])
-    return [*memory_lines(plan, model, fullest.load, fullest.stage.name if len(loads) > 1 else ""), *time_lines(plan, model, loads)]
+    return [*memory_lines(plan, model, fullest.load, fullest.stage.name), *time_lines(plan, model, loads)]
 

@@ -9,6 +9,7 @@ import pytest
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
+from humanlm.methods.shares import shares
 from humanlm.models.config import ModelConfig
 from humanlm.hardware.performance import SPEEDS, step_estimate
 from humanlm.training.stages import gpu_plan
@@ -76,7 +77,10 @@ def test_the_lines_say_what_does_not_fit_and_what_helps():
     def lines(name, rows): return "\n".join(memory_lines(plan, ModelConfig(name=name), load_of(plan, ModelConfig(name=name), {}, rows, 16)))
     plan = PlanConfig(1, "a100-40")
     said = lines("Qwen/Qwen3-8B", 4)
-    assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size 1" in said
+    assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size" not in said  # which saves 6 of the 109 GiB that are too much
+    def helps(plan, rows): return memory_lines(plan, ModelConfig(name="Qwen/Qwen3-8B"), load_of(plan, ModelConfig(), {}, rows, 16))[-1]
+    assert "per_device_train_batch_size 1" in helps(PlanConfig(8, "h100", completion_tokens=4096), 16)  # where it is enough
+    assert helps(PlanConfig(8, "rtx4090", completion_tokens=8000), 2).endswith("take larger GPUs, or more of them")
     assert "fits with" in lines("Qwen/Qwen3-0.6B", 2)
 
 
@@ -248,6 +252,15 @@ def test_a_plan_says_what_a_start_on_its_gpus_would_refuse(more, said, capsys):
     assert main(["--config", str(HERE / "humanlm-mini.yaml"), "--dry-run", "--plan.gpus", "8", *more]) == 0
     found = re.findall("^refused at a start  (.*)$", capsys.readouterr().out, re.M)
     assert [said in line for line in found] == [True] * bool(said), found
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"steps_per_generation": 8}, "--rollout.num_prompts 42"), ({}, "--rollout.num_prompts 35"), ({"per_device_train_batch_size": 2, "steps_per_generation": 2}, "--rollout.num_prompts 7"),
+    ({"generation_batch_size": 128}, "--rollout.num_prompts 35 and leave generation_batch_size out")])
+def test_the_number_that_a_refused_plan_names_is_accepted(options, said):
+    with pytest.raises(ConfigError, match=f"Give {said}, or start") as refused: shares(32, 4, options, 7)
+    number = int(re.search(r"num_prompts (\d+)[, ]", str(refused.value).partition("Give ")[2])[1])
+    assert shares(number, 4, {} if "leave" in said else options, 7).processes == 7
 
 
 def test_a_plan_needs_no_ray_and_says_who_will(capsys):
