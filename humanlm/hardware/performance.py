@@ -142,7 +142,9 @@ def _step_lines(plan, one, step):
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
     most, load, speed = parts[0][1], one.load, SPEEDS[plan.gpu]
     helps = "shorten --plan.completion_tokens, or take more GPUs" if most == "writes" and load.vllm else HELP[most]
-    return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
+    at_once = sorted({q.at_once for q in _asked(plan, one.stage.questions, one.stage.rows)})
+    assumed = {"others": f"; {' and '.join(map(str, at_once))} at once, {plan.request_seconds:g} s each by --plan.request_seconds"}
+    return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%}{assumed.get(name, '')})" for seconds, name in parts),
             f"  what dominates    {NAMES[most]}; what helps: {helps}",
             f"  rates             {f'{step.tokens / step.total:,.0f} tokens written a second, ' if step.tokens else ''}MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)"]
 

@@ -185,6 +185,13 @@ def test_the_user_of_a_dialogue_is_asked_turn_by_turn():
     assert found.seconds["others"] == 9.0
 
 
+def test_a_plan_names_what_it_assumes_of_those_who_answer():
+    flags = ["--config", str(HERE / "humanlm-mini.yaml"), "--plan.gpus", "8", "--judge.model", "openai/gpt-5-mini", "--plan.request_seconds", "3"]
+    said = lambda *more: "\n".join(gpu_plan(read_settings([*flags, *more])[1]))
+    assert re.search(r"others answer .* \(\d+%; 16 at once, 3 s each by --plan.request_seconds\)", said()) and "; 5 at once, 3 s" in said("--plan.at_once", "5")
+    assert "request_seconds" not in said("--judge.model", "oracle")
+
+
 def test_every_stage_of_a_recipe_is_planned_as_what_it_is():
     kinds = {name: {stage.name: stage.kind for stage in stages(name).values()} for name in ("humanlm-mini.yaml", "sdpo-mini.yaml", "sdpo/wildfeedback.yaml", "parser-tiny.yaml", "gyms-mini.yaml", "classmate-mini.yaml")}
     assert kinds == {"humanlm-mini.yaml": {"cold-start": "lessons", "response-only-think": "rollouts", "humanlm-composed": "rollouts"}, "sdpo-mini.yaml": {"cold-start": "lessons", "online-1-casual": "rollouts", "online-2-short": "rollouts"},
