@@ -65,7 +65,7 @@ def main():
     for name, (shape, writes, learns) in found.items():
         _, _, prompt, completion = SIZES[name]
         step = step_estimate(shape, Load(1, False, ROWS, ROWS, prompt, completion, 4, checkpoints=False), PlanConfig(completion_tokens=completion, mean_tokens=completion, requests=0),
-                             Speed(flops, memory, 1.0), reached=Efficiency(1.0, 1.0, 1.0, 1.0, layer))
+                             Speed(flops, memory, 1.0), reached=Efficiency(1.0, 1.0, 1.0, 1.0, eager=layer))
         said = step.seconds["reads"] + step.seconds["writes"], step.seconds["learns"] + step.seconds["updates"]
         print(f"{name:16}{shape.weights:>12,}  {writes:>10.3f} {said[0]:>10.3f} {writes / said[0]:>6.2f}  {learns:>10.3f} {said[1]:>10.3f} {learns / said[1]:>6.2f}")
 

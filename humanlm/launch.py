@@ -240,7 +240,7 @@ def _on_machines(launch: _LaunchConfig, words: Sequence[str]) -> Settings:
     for name, count in {"plan.gpus": s.plan.gpus, "verl.nodes x verl.gpus": _verl_gpus(words) if verl else 0}.items():
         require("launch", (count in (0, launch.processes), f"nodes x gpus is {launch.processes}, and the settings say {name} {count}. "
                                                            "Give as many GPUs, or leave it out of the settings."))
-    s = s.changed(plan={"gpus": launch.processes, "gpu": launch.gpu, "split": bool(launch.splitter)})
+    s = s.changed(plan={"gpus": launch.processes, "gpu": launch.gpu, "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False)})
     require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
     return s
 
@@ -255,11 +255,12 @@ def _verl_gpus(words: Sequence[str]) -> int:
 # %% ../nbs/91_launch.ipynb #launch-plan
 def _planned(launch: _LaunchConfig, settings: Settings) -> list[str]:
     "Plan where the shape of the model is known; `ConfigError` where the plan does not fit, unless it is to go on anyway"
-    try: lines = gpu_plan(settings)
+    try: lines = gpu_plan(settings, reads=True)
     except ConfigError as e: return [f"memory              {e}"]
     total, ways = (next((line for line in lines if line.startswith(start)), "") for start in ("  sum", "  what helps"))
     if (wrong := re.search(r"(does not fit|vLLM cannot start).*", total)) and not launch.anyway:
         helps = ways.removeprefix("  what helps").strip().replace("--plan.", "--")
+        print("\n".join(lines), file=sys.stderr)
         raise ConfigError(f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
                           "or go on with --anyway true.")
     return lines

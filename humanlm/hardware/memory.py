@@ -153,6 +153,7 @@ class Load(NamedTuple):
     frozen: int = 0          # copies of the model that are read alone, such as a teacher
     readings: int = 0        # of each row by these and by the model itself, before it learns
     zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
+    server: bool = False     # whether a server of vLLM writes, on GPUs of its own
 
 # %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
@@ -192,7 +193,7 @@ def load_of(plan: PlanConfig, model: ModelConfig, options: Mapping[str, Any], ro
     share = options.get("vllm_gpu_memory_utilization", 0.3) if options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate" else 0
     return Load(plan.gpus, bool(plan.split) and plan.gpus > 1, rows, written, model.max_prompt_tokens, plan.completion_tokens or 1024, 2, model.lora_rank,
                 options.get("beta", 0.0) > 0, options.get("optim", "adamw_torch"), options.get("gradient_checkpointing", True), round(share * GPUS[plan.gpu] * GiB),
-                writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=plan.split == "zero3" and plan.gpus > 1)
+                writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=plan.split == "zero3" and plan.gpus > 1, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server")
 
 
 def _vllm_needs(shape: Shape, load: Load) -> int:
@@ -230,12 +231,12 @@ def memory_lines(
     how = f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
     rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}" for part, (learned, written) in parts.items() if learned or written]
     return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
-            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {verdict(plan, shape, load)}", *_advice(load, learns, writes, needs / GiB, room)]
+            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {verdict(plan, shape, load)}", *_advice(shape, load, learns, writes, needs / GiB, room)]
 
 # %% ../../nbs/hardware/01_memory.ipynb #advice
-def _advice(load, learns, writes, needs, room):
+def _advice(shape, load, learns, writes, needs, room):
     "Say what helps where it does not fit, and where vLLM's share is too small"
-    ways = [*(_share_ways(load, needs / room) if 0 < load.vllm < needs * GiB else ()), *_room_ways(load, learns > 0.9 * room, writes > 0.9 * room)]
+    ways = [*(_share_ways(load, needs / room) if 0 < load.vllm < needs * GiB else ()), *(_enough(shape, load, room, _room_ways(load, room, learns > 0.9 * room, writes > 0.9 * room)) if max(learns, writes) > 0.9 * room else ())]
     return [f"  what helps        {'; '.join(ways)}"] if ways else []
 
 
@@ -245,13 +246,23 @@ def _share_ways(load, share):
     return [way for open, way in ways if open] or ["take larger GPUs"]
 
 
-def _room_ways(load, learns, writes): # whether these two are full
+def _room_ways(load, room, learns, writes): # whether these two are full
+    "Give what would take less: how the load changes (nobody can say: nothing), and what to do"
     verl, lessons = load.engine == "verl", load.kind == "lessons"
     fewer = f"--sft.batch {load.gpus}" if lessons and not verl else "--trainer.per_device_train_batch_size 1"
-    ways = [(load.gpus == 1 or not load.split, "share the model over more GPUs (--plan.gpus, --plan.split true)"), (learns and load.rows > 1, f"read fewer rows at once ({fewer})"),
-            (writes and not verl and not load.vllm and not lessons, "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)"),
-            (learns and not load.checkpoints and not lessons, "set --trainer.gradient_checkpointing true"),
-            (not load.lora_rank and not (verl and (load.critic or load.reference)), "train an adapter (--model.lora_rank 32)"),  # verl refuses these together
-            (load.optimiser.startswith("adamw_torch") and not lessons and (verl or not load.split), "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)"),
-            (verl and len(load.offload) < 2, "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])")]
-    return [way for open, way in ways if open and (learns or writes)]
+    ways = [(load.gpus == 1 or not load.split, {}, "share the model over more GPUs (--plan.gpus, --plan.split true)"), (learns and load.rows > 1, {"rows": 1}, f"read fewer rows at once ({fewer})"),
+            (writes and not verl and not load.vllm and not lessons, {"vllm": round(0.3 * room * GiB)}, "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)"),
+            (learns and not load.checkpoints and not lessons, {"checkpoints": True}, "set --trainer.gradient_checkpointing true"),
+            (not load.lora_rank and not (verl and (load.critic or load.reference)), {"lora_rank": 32}, "train an adapter (--model.lora_rank 32)"),  # verl refuses these together
+            (load.optimiser.startswith("adamw_torch") and not lessons and (verl or not load.split), {"optimiser": "adamw_bnb_8bit"}, "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)"),
+            (verl and len(load.offload) < 2, {"offload": ("parameters", "optimizer")}, "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])")]
+    return [(change, way) for open, change, way in ways if open]
+
+
+def _enough(shape, load, room, ways):
+    "Keep each way that is enough alone; where none is, all together if they are"
+    def bytes(*changes): return most_bytes(shape, load._replace(**{name: value for change in changes for name, value in change.items()}))
+    limit = room * GiB * (1 if bytes() > room * GiB else 0.9)
+    more, less = [way for change, way in ways if not change], [(change, way) for change, way in ways if change]
+    alone = [way for change, way in less if bytes(change) <= limit]
+    return [*more, *alone] if alone else [*more, " and ".join(way for _, way in less)] if bytes(*(change for change, _ in less)) <= limit else [*more, "take larger GPUs, or more of them"]

@@ -34,7 +34,8 @@ class Efficiency(NamedTuple):
     reading: float = 0.5    # of its operations, over prompts
     memory: float = 0.6     # of its memory's speed, while a token is written
     link: float = 0.7
-    layer: float = 2e-5     # seconds that starting the kernels of a layer takes for one token, with graphs of kernels
+    layer: float = 2e-5     # seconds that starting the kernels of a layer takes, with graphs of kernels, as vLLM has them
+    eager: float = 6e-4     # the same without: transformers, while they write and learn
 
 # %% ../../nbs/hardware/02_performance.ipynb #StepEstimate
 class Questions(NamedTuple):
@@ -74,10 +75,11 @@ def step_estimate(
     each, length = 2 * b * shape.layers * shape.kv_heads * shape.head_dim, load.prompt + mean
     moved, computed = (b * P / load.writers + rows * each * (load.prompt + mean / 2)) / (speed.memory * reached.memory), 2 * P * rows / (speed.flops * reached.reading)
     summed = 4 * (load.writers - 1) * b * rows * shape.hidden / (speed.link * reached.link)  # of each layer twice, there and back
-    writing = max(moved, computed) + shape.layers * (reached.layer + summed)
+    writing = max(moved, computed) + shape.layers * ((reached.layer if load.vllm or load.server else reached.eager) + summed)
     attention, adapter = 6 * shape.layers * shape.heads * shape.head_dim * length, shape.adapter(load.lora_rank)
     needed = ((4 if adapter else 6) * P + attention) * (2 if load.critic else 1) + 2 * P * (load.reference + load.readings)
     again = (2 * P + attention / 3) * (load.checkpoints * (2 if load.critic else 1) + (load.engine == "verl"))
+    started = portions * (3 + load.checkpoints) * shape.layers * reached.eager  # kernels of passes forward and back
     learned, trained, link = rows * length * (needed + again), adapter or P, speed.link * reached.link * n / max(1, n - 1)
     talk = 0.0 if n == 1 else (portions * (2 * b * P + 4 * trained) + b * P) / link if load.split else updates * 8 * trained / link
     asked = _asked(plan, questions, n * rows) if load.kind == "rollouts" else []
@@ -85,7 +87,7 @@ def step_estimate(
     waits = [max(math.ceil(q.count / q.at_once), q.rounds) * plan.request_seconds for q in asked]
     hidden = sum(wait for wait, q in zip(waits, asked) if q.overlap)
     others = sum(waits) - min(hidden, writes) * (load.parts - 1) / load.parts  # answered while the next portion is written
-    parts = {"reads": reads, "writes": writes, "learns": learned / (speed.flops * reached.learning), "talks": talk,
+    parts = {"reads": reads, "writes": writes, "learns": max(started, learned / (speed.flops * reached.learning)), "talks": talk,
              "updates": updates * 28 * trained / (n if load.split else 1) / (speed.memory * reached.memory), "others": others}
     return _StepEstimate(parts, n * rows * mean if writes else 0.0, n * rows * length * needed, sum(q.count for q in asked) * plan.request_dollars)
 
@@ -129,10 +131,10 @@ class StageLoad(NamedTuple):
         portions = max(1, self.load.written // self.load.rows)
         return step_estimate(shape, self.load, plan, SPEEDS[plan.gpu], portions, self.updates, questions=self.stage.questions)
 
-    def steps(self, tokens: float) -> int: # of a step
-        "Count the steps; a hundred where nobody can say"
-        asked = 100 if self.stage.steps is None else self.stage.steps
-        return min(asked, math.ceil(self.budget / tokens)) if self.budget and tokens else asked
+    def steps(self, tokens: float) -> int | None: # of a step
+        "Count the steps; None where nobody can say"
+        asked, budget = self.stage.steps, math.ceil(self.budget / tokens) if self.budget and tokens else None
+        return min((count for count in (asked, budget) if count is not None), default=None)
 
 # %% ../../nbs/hardware/02_performance.ipynb #plan_lines
 def _step_lines(plan, one, step):
@@ -140,7 +142,9 @@ def _step_lines(plan, one, step):
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
     most, load, speed = parts[0][1], one.load, SPEEDS[plan.gpu]
     helps = "shorten --plan.completion_tokens, or take more GPUs" if most == "writes" and load.vllm else HELP[most]
-    return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%})" for seconds, name in parts),
+    at_once = sorted({q.at_once for q in _asked(plan, one.stage.questions, one.stage.rows)})
+    assumed = {"others": f"; {' and '.join(map(str, at_once))} at once, {plan.request_seconds:g} s each by --plan.request_seconds"}
+    return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%}{assumed.get(name, '')})" for seconds, name in parts),
             f"  what dominates    {NAMES[most]}; what helps: {helps}",
             f"  rates             {f'{step.tokens / step.total:,.0f} tokens written a second, ' if step.tokens else ''}MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)"]
 
@@ -148,9 +152,10 @@ def _step_lines(plan, one, step):
 def _stage_line(plan, shape, one, step, width):
     "Say how long a stage takes, and whether it fits"
     stage, count = one.stage, one.steps(step.tokens)
-    if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
-    ends = f" (a budget of {one.budget:,} tokens ends it before the {stage.steps or 100:,} asked for)" if count < (stage.steps or 100) else " (the number of rows says how many there are)" if stage.steps is None else ""
     what = {"rollouts": "completions", "logs": "logged replies", "lessons": "lessons"}[stage.kind]
+    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {_time(step.total)} each; {verdict(plan, shape, one.load)}"
+    if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
+    ends = f" (a budget of {one.budget:,} tokens ends it, if its rows do not)" if stage.steps is None else f" (a budget of {one.budget:,} tokens ends it before the {stage.steps:,} asked for)" if count < stage.steps else ""
     return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {verdict(plan, shape, one.load)}"
 
 
@@ -162,18 +167,21 @@ def time_lines(
     "Say how long a step takes and what dominates, how long each stage takes, and what all of them cost"
     shape = shape_of(model)
     found = [(one, step, one.steps(step.tokens)) for one in loads for step in [one.step(plan, shape)]]
-    seconds, asked = sum(count * step.total for _, step, count in found), sum(count * step.dollars for _, step, count in found)
+    seconds, asked = sum((count or 0) * step.total for _, step, count in found), sum((count or 0) * step.dollars for _, step, count in found)
+    open_ended = [one.stage.name for one, _, count in found if count is None]
     hours = seconds / 3600 * plan.gpus
     money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${asked:,.2f}"] * (asked > 0)
     width = max(17, *(len(one.stage.name) for one in loads))
-    longest, step, _ = max(found, key=lambda each: each[2] * each[1].total)
+    longest, step, _ = max(found, key=lambda each: (each[2] is None, (1 if each[2] is None else each[2]) * each[1].total))
+    together = f"not summed up: nobody has counted the rows, and with them the steps of {', '.join(open_ended)}" if open_ended else f"{_time(seconds)}, {hours:,.1f} GPU hours, without evaluation"
+    priced = "" if open_ended else f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars"
     return [*_step_lines(plan, longest, step), "stages, estimated", *(_stage_line(plan, shape, one, own, width) for one, own, _ in found),
-            f"  {'all':<{width}} {_time(seconds)}, {hours:,.1f} GPU hours, without evaluation" + (f": {', '.join(money)}" if money else "; prices by --plan.dollars_per_hour and --plan.request_dollars")]
+            f"  {'all':<{width}} {together}{priced}"]
 
 
 def plan_lines(plan: PlanConfig, model: ModelConfig, loads: Sequence[StageLoad]) -> list[str]:
     "Say what each GPU holds in the stage that needs most, and how long all stages take"
     shape = shape_of(model)
     fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: fullness(shape, one.load), default=loads[0])
-    return [*memory_lines(plan, model, fullest.load, fullest.stage.name if len(loads) > 1 else ""), *time_lines(plan, model, loads)]
+    return [*memory_lines(plan, model, fullest.load, fullest.stage.name), *time_lines(plan, model, loads)]
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..core.runs import process_count
-from ..core.basics import require, shorten
+from ..core.basics import ConfigError, require, shorten
 from ..data.trajectory import Trajectory
 from .policies import Policy
 from .method import Reward
@@ -52,8 +52,9 @@ def shares(
     "Share the completions of a step out; `ConfigError` says what to change where the options make another number of them"
     sizes = {name: options.get(name) for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size")}
     require("trainer", *((x is None or type(x) is int and x > 0, f"{name} must be a whole number above 0, got {shorten(x)!r}") for name, x in sizes.items()))
+    near = _shareable(prompts, group, options, processes) if prompts % processes else ""
     require("rollout", (prompts % processes == 0, f"num_prompts ({prompts}) must be a multiple of the {processes} processes. "
-                                                   f"Give --rollout.num_prompts {prompts + -prompts % processes}, or start another number of them."))
+                                                   f"Give {near}, or start another number of them."))
     size, several, gathered, whole = sizes.values()
     own, total = prompts * group // processes, prompts * group
     portions = several or gathered or (own // size if size and own % size == 0 else 1)
@@ -65,6 +66,17 @@ def shares(
     return made
 
 # %% ../../nbs/methods/05_shares.ipynb #_other_number
+def _shareable(prompts, group, options, processes):
+    "Name a number of prompts near this one that passes with all other options, or what else must go"
+    above = prompts + -prompts % processes
+    for near in (*range(above, above + 64 * processes, processes), *range(above - processes, 0, -processes)):
+        try: shares(near, group, options, processes)
+        except ConfigError: continue
+        return f"--rollout.num_prompts {near}"
+    sizes = [name for name in (*Shares(1, 1, 1, 1).options(), "generation_batch_size") if name in options]
+    return f"--rollout.num_prompts {above} and leave {', '.join(sizes)} out"
+
+
 def _other_number(made, own, total):
     "Say what makes another number of completions, and what to leave out or set"
     size, portions = made.size, made.portions

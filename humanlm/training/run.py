@@ -286,11 +286,13 @@ def check_processes(
 ) -> None:
     "Raise where processes that train by TRL could not keep what the settings promise"
     s, batch = settings, settings.sft.batch
+    optim, small = s.trainer.get("optim", ""), "Take --trainer.optim adamw_torch, a whole model on each GPU (--split false), or --run.engine verl."
     writers, muon = s.trainer.get("vllm_tensor_parallel_size") or 1, splitter and s.sft.muon_lr and not s.model.lora_rank
     require_all(
         lambda: require("sft",
             (not teaches or batch % count == 0, f"batch ({batch}) must be a multiple of the {count} processes. Give --sft.batch {batch + -batch % count}."),
             (not teaches or not muon, f"muon_lr is {s.sft.muon_lr:g}, and Muon needs whole matrices, which {splitter} splits. "
                                       "Give --sft.muon_lr 0, which leaves all to AdamW.")),
-        lambda: require("trainer", (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
+        lambda: require("trainer", (not splitter or "8bit" not in optim, f"optim is {optim}, and an optimiser in 8 bits has not been tried over matrices that {splitter} splits. {small}"),
+                                   (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
                                                                         f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.")))

@@ -34,7 +34,7 @@ from ..methods.method import Method
 from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
-    Run, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, planned_steps, quiet_libraries, recipe_name, shares_of,
+    Run, check_processes, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, planned_steps, quiet_libraries, recipe_name, shares_of,
     tracked, updates, with_methods,
 )
 
@@ -394,7 +394,15 @@ def gpu_plan(
     if recipe.methods and not s.run.methods:
         return ["memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"]
     method = StagePlan("by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024)
-    return plan_lines(s.plan, s.model, [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]])
+    return [*plan_lines(s.plan, s.model, [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]]), *_refused(s, recipe)]
+
+
+def _refused(s, recipe):
+    "Say what a start on these GPUs would refuse"
+    splitter = {True: "FSDP", "zero3": "DeepSpeed", False: ""}[s.plan.gpus > 1 and s.plan.split]
+    try: find_engine(s.run.engine) or check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
+    except ConfigError as e: return [f"refused at a start  {fault}" for fault in e.problems]
+    return []
 
 
 def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:

@@ -1,5 +1,6 @@
 """What `humanlm launch` prints: lines that accelerate reads as they are meant, a job that a shell reads, and a start on two machines that trains."""
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -95,6 +96,19 @@ def test_a_plan_that_does_not_fit_is_refused_however_it_is_started(how, capsys):
     assert main([*BIG, "--gpus", "1", *how]) == 2
     said = capsys.readouterr()
     assert said.out == "" and "1 x 1 h100: does not fit" in said.err and "(--gpus, --split true)" in said.err and "--anyway true" in said.err
+    assert re.search(r"memory, GiB a GPU   1 x h100 of 79, one model; cold-start: .*\n  optimiser  .*\n  sum ", said.err, re.S), "the table, and whose it is"
+    assert "read fewer rows at once (--sft.batch 1) and train an adapter (--model.lora_rank 32)" in said.err, "neither is enough alone"
+
+
+def test_the_plan_above_the_line_is_the_one_of_a_dry_run(tmp_path, capsys):
+    from humanlm.train import main as train
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"trainer": {"num_train_epochs": 1}}), "utf-8")
+    flags = ["--config", str(tmp_path / "c.yaml")]
+    assert train([*flags, "--dry-run", "--plan.gpus", "2"]) == 0
+    dry = capsys.readouterr().out
+    assert main([*flags, "--gpus", "2"]) == 0
+    above = [line.removeprefix("# ") for line in capsys.readouterr().out.splitlines() if line.startswith("# ")]
+    assert "\n".join(above) in dry and "GPU hours" in above[-1]
 
 
 def test_a_plan_that_does_not_fit_is_printed_where_the_user_says_so(capsys):
@@ -139,7 +153,7 @@ def test_gpus_are_counted_against_what_the_settings_say(tmp_path, capsys):
     assert main([*sized, "--gpus", "8"]) == 0, "2 rows in 2 portions on 8 processes are the 32 of a step"
     capsys.readouterr()
     (tmp_path / "four.yaml").write_text("run: {engine: verl}\nverl: {gpus: 4}\n")
-    for words, said in {("--gpus", "4"): "x 4 processes", ("--gpus", "8", "--plan.gpus", "4"): "the settings say plan.gpus 4", ("--gpus", "3"): "Give --rollout.num_prompts 9",
+    for words, said in {("--gpus", "4"): "x 4 processes", ("--gpus", "8", "--plan.gpus", "4"): "the settings say plan.gpus 4", ("--gpus", "3"): "Give --rollout.num_prompts 3",
                         ("--gpus", "8", "--trainer.vllm_tensor_parallel_size", "3"): "vllm_tensor_parallel_size (3) must divide the 8 processes",
                         ("--gpus", "8", "--config", str(tmp_path / "four.yaml")): "verl.nodes x verl.gpus 4"}.items():
         assert main([*sized, *words]) == 2, words
@@ -149,6 +163,12 @@ def test_gpus_are_counted_against_what_the_settings_say(tmp_path, capsys):
 def test_muon_is_asked_about_before_machines_are_waited_for(capsys):
     assert main(["--gpus", "2"]) == 2 and "Muon needs whole matrices, which FSDP splits" in capsys.readouterr().err
     assert main(["--gpus", "2", "--split", "false"]) == 0 and main(["--gpus", "1"]) == 0
+
+
+def test_an_optimiser_in_8_bits_is_not_started_over_split_matrices(capsys):
+    flags = ["--gpus", "2", "--sft.muon_lr", "0", "--trainer.optim", "adamw_bnb_8bit"]
+    assert main(flags) == 2 and "trainer.optim is adamw_bnb_8bit" in capsys.readouterr().err
+    assert main([*flags, "--split", "false"]) == 0 and main([*flags[2:], "--gpus", "1"]) == 0
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import pytest
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
 from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
+from humanlm.methods.shares import shares
 from humanlm.models.config import ModelConfig
 from humanlm.hardware.performance import SPEEDS, step_estimate
 from humanlm.training.stages import gpu_plan
@@ -76,7 +77,10 @@ def test_the_lines_say_what_does_not_fit_and_what_helps():
     def lines(name, rows): return "\n".join(memory_lines(plan, ModelConfig(name=name), load_of(plan, ModelConfig(name=name), {}, rows, 16)))
     plan = PlanConfig(1, "a100-40")
     said = lines("Qwen/Qwen3-8B", 4)
-    assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size 1" in said
+    assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size" not in said  # which saves 6 of the 109 GiB that are too much
+    def helps(plan, rows): return memory_lines(plan, ModelConfig(name="Qwen/Qwen3-8B"), load_of(plan, ModelConfig(), {}, rows, 16))[-1]
+    assert "per_device_train_batch_size 1" in helps(PlanConfig(8, "h100", completion_tokens=4096), 16)  # where it is enough
+    assert helps(PlanConfig(8, "rtx4090", completion_tokens=8000), 2).endswith("take larger GPUs, or more of them")
     assert "fits with" in lines("Qwen/Qwen3-0.6B", 2)
 
 
@@ -116,7 +120,24 @@ def test_what_verl_computes_once_more_and_what_gpus_share_while_they_write():
     load = Load(8, True, 2, 16, 1024, 1024)
     step = lambda **change: step_estimate(QWEN, load._replace(**change), PlanConfig(8), SPEEDS["h100"]).seconds
     assert step(engine="verl")["learns"] / step()["learns"] == pytest.approx(10 / 8, rel=0.01)
-    assert step(writers=8)["writes"] < 0.6 * step()["writes"]
+    assert step(writers=8, vllm=30 * GiB)["writes"] < 0.6 * step(vllm=30 * GiB)["writes"]
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_vllm_writes_sooner_than_transformers_which_start_each_layer_anew(mode):
+    flags = ["--config", str(HERE / "humanlm-mini.yaml"), "--model.name", "Qwen/Qwen3-8B", "--plan.gpus", "8", "--plan.gpu", "h200"]
+    def writes(*more):
+        s = read_settings([*flags, *more])[1]
+        return step_estimate(QWEN, load_of(s.plan, s.model, s.trainer, 8, 8), s.plan, SPEEDS["h200"]).seconds["writes"]
+    slow, fast = writes(), writes("--trainer.use_vllm", "true", "--trainer.vllm_mode", mode)
+    assert slow > 3 * fast and slow / 1024 == pytest.approx(0.03, rel=0.2)  # a token, as the door of the engines has it
+
+
+def test_a_tiny_model_learns_no_faster_than_its_kernels_are_started():
+    tiny, load = Shape(64, 2, 2, 2, 32, 128, 500, True), Load(1, False, 8, 8, 16, 16)
+    learns = lambda shape, **change: step_estimate(shape, load._replace(**change), PlanConfig(1), SPEEDS["h100"]).seconds["learns"]
+    assert learns(tiny) == pytest.approx(2 * 4 * 6e-4) and learns(tiny._replace(layers=4), checkpoints=False) == pytest.approx(4 * 3 * 6e-4)
+    assert learns(QWEN, rows=64, written=64, prompt=1024, completion=1024) > 2  # where operations decide
 
 
 def test_a_token_budget_ends_a_planned_run():
@@ -162,6 +183,13 @@ def test_the_user_of_a_dialogue_is_asked_turn_by_turn():
     assert asked(stages("gyms-mini.yaml", *flags)["gyms"]) == [(4 * 2 * 3 / 2, 6)]  # a function has no user
     found = step_estimate(QWEN, Load(8, True, 2, 16, 1024, 1024), PlanConfig(8, request_seconds=1.5), SPEEDS["h100"], questions=stages("gyms-mini.yaml", *flags)["gyms"].questions)
     assert found.seconds["others"] == 9.0
+
+
+def test_a_plan_names_what_it_assumes_of_those_who_answer():
+    flags = ["--config", str(HERE / "humanlm-mini.yaml"), "--plan.gpus", "8", "--judge.model", "openai/gpt-5-mini", "--plan.request_seconds", "3"]
+    said = lambda *more: "\n".join(gpu_plan(read_settings([*flags, *more])[1]))
+    assert re.search(r"others answer .* \(\d+%; 16 at once, 3 s each by --plan.request_seconds\)", said()) and "; 5 at once, 3 s" in said("--plan.at_once", "5")
+    assert "request_seconds" not in said("--judge.model", "oracle")
 
 
 def test_every_stage_of_a_recipe_is_planned_as_what_it_is():
@@ -220,6 +248,26 @@ def test_a_plan_shares_a_step_out_to_the_gpus_that_it_plans_for(capsys):
     assert main(["--config", str(HERE / "gyms-mini.yaml"), "--dry-run", "--plan.gpus", "8"]) == 0
     said = capsys.readouterr().out
     assert "8 processes read 8 at a time each" in said and "one process" not in said
+
+
+@pytest.mark.parametrize("more, said", [
+    ((), "sft.muon_lr is 0.025, and Muon needs whole matrices, which FSDP splits"), (("--plan.split", "zero3"), "which DeepSpeed splits"), (("--plan.split", "false"), None), (("--plan.gpus", "1"), None),
+    (("--sft.muon_lr", "0"), None), (("--sft.muon_lr", "0", "--trainer.optim", "adamw_bnb_8bit"), "trainer.optim is adamw_bnb_8bit, and an optimiser in 8 bits has not been tried over matrices that FSDP splits"),
+    (("--plan.split", "false", "--trainer.optim", "adamw_bnb_8bit"), None), (("--plan.gpus", "4", "--plan.split", "false", "--sft.batch", "6"), "sft.batch (6) must be a multiple of the 4 processes")])
+def test_a_plan_says_what_a_start_on_its_gpus_would_refuse(more, said, capsys):
+    from humanlm.train import main
+    assert main(["--config", str(HERE / "humanlm-mini.yaml"), "--dry-run", "--plan.gpus", "8", *more]) == 0
+    found = re.findall("^refused at a start  (.*)$", capsys.readouterr().out, re.M)
+    assert [said in line for line in found] == [True] * bool(said), found
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"steps_per_generation": 8}, "--rollout.num_prompts 42"), ({}, "--rollout.num_prompts 35"), ({"per_device_train_batch_size": 2, "steps_per_generation": 2}, "--rollout.num_prompts 7"),
+    ({"generation_batch_size": 128}, "--rollout.num_prompts 35 and leave generation_batch_size out")])
+def test_the_number_that_a_refused_plan_names_is_accepted(options, said):
+    with pytest.raises(ConfigError, match=f"Give {said}, or start") as refused: shares(32, 4, options, 7)
+    number = int(re.search(r"num_prompts (\d+)[, ]", str(refused.value).partition("Give ")[2])[1])
+    assert shares(number, 4, {} if "leave" in said else options, 7).processes == 7
 
 
 def test_a_plan_needs_no_ray_and_says_who_will(capsys):
