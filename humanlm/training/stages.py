@@ -400,7 +400,8 @@ def gpu_plan(
 def _refused(s, recipe):
     "Say what a start on these GPUs would refuse"
     splitter = {True: "FSDP", "zero3": "DeepSpeed", False: ""}[s.plan.gpus > 1 and s.plan.split]
-    try: find_engine(s.run.engine) or check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
+    if find_engine(s.run.engine): return []
+    try: check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
     except ConfigError as e: return [f"refused at a start  {fault}" for fault in e.problems]
     return []
 
