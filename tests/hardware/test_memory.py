@@ -278,7 +278,7 @@ def test_a_plan_needs_no_ray_and_says_who_will(capsys):
     assert main([*workers, "--dry-run"]) == 0 and "Ray" not in capsys.readouterr().out  # the oracle asks nobody
     check_settings(*read_settings(workers))
     if find_spec("ray") is None:
-        with pytest.raises(ConfigError, match="judge.workers ray/N needs Ray"): check_settings(*read_settings([*workers, "--judge.model", "openai/gpt-5-mini"]))
+        with pytest.raises(ConfigError, match="judge.workers ray/N needs ray 2"): check_settings(*read_settings([*workers, "--judge.model", "openai/gpt-5-mini"]))
 
 
 def test_a_run_goes_on_whatever_machine_is_planned_for():
