@@ -116,11 +116,11 @@ def percentile_interval(
 
 def quantiles(
     values: ArrayLike,    # [N]; nan is left out
-    at: Sequence[float],  # Q shares from 0 to 1
+    at: ArrayLike,        # [Q] shares from 0 to 1
 ) -> np.ndarray:  # [Q]; nan: nothing is known
     "Give the numbers below which these shares of the known ones lie"
-    values = np.asarray(values, float)
-    return np.full(len(at), np.nan) if np.isnan(values).all() else np.nanquantile(values, at)
+    values, at = np.asarray(values, float), np.asarray(at, float)
+    return np.full(at.shape, np.nan) if np.isnan(values).all() else np.nanquantile(values, at)
 
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
 def mean_interval(
