@@ -27,7 +27,7 @@ from ..evaluation import report
 from ..evaluation.figures import Names, axes_of, curve, draw_curve, label, legend, results_bars, stages_of
 from ..evaluation.report import PALE, TOY, RunFolder, Section, missing, standard_sections
 from ..evaluation.measured import ALL, Importance, Result
-from ..fidelity.dialogues import Dialogue, reply_dialogues
+from ..fidelity.dialogues import Conversation, reply_dialogues
 from ..fidelity.report import manner_html
 from ..hierarchy.levels import LEVELS, STATES, text_faults, text_limits
 from ..hierarchy.prompts import HierarchyConfig
@@ -360,7 +360,7 @@ def _examples_section(run: RunFolder) -> Html:
 def _fidelity_section(run: RunFolder) -> Html:
     "Show whether the replies of each model can be told from those of people, beside their alignment"
     said = {name: [(id, e.texts.get("response", "")) for id, e in evaluations(run)[name].items()] for name in _models_of(run)}
-    sources: dict[str, list[Dialogue]] = {}
+    sources: dict[str, list[Conversation]] = {}
     for d in reply_dialogues(_held_out(run), said):
         sources.setdefault(d.source, []).append(d)
     means = {metric: {r.model: number_text(r.mean) for r in run.results.rows if (r.metric, r.level) == (metric, ALL)} for metric in NAMES.metrics}

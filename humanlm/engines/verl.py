@@ -69,7 +69,7 @@ def _check_method(method: Method, updates: int) -> None:
         raise ConfigError(f"This method follows the weights from update to update, and verl hands them on once a step, after {updates}. "
                           "Take one update a step, or leave run.engine out.")
 
-
+# %% ../../nbs/75_engines.ipynb #check_verl
 def _has_critic(s): return any(getattr(group, "estimator", None) == "gae" for group in s.groups.values())
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.basics import DataError
 from ..core.stats import Bootstrap, Interval, percentile_interval
-from .dialogues import Dialogue, clusters_of
+from .dialogues import Conversation, clusters_of
 from .fingerprint import TURN, halves
 
 # %% ../../nbs/fidelity/03_detection.ipynb #masked
@@ -196,7 +196,7 @@ def _folds(clusters: np.ndarray, sides: np.ndarray, folds: int, rng: np.random.G
 class Panel:
     "Dialogues whose turns detectors have looked at, to be told apart in any two groups"
 
-    def __init__(self, dialogues: Sequence[Dialogue], detectors: Sequence[str] = tuple(DETECTORS)):
+    def __init__(self, dialogues: Sequence[Conversation], detectors: Sequence[str] = tuple(DETECTORS)):
         self.dialogues, self.clusters = list(dialogues), clusters_of(dialogues)
         self.owner = np.repeat(np.arange(len(self.dialogues)), [len(d.turns) for d in self.dialogues])
         texts = [text for d in self.dialogues for text in d.turns]
@@ -248,7 +248,7 @@ class Panel:
 
 # %% ../../nbs/fidelity/03_detection.ipynb #ceiling
 def ceiling(
-    real: Sequence[Dialogue],
+    real: Sequence[Conversation],
     detectors: Sequence[str] = tuple(DETECTORS),
     splits: int = 20,
     folds: int = 5,
@@ -262,14 +262,14 @@ def ceiling(
     return {name: percentile_interval(float(values.mean()), values, len(real), len(clusters)) for name, values in drawn.items()}
 
 # %% ../../nbs/fidelity/03_detection.ipynb #detect
-def shared_tasks(real: Sequence[Dialogue], other: Sequence[Dialogue]) -> set[str]:
+def shared_tasks(real: Sequence[Conversation], other: Sequence[Conversation]) -> set[str]:
     "Name the tasks that both sources have"
     return ({d.task for d in real} & {d.task for d in other}) - {""}
 
 
 def detect(
-    real: Sequence[Dialogue],
-    other: Sequence[Dialogue],
+    real: Sequence[Conversation],
+    other: Sequence[Conversation],
     detectors: Sequence[str] = tuple(DETECTORS),
     folds: int = 5,
     resamples: int = 1000,

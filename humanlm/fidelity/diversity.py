@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.stats import Bootstrap, Interval, percentile_interval
 from .detection import gram_matrix, masked, shared_tasks
-from .dialogues import Dialogue
+from .dialogues import Conversation
 from .fingerprint import words_of
 from ..rewards.texts import chrf
 
@@ -79,7 +79,7 @@ def _draw(said: Said, turns: int, rng: random.Random) -> Said:
 
 
 def diversity(
-    sources: dict[str, Sequence[Dialogue]],
+    sources: dict[str, Sequence[Conversation]],
     draws: int = 20,
     most: int = 150,  # turns of a draw
     seed: int = 0,
@@ -107,9 +107,9 @@ class Persons(NamedTuple):
     topics: bool        # whether some profiles come from the dialogue that is asked about
 
 
-def _parts(dialogues: Sequence[Dialogue]) -> dict[str, tuple[str, str, bool]]:  # person → profile, what is asked about, whether of one dialogue
+def _parts(dialogues: Sequence[Conversation]) -> dict[str, tuple[str, str, bool]]:  # person → profile, what is asked about, whether of one dialogue
     "Divide what each person wrote"
-    by: dict[str, list[Dialogue]] = {}
+    by: dict[str, list[Conversation]] = {}
     for d in dialogues: by.setdefault(d.cluster, []).append(d)
     found = {}
     for name, some in by.items():
@@ -124,8 +124,8 @@ def nearest(ranks: np.ndarray, others: int, choices: int) -> np.ndarray:
 
 
 def persons(
-    asked: Sequence[Dialogue],
-    profiles: Sequence[Dialogue] | None = None,  # of the same persons; None: from `asked` itself
+    asked: Sequence[Conversation],
+    profiles: Sequence[Conversation] | None = None,  # of the same persons; None: from `asked` itself
     choices: int = 5,
     resamples: int = 1000,
     seed: int = 0,
@@ -156,7 +156,7 @@ def _calibration(real: np.ndarray, other: np.ndarray, bins: int = 10) -> float:
     return float(sum(len(part) * abs((real[part] - other[part]).mean()) for part in np.array_split(order, bins) if len(part)) / len(order))
 
 
-def outcomes(real: Sequence[Dialogue], other: Sequence[Dialogue], resamples: int = 1000, seed: int = 0) -> list[Outcome]:  # empty: nothing to compare
+def outcomes(real: Sequence[Conversation], other: Sequence[Conversation], resamples: int = 1000, seed: int = 0) -> list[Outcome]:  # empty: nothing to compare
     "Compare success and ratings, task by task"
     found, draws = [], np.random.default_rng(seed)
     for name in ("success", "rating"):

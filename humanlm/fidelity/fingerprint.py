@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.stats import Bootstrap, Interval, percentile_interval, quantiles
-from .dialogues import THANKS, Dialogue, clusters_of
+from .dialogues import THANKS, Conversation, clusters_of
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #TURN
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -81,27 +81,27 @@ def longest_copy(text: str, source: str) -> float:
     return float(best)
 
 
-COPYING: dict[str, Callable[[Dialogue, int], float]] = {
+COPYING: dict[str, Callable[[Conversation, int], float]] = {
     "copied from the context": lambda d, k: copied_share(d.turns[k], d.before[k]) if d.before[k] else np.nan,
     "longest run from the context, words": lambda d, k: longest_copy(d.turns[k], d.before[k]) if d.before[k] else np.nan,
     "copied from own earlier turns": lambda d, k: copied_share(d.turns[k], "\n".join(d.turns[:k])) if k else np.nan,
 }  # feature → from a turn in its dialogue to a number; nan: there is nothing to copy from
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #WHOLE
-def _longest_at(d: Dialogue) -> float:  # 0: the first turn, 1: the last
+def _longest_at(d: Conversation) -> float:  # 0: the first turn, 1: the last
     return int(np.argmax([len(t) for t in d.turns])) / (len(d.turns) - 1) if len(d.turns) > 1 else np.nan
 
 
-def _ends(kind: str) -> Callable[[Dialogue], float]:
-    def found(d: Dialogue) -> float: return float(d.ending == kind) if d.ending else np.nan
+def _ends(kind: str) -> Callable[[Conversation], float]:
+    def found(d: Conversation) -> float: return float(d.ending == kind) if d.ending else np.nan
     return found
 
 
-WHOLE: dict[str, Callable[[Dialogue], float]] = {
+WHOLE: dict[str, Callable[[Conversation], float]] = {
     "turns": lambda d: float(len(d.turns)), "words in all": lambda d: float(sum(len(words_of(t)) for t in d.turns)),
     "place of the longest turn": _longest_at,
 }  # feature → from a dialogue to a number
-ENDS: dict[str, Callable[[Dialogue], float]] = {
+ENDS: dict[str, Callable[[Conversation], float]] = {
     "last turn says thanks": lambda d: float(THANKS.search(d.turns[-1]) is not None) if d.ending else np.nan,
     "ends with a stop mark": _ends("stop"), "ends with thanks or a goodbye": _ends("thanks"),
     "ends with another turn": _ends("other"), "ends in silence": _ends("silence"),
@@ -115,14 +115,14 @@ class Readings(NamedTuple):
     clusters: np.ndarray    # [U]
 
 
-def turn_readings(dialogues: Sequence[Dialogue]) -> Readings:
+def turn_readings(dialogues: Sequence[Conversation]) -> Readings:
     "Count form and copying in every turn"
     rows = [[*(of(text) for of in TURN.values()), *(of(d, k) for of in COPYING.values())] for d in dialogues for k, text in enumerate(d.turns)]
     clusters = np.repeat(clusters_of(dialogues), [len(d.turns) for d in dialogues])
     return Readings((*TURN, *COPYING), np.array(rows, float), clusters)
 
 
-def whole_readings(dialogues: Sequence[Dialogue]) -> Readings:
+def whole_readings(dialogues: Sequence[Conversation]) -> Readings:
     "Count what belongs to whole dialogues"
     return Readings((*WHOLE, *ENDS), np.array([[of(d) for of in (*WHOLE.values(), *ENDS.values())] for d in dialogues], float), clusters_of(dialogues))
 

@@ -11,37 +11,37 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..core.html import Table
 from ..core.stats import Interval, number_text
-from .dialogues import Dialogue, FidelityConfig
+from .dialogues import Conversation, FidelityConfig
 from .fingerprint import COPYING, ENDS, WHOLE
 from .report import Fidelity, measure, told_apart
 from ..worlds.mini import SyntheticWorld
 
 # %% ../../nbs/fidelity/06_planted.ipynb #world_people
-def world_people(world: SyntheticWorld, size: int = 4) -> list[Dialogue]:
+def world_people(world: SyntheticWorld, size: int = 4) -> list[Conversation]:
     "Put the replies of everybody together to conversations of so many posts"
     by: dict[str, list] = {}
     for e in world.examples: by.setdefault(e.user_id, []).append(e)
-    return [Dialogue("people", f"{user}/{i}", tuple(e.reply for e in some), tuple("\n".join(m.content for m in e.context) for e in some), user, "", "silence")
+    return [Conversation("people", f"{user}/{i}", tuple(e.reply for e in some), tuple("\n".join(m.content for m in e.context) for e in some), user, "", "silence")
             for user, own in by.items() for i in range(0, len(own) - size + 1, size) for some in (own[i:i + size],)]
 
 # %% ../../nbs/fidelity/06_planted.ipynb #PLANTED
-Error = Callable[[Sequence[Dialogue], random.Random], list[Dialogue]]
+Error = Callable[[Sequence[Conversation], random.Random], list[Conversation]]
 
 
 def _each(change: Callable[[str, str], str]) -> Error:
     "Change every turn, given what was read before it"
-    def plant(found: Sequence[Dialogue], rng: random.Random) -> list[Dialogue]:
+    def plant(found: Sequence[Conversation], rng: random.Random) -> list[Conversation]:
         return [d._replace(turns=tuple(map(change, d.turns, d.before))) for d in found]
     return plant
 
 
-def _one_voice(found: Sequence[Dialogue], rng: random.Random) -> list[Dialogue]:
+def _one_voice(found: Sequence[Conversation], rng: random.Random) -> list[Conversation]:
     "Let everybody speak with the words of one person"
     voice = [text for d in found if d.person == found[0].person for text in d.turns]
     return [d._replace(turns=tuple(rng.choices(voice, k=len(d.turns)))) for d in found]
 
 
-def _shuffled(found: Sequence[Dialogue], rng: random.Random) -> list[Dialogue]:
+def _shuffled(found: Sequence[Conversation], rng: random.Random) -> list[Conversation]:
     "Give everybody turns of anybody: right as a crowd, nobody is himself"
     pool = [text for d in found for text in d.turns]
     rng.shuffle(pool)
@@ -78,7 +78,7 @@ def noticed(found: Fidelity, name: str) -> dict[str, list[str]]:  # family → w
 
 
 def planted_table(
-    people: Sequence[Dialogue],
+    people: Sequence[Conversation],
     errors: Mapping[str, Error] = PLANTED,
     c: FidelityConfig = FidelityConfig(),
 ) -> tuple[Fidelity, Table]:

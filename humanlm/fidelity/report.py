@@ -18,7 +18,7 @@ from ..core.html import INK, Html, Table, escape, figure_html, fold, page, style
 from ..core.stats import Interval, number_text, range_text
 from ..evaluation.figures import PALETTE, axes_of, label, legend
 from .detection import DETECTORS, Detection, ceiling, detect, shared_tasks
-from .dialogues import ENDINGS, Dialogue, FidelityConfig, clusters_of, drawn, read_dialogues
+from .dialogues import ENDINGS, Conversation, FidelityConfig, clusters_of, drawn, read_dialogues
 from .diversity import Outcome, Persons, diversity, outcomes, persons
 from .fingerprint import COPYING, ENDS, FeatureGap, feature_gaps, turn_readings, whole_readings
 
@@ -47,7 +47,7 @@ class Fidelity(NamedTuple):
 
 
 def measure(
-    sources: Mapping[str, Sequence[Dialogue]],  # people first
+    sources: Mapping[str, Sequence[Conversation]],  # people first
     c: FidelityConfig = FidelityConfig(),
     detectors: Sequence[str] = tuple(DETECTORS),
     crowd: bool = True,  # whether diversity and persons are measured too
@@ -57,7 +57,7 @@ def measure(
     sizes = {name: (sum(len(d.turns) for d in found), len(found), len(set(clusters_of(found).tolist()))) for name, found in sources.items()}
     own = [of(real) for of in (turn_readings, whole_readings)]
 
-    def likeness(other: Sequence[Dialogue]) -> Likeness:
+    def likeness(other: Sequence[Conversation]) -> Likeness:
         read = [of(other) for of in (turn_readings, whole_readings)]
         gaps = [gap for a, b in zip(own, read) for gap in feature_gaps(a, b, c.bootstrap, 100, c.seed)]
         same = {d.person for d in real} & {d.person for d in other} - {""}
@@ -261,7 +261,7 @@ def _plain(value: Any) -> Any:
 
 # %% ../../nbs/fidelity/05_report.ipynb #manner_html
 def manner_html(
-    sources: Mapping[str, Sequence[Dialogue]],  # people first
+    sources: Mapping[str, Sequence[Conversation]],  # people first
     meaning: Mapping[str, Mapping[str, str]] = {},  # column → source → what is shown in it
     c: FidelityConfig = FidelityConfig(limit=200, splits=10, bootstrap=300),
 ) -> Html:

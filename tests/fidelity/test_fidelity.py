@@ -10,7 +10,7 @@ import pytest
 from humanlm.core.basics import DataError, read_jsonl, write_jsonl
 from humanlm.eval import main
 from humanlm.fidelity.detection import _auc, _folds, _log_probability, _pairs, _runs, ceiling, detect, gram_matrix, masked
-from humanlm.fidelity.dialogues import Dialogue, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, spoken
+from humanlm.fidelity.dialogues import Conversation, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, spoken
 from humanlm.fidelity.diversity import diversity, outcomes, persons
 from humanlm.fidelity.fingerprint import copied_share, feature_gaps, longest_copy, turn_readings, whole_readings
 from humanlm.fidelity.planted import PLANTED, noticed, planted_table, world_people
@@ -29,7 +29,7 @@ def crowd(name, n=24, turns=4, seed=0, change=lambda text: text):
     for i in range(n):
         words = [f"{a}{b}" for a in rng.sample("bcdfgklmnprst", 6) for b in ("a", "e", "o", "ick", "ump")]
         texts = tuple(change(f"Well, {' '.join(rng.choices(words, k=rng.randint(2, 9)))}{rng.choice('.?!')}") for _ in range(turns))
-        found.append(Dialogue(name, f"{name}{seed}-{i}", texts, ("",) * turns, f"p{seed}-{i}", ending="silence"))
+        found.append(Conversation(name, f"{name}{seed}-{i}", texts, ("",) * turns, f"p{seed}-{i}", ending="silence"))
     return found
 
 
@@ -122,7 +122,7 @@ def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
 
 
 def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one():
-    real = [Dialogue("people", f"{i}", ("ok",), ("",), task=f"t{i % 20}", success=float(i % 20 < 10), rating=float(i % 5)) for i in range(60)]
+    real = [Conversation("people", f"{i}", ("ok",), ("",), task=f"t{i % 20}", success=float(i % 20 < 10), rating=float(i % 5)) for i in range(60)]
     found = {o.name: o for o in outcomes(real, [d._replace(success=0.75) for d in real], 50)}
     assert found["success"].bias.value == pytest.approx(0.25) and found["rating"].calibration.value == 0 and found["success"].tasks == 20
     assert outcomes(real, [d._replace(task="other") for d in real]) == []
