@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from ..core.plugins import lazy_names
 
 if TYPE_CHECKING:
-    from .dialogues import Dialogue, FidelityConfig, read_dialogues
+    from .dialogues import Conversation, FidelityConfig, read_dialogues
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "dialogues": ["Dialogue", "FidelityConfig", "read_dialogues"],
+    "dialogues": ["Conversation", "FidelityConfig", "read_dialogues"],
 })
