@@ -4364,6 +4364,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'humanlm/hardware/performance.py'),
                                               'humanlm.hardware.performance._asked': ( 'hardware/performance.html#_asked',
                                                                                        'humanlm/hardware/performance.py'),
+                                              'humanlm.hardware.performance._dollars': ( 'hardware/performance.html#_dollars',
+                                                                                         'humanlm/hardware/performance.py'),
                                               'humanlm.hardware.performance._stage_line': ( 'hardware/performance.html#_stage_line',
                                                                                             'humanlm/hardware/performance.py'),
                                               'humanlm.hardware.performance._step_lines': ( 'hardware/performance.html#_step_lines',

@@ -38,7 +38,7 @@ from ..hierarchy.prompts import HierarchyConfig, check_training, closing, openin
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
-    EvalJudgeConfig, JudgeConfig, OwnJudge, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning, second_config,
+    EvalJudgeConfig, JudgeConfig, OwnJudge, VERDICT_TOKENS, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning, second_config,
     second_judge)
 from ..rewards.reward import RewardConfig
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
@@ -166,7 +166,8 @@ def _judge_questions(s: Settings, name: str) -> Questions:
     each = judge.repeats * (own.group_size if judge.protocol == "single" else 1)
     replies = own.reply_share if own.reply_share is not None else 1 / levels
     groups = ("alignment" in s.reward.weights) * (levels if MODES[name].rewarded == "all" else 1) + (replies if own.compose and s.reward.reading else 0)
-    return Questions(own.num_prompts * groups * each, judge.at_once, overlap=True)
+    together = 1 if judge.protocol == "single" else own.group_size
+    return Questions(own.num_prompts * groups * each, judge.at_once, overlap=True, model=judge.model, reads=together, writes=together * VERDICT_TOKENS)
 
 
 def _cold_start_stage(s: Settings) -> StagePlan:

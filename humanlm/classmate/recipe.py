@@ -335,8 +335,8 @@ def _stage_plans(s: Settings, rows: int | None) -> list[StagePlan]:  # rows: of 
     "Say what machines are given to do: others, and judges, are asked about each response and each classmate's answer"
     c, longest = s.classmate, s.tasks.max_tokens
     mates = () if c.use_classmate_condition == "no_classmate" else c.models
-    step, others = s.rollout.num_prompts * s.rollout.group_size, sum(name not in (*SELVES, READER) for name in mates)
-    asked = Questions(step * others * c.samples, c.at_once), Questions(step * (1 + len(mates) * c.samples) * _judged(s), s.judge.at_once)
+    step, others = s.rollout.num_prompts * s.rollout.group_size, [name for name in mates if name not in (*SELVES, READER)]
+    asked = *(Questions(step * c.samples, c.at_once, model=name, writes=longest / 2) for name in others), Questions(step * (1 + len(mates) * c.samples) * _judged(s), s.judge.at_once, model=s.judge.model or "")
     steps = {READER: s.sft.reader_steps if READER in c.models else 0, "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0}
     lessons = [StagePlan(name, count, s.sft.batch, longest, "lessons") for name, count in steps.items() if count]
     return [*lessons, StagePlan("classmate", planned_steps(s, rows), step, longest, questions=asked, frozen=sum(name in ("initial", "lagged", READER) for name in c.models))]

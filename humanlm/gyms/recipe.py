@@ -241,7 +241,7 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
     weights = {name: s.gyms.weights.get(name, 1.0) for name in s.gyms.train}
     def asked(config, judges, each, rounds):
         share = sum(weight for name, weight in weights.items() if any(how.judges == judges for how in find_gym(name).environment.roles.values())) / sum(weights.values())
-        return Questions(0 if config.is_rule(config.model) else step * share * each, config.at_once, rounds)
+        return Questions(0 if config.is_rule(config.model) else step * share * each, config.at_once, rounds, model=config.model)
     questions = asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns), asked(s.judge, True, 1, 1)
     return [*([StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")] if cold else []),
             StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions)]

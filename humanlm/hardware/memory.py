@@ -42,8 +42,8 @@ class PlanConfig:
     """questions under way at once, by all that ask; null = what judges and users say, or 16"""
     request_seconds: float = 2.0
     """seconds until one is answered"""
-    request_dollars: float = 0.0
-    """price of one"""
+    request_dollars: float | None = None
+    """price of one; null = by the list price of whoever answers, as long as prompts may be"""
     dollars_per_hour: float = 0.0
     """price of a GPU for an hour"""
 

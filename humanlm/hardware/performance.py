@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..clients.ledger import price
 from .memory import Load, PlanConfig, Shape, fullness, memory_lines, shape_of, verdict
 from ..models.config import ModelConfig
 
@@ -44,6 +45,9 @@ class Questions(NamedTuple):
     at_once: int = 16      # under way together
     rounds: int = 1        # of them that wait for each other, as the turns of a dialogue do
     overlap: bool = False  # whether they are answered while the next part of a step is written
+    model: str = ""        # who answers
+    reads: int = 1         # completions in a question, behind the prompt and 400 tokens that say what is asked
+    writes: float = 80     # tokens of an answer
 
 
 class _StepEstimate(NamedTuple):
@@ -89,13 +93,19 @@ def step_estimate(
     others = sum(waits) - min(hidden, writes) * (load.parts - 1) / load.parts  # answered while the next portion is written
     parts = {"reads": reads, "writes": writes, "learns": max(started, learned / (speed.flops * reached.learning)), "talks": talk,
              "updates": updates * 28 * trained / (n if load.split else 1) / (speed.memory * reached.memory), "others": others}
-    return _StepEstimate(parts, n * rows * mean if writes else 0.0, n * rows * length * needed, sum(q.count for q in asked) * plan.request_dollars)
+    return _StepEstimate(parts, n * rows * mean if writes else 0.0, n * rows * length * needed, sum(_dollars(plan, q, load.prompt, mean) for q in asked))
 
 
 def _asked(plan, questions, rows):
     "Give the questions of a step, as the plan has them where it says so"
-    if plan.requests is not None: questions = [Questions(rows * plan.requests, max((q.at_once for q in questions), default=16), overlap=True)]
+    if plan.requests is not None: questions = [Questions(rows * plan.requests, max((q.at_once for q in questions), default=16), overlap=True, model=max((q.model for q in questions), default=""))]
     return [q._replace(at_once=plan.at_once or q.at_once) for q in questions if q.count]
+
+
+def _dollars(plan, q, prompt, mean):
+    "Price the questions of a step; 0 for those that nobody has priced"
+    each = plan.request_dollars if plan.request_dollars is not None else price(q.model, round(400 + prompt + q.reads * mean), round(q.writes))
+    return q.count * (each or 0.0)
 
 # %% ../../nbs/hardware/02_performance.ipynb #step_lines
 NAMES = {"reads": "reads prompts", "writes": "writes", "learns": "learns", "talks": "GPUs talk", "updates": "updates", "others": "others answer"}
@@ -170,7 +180,8 @@ def time_lines(
     seconds, asked = sum((count or 0) * step.total for _, step, count in found), sum((count or 0) * step.dollars for _, step, count in found)
     open_ended = [one.stage.name for one, _, count in found if count is None]
     hours = seconds / 3600 * plan.gpus
-    money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${asked:,.2f}"] * (asked > 0)
+    unpriced = {q.model: 0 for one, _, _ in found for q in one.stage.questions if q.count and q.model and plan.request_dollars is None and price(q.model, 1, 1) is None}
+    money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions ${asked:,.2f}"] * (asked > 0) + [f"nobody has priced {name} (--plan.request_dollars)" for name in unpriced]
     width = max(17, *(len(one.stage.name) for one in loads))
     longest, step, _ = max(found, key=lambda each: (each[2] is None, (1 if each[2] is None else each[2]) * each[1].total))
     together = f"not summed up: nobody has counted the rows, and with them the steps of {', '.join(open_ended)}" if open_ended else f"{_time(seconds)}, {hours:,.1f} GPU hours, without evaluation"
