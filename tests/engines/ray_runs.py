@@ -114,7 +114,7 @@ def content(folder): return {str(p.relative_to(folder)): p.read_bytes() for p in
 
 
 def test_a_build_by_workers_is_the_same_bytes_also_where_one_is_killed_in_the_middle(tmp_path, monkeypatch):
-    path, pids, killed, start = corpus(tmp_path), [], [], workers.started
+    path, pids, killed, start = corpus(tmp_path), [], [], workers._started
     build(building(path, tmp_path / "alone"))
 
     def started(*given, **options):
@@ -127,7 +127,7 @@ def test_a_build_by_workers_is_the_same_bytes_also_where_one_is_killed_in_the_mi
             if i == 6: os.kill(pids[0], signal.SIGKILL) or killed.append(pids[0])
             yield some
 
-    monkeypatch.setattr(workers, "started", started)
+    monkeypatch.setattr(workers, "_started", started)
     monkeypatch.setattr(store, "_fetched_before", store._fetched, raising=False)
     monkeypatch.setattr(store, "_fetched", fetched)
     start_time = time.monotonic()
