@@ -5,6 +5,7 @@
 import statistics, time
 from collections import defaultdict
 
+from common import ratio
 import torch
 
 from humanlm.training.run import keep_memory
@@ -52,6 +53,7 @@ def main(rounds: int = 41):
     base = statistics.median(times["grouped, here"])
     print(f"{B} rows x {T} tokens, groups of {G}, one CPU thread, torch {torch.__version__}, median of {rounds}\n")
     for n, t in times.items(): print(f"{n:18}{statistics.median(t):9.3f} ms   {statistics.median(t) / base:7.2f} x")
+    for n in (n for n in forms if n != "grouped, here"): ratio("advantages of 1,024 x 1,024 tokens", base / statistics.median(times[n]), f"time of {n}")
     alone = statistics.median(milliseconds(group_advantages, *args[:2]) for _ in range(rounds))
     print(f"\n{'without broadcast':18}{alone:9.3f} ms")
 

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from common import ROOT, Clock, in_turns, median_ratio
+from common import ROOT, Clock, in_turns, median_ratio, ratio
 from humanlm.classmate.classmates import AnswerRewardConfig, Classmate, ClassmateConfig
 from humanlm.classmate.method import AnswerScorer, ReasoningRollout, ResponseReader
 from humanlm.classmate.reasoning import MARKS, ReasoningReader, text_span, token_pieces
@@ -64,6 +64,7 @@ def sandbox_rate(args):
             found = in_turns({"sandbox": lambda: sandboxed(sandbox, args.programs), "python -I": lambda: bare(pool, args.programs), "without site": lambda: bare(pool, args.programs, "-S")}, args.rounds)
         print(f"\n{workers} at once {'programs/s':>14} {'times python -I':>18}")
         for name, rates in found.items(): print(f"{name:<12} {statistics.median(rates):>11.1f} {median_ratio(rates, found['python -I']):>18.2f}", flush=True)
+        ratio(f"programs in the sandbox, {workers} at once", median_ratio(found["sandbox"], found["python -I"]), "rate of bare python -I -c pass", ">= 0.5")
 
 
 # ---- reading
@@ -121,6 +122,7 @@ def reading(args):
             agree = agreement(tokenizer, pieces, ids[:64], reader(ids[:64]), *by_text(tokenizer, marks, ids[:64]))
             found = in_turns({"ours": lambda: cpu_ms(lambda: reader(ids)), "peer": lambda: cpu_ms(lambda: by_text(tokenizer, marks, ids))}, args.rounds)
             print(f"{kind:<24} {statistics.median(found['ours']):>9.1f} {statistics.median(found['peer']):>10.0f} {median_ratio(found['ours'], found['peer']):>7.4f} {agree:>6.2f}", flush=True)
+            ratio(f"finding reasoning: {kind.strip()}", median_ratio(found["ours"], found["peer"]), "CPU time of decoding every row")
 
 
 # ---- overlap
@@ -155,6 +157,7 @@ def overlap(args):
         arms = {"both": lambda: rollout.scored(rows, ids, 0), "classmates": lambda: rollout.classmate(rows, read.shown, 0), "judge": lambda: rollout.score(rows, read.answers)}
         found = in_turns({name: lambda work=work: wall(work) for name, work in arms.items()}, args.rounds)
         halves = list(zip(found["classmates"], found["judge"]))
+        ratio(f"scoring, classmates {mates} s and judge {judge} s", median_ratio(found["both"], map(max, halves)), "time of the longer half", "<= 1.1")
         print(f"{mates:>12} {judge:>8} {statistics.median(found['both']):>11.2f} {median_ratio(found['both'], map(max, halves)):>17.2f} {median_ratio(found['both'], map(sum, halves)):>14.2f}", flush=True)
 
 

@@ -1,6 +1,8 @@
 """What several benches share: the test server, taking turns, and CPU seconds of this process."""
 import gc
+import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -31,6 +33,13 @@ def in_turns(arms, rounds, seconds=math.inf):
         if i and time.perf_counter() - start > seconds * i / (i + 1): break  # the next round would end too late
         for name in names[i % len(names):] + names[:i % len(names)]: found[name].append(arms[name]())
     return found
+
+
+def ratio(what, value, of, asked=""):
+    "Keep a ratio for `all.py`, which names the file; alone, a script only prints. asked: such as <= 1.25"
+    if file := os.environ.get("BENCH_RATIOS"):
+        with open(file, "a") as out: out.write(json.dumps({"bench": Path(sys.argv[0]).stem, "what": what, "ratio": value, "of": of, "asked": asked}) + "\n")
+    return value
 
 
 def median_ratio(ours, theirs):

@@ -12,7 +12,7 @@ import json
 import statistics
 from hashlib import sha256
 
-from common import Clock, in_turns
+from common import Clock, in_turns, ratio
 
 from raw_rows import ROWS, forwarded, mail, original
 
@@ -62,6 +62,7 @@ def rates(n, rounds):
             found = in_turns({"json": per_second(lambda: json.loads(line), n), "map": per_second(lambda: map_row(source, row), n)}, rounds)
             read, mapped = (statistics.median(found[k]) for k in ("json", "map"))
             print(f"{source + ', ' + kind:22}{len(line) / 1000:>6.1f}{read:>14,.0f}{mapped:>12,.0f}")
+            ratio(f"rows of {source}, {kind}", mapped / read, "rate of json.loads alone")
 
 
 def mails(n, rounds):

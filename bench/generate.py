@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 
+from common import ratio
 import torch
 
 from humanlm.models.checkpoints import make_model
@@ -66,6 +67,7 @@ def main():
     for name, shape, tokens, stop in cases:
         a, b = compare(args.repeats, model, tokenizer, prompts(tokenizer, *shape), tokens, stop)
         print(f"{name:36} {a:14.3f} {b:8.3f} {a / b:6.2f}")
+        ratio(f"generation, {name}", b / a, "CPU time of transformers' generate")
 
 
 if __name__ == "__main__": main()

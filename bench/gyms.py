@@ -12,7 +12,7 @@ import random
 import statistics
 import time
 
-from common import in_turns, median_ratio
+from common import in_turns, median_ratio, ratio
 
 from humanlm.core.basics import HumanLMError
 from humanlm.gyms.protocol import GYMS, find_gym, gym_names, play_through
@@ -138,6 +138,7 @@ def rollout(rounds=5):
     print(f"\nrollout, {DIALOGUES} dialogues x {TURNS} turns of {WORDS} tokens, users of {len(heard[0]) / (TURNS - 1):.0f} tokens, prompts of {len(prompts[0])}; CPU microseconds per written token, median of {rounds}")
     for name, times in found.items(): print(f"{name:16} {1e6 * statistics.median(times):8.1f}   {median_ratio(times, found['one generation']):5.2f} x")
     print("target for kept prefixes: 1.25 x")
+    ratio("dialogues over 8 turns, prefixes kept", median_ratio(found["kept prefixes"], found["one generation"]), "CPU time of one generation", "<= 1.25")
 
 
 def main():

@@ -20,7 +20,7 @@ import random
 import sys
 import tempfile
 
-from common import Clock, in_turns, serving
+from common import Clock, in_turns, ratio, serving
 
 from humanlm.clients.cache import DiskCache
 from humanlm.data.records import Message
@@ -94,6 +94,7 @@ def tokens(server, groups):
         sent[protocol] = usage.tokens_in
         print(f"{protocol:16} {usage.calls:>6} {usage.tokens_in:>12,} {usage.tokens_in / len(groups) / 4:>14,.0f} "
               f"{usage.tokens_in / sent['single']:>10.1%}  {'<= 40 %' if protocol == 'group' else ''}")
+    ratio("tokens sent, judging by groups of 4", sent["group"] / sent["single"], "tokens of single judging", "<= 0.4")
 
 
 def world_groups(world, count, seed):

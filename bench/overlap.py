@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import in_turns, median_ratio
+from common import in_turns, median_ratio, ratio
 
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.levels import LEVELS
@@ -82,6 +82,7 @@ def main():
         found = in_turns({parts: lambda trainer=trainer: rolled(trainer, asked) for parts, trainer in arms.items()}, own.steps)
         part, wait = parted / own.parts, load * writes / own.parts
         best = (part + (own.parts - 1) * max(part, wait) + wait) / (writes * (1 + load))
+        ratio(f"a step in parts, judge {load:g} of writing", median_ratio(found[own.parts], found[1]), "time of the same at once")
         print(f"| {load:g} | {np.median(found[1]):.2f} | {np.median(found[own.parts]):.2f} | {median_ratio(found[own.parts], found[1]):.2f} | {best:.2f} |", flush=True)
 
 

@@ -17,7 +17,7 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
-from common import Clock, in_turns, median_ratio
+from common import Clock, in_turns, median_ratio, ratio
 from replay import Replay, slow_answer
 
 from humanlm.stories.memories import structural_score
@@ -70,7 +70,8 @@ def speed(name, rows, rounds):
     found = in_turns(arms, rounds)
     for arm, rates in found.items(): print(f"{name:20}{arm:30}{statistics.median(rates):>12,.0f}/s")
     if "replays, slow" in found:
-        print(f"{name:20}{'fast / slow replay':30}{median_ratio(found['replays, fast'], found['replays, slow']):>12.1f}")
+        times = ratio(f"replays, {name}", median_ratio(found["replays, fast"], found["replays, slow"]), "rate of the slow simulator")
+        print(f"{name:20}{'fast / slow replay':30}{times:>12.1f}")
 
 
 def check(family, n, **options):

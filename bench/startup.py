@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from common import ratio
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -56,6 +58,7 @@ def main():
     for name, (wall, cpu) in medians.items():
         limit = found[name][1]
         print(f"{name:32} {wall:7.3f} {limit or '':>6} {wall / bare[0]:6.1f} {cpu:7.3f} {cpu / bare[1]:6.1f}")
+        if cpu != bare[1]: ratio(f"start of {name}", cpu / bare[1], "CPU time of python -c pass")
 
 
 if __name__ == "__main__": main()

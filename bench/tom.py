@@ -20,7 +20,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from common import Clock, in_turns, serving
+from common import Clock, in_turns, median_ratio, ratio, serving
 
 from humanlm.harness.answers import AnswerConfig, Asker, shown
 from humanlm.benchmarks.sets import benchmarks
@@ -99,6 +99,7 @@ def with_model(server, items, contexts, store, rounds, seconds):
             shown_ = [f"{value:.2f}" if name == "run" or (name == "client" and i) else "" for i, value in enumerate(own)]
             print(f"{mode + ', ' + name:16} {len(clocks):>5} {speed:>12,.0f} {speed * LATENCY / CONCURRENCY:>9.0%} {cpu:>12.2f} {shown_[0]:>21} {shown_[1]:>11}"
                   f"  {'<= 2 ms beyond client' if name == 'run' else ''}")
+        ratio(f"questions of a run, {mode}", median_ratio([c.wall for c in found["plain SDK"]], [c.wall for c in found["run"]]), "rate of the plain OpenAI SDK")
 
 
 def without_model(items):

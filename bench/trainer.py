@@ -25,6 +25,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
+from common import ratio
 from humanlm.methods.advantages import group_advantages
 from humanlm.core.config import read_yaml
 from humanlm.hierarchy.prompts import HierarchyConfig, closing, make_rows, opening
@@ -146,6 +147,7 @@ def main():
         cpu, wall = compare(a.cpu[2:], b.cpu[2:]), compare(a.seconds[2:], b.seconds[2:])
         print(f"{tokens:>10} {prompt:>7.0f} {written[0]:>12.1f}, {written[1]:>6.1f} {cpu[0]:>11.3f} {cpu[1]:>10.3f} {cpu[2]:>6.3f}"
               f" {wall[0]:>8.3f} {wall[1]:>8.3f} {wall[2]:>6.3f}")
+        ratio(f"a GRPO step, {tokens} new tokens", cpu[2], "CPU time of plain trl.GRPOTrainer")
         if kept != args.steps: print(f"{'':>10} only {kept} of {args.steps} steps left trajectories")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from build import make_file, settings
-from common import Clock, serving
+from common import Clock, ratio, serving
 from judges import check, words
 
 from humanlm.core.plugins import mapper
@@ -65,9 +65,9 @@ def judged(quick):
             asked, rates[name] = server.stats()["requests"], count / clock.wall
             print(f"{name:20} {clock.wall:>8.2f} {rates[name]:>7.0f} {clock.cpu:>11.2f} {asked:>10,}  {count * LATENCY / at_once:.2f} s", flush=True)
             if asked != count: raise SystemExit(f"{asked} questions for {count} rows")
-    ratio = rates["2 workers x 8"] / rates["1 worker x 8"]
-    print(f"\ntwo workers take {ratio:.2f} times the rows of one (target {TARGET}); asyncio with 16 at once {rates['asyncio, 16 at once'] / rates['2 workers x 8']:.2f} times those of two workers\n")
-    return ratio >= TARGET
+    won = ratio("judged rows by two workers of Ray", rates["2 workers x 8"] / rates["1 worker x 8"], "rows of one worker", f">= {TARGET}")
+    print(f"\ntwo workers take {won:.2f} times the rows of one (target {TARGET}); asyncio with 16 at once {rates['asyncio, 16 at once'] / rates['2 workers x 8']:.2f} times those of two workers\n")
+    return won >= TARGET
 
 
 async def played(gym, count, config):
