@@ -15,7 +15,7 @@ ARGS ?=#                further options of the command, e.g. make demo ARGS='--r
 BIN := $(VENV)/bin
 MARK := $(VENV)/.humanlm
 INPUTS := pyproject.toml constraints.txt requirements-embed.txt
-ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
+ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
 TITLE := @printf '\n== %s ==\n'
 
 .PHONY: demo check test numbers docs readme export clean help

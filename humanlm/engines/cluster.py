@@ -60,8 +60,9 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
             ray.init(address=v.address or "local", include_dashboard=False, log_to_driver=v.log, logging_level=logging.ERROR,
                      runtime_env={"env_vars": more}, **own)
         except Exception as e:
-            where = f"at {v.address} cannot be joined" if v.address else "cannot be started"
-            raise EngineError(f"Ray {where}: {shorten(e, 300).rstrip('.')}. Look at verl.address, or leave it out to start one here.") from e
+            where, next_step = (f"at {v.address} cannot be joined", "Look at verl.address, or leave it out to start one here") if v.address else (
+                "cannot be started", "It has half a minute for it: on a busy machine, start again when there is less to do")
+            raise EngineError(f"Ray {where}: {shorten(e, 300).rstrip('.')}. {next_step}.") from e
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has put one of its own in its place, which aborts
         try:
