@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TURN', 'COPYING', 'WHOLE', 'ENDS', 'words_of', 'copied_share', 'longest_copy', 'Readings', 'turn_readings',
-           'whole_readings', 'bins_of', 'FeatureGap', 'halves', 'feature_gaps']
+           'whole_readings', 'FeatureGap', 'halves', 'feature_gaps']
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #imports
 import re
@@ -127,7 +127,7 @@ def whole_readings(dialogues: Sequence[Conversation]) -> Readings:
     return Readings((*WHOLE, *ENDS), np.array([[of(d) for of in (*WHOLE.values(), *ENDS.values())] for d in dialogues], float), clusters_of(dialogues))
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #histograms
-def bins_of(values: np.ndarray, most: int = 10) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
+def _bins_of(values: np.ndarray, most: int = 10) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
     "Choose bins with about equally many of all values, which may be nan"
     known = np.unique(values[~np.isnan(values)])
     return known[:-1] if len(known) <= most else np.unique(quantiles(values, np.arange(1, most) / most))
@@ -183,7 +183,7 @@ def feature_gaps(real: Readings, other: Readings, resamples: int = 1000, splits:
     for i, name in enumerate(real.names):
         sides = real.values[:, i], other.values[:, i]
         if any(np.isnan(x).all() for x in sides): continue
-        edges = bins_of(np.concatenate(sides))
+        edges = _bins_of(np.concatenate(sides))
         sums = [_sums(x, edges, at, clusters) for x, at in zip(sides, index)]
         here, drawn = _apart(*(x.sum(0) for x in sums)), _apart(*(draws.counts @ x for x in sums))
         half = _sums(sides[0], edges, own, whole)
