@@ -46,7 +46,7 @@ class _LaunchConfig:
     """go on where the plan does not fit, or GPUs are missing"""
     slurm: bool = False
     """a job for sbatch"""
-    _submit: bool = False
+    submit: bool = False
     """start it: here, or by sbatch"""
     partition: str | None = None
     """SLURM's; null = its default"""

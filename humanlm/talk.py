@@ -39,7 +39,7 @@ class _TalkConfig:
     """Seed of the answers."""
     judge: bool = True
     """Ask the judge where a real reply is known."""
-    _show: int = 10
+    show: int = 10
     """Rows that are listed."""
 
     def __post_init__(self):

@@ -86,7 +86,7 @@ def _error_body(error: RequestError) -> dict:
 class _CompletionRequest(NamedTuple):
     "What a request asks for"
     chat: ChatRequest
-    _stream: bool = False
+    stream: bool = False
     stream_usage: bool = False  # a stream ends with its usage
 
 # %% ../../nbs/serving/03_service.ipynb #number
