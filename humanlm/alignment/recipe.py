@@ -135,12 +135,10 @@ def _method_steps(s: Settings, name: str, examples: int | None) -> int | None: #
     return planned_steps(s, rows)
 
 
-def _plan_lines(
-    s: Settings,
-    data: Data,
-    names: Sequence[str],  # of the models of the run
-) -> list[str]:
+def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
+    for config in (s.judge, s.test_judge): _check_judge(config, data)
+    names = ["base", "cold-start", *s.run.methods]
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
     steps = {name: _method_steps(s, name, len(train)) or 0 for name in s.run.methods if not MODES[name].supervised}
     replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
@@ -303,6 +301,17 @@ def _audit_judge(run: Run) -> None:
     keep_audit(path, "start", 0, found)
     print(f"{found.table()}\n", flush=True)
 
+
+def _begin(run: Run) -> None:
+    "Write down what is learned and tested on; examine the judge"
+    data, held_out = run.work.data, run.work.data.split(run.settings.eval.split)
+    if is_main_process():
+        atomic_write(run.folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
+        write_jsonl(run.folder / "examples.jsonl", held_out)
+    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge):
+        print(warning, file=sys.stderr)
+    _audit_judge(run)
+
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of
 def _validation_score(run: Run, name: str, policy: Policy) -> float:
     "Measure a model in training: the judge of training scores its states and replies for the rows of the split val"
@@ -337,16 +346,7 @@ class HumanLM(Recipe):
     def check(self, s: Settings) -> None: _check_settings(s)
     def teaches(self, s: Settings) -> bool: return _lesson_steps(s) > 0 or any(MODES[name].supervised for name in s.run.methods)
     def load(self, s: Settings, **given: Any) -> _AlignmentWork: return _load_work(s, **given)
-
-    def begin(self, run: Run) -> None:
-        "Write down what is learned and tested on; examine the judge"
-        data, held_out = run.work.data, run.work.data.split(run.settings.eval.split)
-        if is_main_process():
-            atomic_write(run.folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
-            write_jsonl(run.folder / "examples.jsonl", held_out)
-        if warning := same_judge_warning(run.settings.judge, run.settings.test_judge):
-            print(warning, file=sys.stderr)
-        _audit_judge(run)
+    def begin(self, run: Run) -> None: _begin(run)
 
     def vocabulary(self, run: Run) -> tuple[list[str], list[str]]:
         return training_texts(run.work.data), [tag for level in run.settings.hierarchy.load().names for tag in (opening(level), closing(level))]
@@ -359,9 +359,7 @@ class HumanLM(Recipe):
         s, sources = run.settings, Counter(e.source for e in run.work.data.split("train"))
         return contract(s.model, hierarchy_of(s, name), settings_of(s, name).rollout, name, sources.most_common(1)[0][0])
 
-    def validate(self, run: Run, name: str, policy: Policy) -> float:
-        "The mean score of states and replies on validation rows, by the judge of training"
-        return _validation_score(run, name, policy)
+    def validate(self, run: Run, name: str, policy: Policy) -> float: return _validation_score(run, name, policy)
 
     def evaluate(self, run: Run, name: str) -> list[Measurement]:
         s = run.settings
@@ -379,11 +377,7 @@ class HumanLM(Recipe):
 
     def tables(self, rows: Sequence[Result]) -> str: return tables(rows)
 
-    def plan(self, s: Settings) -> list[str]:
-        data = load_data(s)
-        for config in (s.judge, s.test_judge):
-            _check_judge(config, data)
-        return _plan_lines(s, data, ["base", "cold-start", *s.run.methods])
+    def plan(self, s: Settings) -> list[str]: return _plan_lines(s, load_data(s))
 
     def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]:
         examples = len(load_data(s).split("train")) if reads else None

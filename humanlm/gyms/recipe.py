@@ -234,6 +234,20 @@ def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[Episod
             for e in run_sync(play_tasks(gym, tasks, player_of(player, gym),
                                          config=gym.configured(s.gyms.max_turns, s.gyms.compat), seed=s.run.seed))]
 
+# %% ../../nbs/gyms/51_recipe.ipynb #check-settings
+def _check_settings(s: Settings) -> None:
+    "Raise where tasks cannot be made or paid for, where somebody cannot play the users, or nobody can say what is right"
+    gyms, _ = _gym_tasks(s)
+    for config in (s.user, s.judge):
+        name, _ = config.named()
+        config.require_price(name)
+        if not config.is_rule(name) and not name.startswith("simulator/"): continue
+        roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
+        check_plays(config.player(), [role for role, how in roles if how.judges == (config is s.judge)])
+    without = [name for name in s.gyms.train if s.credit.credit == "information-gain" and find_gym(name).gold is None]
+    require("credit", (not without, f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
+                                    "Train on other gyms, or choose another credit"))
+
 # %% ../../nbs/gyms/51_recipe.ipynb #stage_plans
 def _stage_plans(s: Settings) -> list[StagePlan]:
     "Say what machines are given to do; who plays the user is asked once a turn, of which a dialogue has half as many as it may in the mean, and a judge once a dialogue"
@@ -245,6 +259,20 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
     questions = asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns), asked(s.judge, True, 1, 1)
     return [*([StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")] if cold else []),
             StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions)]
+
+
+def _plan_lines(s: Settings) -> list[str]:
+    "Say what a run does"
+    tasks, taken = s.gyms.tasks * len(s.gyms.train), [name for name in s.gyms.train if find_gym(name).held_out]
+    note = [f"note                {', '.join(taken)}: never trained on in the published split; results there "
+            f"compare with no published number"] if taken else []
+    return [f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
+            f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
+            f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else "")
+            + ("; those that are solved now and then are drawn more often" if s.gyms.curriculum == "success" else ""),
+            f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
+            f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most "
+            f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens", *note]
 
 # %% ../../nbs/gyms/51_recipe.ipynb #names-of-measures
 NAMES = Names({"score": ("Score", "What did the gym pay?"),
@@ -273,19 +301,7 @@ class _GymRecipe(Recipe):
 
     def teaches(self, s: Settings) -> bool: return s.sft.lesson_steps > 0
 
-    def check(self, s: Settings) -> None:
-        "Raise where tasks cannot be made or paid for, where somebody cannot play the users, or nobody can say what is right"
-        gyms, _ = _gym_tasks(s)
-        for config in (s.user, s.judge):
-            name, _ = config.named()
-            config.require_price(name)
-            if not config.is_rule(name) and not name.startswith("simulator/"): continue
-            roles = [pair for gym in gyms.values() for pair in gym.environment.roles.items()]
-            check_plays(config.player(), [role for role, how in roles if how.judges == (config is s.judge)])
-        without = [name for name in s.gyms.train if s.credit.credit == "information-gain" and find_gym(name).gold is None]
-        require("credit", (not without, f"credit information-gain asks how likely the right call is, and {', '.join(without)} has no single one. "
-                                        "Train on other gyms, or choose another credit"))
-
+    def check(self, s: Settings) -> None: _check_settings(s)
     def load(self, s: Settings, **given: Any) -> _GymWork: return _load_gyms(s, **given)
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
@@ -319,19 +335,7 @@ class _GymRecipe(Recipe):
 
     def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s)
 
-    def plan(self, s: Settings) -> list[str]:
-        "Say what a run does"
-        tasks, taken = s.gyms.tasks * len(s.gyms.train), [name for name in s.gyms.train if find_gym(name).held_out]
-        note = [f"note                {', '.join(taken)}: never trained on in the published split; results there "
-                f"compare with no published number"] if taken else []
-        return [f"{'gyms':<19} {step_plan(s, planned_steps(s, tasks) or 0)}",
-                f"tasks               {tasks:,} for training in {', '.join(s.gyms.train)}; "
-                f"{s.gyms.test_n} of each gym held out" + (f", also of {', '.join(s.gyms.held_out)}" if s.gyms.held_out else "")
-                + ("; those that are solved now and then are drawn more often" if s.gyms.curriculum == "success" else ""),
-                f"user                {in_plan(s.user.model)}; judge {in_plan(s.judge.model)}",
-                f"credit              {s.credit.credit} by {s.credit.score}, gamma {s.credit.gamma}; at most "
-                f"{s.gyms.max_turns} turns of {s.gyms.turn_tokens} tokens", *note]
-
+    def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
     def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES, _rests_on)
 
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GiB', 'GPUS', 'SHAPES', 'OPTIMISER_BYTES', 'ELSE_BYTES', 'BUCKET_BYTES', 'VLLM_BYTES', 'PlanConfig', 'Shape',
-           'shape_of', 'Load', 'memory', 'most_bytes', 'load_of', 'fullness', 'verdict', 'memory_lines']
+           'shape_of', 'Load', 'memory', 'load_of', 'fullness', 'verdict', 'memory_lines']
 
 # %% ../../nbs/hardware/01_memory.ipynb #imports
 import json
@@ -183,7 +183,7 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     }
 
 
-def most_bytes(shape: Shape, load: Load) -> int:
+def _most_bytes(shape: Shape, load: Load) -> int:
     "Sum up the bytes on each GPU in the fuller of the two moments"
     return max(map(sum, zip(*memory(shape, load).values())))
 
@@ -207,12 +207,12 @@ def _vllm_fails(shape, load): return 0 < load.vllm < _vllm_needs(shape, load)
 
 def fullness(shape: Shape, load: Load) -> tuple[bool, int]:
     "Give what stages are compared by: whether vLLM has too little to start, and the bytes on each GPU"
-    return _vllm_fails(shape, load), most_bytes(shape, load)
+    return _vllm_fails(shape, load), _most_bytes(shape, load)
 
 
 def verdict(plan: PlanConfig, shape: Shape, load: Load) -> str:
     "Say whether a load fits"
-    room, most = GPUS[plan.gpu], most_bytes(shape, load) / GiB
+    room, most = GPUS[plan.gpu], _most_bytes(shape, load) / GiB
     said = f"fits with {room - most:.0f} GiB left" if most <= 0.9 * room else "is close: it may fail" if most <= room else f"does not fit: {most - room:.0f} GiB too much"
     return f"{said}; vLLM cannot start: its share is {load.vllm / GiB:.1f} GiB, and it needs {_vllm_needs(shape, load) / GiB:.1f}" if _vllm_fails(shape, load) else said
 
@@ -261,7 +261,7 @@ def _room_ways(load, room, learns, writes): # whether these two are full
 
 def _enough(shape, load, room, ways):
     "Keep each way that is enough alone; where none is, all together if they are"
-    def bytes(*changes): return most_bytes(shape, load._replace(**{name: value for change in changes for name, value in change.items()}))
+    def bytes(*changes): return _most_bytes(shape, load._replace(**{name: value for change in changes for name, value in change.items()}))
     limit = room * GiB * (1 if bytes() > room * GiB else 0.9)
     more, less = [way for change, way in ways if not change], [(change, way) for change, way in ways if change]
     alone = [way for change, way in less if bytes(change) <= limit]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_FOLLOWUP', 'Exchange', 'Reaction', 'FollowupUser',
-           'RuleUser', 'UserMixture', 'ChatUser', 'UserConfig', 'make_user', 'user_plan', 'toy_lessons', 'toy_logs']
+           'RuleUser', 'UserConfig', 'make_user', 'user_plan', 'toy_lessons', 'toy_logs']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
@@ -88,7 +88,7 @@ class RuleUser:
         return [self.says(exchange) for exchange in exchanges]
 
 # %% ../../nbs/sdpo/04_users.ipynb #UserMixture
-class UserMixture:
+class _UserMixture:
     "Several users, one of whom reacts to each reply"
 
     def __init__(
@@ -162,7 +162,7 @@ def _persona_question(persona: str, exchange: Exchange, max_chars: int = 6000, *
 MAX_FOLLOWUP = 2000  # characters of a message that are kept
 
 
-class ChatUser:
+class _ChatUser:
     "A chat model that plays a user with a style, or a trained simulator that plays a person"
 
     def __init__(
@@ -253,9 +253,9 @@ class UserConfig(ChatConfig):
             yield name in known, f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}"
 
 # %% ../../nbs/sdpo/04_users.ipynb #all_users
-def _chat_user(config: UserConfig, name: str, client: ChatClient) -> ChatUser:
+def _chat_user(config: UserConfig, name: str, client: ChatClient) -> _ChatUser:
     "Make the user whom a client plays: somebody with a style, or the person of a simulator"
-    return ChatUser(name, client, config.persona if config.is_simulator else "", config.max_chars, max_tokens=config.max_tokens, temperature=config.temperature)
+    return _ChatUser(name, client, config.persona if config.is_simulator else "", config.max_chars, max_tokens=config.max_tokens, temperature=config.temperature)
 
 
 def make_user(
@@ -267,7 +267,7 @@ def make_user(
     client, name = None if config.is_rule(config.model) else config.client(config.model, ledger), config.at(step)
     names = [name] if config.is_simulator else name.split("+")
     users: list[FollowupUser] = [RuleUser(name) if client is None else _chat_user(config, name, client) for name in names]
-    return users[0] if len(users) == 1 else UserMixture(users)
+    return users[0] if len(users) == 1 else _UserMixture(users)
 
 # %% ../../nbs/sdpo/04_users.ipynb #user_cost
 def _user_cost(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -> Estimate:  # samples: some like them; none: only the instruction is counted

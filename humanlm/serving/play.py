@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Reader', 'GYM_GROUPS', 'PlayerConfig', 'PlayerChoice', 'find_player', 'named_gyms', 'task_key', 'read_gym_rows',
-           'PersonUser', 'talk_gym']
+           'talk_gym']
 
 # %% ../../nbs/serving/07_play.ipynb #imports
 import json
@@ -188,7 +188,7 @@ async def _play_by_hand(gym: Gym, env: Environment, read: Reader, say: Callable[
     say(_end_lines(gym, env))
 
 # %% ../../nbs/serving/07_play.ipynb #PersonUser
-class PersonUser:
+class _PersonUser:
     "Somebody at the keyboard who plays the user"
     name = "person"
 
@@ -293,7 +293,7 @@ def talk_gym(argv: Sequence[str], read: Reader) -> int:
     if s.play.side == "user" and not spoken: raise ConfigError(f"The user of {gym.name} says nothing that a person could say. Play the policy, or another gym.")
     config, choice = gym.configured(s.play.max_turns, s.play.compat), find_player(s.play.player)
     if s.dry_run: return print(f"gym         {gym.name}, task {task.id}\nyou         {s.play.side}\n{f'policy      {choice.name}' if s.play.side == 'user' else f'user        {s.user.model}'}\njudge       {s.judge.model}") or 0
-    user = PersonUser(read) if s.play.side == "user" else s.user.player()
+    user = _PersonUser(read) if s.play.side == "user" else s.user.player()
     env = gym.play(task, config, user, s.judge.player(), s.play.seed)
     run_sync(_watch(gym, env, choice.make(s.policy)(gym)) if s.play.side == "user" else _play_by_hand(gym, env, read))
     return 0

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['COMMON', 'TRIM_THRESHOLD', 'TOP_PAD', 'MMAP_THRESHOLD', 'groups_of', 'recipe_name', 'engine_name', 'engine_groups',
            'read_settings', 'with_methods', 'Run', 'answers', 'tracked', 'updates', 'shares_of', 'max_steps',
-           'planned_steps', 'method_args', 'quiet_libraries', 'keep_memory', 'check_settings', 'check_processes']
+           'planned_steps', 'method_args', 'quiet_libraries', 'keep_memory', 'check_settings', 'check_processes',
+           'gpu_plan']
 
 # %% ../../nbs/training/07_run.ipynb #exported-imports
 import math
@@ -22,7 +23,8 @@ from ..core.config import RunConfig, SFTConfig, Settings, read_yaml
 from ..core.grammar import cut_line, parse
 from ..core.plugins import require_workers
 from ..core.runs import Stages, is_main_process, process_count, wait_for_all
-from ..hardware.memory import PlanConfig
+from ..hardware.memory import PlanConfig, load_of
+from ..hardware.performance import StageLoad, StagePlan, plan_lines
 from ..hardware.sharding import shards, sharding_faults
 from ..models.checkpoints import locate
 from ..models.config import ModelConfig
@@ -296,3 +298,43 @@ def check_processes(
         lambda: require("trainer", (not splitter or "8bit" not in optim, f"optim is {optim}, and an optimiser in 8 bits has not been tried over matrices that {splitter} splits. {small}"),
                                    (count == 1 or count % writers == 0, f"vllm_tensor_parallel_size ({writers}) must divide the {count} processes. "
                                                                         f"Give --trainer.vllm_tensor_parallel_size {math.gcd(writers, count)}.")))
+
+# %% ../../nbs/training/07_run.ipynb #gpu_plan
+def gpu_plan(
+    settings: Settings,
+    recipe: Recipe | None = None, # None: the one that settings name
+    reads: bool = False,          # whether data may be read, to count rows
+) -> list[str]:
+    "Say what each GPU of `plan.gpus` would hold, and how long the stages would take"
+    if not settings.plan.gpus:
+        return []
+    s = settings.changed(dry_run=True)
+    if s.plan.split is True and shards() == "DeepSpeed":
+        s = s.changed(plan={"split": "zero3"})
+    recipe = recipe or find_recipe(s.run.recipe)
+    if recipe.methods and not s.run.methods:
+        return ["memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"]
+    method = StagePlan("by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024)
+    return [*plan_lines(s.plan, s.model, [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]]), *_refused(s, recipe)]
+
+
+def _refused(s, recipe):
+    "Say what a start on these GPUs would refuse"
+    splitter = {True: "FSDP", "zero3": "DeepSpeed", False: ""}[s.plan.gpus > 1 and s.plan.split]
+    if find_engine(s.run.engine): return []
+    try: check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
+    except ConfigError as e: return [f"refused at a start  {fault}" for fault in e.problems]
+    return []
+
+
+def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:
+    "Share a stage out to the GPUs of a plan"
+    lessons, engine = stage.kind == "lessons", find_engine(s.run.engine)
+    if lessons:
+        own = max(1, stage.rows // s.plan.gpus)
+        load = load_of(s.plan, s.model, {"gradient_checkpointing": False}, own, own)._replace(completion=stage.completion)
+    else:
+        how = shares_of(s)
+        load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(completion=s.plan.completion_tokens or stage.completion)
+    load = load._replace(kind=stage.kind, frozen=stage.frozen, readings=stage.readings, parts=s.rollout.parts)
+    return StageLoad(stage, engine.load(s, load) if engine else load, 1 if lessons else updates(s), None if lessons else s.run.token_budget)

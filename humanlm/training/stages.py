@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAVE_OPTIONS', 'lessons', 'learn', 'run_stages', 'make_run', 'start', 'fit', 'plan', 'planned_stages', 'step_plan',
-           'train_or_plan', 'gpu_plan']
+           'train_or_plan']
 
 # %% ../../nbs/training/08_stages.ipynb #exported-imports
 import json
@@ -26,15 +26,12 @@ from humanlm.core.runs import (
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
 from ..clients.ledger import Ledger
-from ..hardware.memory import load_of
-from ..hardware.performance import StageLoad, StagePlan, plan_lines
-from ..hardware.sharding import shards
 from .recipe import RECIPES, Recipe, Stage, Work, find_engine, find_recipe
 from ..methods.method import Method
 from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
-    Run, check_processes, check_settings, engine_groups, groups_of, keep_memory, max_steps, method_args, planned_steps, quiet_libraries, recipe_name, shares_of,
+    Run, check_settings, engine_groups, gpu_plan, groups_of, keep_memory, max_steps, method_args, quiet_libraries, recipe_name, shares_of,
     tracked, updates, with_methods,
 )
 
@@ -377,43 +374,3 @@ def train_or_plan(recipe: Recipe, settings: Settings) -> None:
     quiet_libraries()
     keep_memory()
     start(recipe, settings)
-
-# %% ../../nbs/training/08_stages.ipynb #gpu_plan
-def gpu_plan(
-    settings: Settings,
-    recipe: Recipe | None = None, # None: the one that settings name
-    reads: bool = False,          # whether data may be read, to count rows
-) -> list[str]:
-    "Say what each GPU of `plan.gpus` would hold, and how long the stages would take"
-    if not settings.plan.gpus:
-        return []
-    s = settings.changed(dry_run=True)
-    if s.plan.split is True and shards() == "DeepSpeed":
-        s = s.changed(plan={"split": "zero3"})
-    recipe = recipe or find_recipe(s.run.recipe)
-    if recipe.methods and not s.run.methods:
-        return ["memory              run.methods names none: nothing is trained, and what evaluation holds is not planned"]
-    method = StagePlan("by a method", planned_steps(s, None), s.rollout.num_prompts * s.rollout.group_size, 1024)
-    return [*plan_lines(s.plan, s.model, [_stage_load(s, stage) for stage in recipe.stage_plans(s, reads) or [method]]), *_refused(s, recipe)]
-
-
-def _refused(s, recipe):
-    "Say what a start on these GPUs would refuse"
-    splitter = {True: "FSDP", "zero3": "DeepSpeed", False: ""}[s.plan.gpus > 1 and s.plan.split]
-    if find_engine(s.run.engine): return []
-    try: check_processes(s, recipe.teaches(s), s.plan.gpus, splitter)
-    except ConfigError as e: return [f"refused at a start  {fault}" for fault in e.problems]
-    return []
-
-
-def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:
-    "Share a stage out to the GPUs of a plan"
-    lessons, engine = stage.kind == "lessons", find_engine(s.run.engine)
-    if lessons:
-        own = max(1, stage.rows // s.plan.gpus)
-        load = load_of(s.plan, s.model, {"gradient_checkpointing": False}, own, own)._replace(completion=stage.completion)
-    else:
-        how = shares_of(s)
-        load = load_of(s.plan, s.model, s.trainer, how.size, how.size * how.portions)._replace(completion=s.plan.completion_tokens or stage.completion)
-    load = load._replace(kind=stage.kind, frozen=stage.frozen, readings=stage.readings, parts=s.rollout.parts)
-    return StageLoad(stage, engine.load(s, load) if engine else load, 1 if lessons else updates(s), None if lessons else s.run.token_budget)

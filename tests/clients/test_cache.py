@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from humanlm.clients.cache import DiskCache, cache_size, prune_cache, _ReplyFile, request_key
-from humanlm.clients.recordings import Recording, export_replies, recorded_client
+from humanlm.clients.recordings import _Recording, export_replies, recorded_client
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 from humanlm.clients.client import ScriptedClient, chat_all
 from humanlm.clients.limits import Limits
@@ -481,13 +481,13 @@ def test_a_recording_holds_one_model(tmp_path):
     for name in ("test/a", "test/b"): once(cache, asker(), name=name)
     with pytest.raises(ConfigError, match="In this cache: test/a, test/b"): export_replies(cache, tmp_path / "r.jsonl")
     with pytest.raises(HumanLMError, match="Unknown model in this cache 'test/c'"): export_replies(cache, tmp_path / "r.jsonl", "test/c")
-    assert Recording(export_replies(cache, tmp_path / "r.jsonl", "test/b")).model == "test/b"
+    assert _Recording(export_replies(cache, tmp_path / "r.jsonl", "test/b")).model == "test/b"
 
 
 def test_a_recording_keeps_every_part_of_a_reply(tmp_path):
     cache = DiskCache(tmp_path)
     once(cache, asker())
-    recording = Recording(export_replies(cache, tmp_path / "r.jsonl"))
+    recording = _Recording(export_replies(cache, tmp_path / "r.jsonl"))
     hit = run_sync(recording(chat("hello"), "test/model", None))
     assert hit == once(cache, asker()) and hit.texts == ("yes", "no")
     assert set(json.loads((tmp_path / "r.jsonl").read_text())) == {"schema_version", "key", "model", "tokens_in", "tokens_out", "cost", "reply"}

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 import warm
-from humanlm.launch import SPLIT, _LaunchConfig, _launch_commands, main, _slurm_job
+from humanlm.hardware.machines import SPLIT, LaunchConfig, launch_commands, slurm_job
+from humanlm.launch import main
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -30,13 +31,13 @@ def read(line):
 
 
 def test_accelerate_reads_the_printed_lines_as_they_are_meant():
-    lines = _launch_commands(_LaunchConfig(2, 4, address="10.0.0.1"), ["--config", "my run.yaml", "--run.seed", "3"])
+    lines = launch_commands(LaunchConfig(2, 4, address="10.0.0.1"), ["--config", "my run.yaml", "--run.seed", "3"])
     for rank, line in enumerate(lines):
         a = read(line)
         assert (a.num_processes, a.num_machines, a.machine_rank, a.main_process_ip, a.main_process_port, a.use_fsdp) == (8, 2, rank, "10.0.0.1", 29500, True)
         assert (a.module, a.training_script, a.training_script_args) == (True, "humanlm.train", ["--config", "my run.yaml", "--run.seed", "3"])
-    assert read(_launch_commands(_LaunchConfig(1, 4, split=False), [])[0]).multi_gpu
-    single = read(_launch_commands(_LaunchConfig(1, 1), [])[0])
+    assert read(launch_commands(LaunchConfig(1, 4, split=False), [])[0]).multi_gpu
+    single = read(launch_commands(LaunchConfig(1, 1), [])[0])
     assert not single.use_fsdp and not single.multi_gpu and single.num_processes == 1
 
 
@@ -47,7 +48,7 @@ def test_the_printed_flags_are_those_of_the_committed_files(gpus):
 
 
 def test_a_job_for_slurm_starts_accelerate_once_on_each_machine_with_its_rank(tmp_path):
-    job = _slurm_job(_LaunchConfig(2, 4, slurm=True, partition="big", hours=3), ["--config", "it's.yaml"], "small")
+    job = slurm_job(LaunchConfig(2, 4, slurm=True, partition="big", hours=3), ["--config", "it's.yaml"], "small")
     (tmp_path / "job.sh").write_text(job)
     for name, text in {"scontrol": "echo first; echo second", "srun": 'shift; SLURM_NODEID=0 "$@"; SLURM_NODEID=1 "$@"', "accelerate": 'printf "%s|" "$@"; echo'}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -175,7 +176,7 @@ def test_an_optimiser_in_8_bits_is_not_started_over_split_matrices(capsys):
 def test_the_lines_for_two_machines_start_one_run(tmp_path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | {"name": "two", "out": str(tmp_path)}}), "utf-8")
     with warm.socket.create_server(("127.0.0.1", 0)) as free: port = free.getsockname()[1]
-    lines = _launch_commands(_LaunchConfig(2, 1, address="127.0.0.1", port=port), ["--config", str(tmp_path / "c.yaml")])
+    lines = launch_commands(LaunchConfig(2, 1, address="127.0.0.1", port=port), ["--config", str(tmp_path / "c.yaml")])
     env = os.environ | {"ACCELERATE_USE_CPU": "true"}
     started = [subprocess.Popen([sys.executable, "-m", "accelerate.commands.launch", *shlex.split(line)[2:]], cwd=tmp_path, env=env,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for line in lines]
@@ -219,7 +220,7 @@ VERL = (*CLASSMATE, "--run.engine", "verl")
 
 
 def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_with_its_code(tmp_path):
-    job = _slurm_job(_LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "small", "verl")
+    job = slurm_job(LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "small", "verl")
     env = fakes(tmp_path, scontrol="echo first; echo second", ray='[ "$1" = health-check ] && { echo "$3" > DIR/asked; exit 1; }; echo "$SLURM_NODEID ray $@"'.replace("DIR", str(tmp_path)), python='[ "$1" = -c ] && { echo "$SLURM_NODEID waits"; exit; }; echo "$SLURM_NODEID $@"; exit 3', sleep="exit 0",
                 srun='shift 2; SLURM_NODEID=1 "$@"; SLURM_NODEID=0 "$@"')
     done = subprocess.run(["bash", "-c", job], env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}, capture_output=True, text=True)
@@ -230,7 +231,7 @@ def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_
 
 
 def test_a_signal_is_for_the_run_and_not_for_the_shell_that_leads_it(tmp_path):
-    job = _slurm_job(_LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "a b", "verl")
+    job = slurm_job(LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "a b", "verl")
     env = fakes(tmp_path, scontrol="echo first", ray='[ "$1" = stop ] && echo stopped; exit 0', srun='shift 2; SLURM_NODEID=0 exec "$@"',
                 python='[ "$1" = -c ] && exit; trap "echo saved; exit 5" TERM; kill -TERM $PPID; kill -TERM $$; sleep 5')
     done = subprocess.run(["bash", "-c", job], env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}, capture_output=True, text=True)

@@ -41,7 +41,7 @@ from humanlm.benchmarks.protocol import difference, interval, mean_of
 from humanlm.core.stats import mcnemar, sign_flips
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.harness.contexts import write_stories
-from humanlm.harness.comparison import _StoredRun, differences
+from humanlm.harness.comparison import _StoredRun, _differences
 from humanlm.harness.respondent import Respondent, answer_all, read_outcomes, used_context
 from humanlm.tom import main
 
@@ -216,7 +216,7 @@ def test_sets_of_conversations_count_as_used_if_one_of_their_questions_is(tmp_pa
     bare = [b.answered(item, right_answer(item)) for item in loaded]
     first = min(o.facts["conversation"] for o in bare)
     told = [replace(o, context="key" if o.facts["conversation"] == first else "none") for o in bare]
-    found = differences(_StoredRun("a", b, bare, {}), _StoredRun("b", b, told, {}), 50)
+    found = _differences(_StoredRun("a", b, bare, {}), _StoredRun("b", b, told, {}), 50)
     shares = {(d.name, d.value): (d.contexts, d.n) for d in found}
     assert {name for name, _ in shares if name.startswith(("set:ALL", "part:ALL", "conversation:ALL"))} and all(0 <= k <= n for k, n in shares.values())
     for measure in b.report(bare):

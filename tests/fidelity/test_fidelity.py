@@ -10,11 +10,11 @@ import pytest
 from humanlm.core.basics import DataError, read_jsonl, write_jsonl
 from humanlm.eval import main
 from humanlm.fidelity.detection import _auc, _folds, _log_probability, _pairs, _runs, ceiling, detect, gram_matrix, masked
-from humanlm.fidelity.dialogues import Conversation, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, spoken
+from humanlm.fidelity.dialogues import Conversation, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, _spoken
 from humanlm.fidelity.diversity import diversity, outcomes, persons
-from humanlm.fidelity.fingerprint import copied_share, feature_gaps, longest_copy, turn_readings, whole_readings
-from humanlm.fidelity.planted import PLANTED, noticed, planted_table, world_people
-from humanlm.fidelity.report import findings, measure, report_html, report_markdown
+from humanlm.fidelity.fingerprint import _copied_share, feature_gaps, _longest_copy, turn_readings, whole_readings
+from humanlm.fidelity.planted import PLANTED, _noticed, planted_table, world_people
+from humanlm.fidelity.report import _findings, measure, _report_html, _report_markdown
 from humanlm.core.stats import Bootstrap
 from humanlm.worlds.mini import WorldConfig, make_world
 
@@ -106,7 +106,7 @@ def test_names_numbers_and_addresses_are_hidden():
 @pytest.mark.parametrize("text, source, share, run", [
     ("give me the blue one please", "Do you want the blue one or the red one?", 1 / 4, 3), ("no", "no", math.nan, 1), ("a b c", "", 0, 0)])
 def test_copies_are_counted(text, source, share, run):
-    assert copied_share(text, source) == pytest.approx(share, nan_ok=True) and longest_copy(text, source) == run
+    assert _copied_share(text, source) == pytest.approx(share, nan_ok=True) and _longest_copy(text, source) == run
 
 
 def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
@@ -132,7 +132,7 @@ def test_planted_errors_are_noticed_each_by_its_measure():
     world = make_world(WorldConfig(users=36, replies_per_user=8))
     errors = {name: PLANTED[name] for name in ("nothing", "all polite", "copying", "ends early")}
     found, _ = planted_table(world_people(world), errors, SMALL)
-    said = {name: noticed(found, name) for name in errors}
+    said = {name: _noticed(found, name) for name in errors}
     assert said["nothing"]["detectors"] == [] and "thanks" in said["all polite"]["form"]
     assert "copied from the context" in said["copying"]["copying"] and "turns" in said["ends early"]["dialogues and endings"]
 
@@ -140,9 +140,9 @@ def test_planted_errors_are_noticed_each_by_its_measure():
 def test_a_page_says_that_tasks_differ_and_escapes_what_people_wrote():
     hostile = "<script>alert(1)</script>"
     found = measure({"people": crowd("people"), hostile: crowd(hostile, seed=3, change=lambda text: f"{text} {hostile}")}, SMALL)
-    html, text = report_html(found), report_markdown(found)
+    html, text = _report_html(found), _report_markdown(found)
     assert "<script" not in html and "<script" not in text and "&lt;script&gt;" in html
-    assert any("share no task" in line for line in findings(found))
+    assert any("share no task" in line for line in _findings(found))
     assert not any(source in html for source in ("http:", "https:", "src="))
 
 
@@ -161,7 +161,7 @@ def test_marks_that_end_a_conversation_are_no_words_of_it(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", [{"id": "1", "messages": [{"role": "user", "content": "Thanks! ###STOP###"}]},
                                        {"id": "2", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "###STOP###"}]}])
     one, two = read_dialogues([str(tmp_path / "a.jsonl")])["a"]
-    assert (one.turns, one.ending, two.turns, two.ending) == (("Thanks!",), "stop", ("hi",), "stop") and spoken("a # b") == "a # b"
+    assert (one.turns, one.ending, two.turns, two.ending) == (("Thanks!",), "stop", ("hi",), "stop") and _spoken("a # b") == "a # b"
     write_jsonl(tmp_path / "b.jsonl", [{"messages": "hello"}])
     with pytest.raises(DataError, match="row 1: messages must be a list"): read_dialogues([str(tmp_path / "b.jsonl")])
 

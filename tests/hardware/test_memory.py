@@ -12,9 +12,8 @@ from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, 
 from humanlm.methods.shares import shares
 from humanlm.models.config import ModelConfig
 from humanlm.hardware.performance import SPEEDS, step_estimate
-from humanlm.training.stages import gpu_plan
 from humanlm.training.recipe import find_engine
-from humanlm.training.run import check_settings, read_settings, shares_of, updates
+from humanlm.training.run import check_settings, gpu_plan, read_settings, shares_of, updates
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 

@@ -10,7 +10,7 @@ from humanlm.core.basics import DataError
 from humanlm.alignment.evaluation import EvalConfig
 from humanlm.models.embeddings import has_minilm, minilm_folder
 from humanlm.rewards.texts import (
-    bleu, check_text_metric, chrf, _edit_similarity, _embedding_similarity, is_text_metric, text_metrics, text_scores,
+    _bleu, check_text_metric, chrf, _edit_similarity, _embedding_similarity, is_text_metric, text_metrics, text_scores,
 )
 
 LIGHT = ("edit_similarity", "bleu", "chrf")
@@ -51,7 +51,7 @@ def test_edit_similarity_is_the_normalised_distance(a, b):
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=12), st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
 def test_bleu_is_the_published_definition(a, b):
-    assert bleu([" ".join(a)], [" ".join(b)])[0] == pytest.approx(sentence_bleu(" ".join(a), " ".join(b)), abs=1e-9)
+    assert _bleu([" ".join(a)], [" ".join(b)])[0] == pytest.approx(sentence_bleu(" ".join(a), " ".join(b)), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", [*LIGHT, *(["embedding"] if has_minilm() else [])])
@@ -108,7 +108,7 @@ def test_which_metrics_are_measures_of_texts():
 
 
 def test_lengths_must_agree():
-    for measure in (_edit_similarity, bleu, chrf):
+    for measure in (_edit_similarity, _bleu, chrf):
         with pytest.raises(DataError, match="2 texts for 1 true ones"): measure(["a", "b"], ["a"])
 
 

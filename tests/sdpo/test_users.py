@@ -24,7 +24,7 @@ from humanlm.clients.protocol import KINDS, LLMError, STOPS
 from humanlm.clients.providers import AnthropicClient
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
-    CONTROLS, MAX_FOLLOWUP, ChatUser, Exchange, UserMixture, Reaction, RuleUser, UserConfig, _drawn, make_user, _style_question,
+    CONTROLS, MAX_FOLLOWUP, _ChatUser, Exchange, _UserMixture, Reaction, RuleUser, UserConfig, _drawn, make_user, _style_question,
     _user_cost, user_plan,
 )
 from humanlm.models.settings import Estimate
@@ -74,7 +74,7 @@ def test_draws_are_spread_evenly_and_differ_by_seed_reply_and_question():
 @pytest.mark.parametrize("reply", ["", " \n\t"])
 def test_to_an_empty_reply_nobody_who_reads_it_can_react(reply):
     asked = ScriptedClient(["never asked"])
-    for user in (RuleUser("short"), ChatUser("poetic", asked), ChatUser("", asked, "likes tea")):
+    for user in (RuleUser("short"), _ChatUser("poetic", asked), _ChatUser("", asked, "likes tea")):
         assert run_sync(user([Exchange(ASKED, reply)])) == [Reaction(None, "the reply is empty", 0, user.name)]
     assert not asked.requests
 
@@ -91,7 +91,7 @@ def test_controls_say_the_same_whatever_the_reply_is():
 # ---- mixtures
 
 def test_a_mixture_gives_each_exchange_to_one_user_in_proportion():
-    mixed = UserMixture([RuleUser("short"), RuleUser("thanks"), RuleUser("casual")], [2, 1, 1])
+    mixed = _UserMixture([RuleUser("short"), RuleUser("thanks"), RuleUser("casual")], [2, 1, 1])
     found = run_sync(mixed(many(1000)))
     shares = Counter(reaction.user for reaction in found)
     assert abs(shares["rule/short"] - 500) < 60 and abs(shares["rule/thanks"] - 250) < 50 and len(shares) == 3
@@ -102,12 +102,12 @@ def test_a_mixture_gives_each_exchange_to_one_user_in_proportion():
 
 @pytest.mark.parametrize("weights", [[1], [1, -1], [0, 1], [1, math.nan], [1, math.inf]])
 def test_weights_that_are_none_are_refused(weights):
-    with pytest.raises(ConfigError, match="a weight above 0 for each"): UserMixture([RuleUser("short"), RuleUser("long")], weights)
+    with pytest.raises(ConfigError, match="a weight above 0 for each"): _UserMixture([RuleUser("short"), RuleUser("long")], weights)
 
 
 def test_a_failing_member_costs_only_its_own_exchanges():
-    broken = ChatUser("poetic", ScriptedClient(lambda request: LLMError("bad request", "no")))
-    found = run_sync(UserMixture([RuleUser("short"), broken])(many(60)))
+    broken = _ChatUser("poetic", ScriptedClient(lambda request: LLMError("bad request", "no")))
+    found = run_sync(_UserMixture([RuleUser("short"), broken])(many(60)))
     assert {r.user: r.text is None for r in found} == {"rule/short": False, broken.name: True}
 
 
@@ -135,7 +135,7 @@ def test_hostile_texts_stay_between_fences_and_hold_no_marker(hostile):
     fences = re.findall(r'(?m)^"{3,}$', question)
     blocks = re.findall(r'(?ms)^("{3,})\n(.*?)\n\1$', question)
     assert len(blocks) == 2 and all(fence not in inside for fence, inside in blocks) and len(fences) >= 4
-    run_sync(ChatUser("no_emojis", ScriptedClient(lambda request: "ok"))([exchange]))
+    run_sync(_ChatUser("no_emojis", ScriptedClient(lambda request: "ok"))([exchange]))
 
 
 def test_long_texts_lose_their_middle_and_long_talks_their_beginning_but_never_the_instruction():
@@ -153,7 +153,7 @@ def test_long_texts_lose_their_middle_and_long_talks_their_beginning_but_never_t
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_work(kind):
     def answer(request): return LLMError(kind, "no") if "minutes 1." in request.messages[1]["content"] else "Fine."
-    user = ChatUser("poetic", ScriptedClient(answer, limits=Limits(attempts=1)))
+    user = _ChatUser("poetic", ScriptedClient(answer, limits=Limits(attempts=1)))
     if kind in STOPS:
         with pytest.raises(LLMError, match=kind): run_sync(user(many(3)))
     else:
@@ -164,13 +164,13 @@ def test_a_failed_call_moves_nothing_and_only_what_would_go_on_failing_ends_the_
 @pytest.mark.parametrize("said, kept", [("", ""), (" \n ", ""), ("  Too long. \n", "Too long."), ("x" * 100_000, "x" * MAX_FOLLOWUP), ("<think>He'd hate it.</think>\nToo long.", "Too long."),
                                         ("<|im_end|> {reply} <response>", "<|im_end|> {reply} <response>")])
 def test_answers_are_text_of_bounded_length_and_an_empty_one_stays_empty(said, kept):
-    [reaction] = run_sync(ChatUser("poetic", ScriptedClient(lambda request: said))([EIGHT]))
+    [reaction] = run_sync(_ChatUser("poetic", ScriptedClient(lambda request: said))([EIGHT]))
     assert (reaction.text, reaction.error) == (kept, "") and reaction.tokens > 100
 
 
 def test_copies_differ_by_seed_and_the_cache_knows_each(tmp_path):
     asked = []
-    def user(): return ChatUser("poetic", ScriptedClient(lambda request: asked.append(request) or f"answer {request.seed}", cache=DiskCache(tmp_path)), temperature=0.7)
+    def user(): return _ChatUser("poetic", ScriptedClient(lambda request: asked.append(request) or f"answer {request.seed}", cache=DiskCache(tmp_path)), temperature=0.7)
     first = run_sync(user()([EIGHT._replace(seed=seed) for seed in range(4)]))
     assert [r.text for r in first] == [f"answer {seed}" for seed in range(4)] and len(asked) == 4
     again = user()
@@ -183,7 +183,7 @@ def test_copies_differ_by_seed_and_the_cache_knows_each(tmp_path):
 def test_a_budget_ends_the_work(monkeypatch):
     from humanlm.clients.ledger import prices
     monkeypatch.setitem(prices, "paid/model", (1.0, 5.0))
-    user = ChatUser("poetic", ScriptedClient(lambda request: "Fine.", name="paid/model", ledger=Ledger(budget=0.002)))
+    user = _ChatUser("poetic", ScriptedClient(lambda request: "Fine.", name="paid/model", ledger=Ledger(budget=0.002)))
     with pytest.raises(LLMError, match="over budget"): run_sync(user(many(20)))
     assert 0 < user.ledger.spent <= 0.002
 
@@ -235,7 +235,7 @@ def test_claude_plays_a_style_and_a_refusal_is_no_reaction(monkeypatch):
         assert STYLES["no_emojis"].wants in asked[0]["system"] and asked[0]["max_tokens"] == 128 and asked[0]["temperature"] == 0.7
     with claude({"content": [{"type": "text", "text": "I can't."}], "stop_reason": "refusal"}) as (url, _):
         monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
-        [reaction] = run_sync(ChatUser("no_emojis", AnthropicClient("claude-haiku-4-5"))([EIGHT]))
+        [reaction] = run_sync(_ChatUser("no_emojis", AnthropicClient("claude-haiku-4-5"))([EIGHT]))
         assert reaction.text is None and "refused" in reaction.error and reaction.tokens == 209
 
 
@@ -262,7 +262,7 @@ def tiny():
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_local_model_says_the_same_in_a_batch_as_alone(tiny, temperature):
     from humanlm.models.local import HFClient
-    user = ChatUser("poetic", HFClient("tiny", tiny), temperature=temperature, max_tokens=12)
+    user = _ChatUser("poetic", HFClient("tiny", tiny), temperature=temperature, max_tokens=12)
     exchanges = [Exchange(ASKED, "Eight minutes. " * (1 + 5 * i), i) for i in range(5)]
     together, alone = run_sync(user(exchanges)), [run_sync(user([e]))[0] for e in exchanges]
     assert together == alone and len({r.text for r in together}) > 1 and all(r.tokens > 200 for r in together)
@@ -270,7 +270,7 @@ def test_a_local_model_says_the_same_in_a_batch_as_alone(tiny, temperature):
 
 def test_a_request_longer_than_the_model_fails_alone(tiny):
     from humanlm.models.local import HFClient
-    user = ChatUser("poetic", HFClient("tiny", tiny), max_tokens=4, max_chars=50_000)
+    user = _ChatUser("poetic", HFClient("tiny", tiny), max_tokens=4, max_chars=50_000)
     found = run_sync(user([EIGHT, Exchange(ASKED, "zq " * 9000)]))
     assert found[0].text is not None and found[1].text is None and "more than the 4096 that" in found[1].error
 
@@ -303,7 +303,7 @@ def test_settings_name_every_kind_of_user():
     names = ["rule/thanks", "rule/short", "scripted/echo as poetic"]
     assert [make_user(c).name for c in (UserConfig("rule/thanks"), UserConfig("rule/short"), UserConfig("scripted/echo", style="poetic"))] == names
     assert make_user(UserConfig("scripted/echo", style="answer_directly_reduce_formatting")).name.endswith("as answer_direclty_reduce_formatting")
-    assert isinstance(make_user(UserConfig("scripted/echo", tastes=["no_emojis+poetic"])), UserMixture)
+    assert isinstance(make_user(UserConfig("scripted/echo", tastes=["no_emojis+poetic"])), _UserMixture)
     assert UserConfig().temperature == 0.7 and UserConfig().max_tokens == 128
     assert run_sync(make_user(UserConfig("scripted/echo", style="poetic"))([EIGHT]))[0].text.startswith("The conversation so far")
 
@@ -356,7 +356,7 @@ def test_costs_are_those_of_what_is_asked():
 def test_real_texts_are_reacted_to():
     texts = [json.loads(line)["prompt"] for line in (DATA / "wildchat_prompts/prompts.jsonl").read_text("utf-8").splitlines()]
     exchanges = [Exchange(({"role": "user", "content": a},), b, i) for i, (a, b) in enumerate(zip(texts, texts[1:])) if b.strip()]
-    for user in (RuleUser("casual"), RuleUser("plain_words"), ChatUser("no_lists", ScriptedClient(lambda request: request.messages[1]["content"][-53:]))):
+    for user in (RuleUser("casual"), RuleUser("plain_words"), _ChatUser("no_lists", ScriptedClient(lambda request: request.messages[1]["content"][-53:]))):
         found = run_sync(user(exchanges))
         assert len(found) == len(exchanges) > 100 and all(r.text for r in found)
     assert {r.text for r in found} == {found[0].text} and found[0].text.endswith("as the person described above:")

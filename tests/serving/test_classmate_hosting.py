@@ -24,7 +24,7 @@ from humanlm.clients.protocol import LLMError
 from humanlm.models.local import HFClient
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
-from humanlm.serving.classmates import ClassmateService, HostConfig, _classmate_places, _make_classmate_app, _mapping_file
+from humanlm.serving.classmates import _ClassmateService, HostConfig, _classmate_places, _make_classmate_app, _mapping_file
 from humanlm.training.run import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +86,7 @@ def classmates(models, mapping, **settings):
 @contextmanager
 def at(models, tmp_path, key="", **settings):
     "Models behind an address of this process, and the file that says so"
-    service = ClassmateService(models, HostConfig(**settings), key)
+    service = _ClassmateService(models, HostConfig(**settings), key)
     with serving_app(_make_classmate_app(service)) as url, _mapping_file(tmp_path / "m.json", {name: ("127.0.0.1", int(url.rpartition(":")[2])) for name in models}) as path:
         yield path, url, service
 

@@ -20,8 +20,8 @@ from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model, save_model
 from humanlm.models.config import ModelConfig
 from humanlm.serving.gym_evaluation import EACH_GYM, EACH_TASK, GROUPS, _apart, _gym_lines, _player_folder, _prepare_evaluation, _published_beside, _published_scores
-from humanlm.serving.gym_lessons import _LessonsConfig, _expert_lessons, lesson, _make_lessons
-from humanlm.serving.play import PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
+from humanlm.serving.gym_lessons import _LessonsConfig, _expert_lessons, _lesson, _make_lessons
+from humanlm.serving.play import _PersonUser, PlayerChoice, PlayerConfig, _field_question, find_player, _play_by_hand, read_gym_rows, talk_gym, _typed_call
 from humanlm.talk import main as talk
 from humanlm.training.run import read_settings
 from server import serving
@@ -92,7 +92,7 @@ SPOKEN = [(name, role) for name in gym_names() for role, one in find_gym(name).e
 def test_a_person_can_answer_whatever_a_gym_asks_of_its_user(name):
     gym, lines = find_gym(name), []
 
-    class Typed(PersonUser):
+    class Typed(_PersonUser):
         "Types what the rule says, after something that is no answer"
         async def __call__(self, env, role, payload):
             form, right = env.roles[role].schema["properties"], getattr(env, f"rule_{role}")(**payload)
@@ -113,7 +113,7 @@ def test_a_person_can_answer_whatever_a_gym_asks_of_its_user(name):
 
 def test_a_person_who_leaves_has_no_score_and_reasoning_is_no_turn(capsys):
     gym = find_gym("persuade")
-    env = gym.play(gym.tasks(1, 0)[0], user=PersonUser(said("<think>hm</think>")))
+    env = gym.play(gym.tasks(1, 0)[0], user=_PersonUser(said("<think>hm</think>")))
     run_sync(env.step("[answer] no"))
     assert env.stop == "user_error" and math.isnan(env.score) and "reasoning stands in the answer" in capsys.readouterr().out
     assert _field_question("stance", {"enum": ["a", "A", "b"]}) == "stance (a, b):"
@@ -353,7 +353,7 @@ def test_lessons_show_what_training_and_evaluation_show(name, form):
     gym = find_gym(name)
     _, s = read_settings(["--run.recipe", "gyms", "--gyms.max_turns", "30"])
     task, config = gym.tasks(1, 2)[0], replace(gym.config, max_turns=30)
-    row = lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
+    row = _lesson(gym, run_sync(play_through(gym.play(task, config), gym.expert)), form)
     told, again, player = messages_of(row), gym.play(task, config), ChatPlayer(gym, ScriptedClient([]))
     assert told[:2] == [{"role": m["role"], "content": m["content"]} for m in _gym_messages(gym, task, s)]
     for n in range(2, len(told), 2):

@@ -12,7 +12,7 @@ from humanlm.social.agents import (
     _Buyer, ChatAgent, _EpisodePlan, _Foresight, JudgeEvaluator, bargain, _bargain_marks, _literal_world, _make_agent, _private_record, run_episodes,
     _seller, _world_model)
 from humanlm.social.episodes import (
-    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, AgentView, from_sotopia, from_trajectory, observations, run_episode,
+    Action, DIMENSIONS, _EpisodeEvent, KINDS, Role, Scenario, ScriptedAgent, AgentView, from_sotopia, from_trajectory, _observations, run_episode,
     to_sotopia, to_trajectory)
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.protocol import LLMError
@@ -246,7 +246,7 @@ def test_whispers_keep_their_listeners_and_thoughts_stay_private():
 def test_memory_items_of_a_record_count_its_timesteps():
     record = make_context(["Ada", "Bo"], [("Rain.", {"Ada": "<same_as_state />"}, {"Ada": "sings"}), ("none", {"Bo": "<same_as_last_action />"}, {})])
     for step, name in zip(record.steps, ("step 4", "dusk")): step.timestep = name
-    found = observations(record)
+    found = _observations(record)
     assert [(item.last_turn, item.turn_number) for item in found["Ada"]] == [("Rain.", 4), ("Ada sings", 0)]
     assert str(found["Bo"][0]) == "Ada sings\n" and found["Bo"][0].available_actions == KINDS
 

@@ -14,7 +14,7 @@ from humanlm.core.runs import save_record
 from humanlm.evaluation import outcome as outcomes
 from humanlm.evaluation.measured import Measurement, save_measured
 from humanlm.evaluation.outcome import load_outcome
-from humanlm.training.trials import ExperimentConfig, Study, experiment_settings, trials_of
+from humanlm.training.trials import _ExperimentConfig, Study, experiment_settings, trials_of
 from humanlm.studies import experiment as experiments
 from humanlm.studies.experiment import _gather, outcome
 from humanlm.training.recipe import Recipe, Stage
@@ -30,7 +30,7 @@ def finished(tmp_path):
     "Two finished runs of a plain recipe, one per seed, whose model gains 0.4 on every unit"
     from humanlm.core.grammar import parse
     from humanlm.training.run import COMMON
-    groups = COMMON | {"experiment": ExperimentConfig, "variants": dict}
+    groups = COMMON | {"experiment": _ExperimentConfig, "variants": dict}
     settings = parse(groups, ["--run.name", "e", "--run.out", str(tmp_path), "--experiment.seeds", "[0,1]"])
     trials = trials_of(Plain(), settings)
     for trial in trials:
