@@ -374,9 +374,9 @@ def _rare_collection() -> Iterator[None]:
 
 # %% ../../nbs/corpus/10_build.ipynb #_taken_back
 @contextmanager
-def _taken_back(folder, salt=None):
+def _taken_back(folder: Path, salt: Path | None = None) -> Iterator[None]:
     "Take away what was made, and a secret made for it, if the data cannot be used or nothing was read"
-    kept = salt is None or salt.exists()
+    made = salt if salt and not salt.exists() else None
     try: yield
     except HumanLMError as e:
         if isinstance(e, DataError) or not (folder / "config.yaml").exists():
@@ -384,7 +384,7 @@ def _taken_back(folder, salt=None):
             (folder / "config.yaml").unlink(missing_ok=True)
             _drop_empty(folder / ".replies")
             if folder.exists() and not any(folder.iterdir()): folder.rmdir()
-            if not kept: salt.unlink(missing_ok=True)
+            if made: made.unlink(missing_ok=True)
         raise
 
 
