@@ -27,7 +27,7 @@ from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_
 from .card import Account, card
 from .partition import SEEN, TEST, TRAIN, VAL
 from .people import People, settle, write_people
-from .pseudonyms import hide_authors, read_salt, with_pseudonyms, without_details
+from .pseudonyms import hide_authors, read_salt, salt_path, with_pseudonyms, without_details
 from .personas import Failure, PersonaConfig
 from .selection import CODE, Leak, Plan, SelectConfig, find_leaks, listed, select, select_checks
 from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
@@ -299,7 +299,7 @@ def _some_rows(
         if CODE[name] <= SEEN: continue
         rows = np.flatnonzero(plan.fate == CODE[name])
         rows = rows[np.lexsort((plan.records["whole"][rows], plan.records["key"][rows]))[:3]]
-        found[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows])]
+        found[name] = [f"{e.id}: {e.reply}" for e in store.fetch(plan.records[rows], contexts=False)]
     return found
 
 # %% ../../nbs/corpus/10_build.ipynb #Built
@@ -358,21 +358,25 @@ def build(
         folder = _open_build(settings)
         if run_state(folder) == "finished":
             return Built(folder, (folder / "README.md").read_text("utf-8"), json.loads((folder / "build.json").read_bytes())["rows"])
-        with _taken_back(folder), mapper(settings.build.workers) as spread: return _build(settings, folder, tell, writer, thinker, spread)
+        with _taken_back(folder, salt_path(folder, settings.persona.salt)), mapper(settings.build.workers) as spread: return _build(settings, folder, tell, writer, thinker, spread)
 
 # %% ../../nbs/corpus/10_build.ipynb #rare_collection
 @contextmanager
 def _rare_collection() -> Iterator[None]:
-    "Let Python look for cycles of dead objects a hundred times less often"
+    "Let Python look for cycles of dead objects a hundred times less often, and not among those that were here before"
     before = gc.get_threshold()
     gc.set_threshold(70_000, *before[1:])
+    gc.freeze()
     try: yield
-    finally: gc.set_threshold(*before)
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 # %% ../../nbs/corpus/10_build.ipynb #_taken_back
 @contextmanager
-def _taken_back(folder):
-    "Take away what was made, if the data cannot be used or nothing was read"
+def _taken_back(folder: Path, salt: Path | None = None) -> Iterator[None]:
+    "Take away what was made, and a secret made for it, if the data cannot be used or nothing was read"
+    made = salt if salt and not salt.exists() else None
     try: yield
     except HumanLMError as e:
         if isinstance(e, DataError) or not (folder / "config.yaml").exists():
@@ -380,6 +384,7 @@ def _taken_back(folder):
             (folder / "config.yaml").unlink(missing_ok=True)
             _drop_empty(folder / ".replies")
             if folder.exists() and not any(folder.iterdir()): folder.rmdir()
+            if made: made.unlink(missing_ok=True)
         raise
 
 

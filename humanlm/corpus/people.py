@@ -65,8 +65,8 @@ def _batches(
     for i in range(0, len(pieces), BATCH):
         batch = _PeopleBatch({}, {})
         for user, rows, order in pieces[i:i + BATCH]:
-            entries = list(store.fetch(plan.records[rows]))
-            batch.said[entries[0].user_id] = [Said(e.id, e.reply, e.messages if contexts else (), e.time, e.facts) for e in entries]
+            entries = list(store.fetch(plan.records[rows], contexts))
+            batch.said[entries[0].user_id] = [Said(e.id, e.reply, e.messages, e.time, e.facts) for e in entries]
             batch.until[entries[0].user_id] = user, order
         yield batch
 
@@ -77,7 +77,7 @@ SAMPLE = 2_000  # pieces of evidence that the rules learn everybody's habits fro
 def _sample(store, plan):
     rows = np.flatnonzero(plan.used)
     chosen = rows[np.argsort(chance(plan.records["key"][rows]), kind="stable")[:SAMPLE]]
-    for entry in store.fetch(plan.records[chosen]): yield entry.user_id, entry.reply
+    for entry in store.fetch(plan.records[chosen], contexts=False): yield entry.user_id, entry.reply
 
 # %% ../../nbs/corpus/06_people.ipynb #write_people
 def write_people(

@@ -27,12 +27,11 @@ from ..clients.protocol import LLMError
 from .people import People
 from .personas import PersonaConfig, persona_items
 from humanlm.corpus.rows import (
-    Made, Voice, ask_thoughts, example_columns, is_described, make_row, make_voice, quoted, rl_columns, rule_thought,
-    sft_columns,
+    Made, Voice, ask_thoughts, example_columns, is_described, make_voice, rl_columns, rule_thought, sft_columns,
 )
 from .partition import hash64
 from .selection import Leak, Plan
-from .store import LogEntry, RowStore, unpack
+from .store import LogEntry, Packed, RowStore, quoted, unpack
 
 # %% ../../nbs/corpus/09_sets.ipynb #SETS
 SETS = ("rl", "sft", "thinking_sft")
@@ -110,8 +109,8 @@ def _known(text, given, user):
 def _nameless(persona, text, entry):
     "A persona that does not name its user, and its JSON"
     names = (entry.user_id, *entry.known_as)
-    said = text.replace(f'"user_id": {quoted(persona.user_id)}', "", 1)
-    if hide_user(said, [quoted(name)[1:-1] for name in names]) == said: return persona, text
+    said = text.replace(f'"user_id": {quoted(persona.user_id).decode()}', "", 1)
+    if hide_user(said, [quoted(name)[1:-1].decode() for name in names]) == said: return persona, text
     persona = replace(persona, text=hide_user(persona.text, names), fields=_hidden(persona.fields, names))
     return persona, to_json(persona)
 
@@ -132,7 +131,7 @@ def misfits(
     rows, voices = np.flatnonzero(plan.out), _Voices(c)
     rows = rows[np.argsort(plan.rank[rows])]
     places = people.place(plan.records["user"][rows]).tolist() if people else [-1] * len(rows)
-    for row, entry, place in zip(rows.tolist(), store.fetch(plan.records[rows]), places):
+    for row, entry, place in zip(rows.tolist(), store.fetch(plan.records[rows], contexts=False), places):
         if fate := voices.misfit(entry, place, people.read(place) if people and place >= 0 else ""): yield row, fate
 
 # %% ../../nbs/corpus/09_sets.ipynb #_Shard
@@ -178,7 +177,7 @@ def _add_thoughts(
     found = run_sync(ask_thoughts(thinker, examples, [r.voice.about for r in rows])) if thinker else [*map(rule_thought, examples)]
     lost += [[r.entry.id, t.kind, shorten(t, 200)] for r, t in zip(rows, found) if isinstance(t, LLMError)]
     if stop := next((t for t in found if isinstance(t, LLMError) and t.stops), None): raise stop
-    return [r._replace(thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
+    return [replace(r, thought="" if isinstance(t, LLMError) else t) for r, t in zip(rows, found)]
 
 # %% ../../nbs/corpus/09_sets.ipynb #_SetFiles
 class _SetFiles(ExitStack):
@@ -205,7 +204,7 @@ class _Chunk(NamedTuple):
     "Rows of a row group, to be made"
     split: str
     start: int            # index of the first one in its split
-    entries: list[bytes]  # packed
+    entries: list[Packed]
     orders: list[int]     # their places in time
     places: list[int]     # of their personas; -1: none
     personas: dict[int, str]  # place → JSON
@@ -225,9 +224,12 @@ class RowMaker:
 
     def rows(self, chunk: _Chunk) -> list[Made]:
         "Make rows, without thoughts"
-        split, found = chunk.split.removesuffix("_dropout"), zip(map(unpack, chunk.entries), chunk.places, chunk.orders)
-        return [make_row(entry, self.voices.of(entry, place, chunk.personas.get(place, "")), split, self.media, order, i)
-                for i, (entry, place, order) in enumerate(found, chunk.start)]
+        split, made = chunk.split.removesuffix("_dropout"), []
+        for i, (packed, place, order) in enumerate(zip(chunk.entries, chunk.places, chunk.orders), chunk.start):
+            entry = unpack(Packed(packed.head, b""))
+            voice = self.voices.of(entry, place, chunk.personas.get(place, ""))
+            made.append(Made(entry, packed.context, voice, split, self.media or entry.source, order, i))
+        return made
 
     def tables(self, rows: list[Made], split: str) -> dict[str, dict]:  # set → column → values
         "Make the columns of all sets"
@@ -325,8 +327,10 @@ def late_evidence(
         return ends[key]
 
     for path in sorted(folder.glob("*.parquet")) if not np.isnan(records["time"]).all() else ():
-        for rows in ParquetFile(path).iter_batches(CHUNK, columns=["id", "persona"]):
-            known = [(i, last) for i, text in zip(*(c.to_pylist() for c in rows.columns)) if (last := end(text))]
+        for rows in ParquetFile(path, read_dictionary=["persona"]).iter_batches(CHUNK, columns=["id", "persona"]):
+            ids, personas = rows.columns
+            last = [*map(end, personas.dictionary.to_pylist())]
+            known = [(i, last[place]) for i, place in zip(ids.to_pylist(), personas.indices.to_pylist()) if last[place]]
             looked += len(known)
             if not known: continue
             ids, last = zip(*known)

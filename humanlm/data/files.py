@@ -21,6 +21,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import MsgspecError
+from msgspec.json import Decoder
+
 from ..core.basics import DataError, shorten
 from ..core.html import Html, Table, table_cell
 
@@ -119,7 +122,15 @@ def _jsonl(path):
     with _open(path) as lines: yield from enumerate(lines, 1)
 
 
-def _read(item: bytes | dict | RowFault) -> Iterator[dict | RowFault]: yield from _json_line(item) if isinstance(item, bytes) else (item,)
+_quickly = Decoder().decode
+
+
+def _read(item: bytes | dict | RowFault) -> Iterable[dict | RowFault]:
+    "Read what stands somewhere; a line that the quick reader refuses is looked at with care"
+    if not isinstance(item, bytes): return (item,)
+    try: row = _quickly(item)
+    except (MsgspecError, ValueError, RecursionError): return _json_line(item)
+    return (row,) if isinstance(row, dict) else _json_line(item)
 
 # %% ../../nbs/data/04_files.ipynb #csv_lines
 def _csv_lines(
@@ -370,6 +381,7 @@ def time_note(
     began: float = 0.0,  # when the first message of its source was written, in seconds
 ) -> str:  # a key of `TIME_NOTES`, or "" for nothing
     "Say what is odd about a time"
+    if type(value) in (int, float) and value and began <= value < _END: return ""
     time = utc_seconds(value)
     if time is None:
         return "time missing" if value in (None, "", 0, "0") or value != value else "time unreadable"

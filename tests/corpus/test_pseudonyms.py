@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raw_rows
-from humanlm.core.basics import ConfigError, write_jsonl
+from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.pseudonyms import pseudonym
@@ -94,3 +94,13 @@ def test_reports_say_where_a_fault_was_and_not_whose(tmp_path):
     record = json.loads((built.folder / "run.json").read_text())
     assert record["faults"]["examples"]["empty reply"] == {"example 1": "rows.jsonl, row 81"}
     assert not any("rare_name_9" in text for text in published(built.folder).values())
+
+
+def test_a_build_that_is_taken_back_leaves_no_secret_but_one_that_was_there(tmp_path):
+    rows = raw_rows.town("reddit")
+    with pytest.raises(DataError, match="no rows to split"): build(settings(tmp_path, rows, build__source="reddit", build__min_comments=10_000))
+    with pytest.raises(DataError, match="no such file"): build(settings(tmp_path, rows, build__source="reddit", build__path=str(tmp_path / "none.jsonl")))
+    assert [p.name for p in tmp_path.iterdir() if "salt" in p.name or p.name == "out"] == []
+    (tmp_path / "out.salt").write_text("mine")
+    with pytest.raises(DataError): build(settings(tmp_path, rows, build__source="reddit", build__min_comments=10_000))
+    assert (tmp_path / "out.salt").read_text() == "mine"

@@ -2,13 +2,14 @@
 import csv, gzip, json, random, tracemalloc
 
 import pytest
+from hypothesis import given, strategies as st
 
 import raw_rows
 from raw_rows import CALLED
 from humanlm.core.basics import DataError
-from humanlm.data.files import Faults, RowFault, _hub_items, on_hub, read_rows
+from humanlm.data.files import Faults, RowFault, _hub_items, _json_line, _read, on_hub, read_rows
 from humanlm.hierarchy.prompts import name_speakers
-from humanlm.logs.rows import map_row, mapped_rows, shown_prompt
+from humanlm.logs.rows import map_row, mapped_rows, shown_row
 
 
 def values(where, *more, **options): return [row.values for row in read_rows(where, *more, **options)]
@@ -91,7 +92,7 @@ def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
     found = [map_row("reddit", raw) for _, _, raw in _hub_items(str(tmp_path), "train.*")]
     assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
-    assert [m["name"] for m in name_speakers(shown_prompt(found[0]), found[0].user_id)] == CALLED["reddit"]
+    assert [m["name"] for m in name_speakers(shown_row(found[0]).prompt, found[0].user_id)] == CALLED["reddit"]
     with pytest.raises(DataError, match="no split fits 'val"): list(_hub_items(str(tmp_path), "val.*"))
 
 
@@ -124,3 +125,16 @@ def test_examples_of_faults_do_not_depend_on_the_order_or_the_parts():
         return {kind: list(some) for kind, some in total.examples.items()}, dict(total.counts)
     first, *others = (shown(seed, parts) for seed in range(4) for parts in (1, 5))
     assert all(other[0] == first[0] and other[1] == first[1] for other in others) and len(first[0]["kind 0"]) == 3
+
+
+HARD = (b'{"a": NaN}', b'{"a": 1e999, "b": -0.0}', b'{"a": 123456789012345678901234567890}', b'{"a": "\\ud83d"}', b'{"a": "\\ud83d\\ude00"}', b'{"a": "\xff"}',
+        b'{"\xed\xa0\x80": 1}', b'{"a": 1, "b": 2, "a": 3}', b'\xef\xbb\xbf{"a": 1}', b'{"a": 1} x', b'{"a": 01}', b'{"a": "x\ty"}', b'{"a": 1.00000000000000000001}',
+        b'[1]', b'"a"', b'1', b'null', b'{broken', b'', b' \n', b'{"a": "\\u0000\\u2028"}\r\n', b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}")
+values_of_json = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=8)
+
+
+@given(st.sampled_from(HARD) | st.binary(max_size=40) | st.builds(lambda row, plain: json.dumps(row, ensure_ascii=plain).encode("utf-8", "surrogatepass"),
+                                                                   st.dictionaries(st.text(), values_of_json), st.booleans()))
+def test_the_quick_reader_says_what_the_careful_one_says(line):
+    quick, careful = ([repr(x) for x in read(line)] for read in (_read, _json_line))
+    assert quick == careful
