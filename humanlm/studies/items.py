@@ -7,7 +7,7 @@ __all__ = ['MOST_CHARS', 'MOST_MESSAGES', 'StudyConfig', 'StudyItem', 'run_items
 
 # %% ../../nbs/studies/07_items.ipynb #items-exports
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple

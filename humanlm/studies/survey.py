@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.basics import fingerprint
-from ..core.html import Html, escape, fold, markdown_html, page, tag
+from ..core.html import Html, fold, markdown_html, page, tag
 from ..core.web import LOCAL, WebError, answer, read_form, web_app
 from ..data.records import bubble
 from .answers import MOST_TEXT, STEPS, Answer, Field, Participant, StudyAnswers, checked, fields_of, new_code
@@ -27,6 +27,10 @@ main { max-width: 720px; padding-top: 20px; }
 .quiet { height: 4px; background: var(--line); border-radius: 2px; margin: 6px 0 18px; }
 .quiet i { display: block; height: 4px; background: var(--accent); border-radius: 2px; }
 form { margin: 0; }
+.hl ul { padding-left: 20px; }
+h1 { font-size: 26px; }
+article { padding-bottom: 14px; }
+.hl details { margin: 20px 0; }
 fieldset { border: 0; margin: 16px 0 0; padding: 0; min-width: 0; }
 legend, label.above { display: block; font-weight: 600; padding: 0; margin: 16px 0 2px; }
 textarea, input[type=text] { width: 100%; font: inherit; color: inherit; background: var(--page); padding: 8px 10px; border: 1px solid var(--soft); border-radius: 6px; }
@@ -109,6 +113,9 @@ wrote, perhaps among them one of a person. You are not told which is which. An i
 """
 
 # %% ../../nbs/studies/09_survey.ipynb #SurveyPages
+_HEADERS = {"Cache-Control": "private, no-cache", "Referrer-Policy": "same-origin"}  # without a referrer a browser does not say where a form comes from
+
+
 class _Pages:
     "What participants see"
     def __init__(self, kept: StudyAnswers, key: str = ""):
@@ -116,7 +123,7 @@ class _Pages:
 
     def whole(self, *inside: object, footer: bool = True, status: int = 200) -> Any:  # an answer of HTTP
         end = tag("footer", tag("a", "Your answers: see, pause, delete", href="/mine")) if footer else ""
-        return answer(page(self.title, *inside, end, css=_CSS), status=status, **{"Cache-Control": "private, no-cache"})
+        return answer(page(self.title, *inside, end, css=_CSS), status=status, **_HEADERS)
 
     def consent(self, given: str = "", wrong: str = "", status: int = 200) -> Any:
         "What the study is, before anything is asked"
@@ -163,8 +170,8 @@ def _mine(pages: _Pages, who: Participant, code: str) -> Any:  # an answer of HT
     kept, left = pages.kept, pages.kept.next_step(who)
     def told(n: int) -> Html:
         scores = kept.answer(who.id, n, "ratings").content
-        links = (tag("a", step, href=f"/item/{n}/{step}") for step in STEPS if kept.answer(who.id, n, step).saved)
-        return tag("li", f"Item {n}: ", Html(", ").join(links) or "nothing yet", "" if scores else tag("span", " (not complete)", class_="soft"))
+        links = [tag("a", step, href=f"/item/{n}/{step}") for step in STEPS if kept.answer(who.id, n, step).saved]
+        return tag("li", f"Item {n}: ", Html(", ").join(links) or "nothing yet", tag("span", " (not complete)", class_="soft") if links and not scores else "")
     said = str((kept.answer(who.id, 0, "feedback").content or {}).get("feedback", ""))
     state = (tag("h1", "Thank you!"), tag("p", "Everything is answered and kept. You may still change your ratings, or close this page.")) if not left else (
         tag("h1", "Your answers"), tag("p", tag("a", f"Go on with item {left[0]}", href="/")))
