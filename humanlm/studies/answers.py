@@ -154,8 +154,7 @@ class StudyAnswers:
         return [Participant(id, name, [(self.items[item], json.loads(letters)) for item, letters in self.db.execute(plan, (id,))])
                 for id, name in self.db.execute(f"SELECT id, pseudonym FROM participant {where} ORDER BY id", values).fetchall()]
 
-    def find(self, code: str) -> Participant | None:
-        return next(iter(self.people("WHERE code = ?", _hash(code))), None)
+    def find(self, code: str) -> Participant | None: return next(iter(self.people("WHERE code = ?", _hash(code))), None)
 
     def answer(self, who: int, n: int, step: str) -> Answer:
         row = self.db.execute("SELECT content, draft, saved FROM answer WHERE (participant, n, step) = (?, ?, ?)", (who, n, step)).fetchone()
@@ -173,7 +172,6 @@ class StudyAnswers:
         return True
 
     def delete(self, who: int) -> None:
-        "Take somebody's answers away"
         with self.db: self.db.execute("DELETE FROM participant WHERE id = ?", (who,))
 
     def next_step(self, person: Participant) -> tuple[int, str] | None:  # None: nothing is left
