@@ -1,5 +1,5 @@
 "Read HTML as a browser would, and show it to a real one"
-import shutil, subprocess
+import base64, copy, json, shutil, subprocess, time, urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -57,3 +57,62 @@ def in_browser(page: str, folder: Path) -> str:  # the document, as the browser 
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", f"--user-data-dir={folder / 'profile'}"]
     done = subprocess.run([CHROMIUM, *options, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=600)
     return done.stdout
+
+
+class Browser:
+    "A real browser that is told what to do: with Browser(folder) as b: b.open(url); b.js('document.title')"
+
+    def __init__(self, folder: Path):
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--remote-allow-origins=*", f"--user-data-dir={folder}"]
+        self.process, self.folder, self.count, self.tabs = subprocess.Popen([CHROMIUM, *options, "about:blank"], stderr=subprocess.DEVNULL), Path(folder), 0, []
+
+    def __enter__(self):
+        port, end = self.folder / "DevToolsActivePort", time.monotonic() + 120
+        while not (port.is_file() and port.read_text().count("\n")):
+            assert time.monotonic() < end and self.process.poll() is None, "the browser does not start"
+            time.sleep(0.1)
+        self.at = f"http://127.0.0.1:{port.read_text().splitlines()[0]}/json/"
+        return self.tab()
+
+    def __exit__(self, *_):
+        for socket in self.tabs: socket.close()
+        self.process.terminate()
+        self.process.wait(60)
+
+    def tab(self) -> "Browser":
+        "Open another tab of the same browser, with the same cookies"
+        import websocket
+        with urllib.request.urlopen(urllib.request.Request(self.at + "new?about:blank", method="PUT"), timeout=120) as answer: where = json.load(answer)["webSocketDebuggerUrl"]
+        other = copy.copy(self)
+        other.socket = websocket.create_connection(where, timeout=120)
+        self.tabs.append(other.socket)
+        other.tell("Page.enable")
+        return other
+
+    def tell(self, method: str, **params):
+        "Send a command of the DevTools protocol, and give what comes back"
+        self.count += 1
+        self.socket.send(json.dumps({"id": self.count, "method": method, "params": params}))
+        while (said := json.loads(self.socket.recv())).get("id") != self.count: pass
+        assert "error" not in said, said
+        return said["result"]
+
+    def js(self, text: str): return self.tell("Runtime.evaluate", expression=text, returnByValue=True)["result"].get("value")
+
+    def settled(self, text: str):
+        "Wait until an expression holds on a page that has loaded, and give it"
+        end = time.monotonic() + 120
+        while not (found := self.js(f"document.readyState == 'complete' && ({text})")):
+            assert time.monotonic() < end, f"{text} never held at {self.js('location.href')}: {self.js('document.body.innerText')}"
+            time.sleep(0.1)
+        return found
+
+    def open(self, url: str):
+        self.tell("Page.navigate", url=url)
+        self.settled("location.href != 'about:blank'")
+
+    def picture(self, path: Path, width: int, phone: bool = False, height: int = 0):  # height: 0 = the whole page
+        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=phone)
+        time.sleep(0.5)
+        size = {"x": 0, "y": 0, "width": width, "height": height or self.js("document.documentElement.scrollHeight"), "scale": 1}
+        Path(path).write_bytes(base64.b64decode(self.tell("Page.captureScreenshot", captureBeyondViewport=True, clip=size)["data"]))

@@ -6,7 +6,7 @@
 __all__ = ['BINS', 'Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
            'percentile_interval', 'quantiles', 'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar',
            'signed_rank', 'holm', 'holm_head', 'exchange_p', 'pearson', 'pearson_of_sums', 'spearman', 'association',
-           'Agreement', 'agreement', 'number_text', 'range_text', 'p_text', 'marked']
+           'Agreement', 'agreement', 'number_text', 'range_text', 'p_text', 'marked', 'krippendorff']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -390,3 +390,32 @@ FEW_SAYS = f"\\* Fewer than {FEW} rows: the next handful may well say something 
 def marked(text: str, n: int) -> str:
     "Mark a correlation that rests on a handful of rows"
     return f"{text} *" if n < FEW and any(map(str.isdigit, text)) else text
+
+# %% ../../nbs/core/04_stats.ipynb #krippendorff
+def krippendorff(
+    ratings: ArrayLike,                 # [E]; nan = no score
+    things: ArrayLike,                  # [E] what was rated
+    cases: ArrayLike | None = None,     # [E] what each thing belongs to; None = each its own
+    seed: int = 0,                      # of the resampling
+    resamples: int = 2000,              # how many
+) -> Interval:  # n: ratings of things that at least two raters share
+    "Measure how far any number of raters agree, by squared differences"
+    x, things = np.asarray(ratings, float), np.asarray(things)
+    cases, known = things if cases is None else np.asarray(cases), ~np.isnan(x)
+    x, things, cases = x[known], things[known], cases[known]
+    _, index, size = np.unique(things, return_inverse=True, return_counts=True)
+    shared = size[index] > 1
+    x, cases, thing = x[shared], cases[shared], np.unique(things[shared], return_inverse=True)[1]
+    if not len(x): return Interval(math.nan, math.nan, math.nan, 0)
+    sums = cluster_sums(np.stack([np.ones_like(x), x, x * x], 1), thing, thing.max() + 1)  # [U, 3]
+    within = 2 * (sums[:, 0] * sums[:, 2] - sums[:, 1] ** 2) / (sums[:, 0] - 1)
+    parts = np.stack([np.ones_like(x), x, x * x, (within / sums[:, 0])[thing]], 1)
+
+    def alpha(total: np.ndarray) -> np.ndarray:  # [..., 4]
+        n, s, ss, inside = np.moveaxis(total, -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            between = 2 * (n * ss - s * s) / (n - 1)
+            return np.where(between > 1e-9, 1 - inside / between, np.nan)
+    draws = Bootstrap(cases, seed, resamples)
+    return percentile_interval(float(alpha(parts.sum(0))), alpha(draws.sums(parts)), len(x), len(draws.names))
+

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAFE', 'LOCAL', 'PATIENCE', 'web_libraries', 'listen', 'address', 'server_url', 'WebError', 'answer', 'answer_json',
-           'read_json', 'unless_gone', 'service_key', 'check_key', 'web_app', 'serve_app', 'serving_app']
+           'read_json', 'read_form', 'unless_gone', 'service_key', 'check_key', 'web_app', 'serve_app', 'serving_app']
 
 # %% ../../nbs/core/07_web.ipynb #imports
 import asyncio
@@ -19,6 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping, Sequence
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl
 
 from .basics import ConfigError, HumanLMError, shorten
 from .config import HIDDEN
@@ -100,19 +101,36 @@ async def read_json(
     most: int,  # bytes
 ) -> Any:
     "Read the JSON of a request; `WebError` if it is none, or too long"
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise WebError(f"Send JSON, with Content-Type: application/json; got {shorten(kind) or 'none'}.", 415, "wrong_type")
+    read = await _sent(request, most, "application/json", "JSON")
+    if _depth(read) > _DEEPEST:
+        raise WebError(f"The request has more than {_DEEPEST} levels. Send a flatter one.", 400, "too_deep")
     try:
-        async with asyncio.timeout(PATIENCE):
-            read = await _body(request, most)
-        if _depth(read) > _DEEPEST:
-            raise WebError(f"The request has more than {_DEEPEST} levels. Send a flatter one.", 400, "too_deep")
         return json.loads(read)
-    except TimeoutError as e:
-        raise WebError(f"The request did not end within {PATIENCE:g} s.", 408, "too_slow") from e
     except (ValueError, RecursionError) as e:
         raise WebError(f"The request is no JSON: {shorten(e)}") from e
+
+
+async def read_form(
+    request: Any,  # of starlette
+    most: int,  # bytes
+) -> dict[str, str]:  # field → text, its lines ended as everywhere else
+    "Read the form of a request; `WebError` if it is none, or too long"
+    read = await _sent(request, most, "application/x-www-form-urlencoded", "a form")
+    try:
+        return {name: text.replace("\r\n", "\n") for name, text in parse_qsl(read.decode(), keep_blank_values=True, max_num_fields=200)}
+    except ValueError as e:
+        raise WebError(f"The request is no form: {shorten(e)}") from e
+
+
+async def _sent(request: Any, most: int, wanted: str, what: str) -> bytes:
+    "Read what is sent if it is of the wanted kind, and comes in time"
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != wanted:
+        raise WebError(f"Send {what}, with Content-Type: {wanted}; got {shorten(kind) or 'none'}.", 415, "wrong_type")
+    try:
+        async with asyncio.timeout(PATIENCE): return await _body(request, most)
+    except TimeoutError as e:
+        raise WebError(f"The request did not end within {PATIENCE:g} s.", 408, "too_slow") from e
 
 
 PATIENCE = 20.0  # seconds for a request to arrive: its head, and then its body
