@@ -76,6 +76,7 @@ COMMANDS = {
     "hub push": Command("humanlm.hub:push_command", "publish a model with a card made from its run", "give the same command again"),
     "serve": Command("humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"),
     "launch": Command("humanlm.launch:main", "print what starts a run on several GPUs or machines: accelerate's lines, or a job for SLURM", "nothing was started"),
+    "view": Command("humanlm.view:main", "look into runs: samples, scores with reasons, episodes, contexts, two runs side by side", "the page is closed"),
     "talk": Command("humanlm.talk:main", "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym", "a conversation is not kept"),
 }
 
