@@ -61,7 +61,7 @@ class Records(Protocol):
 
     def read(self, at: str) -> Any: ...  # a trajectory, or an object of JSON
 
-    def menu(self) -> dict[str, list[str]]: ...  # facts that may be chosen, and names of numbers
+    def menu(self, step: str = "") -> dict[str, list[str]]: ...  # facts that may be chosen, of a step or of all, and names of numbers
 
 # %% ../../nbs/data/03_index.ipynb #hits
 _SEARCHED = ("text", "turns", "scores", "errors", "row_id")
@@ -212,12 +212,11 @@ class RolloutFiles:
             first += size
         raise DataError(f"{name} has {first} records, and no record {row}. Choose one from the list.")
 
-    def menu(self) -> dict[str, list[str]]:
-        "Say what there is to choose, from the first, the middle and the last file"
+    def menu(self, step: str = "") -> dict[str, list[str]]:
+        "Say what there is to choose: in a step, or in the first, the middle and the last file"
         names = list(self.files())
-        seen = [row for name in dict.fromkeys(names[:1] + names[len(names) // 2:][:1] + names[-1:]) for row in self.find(start=f"{name}:0", limit=64).rows]
-        facts = {name: sorted({row.facts[name] for row in seen} - {""}) for name in ("level", "status")}
-        return facts | {"number": [*dict.fromkeys(name for row in seen for name in row.numbers)]}
+        starts = [""] if step else [f"{name}:0" for name in dict.fromkeys(names[:1] + names[len(names) // 2:][:1] + names[-1:])]
+        return _menu([row for start in starts for row in self.find(Choice(step=step), start, 64).rows])
 
 
 def _listed(at: str, row: Mapping[str, Any]) -> Listed:
@@ -277,7 +276,7 @@ class LineFile:
         if found is None: raise DataError(f"{self.place.name} ends before byte {at}. Choose a record from the list.")
         return json_object(found[1], f"{self.place}, byte {at}")
 
-    def menu(self) -> dict[str, list[str]]: return _menu(self.find(limit=64).rows)
+    def menu(self, step: str = "") -> dict[str, list[str]]: return _menu(self.find(Choice(step=step), limit=64).rows)
 
 
 def _menu(rows: Sequence[Listed]) -> dict[str, list[str]]:
@@ -329,7 +328,7 @@ class DocumentFiles:
         try: return json_object(path.read_bytes(), str(path))
         except OSError as e: raise DataError(f"Cannot read {path}: {e.strerror}. Reload when it is there.") from e
 
-    def menu(self) -> dict[str, list[str]]: return _menu(self.find(limit=8).rows)
+    def menu(self, step: str = "") -> dict[str, list[str]]: return _menu(self.find(Choice(step=step), limit=8).rows)
 
 # %% ../../nbs/data/03_index.ipynb #run_records
 _FIRST = ("trajectories", "evaluations", "episodes", "replies", "answers", "measured")

@@ -73,6 +73,7 @@ main:has(.viewer) { max-width: 1180px; padding-top: 20px; }
 .viewer a.item:hover, .viewer a.item:focus { border-color: var(--accent, #1f5fa8); }
 .viewer .here { border-left: 4px solid var(--accent, #1f5fa8); }
 .viewer .head { display: flex; flex-wrap: wrap; gap: 2px 10px; font-size: 12px; color: var(--soft, inherit); overflow-wrap: anywhere; }
+.viewer input, .viewer select, .viewer button { height: 34px; }
 .viewer .mark { padding: 0 6px; border-radius: 4px; color: var(--ink, inherit); white-space: nowrap; }
 .viewer .said { white-space: pre-wrap; overflow-wrap: anywhere; }
 .viewer .item .said { display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical; overflow: hidden; font-size: 14px; }
@@ -82,7 +83,7 @@ main:has(.viewer) { max-width: 1180px; padding-top: 20px; }
 .viewer .own { border-left-color: var(--accent, #1f5fa8); background: var(--card, transparent); }
 .viewer dl { margin: 4px 0; } .viewer dt { font-size: 12px; color: var(--soft, inherit); } .viewer dd { margin: 0 0 6px 14px; overflow-wrap: anywhere; }
 .viewer .levels td { min-width: 120px; }
-.viewer h1 { font-size: 22px; } .viewer h2 { font-size: 16px; margin: 20px 0 6px; padding-top: 8px; }
+.viewer h1 { font-size: 20px; } .viewer h2 { font-size: 16px; margin: 16px 0 6px; padding: 0; border: 0; overflow-wrap: anywhere; }
 @media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr); } .viewer .two { padding-bottom: 10px; } .viewer form { grid-template-columns: 1fr 1fr; } }
 """
 
@@ -94,7 +95,8 @@ def _marks(row: Listed, number: str) -> Html:
     def mark(name):
         value = row.numbers[name]
         told = "no " + name if value != value else f"{name} {value:+.2f}" if name == "advantage" else f"{name} {value:.3g}"
-        return tag("span", shorten(told, 60), class_="mark", style=score_style(value) if 0 <= value <= 1 and name != "advantage" else "")
+        pushed = f"background:rgba({'33,102,172' if value > 0 else '178,24,43'},{min(1.0, abs(value) / 2) * 0.5:.2f})"
+        return tag("span", shorten(told, 60), class_="mark", style=pushed if name == "advantage" else score_style(value) if 0 <= value <= 1 else "")
     return Html().join(map(mark, dict.fromkeys(some)))
 
 
@@ -164,7 +166,7 @@ class RunViewer:
         following = source[2].find(shown.choice, shown.at, 2).rows
         row = listed[0] if listed else None
         links = {"list": shown._replace(at=""), **{"next": shown._replace(at=each.at) for each in following[-1:] if each.at != shown.at}}
-        parts = [tag("nav", *(tag("a", word, href=to.address) for word, to in links.items())) if linked else "", tag("h1", shorten(row.key if row else shown.at, 120))]
+        parts = [tag("nav", *(tag("a", word, href=to.address) for word, to in links.items())) if linked else "", tag("h2", shorten(row.key if row else shown.at, 120))]
         view = self.record(source, shown.at, shown, linked)
         if not other or row is None: return Html().join([*parts, view, self._siblings(source[2], row, shown, linked) if row else ""])
         [partner] = _partners([row], other[2])
@@ -210,9 +212,9 @@ class RunViewer:
         shown = Shown.read(query)
         sources = self.sources()
         shown = shown._replace(of=shown.of or next(iter(sources), ""))
-        form = _form(shown, list(sources), sources[shown.of][2].menu() if shown.of in sources else {})
-        title = f"{', '.join(self.places)}: viewer"
-        return page(shorten(title, 120), tag("div", form, class_="viewer"), self.html(shown), css=CSS)
+        form = _form(shown, list(sources), sources[shown.of][2].menu(shown.step) if shown.of in sources else {})
+        title = shorten(" and ".join(self.places), 120)
+        return page(f"{title}: viewer", tag("div", tag("h1", title), form, class_="viewer"), self.html(shown), css=CSS)
 
     def app(self) -> Any:  # an ASGI application
         "Put the page behind an address, for this machine only"
@@ -266,8 +268,8 @@ def _controls(viewer: RunViewer) -> Any:
         if busy: return
         busy.append(True)
         try:
-            if change is None or change["owner"] is made["of"]:
-                menu.update(viewer.sources()[made["of"].value][2].menu() if names else {})
+            if change is None or change["owner"] in (made["of"], made["step"]):
+                menu.update(viewer.sources()[made["of"].value][2].menu(made["step"].value) if names else {})
                 for name in ("level", "status", "number"): offer(made[name], [("all", ""), *((value, value) for value in menu.get(name, ()))])
             now = Shown(**{name: control.value or "" for name, control in made.items()})
             if names and (change is None or change["owner"] is not made["at"]):
