@@ -175,7 +175,7 @@ class RunViewer:
 
     def record(self, source: tuple[Path, str, Records], at: str, shown: Shown = Shown(), linked: bool = False) -> Html:
         "Show one record, under what it answers where that is known"
-        (place, part, records), record = source, source[2].read(at)
+        place, part, record = *source[:2], source[2].read(at)
         more = self.also(record) if self.also else ""
         if not isinstance(record, Trajectory):
             known = self._example(place, str(record.get("example_id", "")))

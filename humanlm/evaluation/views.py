@@ -6,7 +6,6 @@
 __all__ = ['token_colours', 'token_values', 'token_text', 'rollout_html', 'record_html']
 
 # %% ../../nbs/evaluation/07_views.ipynb #imports
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

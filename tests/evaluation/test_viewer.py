@@ -1,6 +1,5 @@
 "Any run of any recipe on a page: what is chosen is what is shown, whatever a run holds, while it grows, at addresses that hold everything."
 import urllib.error, urllib.parse, urllib.request
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
