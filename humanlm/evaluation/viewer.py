@@ -84,7 +84,7 @@ main:has(.viewer) { max-width: 1180px; padding-top: 20px; }
 .viewer dl { margin: 4px 0; } .viewer dt { font-size: 12px; color: var(--soft, inherit); } .viewer dd { margin: 0 0 6px 14px; overflow-wrap: anywhere; }
 .viewer .levels td { min-width: 120px; }
 .viewer h1 { font-size: 20px; } .viewer h2 { font-size: 16px; margin: 16px 0 6px; padding: 0; border: 0; overflow-wrap: anywhere; }
-@media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr); } .viewer .two { padding-bottom: 10px; } .viewer form { grid-template-columns: 1fr 1fr; } }
+@media (max-width: 700px) { .viewer .two { grid-template-columns: minmax(0, 1fr); padding-bottom: 10px; gap: 0; } .viewer form { grid-template-columns: 1fr 1fr; } main:has(.viewer) { padding: 12px 12px 40px; } }
 """
 
 
@@ -119,7 +119,6 @@ def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
 _PAGE = 25  # records of a list
-_FIELDS = (("step", "whole number"), ("group", "whole number"))
 
 
 class RunViewer:
@@ -214,7 +213,7 @@ class RunViewer:
         shown = shown._replace(of=shown.of or next(iter(sources), ""))
         form = _form(shown, list(sources), sources[shown.of][2].menu(shown.step) if shown.of in sources else {})
         title = shorten(" and ".join(self.places), 120)
-        return page(f"{title}: viewer", tag("div", tag("h1", title), form, class_="viewer"), self.html(shown), css=CSS)
+        return page(f"{title}: viewer", tag("div", tag("h1", title), fold("choose other records", form) if shown.at else form, class_="viewer"), self.html(shown), css=CSS)
 
     def app(self) -> Any:  # an ASGI application
         "Put the page behind an address, for this machine only"
@@ -232,18 +231,18 @@ class RunViewer:
     def widget(self) -> Any: return _controls(self)  # an ipywidgets box
 
 # %% ../../nbs/evaluation/08_viewer.ipynb #form
-def _options(name: str, chosen: str, options: Sequence[str], empty: str = "all", wide: bool = False) -> Html:
+def _options(name: str, chosen: str, options: Sequence[str], empty: str = "all", wide: bool = False, label: str = "") -> Html:
     "Make a menu; what is chosen is offered even where it is not known"
     every = [*([""] if empty else []), *options, *([chosen] if chosen and chosen not in options else [])]
     made = (Html(f'<option value="{escape(value)}"{" selected" if value == chosen else ""}>') + (shorten(value, 80) or empty) + Html("</option>") for value in every)
-    return tag("label", name, tag("select", *made, name_=name), class_="wide" if wide else "")
+    return tag("label", label or name, tag("select", *made, name_=name), class_="wide" if wide else "")
 
 
 def _form(shown: Shown, sources: Sequence[str], menu: Mapping[str, Sequence[str]]) -> Html:
     "Make the form"
     def field(name, about, wide=False): return tag("label", name, tag("input", name_=name, value=getattr(shown, name), placeholder=about, maxlength=_LONGEST), class_="wide" if wide else "")
     menus = (_options(name, getattr(shown, name), menu.get(name, ())) for name in ("level", "status"))
-    return tag("form", _options("of", shown.of, sources, "", True), _options("beside", shown.beside, sources, "nothing", True), field("search", "in every text", True),
+    return tag("form", _options("of", shown.of, sources, "", True, "records"), _options("beside", shown.beside, sources, "nothing", True), field("search", "in every text", True),
                field("step", "any"), field("group", "any"), *menus, _options("number", shown.number, menu.get("number", ()), "–"), field("low", "no limit"), field("high", "no limit"),
                tag("button", "show"), action="/", method="get")
 

@@ -105,10 +105,11 @@ def rollout_html(
     paid = [f"{name} {value:+.2f}" if value == value else f"{name} not known" for name, value in t.rewards.items()]
     pushed = t.advantage if isinstance(t.advantage, float) else math.fsum(t.advantage) / max(1, len(t.advantage))
     paid.append("no advantage" if math.isnan(pushed) else f"advantage {pushed:+.2f}" + " (mean of its tokens)" * isinstance(t.advantage, list))
-    legend = tag("small", f"tokens by {colour}", token_boxes((), (), most, legend="")) if text and any(t.mask) else ""
+    legend = tag("small", f"tokens by {colour}") + token_boxes((), (), most, legend="") if text and any(t.mask) else ""
+    fields = t.fields if t.scores or len(t.fields) > 1 else {}  # the only one, without a score, was just read above
     faults = tag("ul", *(tag("li", shorten(error, 300)) for error in t.errors), class_="bad") if t.errors else ""
     return Html().join([tag("p", Html(" · ").join([t.parse_status or "not parsed", *paid])), faults, *(_turn_html(turn, t, values, most, text) for turn in turns[:200]),
-                        legend, _level_lines(t.fields, t.scores, truth)])
+                        legend, _level_lines(fields, t.scores, truth)])
 
 # %% ../../nbs/evaluation/07_views.ipynb #record_html
 _MOST_ITEMS, _DEEPEST = 100, 6
