@@ -10,11 +10,11 @@ HOSTILE = [
     "\x00\x1b[31m\u202eabc", "\ud800", "$x$ | `c`"]
 VOID = {"br", "input", "meta"}
 TAGS = VOID | set(
-    "a article b body caption circle clippath code dd defs details div dl dt em figcaption figure g h1 h2 h3 h4 head hr html i label "
-    "li main nav ol p path pre rect section small span strong style summary svg table tbody td text th thead title tr tspan ul use".split())
+    "a article b body button caption circle clippath code dd defs details div dl dt em figcaption figure form g h1 h2 h3 h4 head hr html i label "
+    "li main nav ol option p path pre rect section select small span strong style summary svg table tbody td text th thead title tr tspan ul use".split())
 ATTRIBUTES = set(
-    "aria-label charset checked class colspan content cx cy d fill for height href http-equiv id lang name opacity open r role style "
-    "stroke stroke-width title type viewbox width".split())
+    "action aria-label charset checked class colspan content cx cy d fill for height href http-equiv id lang maxlength method name opacity open placeholder r role selected style "
+    "stroke stroke-width title type value viewbox width".split())
 
 
 class Reader(HTMLParser):

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.basics import DataError, optional, shorten
+from ..core.basics import DataError, shorten
 from ..core.html import Html, styled, tag
 from ..data.trajectory import Trajectory, load_trajectories
-from ..data.viz import token_boxes
 from ..evaluation.figures import axes_of
 from ..evaluation.report import RunFolder, missing
+from ..evaluation.views import rollout_html
 
 # %% ../../nbs/classmate/06_look.ipynb #PromptLook
 class PromptLook:
-    "The responses to one prompt, as a page; `.figure()` draws the advantages, `.widget()` of a run lets choose"
+    "The responses to one prompt, as a page; `.figure()` draws the advantages"
 
     def __init__(
         self,
@@ -34,27 +34,14 @@ class PromptLook:
     @property
     def pushed(self) -> bool: return any(map(any, map(_advantages, self.trajectories)))
 
-    def tokens(self, t: Trajectory) -> list[str]:
-        "Give the texts of a response's tokens"
-        return [self.pieces[i] if i < len(self.pieces) else "\ufffd" for i in t.completion_ids]
+    def text(self, id: int) -> str: return self.pieces[id] if id < len(self.pieces) else "\ufffd"
 
     def _repr_html_(self) -> str: return self.html()._repr_html_()
 
     def html(self) -> Html:
         "Show every response: rewards, tokens by advantage, what was shown, what classmates wrote"
         head = tag("p", tag("b", "prompt "), shorten(self.asked, 1000)) if self.asked else ""
-        return Html().join([head, *map(self._response, self.trajectories)])
-
-    def _response(self, t):
-        rewards = ", ".join(f"{name} {value:+.2f}" if value == value else f"{name} not known" for name, value in t.rewards.items())
-        shown = t.signals.get("shown", [0.0] * len(t.completion_ids))
-        notes = [f"{x:+.3f}{', shown to classmates' if seen else ''}" for x, seen in zip(_advantages(t), shown)]
-        seen = "".join(text for text, was in zip(self.tokens(t), shown) if was)
-        told = [tag("li", shorten(turn.text, 600)) for turn in t.turns if turn.role == "classmate"]
-        legend = "advantage" if t is self.trajectories[0] else None
-        return tag("div", tag("p", tag("b", f"response {t.id.rpartition('/')[2]} "), tag("small", f"reasoning {t.parse_status}; {rewards}")),
-                   token_boxes(self.tokens(t), _advantages(t), self.most, notes, legend, [x > 0 for x in shown]),
-                   tag("p", tag("small", "shown: "), tag("u", shorten(seen, 600) or "nothing")), tag("ul", *told), style="border-top:1px solid #ccc")
+        return Html().join([head, *(tag("div", rollout_html(t, self.text, most=self.most), style="border-top:1px solid #ccc") for t in self.trajectories)])
 
     @styled
     def figure(self) -> Any:  # of matplotlib
@@ -93,15 +80,6 @@ class RunLook:
         found = self.groups.get((step, row))
         if not found: raise DataError(f"No prompt {shorten(row)!r} in step {step}. There are steps {min(self.groups)[0]} to {max(self.groups)[0]}.")
         return PromptLook(found, self.pieces, str(self.tokenizer.decode(found[0].prompt_ids, skip_special_tokens=True)))
-
-    def widget(self) -> Any:  # an ipywidgets box
-        "Choose step and prompt"
-        w = optional("ipywidgets")
-        chosen: Any = w.Dropdown(options=[(f"step {step}, {shorten(row, 40)}", (step, row)) for step, row in self.groups], description="prompt", layout={"width": "420px"})
-        page = w.HTML(self.prompt(*chosen.value)._repr_html_())
-        def show(change): page.value = self.prompt(*change["new"])._repr_html_()
-        chosen.observe(show, "value")
-        return w.VBox([chosen, page], layout={"max_width": "900px"})
 
 
 def reasoning_section(run: RunFolder) -> Html:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FINISHES', 'SCHEMA_VERSION', 'Completion', 'Turn', 'Score', 'Trajectory', 'token_strip', 'score_from_dict',
-           'save_trajectories', 'load_trajectories']
+           'save_trajectories', 'open_trajectories', 'read_rows', 'unflatten', 'load_trajectories']
 
 # %% ../../nbs/data/01_trajectory.ipynb #import-json-math-from
 import json, math
@@ -187,6 +187,7 @@ def _trajectory_from_dict(
 
 # %% ../../nbs/data/01_trajectory.ipynb #SCHEMA_VERSION
 SCHEMA_VERSION = 1
+_ROWS = 512  # in a group of rows, which is read as a whole
 _JSON = ("turns", "fields", "scores", "rewards", "signals", "usage", "errors")
 _NUMBERS = {"group": "int64", "step": "int64", "advantage": "float64", "schema_version": "int64"}
 _LISTS = {"prompt_ids": "int32", "completion_ids": "int32", "mask": "bool_",
@@ -221,28 +222,46 @@ def save_trajectories(
         table = pa.Table.from_pylist([_columns(t) for t in trajectories], schema=_schema())
     except (pa.ArrowException, TypeError) as e:
         raise DataError(f"{path} not written: {shorten(str(e), 160)}. Give every field its declared type.") from e
-    with atomic_path(path) as tmp: pq.write_table(table, tmp, compression="zstd")
+    with atomic_path(path) as tmp: pq.write_table(table, tmp, compression="zstd", row_group_size=_ROWS)
     return Path(path)
 
-# %% ../../nbs/data/01_trajectory.ipynb #_read_table
-def _read_table(path: Path):
-    "Read one parquet file of ours, or say what is wrong with it"
+# %% ../../nbs/data/01_trajectory.ipynb #open_trajectories
+def open_trajectories(
+    path: str | Path,  # a .parquet file
+) -> Any:  # pyarrow's reader, which has read the end of the file and no row
+    "Open a file of trajectories, or say what is wrong with it"
     import pyarrow as pa
     import pyarrow.parquet as pq
+    path = Path(path)
     if not path.is_file(): raise DataError(f"{path} does not exist. Look into trajectories/ of the run folder.")
-    try:
-        table = pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as e:
-        fault = f"not a readable parquet file ({shorten(str(e))})"
-        raise DataError(f"{path} is {fault}. Restore it or leave it out.") from e
-    version = (table.schema.metadata or {}).get(b"humanlm.trajectory", b"none").decode()
-    if version == str(SCHEMA_VERSION): return table
+    try: reader = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as e: raise _unreadable(path, e) from e
+    version = (reader.schema_arrow.metadata or {}).get(b"humanlm.trajectory", b"none").decode()
+    if version == str(SCHEMA_VERSION): return reader
     raise DataError(f"{path} has trajectory layout {shorten(version)}, expected {SCHEMA_VERSION}. "
                     "Read it with the release that wrote it.")
 
-# %% ../../nbs/data/01_trajectory.ipynb #_unflatten
-def _unflatten(d: dict[str, Any], where: str) -> Trajectory:
-    "Undo `_columns`"
+
+def read_rows(
+    reader: Any,  # from `open_trajectories`
+    path: str | Path,  # its file, for messages
+    blocks: Sequence[int] | None = None,  # numbers of groups of rows; None: all
+    columns: Sequence[str] | None = None,  # of those groups; None: all
+) -> Any:  # a table of pyarrow
+    "Read rows of a file of trajectories, or say what is wrong with it"
+    import pyarrow as pa
+    try: return reader.read() if blocks is None else reader.read_row_groups(list(blocks), columns and list(columns))
+    except (pa.ArrowException, OSError) as e: raise _unreadable(path, e) from e
+
+
+def _unreadable(path, e): return DataError(f"{path} is not a readable parquet file ({shorten(str(e))}). Restore it or leave it out.")
+
+# %% ../../nbs/data/01_trajectory.ipynb #unflatten
+def unflatten(
+    d: dict[str, Any],  # a row of a file
+    where: str,  # file and row, for messages
+) -> Trajectory:
+    "Build the trajectory of a row; `DataError` names place and field"
     try:
         d = {"signals": "{}"} | d  # files from before there were any
         d |= {n: json.loads(d[n]) for n in _JSON}
@@ -258,5 +277,5 @@ def load_trajectories(
 ) -> list[Trajectory]:
     "Read trajectories back; `DataError` names file and row"
     files = sorted(Path(path).glob("*.parquet")) if Path(path).is_dir() else [Path(path)]
-    rows = ((file, n, d) for file in files for n, d in enumerate(_read_table(file).to_pylist(), 1))
-    return [_unflatten(d, f"{file}, row {n}") for file, n, d in rows]
+    rows = ((file, n, d) for file in files for n, d in enumerate(read_rows(open_trajectories(file), file).to_pylist(), 1))
+    return [unflatten(d, f"{file}, row {n}") for file, n, d in rows]

@@ -42,6 +42,7 @@ def _why(s: Score) -> Html:
 # %% ../../nbs/data/05_viz.ipynb #score_mark
 def score_mark(
     score: Score | float | None,  # None = no score
+    opened: bool = False,  # whether the reason is seen at first
 ) -> Html:
     "Show a score as a coloured mark; a click opens the reason"
     s = score if isinstance(score, Score) else Score("", math.nan if score is None else float(score), "scored")
@@ -53,7 +54,7 @@ def score_mark(
         return tag("span", label, style=style)
     style += ";cursor:pointer;text-decoration:underline dotted"
     mark = tag("summary", label, title=shorten(s.reason, 300), style=style)
-    return tag("details", mark, tag("small", why, style="overflow-wrap:anywhere"), style="margin:0")
+    return tag("details", mark, tag("small", why, style="overflow-wrap:anywhere"), style="margin:0", open="open" if opened else "")
 
 # %% ../../nbs/data/05_viz.ipynb #score_grid
 def score_grid(

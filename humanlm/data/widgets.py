@@ -16,7 +16,7 @@ from ..core.basics import DataError, check_name, optional, shorten
 from ..core.html import Html, Table, fold, tag
 from .labels import Candidate, load_candidates, load_labels, save_labels
 from .records import Example, load_examples, persona_text
-from .trajectory import Score, Trajectory
+from .trajectory import Trajectory
 from .viz import cut, example_html, group_html, score_mark, spread
 
 # %% ../../nbs/data/09_widgets.ipynb #JudgedBatch
@@ -258,7 +258,7 @@ def _label_file(batch: JudgedBatch, refresh: Callable[[], None]) -> Any:
 
 # %% ../../nbs/data/09_widgets.ipynb #TrajectoryViewer
 class TrajectoryViewer:
-    "Samples of a training run by step and level; `.widget()` adds menus"
+    "Groups of samples of a few steps, level by level, on a static page"
 
     def __init__(
         self,
@@ -272,12 +272,6 @@ class TrajectoryViewer:
         self.levels = list(dict.fromkeys(level for _, level in self.groups))
         self.shown = [(step, level) for level in self.levels
                       for step in spread([step for step in self.steps if (step, level) in self.groups], steps)]
-
-    def find(self, text: str = "") -> dict[tuple[int, str], list[int]]:  # step and level → places of groups
-        "Find the groups that contain a text, in samples, reasons, persona, context or truth; case does not matter"
-        def holds(group): return text.casefold() in _words(self.examples.get(group[0].example_id), _samples(group))
-        found = {key: [n for n, group in enumerate(groups.values()) if not text or holds(group)] for key, groups in self.groups.items()}
-        return {key: places for key, places in found.items() if places}
 
     def show(
         self,
@@ -300,39 +294,3 @@ class TrajectoryViewer:
                            for i, (step, level) in enumerate(self.shown))
 
     def _repr_html_(self) -> str: return self.html()._repr_html_()
-
-    def widget(self) -> Any: return _linked(self)  # an ipywidgets box
-
-# %% ../../nbs/data/09_widgets.ipynb #linked
-def _samples(group: Sequence[Trajectory]) -> list[Candidate]:
-    "Give the samples of a group as candidates"
-    return [Candidate("", t.example_id, t.level, t.text, t.scores.get(t.level, Score(t.id, math.nan, "not scored"))) for t in group]
-
-
-def _linked(viewer: TrajectoryViewer) -> Any:
-    "Put menus for step, level and group, and a search, above what they choose"
-    w = optional("ipywidgets")
-
-    step, level, number = (_menu(word, [], width=width) for word, width in (("step", "130px"), ("level", "200px"), ("group", "230px")))
-    search, page = w.Text(placeholder="search", layout={"width": "200px"}), w.HTML()
-    busy = []
-
-    def refresh(*_):
-        if busy: return
-        busy.append(True)
-        try:
-            found = viewer.find(search.value)
-            _offer(step, [(str(n), n) for n in sorted({n for n, _ in found})])
-            _offer(level, [(name, name) for name in viewer.levels if (step.value, name) in found])
-            _offer(number, [(_name(viewer, step.value, level.value, n), n) for n in found.get((step.value, level.value), ())])
-            page.value = (viewer.show(step.value, level.value, number.value) if found else tag("p", "No samples."))._repr_html_()
-        finally:
-            busy.clear()
-
-    for control in (step, level, number, search): control.observe(refresh, "value")
-    refresh()
-    return w.VBox([w.HBox([step, level, number, search]), page])
-
-
-def _name(viewer, step, level, n):
-    return f"{n + 1} · {shorten([*viewer.groups[step, level].values()][n][0].row_id, 24)}"

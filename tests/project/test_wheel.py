@@ -42,6 +42,7 @@ LINES = {
     "serve": ("--model.name model", 2, TRAIN),
     "launch": ("--config humanlm-mini --gpus 2", 0, "accelerate launch"),
     "talk": ("--model.name model", 2, TRAIN),
+    "view": ("runs/hitom-contexts-symbolic --dry-run", 0, "answers"),
 }
 FIRST = ("tom generate", "tom run", "tom contexts")  # what others read
 MORE = [("train --config humanlm-mini --dry-run", 0, "humanlm-mini"), ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"), ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
@@ -107,6 +108,6 @@ def test_a_command_does_its_work_or_says_what_to_install(call, line, code, said)
 
 @pytest.mark.parametrize("code, said", [("from humanlm import Simulator; Simulator('model', 'A baker.')", TRAIN),
                                         ("from humanlm.data.dataset import plot_contexts; plot_contexts([])", "humanlm[notebooks]"),
-                                        ("from humanlm.data.widgets import TrajectoryViewer; TrajectoryViewer([]).widget()", "humanlm[notebooks]")])
+                                        ("from humanlm.data.widgets import JudgedBatch; JudgedBatch([]).widget()", "humanlm[notebooks]")])
 def test_python_is_told_too(call, code, said):
     assert said in call("python", "-c", code).stderr.strip().splitlines()[-1]
