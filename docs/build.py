@@ -286,7 +286,7 @@ def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
             else:
                 picture = os.path.normpath(Path(name).parent / m[3])
                 cards.append(f"[![{title}]({picture}){{ loading=lazy }} **{title}** {section}]({name}#{m[4]})")
-    return "# Gallery\n\n> The figures of this book. A click leads to the page and the cell that drew one.\n\n" \
+    return "---\nhide: [toc]\n---\n\n# Gallery\n\n> The figures of this book. A click leads to the page and the cell that drew one.\n\n" \
         '<div class="gallery" markdown="1">\n\n' + "\n\n".join(cards) + "\n\n</div>\n"
 
 
