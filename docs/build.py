@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from api import room_pages
+from rooms import ROOMS
+
 ROOT = Path(__file__).resolve().parent.parent
 NBS, WORK, SITE = ROOT / "nbs", ROOT / "_site", ROOT / "_docs"
 NOTE = "<!-- Made from nbs/index.ipynb by `make readme`: edit the notebook, not this file. -->\n\n"
@@ -28,6 +31,8 @@ _not_linked = re.compile(r"""(^```.*?^```[ \t]*$ | ^[ ]{4}[^\n]*$         # code
                                | !?\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\]))   # a link
                                """, re.M | re.S | re.X)
 _formula = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+_figure = re.compile(r"^!\[figure\]\((\S*?([\w-]+)\.(?:png|svg))\)$", re.M)
+_figure_or_heading = re.compile(r"^(#{1,6}) (.+)$|^!\[figure\]\((\S+)\)\{ #([\w-]+) \}$", re.M)
 _slot = re.compile(r'<div data-output="(\d+)"></div>')
 
 
@@ -257,6 +262,8 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
                     ("text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"), fold=True)
         text = notebook_md(json.loads((processed / where).read_text("utf-8")), to)
         texts[name] = re.sub(r"^(# .*\n\n(?:> .*\n)?)", lambda m, line=colab(where, repo_url): m[0] + (f"\n{line}\n" if line else ""), text, count=1)
+    texts = {name: _figure.sub(r"![figure](\1){ #\2 }", text) for name, text in texts.items()}
+    texts |= room_pages({NBS / book: os.path.relpath(page_name(book.as_posix()), "api") for book in books}) | {"gallery.md": gallery(texts, books)}
     for name, text in texts.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / name).write_text(link_classes(text, name, texts), "utf-8")
@@ -265,6 +272,22 @@ def write_pages(processed: Path, repo_url: str) -> list[Path]:
     for extra in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/site.css"): shutil.copy(ROOT / extra, pages / Path(extra).name)
     outputs.save()
     return books
+
+
+def gallery(texts: dict[str, str], books: Iterable[Path]) -> str:
+    "Every figure of the pages in the order of the menu, small, with the page and the section it stands in; a click leads there"
+    cards = []
+    for name in (name for name in listed(navigation(books)) if name in texts):
+        title = section = ""
+        for m in _figure_or_heading.finditer(re.sub(r"^(```+).*?^\1", "", texts[name], flags=re.M | re.S)):
+            if m[1]:
+                words = re.sub(r"\[([^\]]*)\]\([^)]*\)| \{ #.*", r"\1", m[2])
+                title, section = (words, "") if m[1] == "#" else (title, words)
+            else:
+                picture = os.path.normpath(Path(name).parent / m[3])
+                cards.append(f"[![{title}]({picture}){{ loading=lazy }} **{title}** {section}]({name}#{m[4]})")
+    return "---\nhide: [toc]\n---\n\n# Gallery\n\n> The figures of this book. A click leads to the page and the cell that drew one.\n\n" \
+        '<div class="gallery" markdown="1">\n\n' + "\n\n".join(cards) + "\n\n</div>\n"
 
 
 def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
@@ -276,15 +299,20 @@ def link_classes(text: str, page: str, texts: dict[str, str]) -> str:
 
 
 def navigation(books: Iterable[Path]) -> list[dict]:
-    "The menu: how-to pages, doors, rooms from the ground up, commands, results, the project"
-    from rooms import ROOMS
+    "The menu: how-to pages, doors, papers, rooms from the ground up, commands, results, names, figures, the project"
     books = sorted(book for book in books if re.match(r"\d\d_", book.name))
     pages = lambda folder: [page_name(book.as_posix()) for book in books if book.parent.as_posix() == folder]
     top = sum(book.parent == Path() and book.name < "80" for book in books)
-    groups = {"How to": pages("howto"), "Doors": pages(".")[:top], "Rooms": [{room.capitalize(): pages(room)} for room in ROOMS if pages(room)],
+    groups = {"How to": pages("howto"), "Doors": pages(".")[:top], "Papers": pages("papers"), "Rooms": [{room.capitalize(): pages(room)} for room in ROOMS if pages(room)],
               "Commands": pages(".")[top:], "Results": pages("results"),
+              "API": [{room.capitalize(): f"api/{room}.md"} for room in [*ROOMS, "commands"]], "Gallery": "gallery.md",
               "Project": [{"Changelog": "CHANGELOG.md"}, {"Contributing": "CONTRIBUTING.md"}]}
-    return [{"Home": "index.md"}, *({name: listed} for name, listed in groups.items() if listed)]
+    return [{"Home": "index.md"}, *({name: inside} for name, inside in groups.items() if inside)]
+
+
+def listed(menu: str | list | dict) -> list[str]:
+    "The pages of a menu, in its order"
+    return [menu] if isinstance(menu, str) else [page for entry in (menu.values() if isinstance(menu, dict) else menu) for page in listed(entry)]
 
 
 def mathml(m: re.Match) -> str:

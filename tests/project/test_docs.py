@@ -1,4 +1,5 @@
 """The docs build: what becomes of cells, links, outputs and formulas, and that nothing is fetched from elsewhere."""
+import ast
 import importlib.util
 import json
 import re
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 spec = importlib.util.spec_from_file_location("build", Path(__file__).resolve().parents[2] / "docs" / "build.py")
 build = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(build)
+import api  # noqa: E402
 
 ALL = ("text/html", "text/markdown", "image/png", "text/plain")
 TO = build.Target(link=lambda t: None if t == "gone" else f"to/{t}", image=lambda content, suffix: f"fig{suffix}",
@@ -154,7 +156,7 @@ def test_no_page_links_a_symbol_inside_a_link(symbols):
 def test_the_menu_goes_from_how_to_pages_over_doors_to_rooms_from_the_ground_up():
     books = "00_data 10_hierarchy 80_train 90_eval index howto/01_five data/01_mail data/10_threads core/01_basics results/01_a".split()
     nav = build.navigation([Path(book + ".ipynb") for book in books])
-    assert [list(entry)[0] for entry in nav] == ["Home", "How to", "Doors", "Rooms", "Commands", "Results", "Project"]
+    assert [list(entry)[0] for entry in nav] == ["Home", "How to", "Doors", "Rooms", "Commands", "Results", "API", "Gallery", "Project"]
     assert nav[2:5] == [{"Doors": ["data.md", "hierarchy.md"]},
                         {"Rooms": [{"Core": ["core/basics.md"]}, {"Data": ["data/mail.md", "data/threads.md"]}]},
                         {"Commands": ["train.md", "eval.md"]}]
@@ -162,8 +164,44 @@ def test_the_menu_goes_from_how_to_pages_over_doors_to_rooms_from_the_ground_up(
 
 def test_every_page_stands_in_the_menu():
     books = [path.relative_to(build.NBS) for path in build.NBS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
-    flat = lambda entry: [entry] if isinstance(entry, str) else [p for e in (entry.values() if isinstance(entry, dict) else entry) for p in flat(e)]
-    assert {build.page_name(book.as_posix()) for book in books} == set(flat(build.navigation(books))) - {"CHANGELOG.md", "CONTRIBUTING.md"}
+    made = {"CHANGELOG.md", "CONTRIBUTING.md", "gallery.md"}
+    assert {build.page_name(book.as_posix()) for book in books} == {p for p in build.listed(build.navigation(books)) if not p.startswith("api/")} - made
+
+
+@pytest.fixture(scope="module")
+def names():
+    address = {path: f"../{build.page_name(path.relative_to(build.NBS).as_posix())}" for path in build.NBS.rglob("*.ipynb")}
+    return build.room_pages(address), {page: path for path, page in address.items()}
+
+
+def test_every_public_name_stands_on_the_page_of_its_room(names):
+    for page in api.pages():
+        public = re.search(r"^__all__ = (\[.*?\])", page.path.read_text("utf-8"), re.M | re.S)
+        text = names[0].get(f"api/{page.room}.md", "")
+        missing = [name for name in ast.literal_eval(public[1]) if f"\n### {name} {{ #{page.module.split('.')[-1]}.{name} }}\n" not in text]
+        assert not missing, page.module
+
+
+def test_names_lead_to_the_section_that_defines_them(names):
+    pages, notebook = names
+    headings = {page: {anchor for _, anchor in api.sections(path).values()} for page, path in notebook.items()}
+    assert "drawing-tokens" in headings["../methods/sampling.md"]
+    links = [link for text in pages.values() for link in re.findall(r"\]\((\.\./[\w/]+\.md)(?:#([\w-]+))?\)", text)]
+    assert len(links) > 2000 and [link for link in links if link[0] not in notebook or link[1] not in headings[link[0]]] == []
+    assert "→ [Drawing tokens](../methods/sampling.md#drawing-tokens)" in pages["api/methods.md"].partition("### Sampling {")[2].partition("###")[0]
+
+
+def test_a_signature_keeps_comments_and_leaves_bodies_out(tmp_path):
+    source = 'class A(B):\n    "Doc"\n    x: int = 0  # beside\n    """below"""\n    _y = 1\n\n    @property\n    def go(self) -> str:\n        "Go"\n        return 1\n\ndef f(a, # first\n      b): return a\n'
+    shown = [api.shown(node, source.splitlines()) for node in ast.parse(source).body]
+    assert shown == ['class A(B):\n    x: int = 0  # beside\n    """below"""\n    @property\n    def go(self) -> str:\n        "Go"', "def f(a, # first\n      b):"]
+
+
+def test_the_gallery_shows_every_figure_with_its_page_and_section():
+    text = "# Data\n\n```python\n# no heading\n```\n\n## Who `wrote`\n\n![figure](../figures/data-x-0.png){ #data-x-0 }\n"
+    shown = build.gallery({"data/x.md": text, "train.md": "# Train\n"}, [Path("data/01_x.ipynb"), Path("80_train.ipynb")])
+    assert "[![Data](figures/data-x-0.png){ loading=lazy } **Data** Who `wrote`](data/x.md#data-x-0)" in shown and shown.count("![") == 1
+    assert build._figure.sub(r"![figure](\1){ #\2 }", "![figure](../figures/data-x-0.png)") in text
 
 
 DOORS = sorted(path for path in build.NBS.glob("[0-7]*_*.ipynb"))
