@@ -76,6 +76,10 @@ COMMANDS = {
     "hub push": Command("humanlm.hub:push_command", "publish a model with a card made from its run", "give the same command again"),
     "serve": Command("humanlm.serve:main", "put a simulated user behind an OpenAI-compatible address"),
     "launch": Command("humanlm.launch:main", "print what starts a run on several GPUs or machines: accelerate's lines, or a job for SLURM", "nothing was started"),
+    "study": Command("humanlm.study:main", "ask people: show them replies of several models blind, and say what they answered"),
+    "study serve": Command("humanlm.study:serve_command", "a page where people write, rate and rank", "answers are kept; the same command goes on"),
+    "study export": Command("humanlm.study:export_command", "all answers as one table: study export DIR FILE", "give the same command again"),
+    "study report": Command("humanlm.study:report_command", "agreement, win rates, tests, people against judges: study report DIR", "give the same command again"),
     "view": Command("humanlm.view:main", "look into runs: samples, scores with reasons, episodes, contexts, two runs side by side", "the page is closed"),
     "talk": Command("humanlm.talk:main", "talk to a simulated user: thought, states, reply, and the judge's view; or play a gym", "a conversation is not kept"),
 }
