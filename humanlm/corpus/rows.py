@@ -88,14 +88,14 @@ class Made:
         return Example(e.id, self.media, self.split, e.user_id, e.context_id, self.voice.persona, context, e.reply, self.order)
 
 
-class _Line(Struct):
+class _ContextLine(Struct):
     "What a prompt needs of a message"
     role: str
     name: str
     content: Raw
 
 
-_lines, _text, _name = Decoder(list[_Line]).decode, Decoder(str).decode, lru_cache(maxsize=2**16)(quoted)  # names come again and again
+_lines, _text, _name = Decoder(list[_ContextLine]).decode, Decoder(str).decode, lru_cache(maxsize=2**16)(quoted)  # names come again and again
 
 # %% ../../nbs/corpus/07_rows.ipynb #messages
 def _messages(

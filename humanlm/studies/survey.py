@@ -189,7 +189,7 @@ _MOST_BYTES = 200_000  # of a form
 _CODE = re.compile(r"[a-z2-9]{16}")
 
 
-class _Desk:
+class _StudyDesk:
     "What answers the requests of participants"
     def __init__(self, kept: StudyAnswers, key: str):
         self.kept, self.key, self.pages = kept, key, _Pages(kept, key)
@@ -238,7 +238,7 @@ class _Desk:
         return self.pages.step(who, *found) if found else self.to("/")
 
 # %% ../../nbs/studies/09_survey.ipynb #survey_app
-class _SavingDesk(_Desk):
+class _SavingDesk(_StudyDesk):
     "A desk that takes answers"
     async def save(self, request: Any) -> Any:
         form, kept = await read_form(request, _MOST_BYTES), self.kept
