@@ -6273,6 +6273,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.rewards.texts._bert_scorer': ( 'rewards/texts.html#_bert_scorer',
                                                                                'humanlm/rewards/texts.py'),
                                        'humanlm.rewards.texts._bleu': ('rewards/texts.html#_bleu', 'humanlm/rewards/texts.py'),
+                                       'humanlm.rewards.texts._bleu_of': ('rewards/texts.html#_bleu_of', 'humanlm/rewards/texts.py'),
                                        'humanlm.rewards.texts._chrf': ('rewards/texts.html#_chrf', 'humanlm/rewards/texts.py'),
                                        'humanlm.rewards.texts._edit_similarity': ( 'rewards/texts.html#_edit_similarity',
                                                                                    'humanlm/rewards/texts.py'),

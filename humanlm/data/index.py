@@ -92,7 +92,8 @@ def _hits(
 ) -> Iterator[int]:
     "Give the places of what is wanted in a group of rows"
     import pyarrow as pa
-    import pyarrow.compute as pc
+    import pyarrow.compute
+    pc: Any = pyarrow.compute  # its functions are made at import
     def is_true(column): return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
     kept, wanted = np.ones(size, bool), _whole(choice)
     if wanted or choice.keys:

@@ -103,7 +103,7 @@ def rollout_html(
     most = most or max((abs(x) for x in values if x == x), default=0.0) or 1.0
     turns = t.turns or (Turn("policy", t.text, (0, len(t.mask))),)
     paid = [f"{name} {value:+.2f}" if value == value else f"{name} not known" for name, value in t.rewards.items()]
-    pushed = t.advantage if isinstance(t.advantage, float) else math.fsum(t.advantage) / max(1, len(t.advantage))
+    pushed = t.advantage if isinstance(t.advantage, (int, float)) else math.fsum(t.advantage) / max(1, len(t.advantage))
     paid.append("no advantage" if math.isnan(pushed) else f"advantage {pushed:+.2f}" + " (mean of its tokens)" * isinstance(t.advantage, list))
     legend = tag("small", f"tokens by {colour}") + token_boxes((), (), most, legend="") if text and any(t.mask) else ""
     fields = t.fields if t.scores or len(t.fields) > 1 else {}  # the only one, without a score, was just read above

@@ -47,7 +47,7 @@ def _edit_similarity(
 
 # %% ../../nbs/rewards/09_texts.ipynb #_bleu
 @cache
-def _bleu(longest: int):
+def _bleu_of(longest: int):
     "Make SacreBLEU's measure for runs of up to `longest` words"
     from sacrebleu.metrics.bleu import BLEU
     return BLEU(max_ngram_order=longest, tokenize="none", smooth_method="floor", smooth_value=0.1, effective_order=True)
@@ -60,7 +60,7 @@ def _bleu(
     "Compute the sentence BLEU of each pair, over words between blanks"
     def score(a, b):
         longest = min(4, len(a.split()), len(b.split()))
-        return _bleu(longest).sentence_score(" ".join(a.split()), [" ".join(b.split())]).score / 100
+        return _bleu_of(longest).sentence_score(" ".join(a.split()), [" ".join(b.split())]).score / 100
     return _measured(lambda a, b: list(map(score, a, b)), texts, truths)
 
 # %% ../../nbs/rewards/09_texts.ipynb #_chrf

@@ -158,7 +158,7 @@ class StudyAnswers:
 
     def answer(self, who: int, n: int, step: str) -> Answer:
         row = self.db.execute("SELECT content, draft, saved FROM answer WHERE (participant, n, step) = (?, ?, ?)", (who, n, step)).fetchone()
-        return Answer(*(text and json.loads(text) for text in row[:2]), row[2]) if row else _NOTHING
+        return Answer(*(json.loads(text or "null") for text in row[:2]), saved=row[2]) if row else _NOTHING
 
     def save(self, who: int, n: int, step: str, values: Mapping[str, Any], whole: bool, seen: int) -> bool:  # whether it is kept
         "Keep an answer; not if something else was saved after the form was made, `seen` times before"

@@ -102,7 +102,7 @@ def _contests(ratings: Sequence[Rating]) -> list[Contest]:
     "Let every two models meet by their ranks"
     by = {(r.model, r.participant, r.item): r for r in ratings}
     def contest(a: str, b: str) -> Contest:
-        met = [(r, by[b, *key]) for (name, *key), r in by.items() if name == a and (b, *key) in by]
+        met = [(r, by[b, who, item]) for (name, who, item), r in by.items() if name == a and (b, who, item) in by]
         pairs = [Pair(f"{x.participant}/{x.item}", ({"role": "user", "content": x.item},), x.text, y.text, x.participant) for x, y in met]
         def decided(x: Rating, y: Rating) -> str: return "none" if math.isnan(x.rank + y.rank) else "a" if x.rank < y.rank else "b" if y.rank < x.rank else "tie"
         return Contest(a, b, "people", tuple(pairs), tuple(PairVerdict(decided(x, y), "people") for x, y in met))
