@@ -96,6 +96,17 @@ def _sample_requests(
 
     return [request(e, level) for e in examples for level in levels]
 
+# %% ../../nbs/alignment/51_recipe.ipynb #check-judge
+def _check_judge(judge: JudgeConfig, data: Data) -> None:
+    "Raise where the oracle would judge people whose states nobody knows, or a budget could not be kept"
+    if judge.model == "oracle" and not any(e.states for e in data.examples):
+        raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
+                          "such as openai/gpt-5-mini.")
+    judge.require_price(judge.model)
+    for field in ("model", "second") if judge.audit_every is not None else ():
+        require_auditable(getattr(judge, field), f"{judge.group}.{field}")
+        judge.require_price(getattr(judge, field))
+
 # %% ../../nbs/alignment/51_recipe.ipynb #judge_plan
 def _judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], test: Sequence[Example], steps: Mapping[str, int]) -> list[str]:
     "Questions to the judges, their tokens and their cost"
@@ -191,17 +202,6 @@ class _AlignmentWork(Work):
     reward: Callable | None = None  # more to reward, beside the judge
 
 # %% ../../nbs/alignment/51_recipe.ipynb #check_judge
-def _check_judge(judge: JudgeConfig, data: Data) -> None:
-    "Raise where the oracle would judge people whose states nobody knows, or a budget could not be kept"
-    if judge.model == "oracle" and not any(e.states for e in data.examples):
-        raise ConfigError(f"{judge.group}.model oracle needs known states, and these data have none. Choose rule, or a model "
-                          "such as openai/gpt-5-mini.")
-    judge.require_price(judge.model)
-    for field in ("model", "second") if judge.audit_every is not None else ():
-        require_auditable(getattr(judge, field), f"{judge.group}.{field}")
-        judge.require_price(getattr(judge, field))
-
-
 def _load_work(
     s: Settings,
     judge: Judge | None = None,  # in place of the one that settings name
