@@ -145,11 +145,16 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     found |= {f"score {name}": score["value"] for name, score in json.loads(row["scores"]).items()}
     return {name: math.nan if value is None else float(value) for name, value in found.items()}
 
-# %% ../../nbs/data/03_index.ipynb #RolloutFiles
+# %% ../../nbs/data/03_index.ipynb #listed-row
 _SHOWN = 400  # characters of a text in a list
 _LISTED = ("row_id", "group", "step", "level", "parse_status", "text", *_COUNTED)
 
 
+def _listed(at: str, row: Mapping[str, Any]) -> Listed:
+    facts = {"step": str(row["step"]), "level": row["level"], "group": str(row["group"]), "status": row["parse_status"]}
+    return Listed(at, row["row_id"], facts, _numbers(row), row["text"][:_SHOWN])
+
+# %% ../../nbs/data/03_index.ipynb #RolloutFiles
 class RolloutFiles:
     "Trajectories in a parquet file, or in a folder of them whose number may still be growing"
 
@@ -162,8 +167,7 @@ class RolloutFiles:
 
     def _open(self, path: Path) -> Any:
         "Open a file once; again where it has changed"
-        state = path.stat() if path.is_file() else None
-        seen = state and (state.st_mtime_ns, state.st_size)
+        seen = path.is_file() and (path.stat().st_mtime_ns, path.stat().st_size)
         if path.name not in self.opened or self.opened[path.name][0] != seen: self.opened[path.name] = seen, open_trajectories(path)
         return self.opened[path.name][1]
 
@@ -218,11 +222,6 @@ class RolloutFiles:
         names = list(self.files())
         starts = [""] if step else [f"{name}:0" for name in dict.fromkeys(names[:1] + names[len(names) // 2:][:1] + names[-1:])]
         return _menu([row for start in starts for row in self.find(Choice(step=step), start, 64).rows])
-
-
-def _listed(at: str, row: Mapping[str, Any]) -> Listed:
-    facts = {"step": str(row["step"]), "level": row["level"], "group": str(row["group"]), "status": row["parse_status"]}
-    return Listed(at, row["row_id"], facts, _numbers(row), row["text"][:_SHOWN])
 
 # %% ../../nbs/data/03_index.ipynb #LineFile
 _BLOCK = 4 << 20  # bytes read at once

@@ -117,10 +117,51 @@ def _partners(rows: Sequence[Listed], other: Records) -> list[Listed | None]:
     for row in found: waiting.setdefault(row.key, []).append(row)
     return [waiting[row.key].pop(0) if waiting.get(row.key) else None for row in rows]
 
-# %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
+# %% ../../nbs/evaluation/08_viewer.ipynb #list_html
 _PAGE = 25  # records of a list
 
 
+def _list_html(shown, source, other, linked):
+    "Show the records that fit, beside their partners in another run"
+    found = source[2].find(shown.choice, shown.start, _PAGE)
+    faults = fold(f"{len(found.faults)} could not be read", *(tag("p", shorten(fault, 300), class_="bad") for fault in [*found.faults.values()][:20])) if found.faults else ""
+    items = [_item_html(row, shown, shown._replace(at=row.at).address if linked else "") for row in found.rows]
+    if other:
+        pairs = zip(items, _partners(found.rows, other[2]))
+        items = [tag("div", item, _item_html(row, shown, shown._replace(of=shown.beside, beside=shown.of, at=row.at).address if row and linked else ""), class_="two") for item, row in pairs]
+        items.insert(0, tag("div", tag("b", shown.of), tag("b", shown.beside), class_="two"))
+    more = [tag("a", "from the beginning", href=shown._replace(start="").address)] * bool(shown.start) + [tag("a", "next page", href=shown._replace(start=found.after).address)] * bool(found.after)
+    return Html().join([faults, *(items or [tag("p", "Nothing fits this choice.")]), tag("nav", *more) if linked else ""])
+
+
+def _siblings_html(records, row, shown, linked):
+    "Show the other samples of a group"
+    if "group" not in row.facts or "step" not in row.facts: return Html()
+    step, group = row.facts["step"], row.facts["group"]
+    found = records.find(Choice(step=step, group=group, keys=frozenset((row.key,))), row.at.partition(":")[0] + ":0" if ":" in row.at else "", 64).rows
+    items = (_item_html(each, shown, shown._replace(at=each.at).address if linked else "", each.at == row.at) for each in found)
+    return tag("h2", "The group: samples of one prompt, compared with each other") + Html().join(items) if len(found) > 1 else Html()
+
+
+def _record_html(viewer, source, at, shown, linked):
+    "Show one record, a trajectory with its tokens or any object, under what it answers where that is known"
+    place, part, record = *source[:2], source[2].read(at)
+    more = viewer.also(record) if viewer.also else ""
+    if not isinstance(record, Trajectory):
+        known = viewer._example(place, str(record.get("example_id", "")))
+        return Html().join([fold("persona, context and reply", example_html(known)) if known else "", record_html(record, (known and known.states) or {}), more])
+    text, known = token_text(place, part.rpartition("/")[2]), viewer._example(place, record.example_id)
+    prompt = "".join(map(text, record.prompt_ids[:6000])) if text else ""
+    about = fold("persona, context and reply", example_html(known)) if known else ""
+    asked = fold(f"prompt, {len(record.prompt_ids):,} tokens", tag("div", cut(prompt, 12_000), class_="said")) if prompt else ""
+    colours = token_colours(record) if text and len(record.mask) else []
+    colour = shown.colour if shown.colour in colours else "advantage"
+    choose = (tag("b", name) if name == colour else tag("a", name, href=shown._replace(at=at, colour=name).address) for name in colours)
+    facts = {"step": str(record.step), "group": str(record.group), "level": record.level, "user": record.user_id}
+    head = tag("p", tag("small", " · ".join(f"{name} {shorten(value, 60)}" for name, value in facts.items() if value)))
+    return Html().join([head, about, asked, tag("nav", "tokens by", *choose) if linked and len(colours) > 1 else "", rollout_html(record, text, colour, (known and known.states) or {}), more])
+
+# %% ../../nbs/evaluation/08_viewer.ipynb #RunViewer
 class RunViewer:
     "Runs, folders of trajectories or contexts, or files of records, on a page; `.app()` serves it, `.widget()` puts menus above it"
 
@@ -145,20 +186,8 @@ class RunViewer:
         if not sources: return tag("p", "No records yet. Reload when the run has written some.")
         for name in filter(None, (shown.of, shown.beside)):
             if name not in sources: raise DataError(f"There is no {shorten(name, 80)!r} here. Choose from the menu.")
-        of = shown.of or next(iter(sources))
-        draw = self._record if shown.at else self._list
+        of, draw = shown.of or next(iter(sources)), self._record if shown.at else _list_html
         return tag("div", draw(shown, sources[of], sources.get(shown.beside), linked), class_="viewer")
-
-    def _list(self, shown, source, other, linked) -> Html:
-        found = source[2].find(shown.choice, shown.start, _PAGE)
-        faults = fold(f"{len(found.faults)} could not be read", *(tag("p", shorten(fault, 300), class_="bad") for fault in [*found.faults.values()][:20])) if found.faults else ""
-        items = [_item_html(row, shown, shown._replace(at=row.at).address if linked else "") for row in found.rows]
-        if other:
-            pairs = zip(items, _partners(found.rows, other[2]))
-            items = [tag("div", item, _item_html(row, shown, shown._replace(of=shown.beside, beside=shown.of, at=row.at).address if row and linked else ""), class_="two") for item, row in pairs]
-            items.insert(0, tag("div", tag("b", shown.of), tag("b", shown.beside), class_="two"))
-        more = [tag("a", "from the beginning", href=shown._replace(start="").address)] * bool(shown.start) + [tag("a", "next page", href=shown._replace(start=found.after).address)] * bool(found.after)
-        return Html().join([faults, *(items or [tag("p", "Nothing fits this choice.")]), tag("nav", *more) if linked else ""])
 
     def _record(self, shown, source, other, linked) -> Html:
         listed = source[2].find(Choice(), shown.at, 1).rows
@@ -167,36 +196,12 @@ class RunViewer:
         links = {"list": shown._replace(at=""), **{"next": shown._replace(at=each.at) for each in following[-1:] if each.at != shown.at}}
         parts = [tag("nav", *(tag("a", word, href=to.address) for word, to in links.items())) if linked else "", tag("h2", shorten(row.key if row else shown.at, 120))]
         view = self.record(source, shown.at, shown, linked)
-        if not other or row is None: return Html().join([*parts, view, self._siblings(source[2], row, shown, linked) if row else ""])
+        if not other or row is None: return Html().join([*parts, view, _siblings_html(source[2], row, shown, linked) if row else ""])
         [partner] = _partners([row], other[2])
         beside = self.record(other, partner.at, shown, linked) if partner else _item_html(None, shown)
         return Html().join([*parts, tag("div", tag("div", tag("h2", shown.of), view), tag("div", tag("h2", shown.beside), beside), class_="two")])
 
-    def record(self, source: tuple[Path, str, Records], at: str, shown: Shown = Shown(), linked: bool = False) -> Html:
-        "Show one record, under what it answers where that is known"
-        place, part, record = *source[:2], source[2].read(at)
-        more = self.also(record) if self.also else ""
-        if not isinstance(record, Trajectory):
-            known = self._example(place, str(record.get("example_id", "")))
-            return Html().join([fold("persona, context and reply", example_html(known)) if known else "", record_html(record, (known and known.states) or {}), more])
-        text, known = token_text(place, part.rpartition("/")[2]), self._example(place, record.example_id)
-        prompt = "".join(map(text, record.prompt_ids[:6000])) if text else ""
-        about = fold("persona, context and reply", example_html(known)) if known else ""
-        asked = fold(f"prompt, {len(record.prompt_ids):,} tokens", tag("div", cut(prompt, 12_000), class_="said")) if prompt else ""
-        colours = token_colours(record) if text and len(record.mask) else []
-        colour = shown.colour if shown.colour in colours else "advantage"
-        choose = (tag("b", name) if name == colour else tag("a", name, href=shown._replace(at=at, colour=name).address) for name in colours)
-        facts = {"step": str(record.step), "group": str(record.group), "level": record.level, "user": record.user_id}
-        head = tag("p", tag("small", " · ".join(f"{name} {shorten(value, 60)}" for name, value in facts.items() if value)))
-        return Html().join([head, about, asked, tag("nav", "tokens by", *choose) if linked and len(colours) > 1 else "", rollout_html(record, text, colour, (known and known.states) or {}), more])
-
-    def _siblings(self, records, row, shown, linked) -> Html:
-        "Show the other samples of a group"
-        if "group" not in row.facts or "step" not in row.facts: return Html()
-        step, group = row.facts["step"], row.facts["group"]
-        found = records.find(Choice(step=step, group=group, keys=frozenset((row.key,))), row.at.partition(":")[0] + ":0" if ":" in row.at else "", 64).rows
-        items = (_item_html(each, shown, shown._replace(at=each.at).address if linked else "", each.at == row.at) for each in found)
-        return tag("h2", "The group: samples of one prompt, compared with each other") + Html().join(items) if len(found) > 1 else Html()
+    def record(self, source: tuple[Path, str, Records], at: str, shown: Shown = Shown(), linked: bool = False) -> Html: return _record_html(self, source, at, shown, linked)
 
     def _example(self, place: Path, id: str) -> Example | None:
         "Find what was answered, where the run keeps it"
@@ -208,8 +213,7 @@ class RunViewer:
 
     def page(self, query: Mapping[str, str]) -> str:
         "Give the whole page of an address"
-        shown = Shown.read(query)
-        sources = self.sources()
+        shown, sources = Shown.read(query), self.sources()
         shown = shown._replace(of=shown.of or next(iter(sources), ""))
         form = _form(shown, list(sources), sources[shown.of][2].menu(shown.step) if shown.of in sources else {})
         title = shorten(" and ".join(self.places), 120)

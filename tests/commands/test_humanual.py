@@ -861,7 +861,7 @@ def test_texts_are_quoted_as_json_does():
     letters = ['"', "\\", "\n", "\r", "\t", "\x00", "\x1f", "\x7f", "\u2028", "\u00a0", "a", " ", "é", "東", "🌳", "</s>"]
     for _ in range(2000):
         text = "".join(rng.choices(letters, k=rng.randrange(12)))
-        assert json.loads(quoted(text)) == text and "\n" not in quoted(text)
+        assert json.loads(quoted(text)) == text and b"\n" not in quoted(text)
 
 
 def test_questions_hold_hostile_text_as_text():

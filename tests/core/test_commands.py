@@ -39,7 +39,7 @@ def test_every_line_of_the_table_leads_to_a_function(name):
 
 
 def test_the_commands_of_the_readme_are_all_there():
-    assert list(_commands_below()) == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch talk".split()
+    assert list(_commands_below()) == "train eval experiment humanual tom parsers sdpo gyms classmate judges levels hub serve launch study view talk".split()
 
 
 def test_both_spellings_give_the_same_help_with_the_line_that_was_typed():
