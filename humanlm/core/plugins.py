@@ -119,11 +119,12 @@ def require_workers(groups: Mapping[str, Any]) -> None:  # of settings
 
 
 def require_cluster(
-    address: str | None,  # host:port or ray://host:port; None, auto, local: nothing is checked
+    address: str | None,  # host:port or ray://host:port; auto: what RAY_ADDRESS says; None, local: nothing is checked
     setting: str,  # where it stands, for the message
 ) -> None:
     "Raise where nobody answers at the address of a cluster"
     import socket
+    if address == "auto": address, setting = os.environ.get("RAY_ADDRESS"), "RAY_ADDRESS"
     if address in (None, "", "auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")

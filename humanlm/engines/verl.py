@@ -281,8 +281,7 @@ async def _trained(ray: Any, config: Any, leader: Leader) -> bool:
         for task in done - {ending}: task.result()
         if leading not in done: await ending
     except RayError as e:
-        raise EngineError(f"verl ended with an error: {_last_line(e)} --verl.log true shows what its processes print; "
-                          "--resume goes on from the last checkpoint.") from e
+        raise EngineError(f"verl ended with an error: {_why(str(e) or type(e).__name__, leader.run.settings.groups['verl'].address)}") from e
     finally:
         for task in tasks: task.cancel()
     leader.end()
@@ -292,7 +291,12 @@ async def _trained(ray: Any, config: Any, leader: Leader) -> bool:
 async def _awaited(reference): return await reference
 
 
-def _last_line(e): return shorten(next((line.strip() for line in reversed(str(e).splitlines()) if line.strip()), type(e).__name__), 300)
+def _why(said: str, address: str | None) -> str:
+    "Say in a sentence or two why verl ended, and what helps, from what Ray said"
+    if address and "owner" in said.lower() and "died" in said: return f"the cluster of Ray at {address} is gone. Start it again, then --resume goes on from the last checkpoint."
+    killed = "The actor is dead" in said and "worker process has died" in said
+    line = "one of its processes was killed, often for want of memory." if killed else shorten(next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "unknown."), 300)
+    return f"{line} --verl.log true shows what its processes print; --resume goes on from the last checkpoint."
 
 
 def _newest_step(out: str | Path) -> int:

@@ -236,13 +236,13 @@ def memory_lines(
 # %% ../../nbs/hardware/01_memory.ipynb #advice
 def _advice(shape, load, learns, writes, needs, room):
     "Say what helps where it does not fit, and where vLLM's share is too small"
-    ways = [*(_share_ways(load, needs / room) if 0 < load.vllm < needs * GiB else ()), *(_enough(shape, load, room, _room_ways(load, room, learns > 0.9 * room, writes > 0.9 * room)) if max(learns, writes) > 0.9 * room else ())]
+    ways = [*(_share_ways(load, needs / room, max(learns, writes) > 0.9 * room) if 0 < load.vllm < needs * GiB else ()), *(_enough(shape, load, room, _room_ways(load, room, learns > 0.9 * room, writes > 0.9 * room)) if max(learns, writes) > 0.9 * room else ())]
     return [f"  what helps        {'; '.join(ways)}"] if ways else []
 
 
-def _share_ways(load, share):
+def _share_ways(load, share, full): # full: what vLLM takes more would be missing elsewhere
     own, writers = ("--verl.memory", "--verl.tensor_parallel") if load.engine == "verl" else ("--trainer.vllm_gpu_memory_utilization", "--trainer.vllm_tensor_parallel_size")
-    ways = [(share <= 0.9, f"give vLLM more ({own} {math.ceil(20 * share) / 20:.2f})"), (load.gpus % (2 * load.writers) == 0, f"let more GPUs share a copy ({writers} {2 * load.writers})")]
+    ways = [(share <= 0.9 and not full, f"give vLLM more ({own} {math.ceil(20 * share) / 20:.2f})"), (load.gpus % (2 * load.writers) == 0, f"let more GPUs share a copy ({writers} {2 * load.writers})")]
     return [way for open, way in ways if open] or ["take larger GPUs"]
 
 
