@@ -94,6 +94,7 @@ class Browser:
         self.count += 1
         self.socket.send(json.dumps({"id": self.count, "method": method, "params": params}))
         while (said := json.loads(self.socket.recv())).get("id") != self.count: pass
+        if "navigated" in said.get("error", {}).get("message", ""): return {"result": {}}  # the page was just left: nothing is known of it
         assert "error" not in said, said
         return said["result"]
 

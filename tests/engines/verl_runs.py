@@ -156,7 +156,7 @@ def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_i
     assert running.wait(180) == 2 and nobody_left(mark)
     said = (tmp_path / "out.txt").read_text()
     print(said[-600:])
-    assert "verl ended with an error" in said and "Traceback" not in said
+    assert "verl ended with an error: one of its processes was killed" in said and "Traceback" not in said
     trained(tmp_path, *argv, "--resume")
     assert [row["step"] for row in lines(run, "classmate")][-1] == 3
 
@@ -192,13 +192,13 @@ def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp
 
 def test_after_a_kill_no_judged_reply_is_asked_again(tmp_path):
     with serving() as server:
-        argv = [*HUMANLM, *SMALL, "--run.name", "paid", "--trainer.max_steps", "3", "--judge.model", "vllm/mine", "--judge.base_url", server.url, "--judge.concurrency", "4"]
+        argv = [*HUMANLM, *SMALL, "--run.name", "paid", "--trainer.max_steps", "3", "--judge.model", "vllm/mine", "--judge.base_url", server.url, "--judge.concurrency", "4", "--rollout.reply_share", "0"]  # states alone: every verdict on them can be read
         mark, run = uuid4().hex, tmp_path / "runs" / "paid"
         running = started(tmp_path, mark, *argv)
         first, end = run / "checkpoints" / "humanlm-composed" / "latest_checkpointed_iteration.txt", time.monotonic() + 600
         while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
         before = server.stats()["requests"]
-        while server.stats()["requests"] < before + 6 and time.monotonic() < end and running.poll() is None: time.sleep(0.01)
+        while server.stats()["requests"] < before + 1 and time.monotonic() < end and running.poll() is None: time.sleep(0.01)
         running.send_signal(signal.SIGKILL)
         running.wait()
         killed = server.stats()
@@ -206,7 +206,8 @@ def test_after_a_kill_no_judged_reply_is_asked_again(tmp_path):
         trained(tmp_path, *argv, "--resume")
         found = server.stats()
     print(dict(killed), dict(found), lines(run, "humanlm-composed"))
-    assert before < killed["requests"] < found["requests"] and found["requests"] - found["distinct"] <= 4, "those under way when it was killed were never answered"
+    assert before < killed["requests"] < found["requests"] and found["requests"] - found["distinct"] <= killed["most at once"], "those under way when it was killed were never answered"
+    assert not any(row["judge/no_score"] for row in lines(run, "humanlm-composed"))
     assert [row["step"] for row in lines(run, "humanlm-composed")][-1] == 3
 
 
@@ -284,8 +285,8 @@ def test_a_run_joins_a_cluster_of_two_nodes_and_leaves_it_running(cluster, tmp_p
 
 
 def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path):
-    mark = uuid4().hex
-    running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "gone", "--trainer.max_steps", "50", "--verl.address", cluster.address)
+    mark, address = uuid4().hex, cluster.address
+    running = started(tmp_path, mark, *CLASSMATE, *SMALL, "--run.name", "gone", "--trainer.max_steps", "50", "--verl.address", address)
     first = tmp_path / "runs" / "gone" / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
     end = time.monotonic() + 600
     while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
@@ -294,7 +295,7 @@ def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path)
     code = running.wait(300)
     said = (tmp_path / "out.txt").read_text()
     print(f"{time.monotonic() - start:.0f} s", said[-700:])
-    assert code == 2 and "Traceback" not in said and "error:" in said and nobody_left(mark)
+    assert code == 2 and "Traceback" not in said and f"the cluster of Ray at {address} is gone. Start it again" in said and nobody_left(mark)
 
 
 LESSONS = ["--config", str(ROOT / "configs/classmate-mini.yaml"), "--tasks.test_n", "4", "--run.methods", "[classmate]", *SMALL, "--sft.muon_lr", "0", "--sft.lesson_steps", "6", "--sft.reader_steps", "6", "--sft.batch", "10", "--trainer.max_steps", "1"]
