@@ -293,7 +293,7 @@ async def _awaited(reference): return await reference
 
 def _why(said: str, address: str | None) -> str:
     "Say in a sentence or two why verl ended, and what helps, from what Ray said"
-    if address and "owner" in said.lower() and "died" in said: return f"the cluster of Ray at {address} is gone. Start it again, then --resume goes on from the last checkpoint."
+    if address and ("owner has died" in said or "node was terminated" in said): return f"the cluster of Ray at {address} is gone. Start it again, then --resume goes on from the last checkpoint."
     killed = "The actor is dead" in said and "worker process has died" in said
     line = "one of its processes was killed, often for want of memory." if killed else shorten(next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "unknown."), 300)
     return f"{line} --verl.log true shows what its processes print; --resume goes on from the last checkpoint."
