@@ -85,7 +85,7 @@ class CompletionStates(NamedTuple):
     @property
     def chunk(self) -> int:
         "How many positions may have their logits in memory at once"
-        return max(1, _LOGITS // getattr(self.head, "weight", self.states.T).shape[0])
+        return max(1, _LOGITS // getattr(self.head, "out_features", self.states.shape[1]))
 
 
 def _last_states(model, net, base, asked):
@@ -101,7 +101,7 @@ def _last_states(model, net, base, asked):
 def _states(model, prompts, completions):
     "Compute one batch of `completion_states`"
     import torch
-    net = model if hasattr(model, "config") else model.module
+    net = getattr(model, "module", model)  # without what wraps it for several processes, which may have a `config` of its own
     p_ids, p_mask = pad_rows(prompts, left=True)
     c_ids, c_mask = pad_rows(completions, left=False)
     ids, mask, T = torch.cat([p_ids, c_ids], 1).to(net.device), torch.cat([p_mask, c_mask], 1).to(net.device), c_ids.shape[1]
