@@ -20,7 +20,7 @@ from pathlib import Path
 from common import ROOT
 
 RUNS = ["startup", "parser --fast", "formats --quick", "advantages", "llm --quick", "judges --quick", "tom --quick", "social --quick", "build --quick", "generate --repeats 3",
-        "trainer --steps 10", "overlap --steps 3", "sdpo --steps 6", "gyms --seconds 0.3", "classmate reading --rounds 3", "classmate sandbox --rounds 3", "classmate overlap --rounds 3", "workers --quick"]
+        "trainer --steps 10", "overlap --steps 3", "sdpo --steps 6", "gyms --seconds 0.3", "classmate reading --rounds 3", "classmate sandbox --rounds 3", "classmate overlap --rounds 3", "viewer --samples 10000 --rounds 1", "workers --quick"]
 NEEDS = {"workers": "ray"}  # packages that not every environment has
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from common import Clock, in_turns
+from common import Clock, in_turns, ratio
 
 from humanlm.data.trajectory import Score, Trajectory, Turn, save_trajectories
 from humanlm.evaluation.viewer import RunViewer, Shown
@@ -82,6 +82,7 @@ def main():
         assert len(peer(folder, "zanzibar")) == 1 and "zanzibar" in RunViewer(folder).page({"search": "Zanzibar"})
         print(f"{'milliseconds':36}{'wall':>10}{'CPU':>10}{'again':>10}")
         for name, times in found.items(): print(f"{name:36}" + "".join(f"{'' if x != x else f'{x:,.0f}':>10}" for x in times))
+        for name in asked: ratio(f"{name}, of {given.samples:,} samples", found[name][1] / found["pandas, all read, 25 rows"][1], "CPU time of pandas reading all")
         print(f"\nmemory at its peak: {before / 1e3:,.0f} MB with the viewer (the making of the samples included), {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB with pandas")
 
 

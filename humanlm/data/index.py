@@ -111,14 +111,16 @@ def _hits(
 def _confirmed(read: Any, places: np.ndarray, choice: Choice) -> Iterator[int]:
     "Give the places where a text, not a name of a field, holds what is searched, and the number fits"
     if not places.size: return
-    table = read([*(_SEARCHED if choice.search else ()), *(name for name in _COUNTED if choice.number and not (choice.search and name in _SEARCHED))])
-    for n in places.tolist():
-        row = table.slice(n, 1).to_pylist()[0]
+    table = read([*dict.fromkeys((_SEARCHED if choice.search else ()) + (_columns_of(choice.number) if choice.number else ()))]).take(places)
+    for n, row in zip(places.tolist(), (row for some in table.to_batches(64) for row in some.to_pylist())):
         said = (text for name in _SEARCHED if choice.search for text in ([row[name]] if name not in _NESTED else _texts(json.loads(row[name]))))
         if (not choice.search or _holds(said, choice.search)) and choice.fits(_numbers(row) if choice.number else {}): yield n
 
 # %% ../../nbs/data/03_index.ipynb #leaves
 _COUNTED = ("advantage", "token_advantages", "rewards", "scores")
+
+
+def _columns_of(number: str) -> tuple[str, ...]: return {"reward": ("rewards",), "score": ("scores",)}.get(number.partition(" ")[0], _COUNTED[:2])
 
 
 def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:  # path, without places in lists, and text or number
@@ -138,11 +140,12 @@ def _holds(texts: Iterator[str], search: str) -> bool: return any(search.casefol
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    "Give the numbers of a trajectory; where each token has its own advantage, their mean"
-    each = [x for x in row["token_advantages"] or () if x is not None and x == x]
-    found = {"advantage": math.fsum(each) / len(each) if each else row["advantage"]}
-    found |= {f"reward {name}": value for name, value in json.loads(row["rewards"]).items()}
-    found |= {f"score {name}": score["value"] for name, score in json.loads(row["scores"]).items()}
+    "Give the numbers of a trajectory, as far as their columns were read; where each token has its own advantage, their mean"
+    each = np.array(row.get("token_advantages") or (), float)  # nan: a token that nothing was paid for
+    each = each[each == each]
+    found = {"advantage": each.mean() if each.size else row.get("advantage")}
+    found |= {f"reward {name}": value for name, value in json.loads(row.get("rewards", "{}")).items()}
+    found |= {f"score {name}": score["value"] for name, score in json.loads(row.get("scores", "{}")).items()}
     return {name: math.nan if value is None else float(value) for name, value in found.items()}
 
 # %% ../../nbs/data/03_index.ipynb #listed-row
@@ -153,6 +156,9 @@ _LISTED = ("row_id", "group", "step", "level", "parse_status", "text", *_COUNTED
 def _listed(at: str, row: Mapping[str, Any]) -> Listed:
     facts = {"step": str(row["step"]), "level": row["level"], "group": str(row["group"]), "status": row["parse_status"]}
     return Listed(at, row["row_id"], facts, _numbers(row), row["text"][:_SHOWN])
+
+
+def _no_record(at: str, place: Path) -> DataError: return DataError(f"There is no record {shorten(at, 60)!r} in {place.name}. Choose one from the list.")
 
 # %% ../../nbs/data/03_index.ipynb #RolloutFiles
 class RolloutFiles:
@@ -174,7 +180,7 @@ class RolloutFiles:
     def _place(self, at: str, files: Mapping[str, Path]) -> tuple[str, int]:
         name, _, row = at.rpartition(":")
         if name in files and re.fullmatch("[0-9]{1,18}", row): return name, int(row)
-        raise DataError(f"There is no record {shorten(at, 60)!r} in {self.place.name}. Choose one from the list.")
+        raise _no_record(at, self.place)
 
     def _blocks(self, choice: Choice, start: str, faults: dict[str, str]) -> Iterator[tuple[str, int, int, int, Callable]]:
         "Go through groups of rows that may hold what is wanted: file, first row, the first one to look at, size, and what reads columns"
@@ -268,7 +274,7 @@ class LineFile:
             with open(self.place, "rb") as file:
                 file.seek(max(0, int(at) - 1))
                 if at == "0" or file.read(1) == b"\n": return int(at)
-        raise DataError(f"There is no record {shorten(at, 60)!r} in {self.place.name}. Choose one from the list.")
+        raise _no_record(at, self.place)
 
     def read(self, at: str) -> dict[str, Any]:
         "Read one"
@@ -310,7 +316,7 @@ class DocumentFiles:
     def find(self, choice: Choice = Choice(), start: str = "", limit: int = 40) -> Found:
         "Find the first records from an address on"
         rows, faults, names = [], {}, [*self.files()]
-        if start and start not in names: raise DataError(f"There is no record {shorten(start, 60)!r} in {self.place.name}. Choose one from the list.")
+        if start and start not in names: raise _no_record(start, self.place)
         for name in names[names.index(start) if start else 0:]:
             try: row = self.read(name)
             except DataError as e:
@@ -324,7 +330,7 @@ class DocumentFiles:
     def read(self, at: str) -> dict[str, Any]:
         "Read one"
         path = self.files().get(at)
-        if path is None: raise DataError(f"There is no record {shorten(at, 60)!r} in {self.place.name}. Choose one from the list.")
+        if path is None: raise _no_record(at, self.place)
         try: return json_object(path.read_bytes(), str(path))
         except OSError as e: raise DataError(f"Cannot read {path}: {e.strerror}. Reload when it is there.") from e
 

@@ -191,8 +191,7 @@ class LoopPolicy(ModelPolicy):
         from humanlm.models.sampling import cut_completion
         if sampling.no_repeat_ngram: raise RolloutError("verl's servers cannot forbid repeated runs of tokens. Set no_repeat_ngram to 0.")
         prompt, loop = self.prompt_ids(row), await self.idle.get()
-        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1,
-               "max_tokens": row["max_tokens"], "logprobs": True}
+        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "max_tokens": row["max_tokens"], "logprobs": True}
         if self.server in ("vllm", "hf"): how["seed"] = seed % 2 ** 31
         if self.server == "hf": how["stop"] = list(row["stop"])
         answer = self.answers[loop] = asyncio.get_running_loop().create_future()
