@@ -87,10 +87,10 @@ def workers_check(
     return kind in mappers and count.isdecimal() and int(count) > 0, f"workers: expected ray/N, such as ray/4, got {shorten(workers)!r}"
 
 
-def _asked_by_workers(groups: Mapping[str, Any]) -> list[str]:  # groups: of settings
-    "Name the groups whose questions workers of Ray send; a rule asks nobody"
+def _asked_by_workers(groups: Mapping[str, Any], by_rule: bool = False) -> list[str]:  # groups: of settings
+    "Name the groups whose questions workers of Ray send, or those with workers that have nothing to send, because a rule asks nobody"
     def is_rule(group: Any) -> bool: return hasattr(group, "is_rule") and group.is_rule(getattr(group, "model", ""))
-    return [name for name, group in groups.items() if str(getattr(group, "workers", None)).startswith("ray/") and not is_rule(group)]
+    return [name for name, group in groups.items() if str(getattr(group, "workers", None)).startswith("ray/") and is_rule(group) == by_rule]
 
 
 def lacking(
@@ -138,9 +138,10 @@ def require_cluster(
 
 
 def workers_plan(groups: Mapping[str, Any]) -> str: # groups: of settings; empty: nobody needs Ray
-    "Say in a plan, which needs no Ray itself, whose questions will"
-    asked = [f"{name} {groups[name].workers}" for name in _asked_by_workers(groups)]
-    return f"{', '.join(asked)}: the run needs Ray, which is {'installed' if find_spec('ray') else 'not installed here'}" if asked else ""
+    "Say in a plan, which needs no Ray itself, whose questions will, and who has workers for nothing"
+    asked = ", ".join(f"{name} {groups[name].workers}" for name in _asked_by_workers(groups))
+    idle = [f"{name} {groups[name].workers}: {groups[name].model} is a rule and asks nobody" for name in _asked_by_workers(groups, by_rule=True)]
+    return "; ".join([*([f"{asked}: the run needs Ray, which is {'installed' if find_spec('ray') else 'not installed here'}"] if asked else []), *idle])
 
 
 def mapper(workers: str | None) -> AbstractContextManager[Callable[..., Iterator[Any]]]:
