@@ -197,9 +197,8 @@ def as_dialogue(turns: Sequence[GymTurn], *kinds: str) -> list[dict[str, str]]: 
 
 STOP_REASONS = {
     "done": "the task ended", "turn_limit": "no turns left", "finish": "the policy ended it",
-                "no_call": "a message without a call", "bad_call": "a call that cannot be read",
-    "length": "no tokens left", "policy_error": "the policy's model failed",
-                "user_error": "the user or the judge failed", "env_error": "the gym failed",
+    "no_call": "a message without a call", "bad_call": "a call that cannot be read", "length": "no tokens left",
+    "policy_error": "the policy's model failed", "user_error": "the user or the judge failed", "env_error": "the gym failed",
 }
 BROKEN = ("policy_error", "user_error", "env_error")  # episodes that say nothing about the policy
 
