@@ -57,6 +57,15 @@ def moved(run: Path, start: str, end: str) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
+def same_after(folder: Path, *names: str) -> float:
+    "Check that two runs wrote the same texts and moved to the same weights; how far apart these are"
+    texts = [[t.text for t in load_trajectories(folder / "runs" / name / "trajectories" / "classmate" / "step-000000-0.parquet")] for name in names]
+    one, two = (load_model(folder / "runs" / name / "models" / "classmate").model.state_dict() for name in names)
+    apart = max((one[name] - two[name]).abs().max().item() for name in one)
+    assert texts[0] == texts[1] and apart < 1e-5 < 1e-4 < moved(folder / "runs" / names[1], "cold-start", "classmate")
+    return apart
+
+
 def test_an_adapter_is_trained_by_one_process_or_two_on_weights_that_stay_as_they_were(tmp_path):
     shutil.copy(ROOT / "nbs" / "howto" / "my_recipe.py", tmp_path)
     for n in ("1", "2"): trained(tmp_path, "--run.recipe", "my_recipe:Animals", "--model.lora_rank", "8", "--trainer.max_steps", "3", "--trainer.learning_rate", "0.01", "--trainer.save_steps", "1", "--run.name", n, "--verl.gpus", n, "--verl.tensor_parallel", n)
@@ -223,11 +232,7 @@ def test_a_ctrl_c_ends_everything(tmp_path):
 
 def test_two_processes_train_what_one_trains(tmp_path):
     for processes in ("1", "2"): trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", processes, "--trainer.max_steps", "2", "--verl.gpus", processes, "--verl.tensor_parallel", processes)
-    texts = [[t.text for t in load_trajectories(tmp_path / "runs" / name / "trajectories" / "classmate" / "step-000000-0.parquet")] for name in ("1", "2")]
-    one, two = (load_model(tmp_path / "runs" / name / "models" / "classmate").model.state_dict() for name in ("1", "2"))
-    apart = max((one[name] - two[name]).abs().max().item() for name in one)
-    print(apart, moved(tmp_path / "runs" / "2", "cold-start", "classmate"))
-    assert texts[0] == texts[1] and apart < 1e-5 < 1e-4 < moved(tmp_path / "runs" / "2", "cold-start", "classmate")
+    print(same_after(tmp_path, "1", "2"))
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path):
@@ -267,11 +272,11 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
 
 
 @pytest.fixture
-def cluster():
-    "Two nodes of Ray on this machine: one leads, the other has the logical GPU"
+def cluster(request):
+    "Two nodes of Ray on this machine: one leads, and the other has the logical GPU, or each has one"
     from ray.cluster_utils import Cluster
     os.environ["RAY_AUTH_MODE"] = "disabled"
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": 0, "object_store_memory": 200 << 20})
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": getattr(request, "param", 0), "object_store_memory": 200 << 20})
     found.add_node(num_cpus=16, num_gpus=1, object_store_memory=200 << 20)
     yield found
     found.shutdown()
@@ -282,6 +287,14 @@ def test_a_run_joins_a_cluster_of_two_nodes_and_leaves_it_running(cluster, tmp_p
     found = lines(tmp_path / "runs" / "two", "classmate")
     print(to_json(found))
     assert [row["step"] for row in found] == [1, 2] and len(cluster.list_all_nodes()) == 2
+
+
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+def test_two_nodes_train_what_one_process_trains(cluster, tmp_path):
+    for nodes in ("1", "2"): trained(tmp_path, *CLASSMATE, *SMALL, "--run.name", nodes, "--trainer.max_steps", "2", "--verl.address", cluster.address, "--verl.nodes", nodes, "--verl.tensor_parallel", nodes)
+    apart = same_after(tmp_path, "1", "2")
+    print(apart, to_json(lines(tmp_path / "runs" / "2", "classmate")))
+    assert len(cluster.list_all_nodes()) == 2
 
 
 def test_a_cluster_that_vanishes_ends_the_run_with_a_sentence(cluster, tmp_path):
