@@ -43,7 +43,7 @@ class ClientConfig:
     cache_mode: str = "use"
     "use, refresh (ask again), only (never ask), or off."
     budget: float | None = None
-    """US dollars that may be spent in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build (each run of an experiment,
+    """US dollars that this group of settings may spend in all; nothing is asked that could cost more. It belongs to the folder of a run, comparison or build (each run of an experiment,
     each way of tom.mode has its own): all starts share it. Commands without a folder have it for one start. Prices that are not listed: a YAML file, named in HUMANLM_PRICES."""
 
     group: ClassVar[str] = "model"                 # of settings, for messages
