@@ -33,7 +33,7 @@ MAX_CONTENT = 4000  # characters of a call that reach an environment
 
 class ToolCall(NamedTuple):
     "What a policy does in one turn"
-    kind: str     # a key of `KINDS`, "finish", or "" where there is none
+    kind: str     # a key of `KINDS`, "finish", a word that is none, or ""
     content: str  # never trusted
     fault: str = ""  # why there is no call, or none that can be executed
     more: int = 0    # further calls of the same message, which are not executed
