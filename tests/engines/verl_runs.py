@@ -130,8 +130,9 @@ MODES = ["response-only", "humanlm", "joint", "separate-rewards", "prefix-chaini
 
 
 def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
-    "One level a step, and states before replies: humanlm-composed above"
-    argv = [*HUMANLM, *SMALL, "--run.methods", f"[{','.join(MODES)}]", "--rollout.mixed_levels", "true"]
+    "One level a step, and states before replies: humanlm-composed above. So small a cold start earns little by the judge, so a reward of one's own pays beside it"
+    (tmp_path / "variety.py").write_text("def variety(trajectories): return [len(set(t.text)) / 40 for t in trajectories]\n")
+    argv = [*HUMANLM, *SMALL, "--run.methods", f"[{','.join(MODES)}]", "--rollout.mixed_levels", "true", "--reward.extra", "variety:variety", "--reward.extra_weight", "0.5"]
     trained(tmp_path, *argv, "--run.name", "modes", "--trainer.max_steps", "2")
     run, levels, went = tmp_path / "runs" / "modes", {}, {}
     for stage in MODES:
@@ -141,8 +142,8 @@ def test_every_mode_of_humanlm_takes_steps_with_levels_mixed_in_each(tmp_path):
         print(stage, levels[stage], to_json(found), went[stage])
         assert [row["step"] for row in found] == [1, 2] and all(row["verl/probs_correlation"] > 0.99999 and row["verl/probs_difference"] < 1e-5 for row in found)
         assert [[t.group for t in step] for step in done] == [[0] * 4 + [1] * 4] * 2
-        assert (went[stage] > 0) == any(row["grad_norm"] > 0 for row in found) and went[stage] < 0.1, "nothing moves where so small a cold start earns nothing"
-    assert went["response-only"] > 0 and went["humanlm"] > 0 and any(len(step) > 1 for step in levels["humanlm"]) and levels["response-only"] == [["response"]] * 2
+        assert any(row["grad_norm"] > 0 for row in found) and 0 < went[stage] < 0.1
+    assert any(len(step) > 1 for step in levels["humanlm"]) and levels["response-only"] == [["response"]] * 2
 
 
 def test_a_parser_learns_from_context_files(tmp_path):
