@@ -8,8 +8,8 @@ nbdev turns the notebooks into pages (`proc_nbs`: hidden and exported cells go, 
 those pages into Markdown, and MkDocs Material renders them. Quarto is not needed, and the finished site asks nothing of
 any other host and every link in it leads somewhere: `site_problems` fails the build otherwise.
 """
-import ast, base64, json, logging, os, re, shutil, sys
-from collections.abc import Callable, Iterable
+import ast, base64, gc, json, logging, os, re, shutil, sys
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -351,26 +351,28 @@ class _Page(HTMLParser):
 
 def site_problems(site: Path) -> list[str]:
     "Every address on another host that a page or style sheet would fetch, and every link within the site that leads nowhere"
-    pages = {page.resolve(): _Page(page.read_text("utf-8")) for page in site.rglob("*.html")}
+    root = str(site.resolve())
+    files = {str(path): path for path in Path(root).rglob("*") if path.is_file()}
+    pages = {name: _Page(path.read_text("utf-8")) for name, path in files.items() if path.suffix == ".html"}
     found = []
     for path, page in pages.items():
-        name = path.relative_to(site.resolve())
+        name = os.path.relpath(path, root)
         found += [f"{name}: would fetch {url}" for url in page.loads if re.match(r"(https?:)?//", url)]
         local = [url for url in page.links + page.loads if url and not re.match(r"[a-z]+:|//", url)]
-        found += [f"{name}: {url} leads nowhere" for url in dict.fromkeys(local) if not _leads(url, path, pages, site)]
+        found += [f"{name}: {url} leads nowhere" for url in dict.fromkeys(local) if not _leads(url, path, root, pages, files)]
     for sheet in site.rglob("*.css"):
         urls = re.findall(r"(?:url\(|@import\s+)['\"]?((?:https?:)?//[^'\")\s]+)", sheet.read_text("utf-8"))
         found += [f"{sheet.relative_to(site)}: would fetch {url}" for url in urls]
     return found
 
 
-def _leads(url: str, path: Path, pages: dict[Path, _Page], site: Path) -> bool:
+def _leads(url: str, path: str, root: str, pages: Mapping[str, _Page], files: Container[str]) -> bool:
     "Whether a link of the page at `path` leads to a file of the site, and to a name in it"
     target, _, name = unquote(url).partition("#")
     target = target.partition("?")[0]
-    there = (site / target.lstrip("/") if target.startswith("/") else path.parent / target).resolve() if target else path
-    if there.is_dir(): there /= "index.html"
-    return there.exists() and (not name or there not in pages or name in pages[there].names)
+    there = os.path.normpath(os.path.join(root if target.startswith("/") else os.path.dirname(path), target.lstrip("/"))) if target else path
+    if there not in files: there = os.path.join(there, "index.html")
+    return there in files and (not name or there not in pages or name in pages[there].names)
 
 
 def allow_unknown_types() -> None:
@@ -444,8 +446,10 @@ def site(repo_url: str = os.environ.get("REPO_URL", "")) -> None:
     read_comments_of_settings()
     skip_examples()
     keep_links()
+    gc.disable()  # the shells of all notebooks stay; at the end each would have everything looked through once more
     books = write_pages(proc_nbs(n_workers=0, force=True), repo_url)  # in this process, where the lines above hold
     render(books)
+    gc.freeze()
     print(f"{len(books)} notebooks -> _docs/. Next: python -m http.server -d _docs, then open http://localhost:8000")
 
 
