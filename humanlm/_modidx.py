@@ -2026,6 +2026,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'humanlm.corpus.build.Built': ('corpus/build.html#built', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._RowsConfig': ('corpus/build.html#_rowsconfig', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._build': ('corpus/build.html#_build', 'humanlm/corpus/build.py'),
+                                      'humanlm.corpus.build._card_head': ('corpus/build.html#_card_head', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._clients': ('corpus/build.html#_clients', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._describe': ('corpus/build.html#_describe', 'humanlm/corpus/build.py'),
                                       'humanlm.corpus.build._drop_empty': ('corpus/build.html#_drop_empty', 'humanlm/corpus/build.py'),
