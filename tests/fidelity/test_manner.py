@@ -6,7 +6,7 @@ import pytest
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.data.trajectory import Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.fidelity.detection import DETECTORS
-from humanlm.fidelity.dialogues import FidelityConfig, read_dialogues
+from humanlm.fidelity.dialogues import read_dialogues
 from humanlm.fidelity.manner import LEAST, Manner
 from humanlm.worlds.mini import WorldConfig, make_world
 
