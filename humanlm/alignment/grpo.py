@@ -21,7 +21,7 @@ from ..hierarchy.parsing import ParsePolicy
 from ..hierarchy.prompts import HierarchyConfig
 from .modes import MODES, memory_of, preparation
 from ..rewards.scoring import Judge
-from ..rewards.reward import AlignmentReward, combine, requests_by_row
+from ..rewards.reward import AlignmentReward, combine, own_reward, requests_by_row
 from ..methods.functions import group_advantage
 from ..data.trajectory import Trajectory
 from ..methods.method import Batch, Method
@@ -116,23 +116,24 @@ def alignment_method(
     rows: Sequence[dict],  # all rows that will be trained on, from `training_rows`
     examples: Sequence[Example],  # that they were made from
     name: str = "humanlm",  # of a mode
-    extra: Callable | None = None,  # one more reward: trajectories → [B]; None: what the settings name
+    extra: Callable | None = None,  # one more reward: trajectories → [B], or a class of such, made with the examples; None: what the settings name
     states: StateSource | None = None,  # who answers the states of composed replies; None: the policy itself
 ) -> Method:
     "Reward alignment with the person's states and replies, by group-relative advantage (HumanLM, section 3)"
     hierarchy, truth = config.hierarchy.load(), config.rollout.interleave_truth
     judging = {field: getattr(config.judge, field) for field in ("concurrency", "max_failed_share")}
     levels = hierarchy.names if MODES[name].rewarded == "all" else None
+    own = own_reward(config.reward, extra, examples)
     reward = AlignmentReward(judge, requests_by_row(rows, examples, hierarchy, config.judge.rubric), config.reward, hierarchy,
-                             levels, extra, config.rollout.compose, seed=config.run.seed, truth_inside=truth, **judging)
-    memory = memory_of(name, rows, config.hierarchy, config.prefixes)
-    prepare = partial(together, preparation(memory, truth)) if memory or truth else list
+                             levels, own, config.rollout.compose, seed=config.run.seed, truth_inside=truth, **judging)
+    chain = memory_of(name, rows, config.hierarchy, config.prefixes)
+    prepare = partial(together, preparation(chain, truth)) if chain or truth else list
     rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)
     if config.rollout.compose:
         rollout = _composed_turn(rollout, examples, config.hierarchy, states)
     if config.rollout.parts > 1:
         rollout = scored_in_parts(rollout, reward, config.rollout.parts, config.rollout.group_size)
-    return Method(rollout, group_advantage(reward.weights, config.advantage), reward, memory,
+    return Method(rollout, group_advantage(reward.weights, config.advantage), reward, chain or (own if hasattr(own, "learn") else None),
                   metrics=partial(_batch_metrics, weights=reward.weights))
 
 

@@ -40,7 +40,7 @@ from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
     EvalJudgeConfig, JudgeConfig, OwnJudge, VERDICT_TOKENS, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning, second_config,
     second_judge)
-from ..rewards.reward import RewardConfig
+from ..rewards.reward import RewardConfig, own_reward
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.method import AdvantageConfig
@@ -213,6 +213,9 @@ def _load_work(
         data.split(split)  # an unknown one is refused before anything is written
     for config in (s.judge, s.test_judge):
         _check_judge(config, data)
+    chained = next((name for name in s.run.methods if MODES[name].asks == "next"), None)
+    if chained and hasattr(own_reward(s.reward, reward, data.examples), "learn"):
+        raise ConfigError(f"reward.extra learns from step to step, and so does {chained}; a method has one memory. Train them apart.")
     own = judge if judge is None or hasattr(judge, "ledger") else OwnJudge(judge)
     first, test = own or make_judge(s.judge, data.world, levels), make_judge(s.test_judge, data.world, levels)
     notes = {"judge": first.name, "test_judge": test.name, "judges": judges_record(s)}

@@ -306,8 +306,21 @@ def _some_rows(
 class Built(NamedTuple):
     "A finished build"
     folder: Path
-    card: str             # Markdown
+    card: str             # Markdown, below what the Hub reads of it
     rows: dict[str, int]  # split → rows
+
+# %% ../../nbs/corpus/10_build.ipynb #card_head
+_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M", 10_000_000: "1M<n<10M"}  # as the Hub spells them
+
+
+def _card_head(folder: Path, a: Account) -> str:  # YAML between dashes
+    "Write what the Hub reads of a card"
+    import yaml
+    splits = {kind: [name for name in a.notes if any((folder / kind).glob(f"{name}-*.parquet"))] for kind in sorted(path.name for path in folder.iterdir() if path.is_dir())}
+    sets = [{"config_name": kind, "data_files": [{"split": name, "path": f"{kind}/{name}-*.parquet"} for name in names]} for kind, names in splits.items() if names]
+    size = next((word for most, word in _SIZES.items() if sum(a.rows.values()) < most), "10M<n<100M")
+    head = {"pretty_name": a.title, "tags": ["humanlm", "user-simulation"], "size_categories": [size], "configs": sets}
+    return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n"
 
 # %% ../../nbs/corpus/10_build.ipynb #finish
 def _finish(
@@ -321,7 +334,7 @@ def _finish(
         if note["ids"]: atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
     if lost := _lost(account): atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
     ledger = sum((client.ledger for client in asked), Ledger()).to_dict()
-    atomic_write(folder / "README.md", text := card(account))
+    atomic_write(folder / "README.md", text := f"{_card_head(folder, account)}\n{card(account)}")
     atomic_write(folder / "build.json", to_json(_record(s, account), indent=2) + "\n")
     made = {"name": folder.name, "ledger": ledger, "faults": account.faults.to_dict()}
     save_record(folder, run_record(s, state="finished", **made))

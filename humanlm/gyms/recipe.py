@@ -23,6 +23,7 @@ from ..evaluation.measured import Measurement
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
+from ..fidelity.report import users_section
 from ..training.trials import Study, Trial
 from ..methods.functions import AssistantModel, ask_row
 from ..methods.dialogues import CreditConfig, Heard, TokenDialogue, TurnReward, information_gains, multi_turn, turn_advantage
@@ -336,7 +337,9 @@ class _GymRecipe(Recipe):
     def stage_plans(self, s: Settings, reads: bool) -> list[StagePlan]: return _stage_plans(s)
 
     def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
-    def sections(self) -> Mapping[str, tuple]: return standard_sections(NAMES, _rests_on)
+    def sections(self) -> Mapping[str, tuple]:
+        sections = standard_sections(NAMES, _rests_on)
+        return sections | {"users": ("How the users write", "What they said in the training samples.", users_section), "run": sections.pop("run")}
 
 
 recipe = _GymRecipe()

@@ -23,6 +23,7 @@ from ..core.stats import known_mean
 from ..evaluation.outcome import Arms, rounded, seed_changes
 from ..evaluation.figures import Names, curve, thin
 from ..evaluation.report import load_log, model_said, standard_sections
+from ..fidelity.report import users_section
 from ..clients.ledger import Ledger
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions
 from .preferences import PreferenceConfig, measured_replies, regret_section, with_style
@@ -374,7 +375,8 @@ class _SDPORecipe(Recipe):
         "Give the sections of the report"
         sections = standard_sections(NAMES, _rests_on)
         return {**{name: sections[name] for name in ("first", "results", "differences", "training")},
-                "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"], "run": sections["run"]}
+                "regret": ("Preference and regret", "What users had to put up with on the way.", regret_section), "samples": sections["samples"],
+                "users": ("How the users write", "What they said in the training samples.", users_section), "run": sections["run"]}
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #NAMES
 NAMES = Names({"preference": ("Preference", "How far does a reply meet a taste, by rule, from 0 to 1?"),

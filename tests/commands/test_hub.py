@@ -37,7 +37,7 @@ def run(tmp_path_factory) -> Path:
     return home
 
 
-REFUSED = {"whoami": 401, "/preupload/": 400}  # a 500 there is asked again for half a minute
+REFUSED = {"whoami": 401, "/preupload/": 400, "validate-yaml": 400}  # a 500 there is asked again for half a minute
 
 
 class Hub:
@@ -133,6 +133,26 @@ def test_a_card_says_what_is_known_and_no_more(run, tmp_path):
                  "| `response` | `</response>` |", 'hierarchy.thinking: "hetero"', "python -m humanlm.serve --model.name me/tram"):
         assert said in text, said
     assert str(run.parent) not in card and "hf_secret" not in card
+
+
+def test_the_hubs_own_library_reads_the_head_of_a_card(run, tmp_path):
+    from huggingface_hub import ModelCard
+    from huggingface_hub.repocard import metadata_load
+    assert command(run, "push", "mini", "--hub.repo", "me/tram", "--hub.out", tmp_path / "read").returncode == 0
+    place = run / "cards" / "humanlm.md"
+    card = ModelCard(place.read_text())
+    assert (card.data.license, card.data.library_name, card.data.pipeline_tag, card.data.base_model) == ("apache-2.0", "transformers", "text-generation", None)
+    assert "humanlm" in card.data.tags and metadata_load(place) == card.data.to_dict() and card.text.lstrip().startswith("# tram")
+
+
+def test_the_hub_validates_a_card_before_anything_is_sent(run):
+    with Hub() as hub:
+        done = command(run, "push", "mini", "--hub.repo", "me/tram", endpoint=hub.url)
+    steps = [line for line in hub.seen if "validate-yaml" in line or "/preupload/" in line or "/commit/" in line]
+    assert done.returncode == 0 and "validate-yaml" in steps[0], (done.stderr, hub.seen)
+    with Hub("validate-yaml") as hub:
+        done = command(run, "push", "mini", "--hub.repo", "me/tram", endpoint=hub.url)
+    assert done.returncode != 0 and "README.md" in done.stderr and "Traceback" not in done.stderr and not hub.files, done.stderr
 
 
 # ---- into a folder

@@ -380,6 +380,17 @@ def test_counts_of_a_bad_log_add_up(tmp_path):
     assert "| lines | 120 |" in built.card
 
 
+def test_the_hubs_own_libraries_read_a_build_by_its_card(tmp_path):
+    from datasets import load_dataset
+    from huggingface_hub import DatasetCard
+    built = build(settings(tmp_path, forum(), sets=["rl", "sft"], dropout=0.6))
+    card = DatasetCard(built.card)
+    assert card.data.pretty_name == "rows.jsonl" and card.data.size_categories == ["n<1K"] and card.text.lstrip().startswith("# rows.jsonl")
+    for name in ("examples", "rl", "sft"):
+        found = load_dataset(str(built.folder), name, cache_dir=str(tmp_path / "cache"))
+        assert {split: len(rows) for split, rows in found.items()} == {k: n for k, n in built.rows.items() if name == "rl" or k != "test_dropout"}
+
+
 def test_lines_of_a_card_can_be_read(tmp_path, capsys):
     damaged(tmp_path)
     with (tmp_path / "rows.jsonl").open("a") as file:
