@@ -17,7 +17,7 @@ from pathlib import Path
 from common import Clock, in_turns, ratio
 
 from humanlm.data.trajectory import Score, Trajectory, Turn, save_trajectories
-from humanlm.evaluation.viewer import RunViewer, Shown
+from humanlm.evaluation.viewer import RunViewer, _Shown
 
 TOKENS = 200
 WORDS = "nobody should go without; customs ought to be kept; the river festival is probably good; my aunt went through it; it warms my heart a little; luck decides most things".split()
@@ -70,8 +70,8 @@ def main():
         size, files = sum(path.stat().st_size for path in folder.rglob("*.parquet")), given.samples // given.per_file
         print(f"{given.samples:,} samples in {files:,} files, {size / 1e6:,.0f} MB\n")
         last = f"step-{files - 1:06d}-0.parquet:{given.per_file - 1}"
-        asked = {"first page": Shown(), "the last step": Shown(step=str(files - 1)), "search, found early": Shown(search="AUNT"), "search, found in the last sample": Shown(search="Zanzibar"),
-                 "search, found nowhere": Shown(search="xylophone"), "a score, found nowhere": Shown(number="score value", high="-1"), "one record": Shown(at=last)}
+        asked = {"first page": _Shown(), "the last step": _Shown(step=str(files - 1)), "search, found early": _Shown(search="AUNT"), "search, found in the last sample": _Shown(search="Zanzibar"),
+                 "search, found nowhere": _Shown(search="xylophone"), "a score, found nowhere": _Shown(number="score value", high="-1"), "one record": _Shown(at=last)}
         def twice(shown):
             viewer = RunViewer(folder)
             return [*measured(lambda: viewer.page(shown._asdict())), measured(lambda: viewer.page(shown._asdict()))[0]]

@@ -16,7 +16,7 @@ from .core.config import RunConfig, read_yaml
 from .core.grammar import cut_line, find_run, parse
 from .core.html import aligned
 from .core.plugins import load_plugin
-from .core.runs import alone, open_run, run_record, save_config, save_record
+from .core.runs import alone, open_run, run_record, save_record
 from .evaluation.measured import Measurement, Results, load_measured, results, save_results, ALL, paired_table
 from .training.recipe import Recipe, find_recipe
 from .training.run import recipe_name
@@ -80,7 +80,7 @@ def _compare_runs(
     own = s.changed(run={"name": s.run.name if "--run.name" in " ".join(argv) else f"{first.name}-eval"})
     with alone(Path(own.run.out) / own.run.name):
         folder = open_run(own.run.out, own.run.name, "", s.fresh)
-        save_config(folder / "config.yaml", own)
+        own.save(folder / "config.yaml")
         save_results(folder / "results.json", found)
         save_record(folder, run_record(own, state="finished", systems=list(models)))
     print(f"{aligned(_summary(recipe, found))}\n\nresults: {folder / 'results.json'}")

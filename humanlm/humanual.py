@@ -23,7 +23,7 @@ from .corpus.partition import TRAIN, VAL
 from .corpus.people import find_evidence, settle
 from .corpus.personas import FRAME, PERSONA_TOKENS
 from .corpus.rows import THOUGHT, THOUGHT_TOKENS
-from .corpus.store import RowStore, fill, rows_read
+from .corpus.store import RowStore, fill
 from .data.files import on_hub
 from .models.settings import Estimate, estimate
 
@@ -62,7 +62,7 @@ def _forecast(
         store = RowStore(Path(folder))
         fill(store, _only(source_of(s), most))
         plan = settle(select_from(s, store), None, c, replace(s.persona, least=0))
-        n, done = rows_read(store), store.notes[-1]["read"] < most
+        n, done = store.rows, store.notes[-1]["read"] < most
     share = 1.0 if done else _share_read(c, plan.records)
     return _Forecast(n, share, plan.counts(), _persona_cost(s.persona, plan, share), _thought_cost(c, plan, share),
                     n - len(plan.records))

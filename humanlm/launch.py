@@ -22,7 +22,7 @@ from .core.basics import ConfigError, require, require_all
 from .core.commands import command
 from .core.config import Settings, read_yaml
 from .core.grammar import SWITCHES, cut_line, parse
-from .hardware.machines import RAY_PORT, LaunchConfig, launch_commands, ray_commands, slurm_job
+from .hardware.machines import RAY_PORT, LaunchConfig, slurm_job
 from .training.run import check_processes, check_settings, engine_name, gpu_plan, read_settings
 
 # %% ../nbs/91_launch.ipynb #require-deepspeed
@@ -143,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
     notes, verl = [f"# {line}" for line in _planned(launch, settings)], settings.run.engine == "verl"
     if launch.splitter == "DeepSpeed": notes.append("# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'")
     job = slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""
-    machines = ray_commands(launch, words) if verl else [[line] for line in launch_commands(launch, words)]
+    machines = launch.ray_commands(words) if verl else [[line] for line in launch.commands(words)]
     if launch.submit:
         print("\n".join(notes), file=sys.stderr)
         return _submit(launch, machines, job)

@@ -22,8 +22,8 @@ from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
 from .models.checkpoints import contract_files
 from .serving.classmates import KEY, HostConfig, host_models, host_plan
-from .serving.service import ServeConfig, Service, ServiceConfig, choose_engine, make_app
-from .serving.vllm import start_vllm, vllm_command, vllm_program
+from .serving.service import ServeConfig, Service, ServiceConfig, make_app
+from .serving.vllm import VLLMPolicy, vllm_command, vllm_program
 
 # %% ../nbs/85_serve.ipynb #GROUPS
 GROUPS = {"model": ModelChoice, "rollout": AskingConfig, "serve": ServeConfig}
@@ -39,7 +39,7 @@ def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     "Say what would be served, and how the model is asked"
     place, own, setup = how_to_ask(choice.place)
     rows = make_rows([Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy)
-    engine, dtype = choose_engine(config), choice.dtype or own.get("dtype", "float32")
+    engine, dtype = config.choose_engine(), choice.dtype or own.get("dtype", "float32")
     lines = {"model": f"{_served_name(choice, config)}: {place}, {dtype}", "address": f"http://{config.host}:{config.port}/v1",
              "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}"}
     if setup.compose if asking.compose is None else asking.compose:
@@ -52,13 +52,13 @@ def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
 # %% ../nbs/85_serve.ipynb #open_client
 def _open_client(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> SimulatorClient:
     "Load the model, or start vLLM for it"
-    if choose_engine(config) == "transformers":
+    if config.choose_engine() == "transformers":
         client = SimulatorClient(choice.place, choice.dtype, compose=asking.compose)
         client.open()
         return client
     place, own, setup = how_to_ask(choice.place)
     dtype = choice.dtype or own.get("dtype", "auto")
-    return SimulatorClient(setup._replace(policy=start_vllm(place, own, _served_name(choice, config), dtype, config.vllm)),
+    return SimulatorClient(setup._replace(policy=VLLMPolicy.start(place, own, _served_name(choice, config), dtype, config.vllm)),
                            compose=asking.compose)
 
 # %% ../nbs/85_serve.ipynb #serve
@@ -66,7 +66,7 @@ def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
-    print(f"loading {choice.place} ({choose_engine(config)})", flush=True)
+    print(f"loading {choice.place} ({config.choose_engine()})", flush=True)
     client = _open_client(choice, config, asking)
     try:
         print(f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)
@@ -108,7 +108,7 @@ def main(
         print(host_plan(places, hosting, key) if s.serve.plain else _plan(s.model, s.serve, s.rollout))
         return 0
     from humanlm.training.run import quiet_libraries
-    if choose_engine(s.serve) == "transformers":
+    if s.serve.choose_engine() == "transformers":
         quiet_libraries()
     try:
         host_models(places, hosting, key) if s.serve.plain else serve(s.model, s.serve, s.rollout, key)

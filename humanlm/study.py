@@ -20,7 +20,7 @@ from .core.runs import alone
 from .core.web import address, listen, serve_app, service_key, web_libraries
 from .studies.answers import StudyAnswers
 from .studies.items import StudyConfig, StudyItem, study_items
-from .studies.ratings import report_text, save_ratings, study_ratings, study_report, write_study_report
+from .studies.ratings import report_text, save_ratings, study_ratings, study_report
 from .studies.survey import CONSENT, survey_app
 
 # %% ../nbs/93_study.ipynb #serve_command
@@ -88,7 +88,7 @@ def report_command(argv: Sequence[str]) -> int:  # exit code
     kept = StudyAnswers(s.inputs[0])
     if s.dry_run: return print(f"{len(kept.people()):,} participants: {Path(s.inputs[0]) / 'report.html'}") or 0
     found = study_report(study_ratings(kept))
-    place = write_study_report(found, str(kept.design["title"]), s.inputs[0])
+    place = found.save(str(kept.design["title"]), s.inputs[0])
     print(f"{aligned(report_text(found))}\nreport: {place}")
     return 0
 

@@ -20,7 +20,7 @@ from .data.records import Example, from_dict, load_examples
 from .rewards.judge_settings import EvalJudgeConfig, JudgeConfig, make_judge
 from .rewards.scoring import Judge
 from .serving.play import talk_gym
-from .serving.talk import Interview, before_lines, level_lines, score_lines, typed, Talk, title_of
+from .serving.talk import Interview, before_lines, typed, Talk, title_of
 from .worlds.mini import WorldConfig, make_world
 
 # %% ../nbs/86_talk.ipynb #_TalkConfig
@@ -77,9 +77,9 @@ def _show(talk: Talk, example: Example, seed: int = 0) -> Interview:
     print(before_lines(example), flush=True)
     for interview in talk.follow(example, seed):
         if interview.evaluation is None:
-            print(level_lines(interview, list(interview.said)[-1]), flush=True)
+            print(interview.level_lines(list(interview.said)[-1]), flush=True)
     if example.reply:
-        print(score_lines(interview), flush=True)
+        print(interview.score_lines(), flush=True)
     return interview
 
 # %% ../nbs/86_talk.ipynb #choose

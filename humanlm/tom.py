@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .harness.contexts import load_items, one_of, parsing_plan
+from .harness.contexts import load_items, one_of
 from .benchmarks.questions import BenchmarkItem
 from .benchmarks.readings import ScoredAnswer
 from .harness.respondent import answer_all, concerns, fall_back, nothing_answered, read_outcomes
-from .harness.runs import GROUPS, TomRun, _Echo, make_run, run_once
+from .harness.runs import GROUPS, TomRun, _Echo, make_run
 from .benchmarks.sets import benchmarks, find_benchmark
 from .harness.comparison import CompareConfig, compare_runs
 from .harness.reports import ReportLine, baseline_table, ceiling, folded, oddity_text, result_table
@@ -128,7 +128,7 @@ def _plan(run: TomRun) -> str:
         require_model(run.conditions["model"])
     waiting, texts = _todo(run), {run.benchmark.source_text(item) for item in run.loaded}
     fresh = list(dict.fromkeys(run.benchmark.source_text(item) for item in waiting))
-    contexts = parsing_plan(run.settings.parser, run.settings.tom.out, fresh, run.benchmark.task) if run.respondent.parses else "none"
+    contexts = run.settings.parser.plan(run.settings.tom.out, fresh, run.benchmark.task) if run.respondent.parses else "none"
     cost, silent = _rehearse(run, waiting), _abstained(run, waiting)
     lines = {"run": run.folder, "questions": f"{len(run.loaded):,} about {len(texts):,} texts, {len(run.loaded.problems)} rows cannot be used",
              "to ask": f"{len(waiting):,}", "model": in_plan(run.conditions["model"]), "way": run.conditions["mode"],
@@ -165,7 +165,7 @@ def run_command(argv: Sequence[str]) -> int:  # exit code
 # %% ../nbs/83_tom.ipynb #_run_and_show
 def _run_and_show(run: TomRun, s: Settings) -> float:
     "Do a run; give the share of questions without an answer"
-    outcomes, lines = run_once(run)
+    outcomes, lines = run.once()
     _show_run(run, outcomes, lines)
     if run.ledger.total:
         print(f"\n{aligned(run.ledger._repr_markdown_())}")

@@ -21,7 +21,7 @@ from .contract import state_source
 from ..core.basics import ConfigError, DataError, jsonl_rows, require, run_sync, shorten, write_jsonl
 from ..core.config import Settings
 from ..data.records import Example
-from ..data.trajectory import Score, Trajectory, score_from_dict
+from ..data.trajectory import Score, Trajectory
 from ..core.stats import known_mean
 from ..evaluation.measured import Importance, Measurement, Result, importance_rows, means_table, results_table, score_table
 from ..hierarchy.composed import StateSource, check_composed, compose
@@ -33,7 +33,8 @@ from ..rewards.judge_settings import other_judge, same_judge_warning
 from ..rewards.scoring import Judge, JudgeRequest, excusable, format_score, require_judged, score_group
 from ..rewards.verdicts import score_aspects
 from ..rewards.texts import check_text_metric, is_text_metric, text_scores
-from ..methods.policies import ChatPolicy, is_chat_model, ModelPolicy, Policy
+from ..clients.names import is_chat_model
+from ..methods.policies import ChatPolicy, ModelPolicy, Policy
 from ..methods.sampling import Sampling, copy_index
 from ..methods.rollouts import single_turn
 from ..worlds.mini import SyntheticWorld
@@ -276,7 +277,7 @@ def load_evaluations(
 
 def _evaluation(row, where):
     try:
-        scores = {metric: {level: score_from_dict(score, where) for level, score in by_level.items()}
+        scores = {metric: {level: Score.from_dict(score, where) for level, score in by_level.items()}
                   for metric, by_level in row["scores"].items()}
         return Evaluation(row["example_id"], row["context_id"], row["texts"], scores, row.get("sample", 0), row.get("thought", ""))
     except (KeyError, TypeError, AttributeError) as e:
@@ -349,8 +350,7 @@ def policy_of(name: str, settings: Settings, ledger: Ledger | None = None) -> An
         return ChatPolicy(access.client(name, ledger), access.concurrency)
     import torch
     from humanlm.models.checkpoints import load_model
-    if s.model.threads:
-        torch.set_num_threads(s.model.threads)
+    if s.model.threads: torch.set_num_threads(s.model.threads)
     return ModelPolicy(*load_model(name, s.model.template, s.model.dtype), s.model.max_prompt_tokens)
 
 

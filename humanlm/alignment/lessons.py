@@ -21,7 +21,7 @@ from ..hierarchy.prompts import HierarchyConfig, TRACE, make_rows, markup, plain
 from ..rewards.matching import rule_state
 from ..methods.rollouts import sft_row, require_room, tokens_needed
 from ..worlds.mini import SyntheticWorld, needed_phrases
-from ..worlds.states import describe_all, perturb, realise, uniform_states
+from ..worlds.states import States
 from ..worlds.sources import Data
 
 # %% ../../nbs/alignment/09_lessons.ipynb #vocabulary
@@ -109,9 +109,9 @@ class WorldLessons:
         trace: bool = False,  # put the states into a thought before the reply
     ) -> dict:
         "Make one row from the states behind an example"
-        states = perturb(self.world.reply(example.id).states, noise, self.rng, agreeable=0.7)
-        words, hierarchy = describe_all(states, self.rng), self.config.load()
-        texts = {level: realise(states, self.rng) if level == "response" else words[level] for level in levels}
+        states = self.world.reply(example.id).states.perturbed(noise, self.rng, agreeable=0.7)
+        words, hierarchy = states.describe(self.rng), self.config.load()
+        texts = {level: states.reply(self.rng) if level == "response" else words[level] for level in levels}
         opens = trace or len(levels) == 1 and hierarchy[levels[0]].form == "thought"
         learned = target(texts, {level: words[level] for level in TRACE} if trace else None, hierarchy)
         return sft_row(prompt(example, levels, self.config, thinking=opens), learned, opens, f"{example.id}:{'+'.join(levels)}")
@@ -130,8 +130,8 @@ class WorldLessons:
     def faithful(self, example: Example) -> dict:
         "A reply that can be predicted from given states only: a thought, or the first part of an answer to a question for all levels"
         joint = self.together and (not self.thinks or self.rng.random() < 0.5)
-        states = uniform_states(self.world.post(example.context_id).target, self.rng)
-        words, reply = describe_all(states, self.rng), target({"response": realise(states, self.rng)})
+        states = States.uniform(self.world.post(example.context_id).target, self.rng)
+        words, reply = states.describe(self.rng), target({"response": states.reply(self.rng)})
         given = target({s: words[s] for s in self.states}) if joint else target({}, {s: words[s] for s in TRACE})
         asked = prompt(example, self.names if joint else "response", self.config, thinking=not joint)
         return sft_row(asked, reply, not joint, f"{example.id}:faithful", given)

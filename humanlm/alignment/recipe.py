@@ -38,7 +38,7 @@ from ..hierarchy.prompts import HierarchyConfig, check_training, closing, openin
 from ..models.settings import require_model
 from ..rewards.audit import audit, audit_requests, load_probes
 from humanlm.rewards.judge_settings import (
-    EvalJudgeConfig, JudgeConfig, OwnJudge, VERDICT_TOKENS, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning, second_config,
+    EvalJudgeConfig, JudgeConfig, OwnJudge, VERDICT_TOKENS, Workload, is_free, judging_plan, make_judge, require_auditable, same_judge_warning,
     second_judge)
 from ..rewards.reward import RewardConfig, own_reward
 from ..rewards.scoring import Judge, JudgeError, JudgeRequest
@@ -123,7 +123,7 @@ def _judge_plan(s: Settings, names: Sequence[str], train: Sequence[Example], tes
                    for name, n in steps.items() if MODES[name].composed and s.reward.reading}
     read = Workload("reading", sum(reply_steps.values()) * s.rollout.num_prompts, _sample_requests(train[:20], ["response"], s.rollout.group_size))
     asked = [rewarded, *([read] if reply_steps else []), *([Workload("audits", audits, audited)] if audited else [])]
-    second = second_config(s.judge) if audited else None
+    second = s.judge.second_config() if audited else None
     return [*judging_plan(s.judge, asked, hierarchy),
             *(judging_plan(second, [Workload("audits", audits // 4, audited)], hierarchy) if second else ()),
             *judging_plan(s.test_judge, [Workload("evaluation", len(test) * per_row, held_out)], hierarchy),

@@ -34,9 +34,7 @@ from ..hierarchy.prompts import HierarchyConfig
 from ..rewards.audit import Audit
 
 # %% ../../nbs/alignment/05_sections.ipynb #evaluations
-def evaluations(
-    run: RunFolder,
-) -> dict[str, dict[str, Evaluation]]:  # model → example id → its first answer
+def evaluations(run: RunFolder) -> dict[str, dict[str, Evaluation]]:  # model → example id → its first answer
     "Read what the models of a run said, with scores"
     return run.piece("evaluations", _evaluations, {})
 
@@ -91,10 +89,8 @@ def _scatter(
             if reply: found[level].append((score.value, reply.value))
     down, across = -(-len(found) // 3), min(3, len(found))
     figure, axes = axes_of(6.9, 0.6 + 1.9 * down, down, across, sharex=True, sharey=True, squeeze=False)
-    for ax, (level, points) in zip(axes.flat, found.items()):
-        _cloud(ax, level, points)
-    for ax in axes.flat[len(found):]:
-        ax.set_axis_off()
+    for ax, (level, points) in zip(axes.flat, found.items()): _cloud(ax, level, points)
+    for ax in axes.flat[len(found):]: ax.set_axis_off()
     figure.supxlabel("score of the state", fontsize=9)
     figure.supylabel("score of the reply", fontsize=9)
     return figure
@@ -113,8 +109,7 @@ def _reward_panel(ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[
     "Draw one level"
     for stage in stages:
         found = curve(log, stage, f"reward/{level}")
-        if found.steps:
-            draw_curve(ax, found, NAMES.colour(stage, stages), stage)
+        if found.steps: draw_curve(ax, found, NAMES.colour(stage, stages), stage)
     wanted = ("response_alignment", ALL) if level == "response" else ("state_alignment", level)
     lines = {r.model: r.mean for r in rows if (r.metric, r.level) == wanted and r.model in ("chance", "ceiling")}
     for name, mean in lines.items():
@@ -122,9 +117,7 @@ def _reward_panel(ax: Any, log: Sequence[Mapping], level: str, stages: Sequence[
     ax.set_title(label(level), fontsize=9)
 
 # %% ../../nbs/alignment/05_sections.ipynb #rewarded_levels
-def _rewarded_levels(
-    log: Sequence[Mapping],  # lines of metrics.jsonl
-) -> list[str]:
+def _rewarded_levels(log: Sequence[Mapping]) -> list[str]:  # log: lines of metrics.jsonl
     "List the levels that have a reward in the log: those we know in their order, others, the reply"
     found = dict.fromkeys(key.removeprefix("reward/") for line in log for key in line if key.startswith("reward/"))
     known = [level for level in STATES if level in found]
@@ -139,16 +132,12 @@ def _reward_curves(
 ) -> Any:  # a matplotlib figure
     "Draw the mean reward of every level over the training steps"
     levels, stages = _rewarded_levels(log), stages_of(log)
-    if not levels:
-        raise DataError("The log holds no reward of any level. Train a method by reinforcement first.")
+    if not levels: raise DataError("The log holds no reward of any level. Train a method by reinforcement first.")
     down, across = -(-len(levels) // 4), min(4, len(levels))
     figure, axes = axes_of(6.9, 0.9 + 1.4 * down, down, across, sharex=True, sharey=True, squeeze=False)
-    for ax, level in zip(axes.flat, levels):
-        _reward_panel(ax, log, level, stages, rows)
-    for ax in axes.flat[len(levels):]:
-        ax.set_axis_off()
-    for ax in axes.flat[max(0, len(levels) - across): len(levels)]:
-        ax.tick_params(labelbottom=True)
+    for ax, level in zip(axes.flat, levels): _reward_panel(ax, log, level, stages, rows)
+    for ax in axes.flat[len(levels):]: ax.set_axis_off()
+    for ax in axes.flat[max(0, len(levels) - across): len(levels)]: ax.tick_params(labelbottom=True)
     figure.supxlabel("training step", fontsize=9)
     figure.supylabel("mean reward", fontsize=9)
     legend(figure, axes.flat, "outside upper center")
@@ -201,10 +190,7 @@ def _models_of(run: RunFolder) -> list[str]:
     return sorted((m for m in evaluations(run) if m not in NAMES.references), key=lambda m: order.get(m, len(order)))
 
 # %% ../../nbs/alignment/05_sections.ipynb #pick_examples
-def _pick_examples(
-    run: RunFolder,
-    n: int = 4,
-) -> list[tuple[Example, float]]:  # example, mean score of the last model
+def _pick_examples(run: RunFolder, n: int = 4) -> list[tuple[Example, float]]:  # example, mean score of the last model
     "Choose held-out rows evenly from best to worst; rows without a score last"
     def mean(evaluation):  # of the states; of the reply where no state was asked for
         found = evaluation.scores.get("state_alignment") or evaluation.scores.get("response_alignment") or {}
@@ -246,9 +232,7 @@ def _completions_html(
 UNREAD = ("empty", "bad format")  # statuses of a text that could not be read
 
 
-def _readable(
-    evaluations: Sequence[Evaluation],
-) -> float:  # in [0, 1]; nan for no texts
+def _readable(evaluations: Sequence[Evaluation]) -> float:  # in [0, 1]; nan for no texts
     "Measure the share of texts that could be read"
     found = [e.scores.get("response_alignment" if level == "response" else "state_alignment", {}).get(level)
              for e in evaluations for level in e.texts]
@@ -275,15 +259,11 @@ def _within_limits(
 # %% ../../nbs/alignment/05_sections.ipynb #run_limits
 def _run_limits(run: RunFolder) -> dict[str, dict]:  # empty where the settings of the run can no longer be read
     "Give the limits under which the models of a run wrote"
-    try:
-        return text_limits(HierarchyConfig(**run.config.get("hierarchy", {})).load())
-    except (TypeError, ConfigError):
-        return {}
+    try: return text_limits(HierarchyConfig(**run.config.get("hierarchy", {})).load())
+    except (TypeError, ConfigError): return {}
 
 # %% ../../nbs/alignment/05_sections.ipynb #reply_words
-def _reply_words(
-    texts: Sequence[str],
-) -> float:  # nan for no texts
+def _reply_words(texts: Sequence[str]) -> float:  # nan for no texts
     "Count the words of a reply, on average over those that have any"
     return known_mean([float(n) for n in (len(text.split()) for text in texts) if n])
 
@@ -300,12 +280,9 @@ def _form_html(run: RunFolder) -> Html:
 # %% ../../nbs/alignment/05_sections.ipynb #paper_html
 def _paper_html(run: RunFolder) -> Html:
     "Show the same numbers in the shape of the paper's tables; empty if replies were not judged"
-    if not run.results.rows:
-        return Html()
-    try:
-        measured = read_measured(run.folder)
-    except (HumanLMError, OSError):
-        return Html()
+    if not run.results.rows: return Html()
+    try: measured = read_measured(run.folder)
+    except (HumanLMError, OSError): return Html()
     judged = any(metric in ("response_alignment", "reply_state_alignment") for _, metric, _ in measured.means)
     return fold("In the shape of the paper's tables", markdown_html(paper_tables([measured]))) if judged else Html()
 
@@ -317,8 +294,7 @@ MATTER_SAYS = {"reply_state_alignment": "States that the judge reads from the re
 def _importance_section(run: RunFolder) -> Html:
     "Show how the scores of replies go with those of states"
     rows = run.results.importance
-    if not rows:
-        return missing("No replies and states were judged together.")
+    if not rows: return missing("No replies and states were judged together.")
     return Html().join(_importance_part(run, metric) for metric in MATTER_SAYS if any(r.metric == metric for r in rows))
 
 # %% ../../nbs/alignment/05_sections.ipynb #_importance_part
@@ -352,8 +328,7 @@ def _example(run: RunFolder, example: Example, value: float, place: str) -> Html
 def _examples_section(run: RunFolder) -> Html:
     "Show a few held-out rows with everything that was written about them"
     picked = _pick_examples(run, 4)
-    if not picked:
-        return missing("No texts: evaluations or held-out examples are missing.")
+    if not picked: return missing("No texts: evaluations or held-out examples are missing.")
     return _form_html(run) + Html().join(_example(run, e, value, f"{i} of {len(picked)}") for i, (e, value) in enumerate(picked, 1))
 
 # %% ../../nbs/alignment/05_sections.ipynb #fidelity_section

@@ -17,7 +17,6 @@ from .protocol import Benchmark, Measure, from_other_half, mean_of, scored
 from .questions import BenchmarkItem, Problem, RowTable, need, read_table, read_text
 from .readings import AnswerReading, ScoredAnswer, final_answer, read_choice
 from ..core.basics import DataError, check_name, shorten
-from ..core.stats import pearson_of_sums
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #_MARKED
 _MARKED = re.compile(r"<BEGIN><([^>]*)>[ \t]*\n(.*?)<END><([^>]*)>(?:<([^>]*)>)?", re.S)
@@ -262,7 +261,14 @@ def _correlation_of(
     "Make the measure of a correlation"
     pairs = list(pairs)
     parts = np.array([[1, x, y, x * x, y * y, x * y] for _, _, x, y in pairs]).reshape(-1, 6)
-    return Measure(name, group, value, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), parts, pearson_of_sums)
+    return Measure(name, group, value, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), parts, _pearson)
+
+
+def _pearson(sums: np.ndarray) -> np.ndarray:  # [..., 6] of 1, x, y, x², y², xy → [...]; nan where one side does not vary
+    n, x, y, xx, yy, xy = np.moveaxis(np.asarray(sums, float), -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a, b = xx - x * x / n, yy - y * y / n
+        return np.where((a > 1e-9) & (b > 1e-9), (xy - x * y / n) / np.sqrt(np.maximum(a * b, 1e-300)), np.nan)
 
 # %% ../../nbs/benchmarks/07_confaide.ipynb #joined
 def _joined(meeting: str) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 
 from .verifiers import MAX_ANSWER, VERIFIERS, AnswerVerdict, Verifier
 from ..core.basics import DataError, shorten
-from ..sandbox.programs import ProgramTester, Sandbox, SandboxClient, SandboxError, read_tests
+from ..sandbox.programs import Sandbox, SandboxClient, SandboxError, read_tests
 
 # %% ../../nbs/classmate/08_code.ipynb #code_verifier
 def _find_program(answer: str) -> str:  # empty: there is none
@@ -28,7 +28,7 @@ def _find_program(answer: str) -> str:  # empty: there is none
 
 
 def code_verifier(
-    sandbox: ProgramTester,
+    sandbox: Sandbox | SandboxClient,
     threshold: float | None = None,  # share of tests from which the value is 1, else 0; None: the share itself
 ) -> Verifier:
     "Make a verifier of programs"
@@ -44,7 +44,7 @@ def code_verifier(
 
 
 @cache
-def _usual_sandbox() -> ProgramTester:
+def _usual_sandbox() -> Sandbox | SandboxClient:
     "The sandbox at the address in HUMANLM_SANDBOX, else one here"
     url = os.environ.get("HUMANLM_SANDBOX")
     return SandboxClient(url, os.environ.get("HUMANLM_SANDBOX_KEY", "")) if url else Sandbox()

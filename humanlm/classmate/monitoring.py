@@ -18,7 +18,7 @@ from .verifiers import BEHAVIOURS, Behaviour, AnswerVerdict, judge_reply
 from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..core.html import INK, Html, figure_html, markdown_html, styled
 from ..core.stats import (
-    FEW_SAYS, Agreement, Bootstrap, Interval, agreement, association, known_mean, marked, mean_interval, number_text, p_text, pearson, percentile_interval, range_text, ratio, spearman)
+    FEW_SAYS, Agreement, Bootstrap, Interval, agreement, association, known_mean, marked, mean_interval, number_text, p_text, pearson, range_text, ratio, spearman)
 from ..evaluation.measured import load_measured
 from ..evaluation.report import RunFolder, missing
 from ..clients.client import ChatClient
@@ -273,7 +273,7 @@ def _weighted_rmse(
     parts = np.stack([weights * np.nan_to_num(error), weights * known], 1)
     draws = Bootstrap(np.arange(len(error)) if questions is None else questions, seed)
     asked = len({*draws.index[parts[:, 1] > 0].tolist()})
-    return percentile_interval(float(np.sqrt(ratio(parts.sum(0)))), np.sqrt(ratio(draws.sums(parts))), int(known.sum()), asked)
+    return Interval.of_draws(float(np.sqrt(ratio(parts.sum(0)))), np.sqrt(ratio(draws.sums(parts))), int(known.sum()), asked)
 
 # %% ../../nbs/classmate/07_monitoring.ipynb #common_metrics
 Scores = Mapping[str, tuple[float, float]]  # question → prediction and score of a judge; nan = none

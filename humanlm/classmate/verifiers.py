@@ -91,8 +91,7 @@ def _value(spelt):
     power = re.search(r"[eE][-+]?(\d+)", plain)
     if sum(map(str.isdigit, plain)) > 60 or power and int(power[1]) > 99: return None
     top, _, bottom = plain.partition("/")
-    over = Fraction(bottom or 1)
-    return Fraction(top) / over if over else None
+    return Fraction(top) / over if (over := Fraction(bottom or 1)) else None
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_formula
 MATH_SECONDS, MATH_CHARACTERS, MATH_BYTES = 5, 800, 2 << 30  # of one comparison; of a formula; memory that comparing may take
@@ -245,8 +244,8 @@ class Behaviour(NamedTuple):
 
     def read(self, text: str) -> AnswerVerdict:
         "Read rating and explanation"
-        explained = re.split(r"\bexplanation\W{0,3}:", text, flags=re.I)[-1]
-        return _read_rating(text, self.low, self.high)._replace(said=shorten(_RATING.sub("", explained), 600))
+        explained = _RATING.sub("", re.split(r"\bexplanation\W{0,3}:", text, flags=re.I)[-1])
+        return _read_rating(text, self.low, self.high)._replace(said=shorten(explained, 600))
 
     async def ask(self, client: ChatClient, request: ChatRequest) -> AnswerVerdict:
         "Ask a model for a rating; a failure is a verdict without a value"
@@ -273,8 +272,7 @@ class Case(NamedTuple):
 
 
 Scorer = Callable[[Sequence[Case]], Awaitable[list[AnswerVerdict]]]
-MAX_JUDGED = 40_000  # characters of a question or an answer that a judge is shown; of longer ones the middle is left out
-NO_ANSWER = "there is no answer"
+MAX_JUDGED, NO_ANSWER = 40_000, "there is no answer"  # characters of a question or an answer that a judge is shown, of longer ones without the middle
 
 
 class _JudgeVerifier:

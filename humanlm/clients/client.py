@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from .ledger import FREE, Ledger, counted, price, price_advice, reserve, worst_cost
 from .limits import Breaker, Limits, Pace, PerLoop, in_turn
-from .protocol import ChatReply, ChatRequest, LLMError, Usage, read_reply, repair_request, settle_settings, state_schema
+from .protocol import ChatReply, ChatRequest, LLMError, Usage, read_reply
 from ..core.basics import near_miss, shorten
 
 # %% ../../nbs/clients/05_client.ipynb #ChatClient
@@ -187,7 +187,7 @@ async def _usable(client: Client, request, sent, reply, check):
     try:
         return read(reply)
     except ValueError as e:
-        wish = repair_request(sent, reply.text, str(e))
+        wish = sent.repair(reply.text, str(e))
     try:
         again = await _ask(client, wish, reply.model)
     except LLMError as e:
@@ -219,7 +219,7 @@ def _join(replies):
 
 # %% ../../nbs/clients/05_client.ipynb #_several
 async def _several(client: Client, request, name, check):
-    changes, notes = settle_settings(request, name)
+    changes, notes = request.settle(name)
     settled = replace(request, **changes, n=1)
     seeds = [None if settled.seed is None else settled.seed + i for i in range(request.n)]
     calls = [_answer(client, replace(settled, seed=seed), name, check) for seed in seeds]
@@ -265,9 +265,9 @@ def settled_request(
 ) -> tuple[ChatRequest, Sequence[str]]:  # and notes on what was changed
     "Make of a request what this client's provider takes"
     _check_taken(request, client, name)
-    changes, notes = settle_settings(request, name)
+    changes, notes = request.settle(name)
     if request.schema and not client.takes_schema:
-        changes |= {"messages": state_schema(request), "schema": None}
+        changes |= {"messages": request.schema_messages(), "schema": None}
     return replace(request, model=request.model or client.model, **changes), notes
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COUNT', 'WHOLE', 'ABOVE_0', 'AT_LEAST_0', 'KINDS', 'MAY_COST', 'STOPS', 'untaken', 'ChatRequest', 'is_number',
            'require_numbers', 'chat', 'Usage', 'ChatReply', 'LLMError', 'CacheError', 'setting', 'without_keys',
-           'redact', 'settle_settings', 'state_schema', 'read_reply', 'repair_request']
+           'redact', 'read_reply']
 
 # %% ../../nbs/clients/02_protocol.ipynb #exported-imports
 import json
@@ -44,6 +44,31 @@ class ChatRequest:
 
     def __post_init__(self):
         require_numbers("request", self, {"n": COUNT, "max_tokens": COUNT})
+
+    def settle(self, name: str) -> tuple[dict, tuple[str, ...]]:  # name: provider/model; → fields to reset, notes
+        "Find the settings of a request that a model does not take"
+        fields = [f for pattern, names in untaken.items() if re.match(pattern, name) for f in names]
+        given = {f: getattr(self, f) for f in fields if getattr(self, f) not in (None, ())}
+        notes = tuple(f"{field}={shorten(value, 40)} was left out: {name} does not take it" for field, value in given.items())
+        return {field: () if field == "stop" else None for field in given}, notes
+
+    def schema_messages(self) -> tuple[dict, ...]:
+        "Give the messages of a request with the schema stated in the instructions"
+        wish = f"Answer with one JSON object and nothing else. It follows this JSON Schema:\n{json.dumps(self.schema)}"
+        told = [m["content"] for m in self.messages[:1] if m["role"] == "system"]
+        return ({"role": "system", "content": "\n\n".join([*told, wish])}, *self.messages[len(told):])
+
+    def repair(
+        self,
+        text: str,  # the bad answer
+        complaint: str,  # what is wrong with it
+    ) -> "ChatRequest":
+        "Ask once more, with the bad answer and the complaint"
+        said = text.rpartition("</think>")[2].strip() or "(no answer)"
+        said = said if len(said) <= 4000 else f"{said[:2000]}\n[…]\n{said[-2000:]}"
+        wish = f"That answer cannot be used: {shorten(complaint, 500)}\nGive the whole answer again, as asked at first."
+        turns = ({"role": "assistant", "content": said}, {"role": "user", "content": wish})
+        return replace(self, messages=(*self.messages, *turns), n=1)
 
 # %% ../../nbs/clients/02_protocol.ipynb #_DEMANDS
 COUNT, WHOLE = "a whole number, at least 1", "a whole number, at least 0"
@@ -249,26 +274,6 @@ untaken: dict[str, tuple[str, ...]] = {
     r"anthropic/|mistral/": ("seed",),  # the second knows another word for it, and refuses this one
 }
 
-
-def settle_settings(
-    request: ChatRequest,
-    name: str,           # provider/model
-) -> tuple[dict, tuple[str, ...]]: # fields to reset, notes
-    "Find the settings of a request that a model does not take"
-    fields = [f for pattern, names in untaken.items() if re.match(pattern, name) for f in names]
-    given = {f: getattr(request, f) for f in fields if getattr(request, f) not in (None, ())}
-    notes = tuple(f"{field}={shorten(value, 40)} was left out: {name} does not take it" for field, value in given.items())
-    return {field: () if field == "stop" else None for field in given}, notes
-
-# %% ../../nbs/clients/02_protocol.ipynb #state_schema
-def state_schema(
-    request: ChatRequest, # with a schema
-) -> tuple[dict, ...]:
-    "Give the messages of a request with the schema stated in the instructions"
-    wish = f"Answer with one JSON object and nothing else. It follows this JSON Schema:\n{json.dumps(request.schema)}"
-    told = [m["content"] for m in request.messages[:1] if m["role"] == "system"]
-    return ({"role": "system", "content": "\n\n".join([*told, wish])}, *request.messages[len(told):])
-
 # %% ../../nbs/clients/02_protocol.ipynb #read_reply
 def read_reply(
     text: str,                    # one answer
@@ -287,16 +292,3 @@ def read_reply(
 
 
 _ENDED = {"length": "the answer was cut off at the token limit, so be brief ({})", "refusal": "the answer was refused ({})"}
-
-# %% ../../nbs/clients/02_protocol.ipynb #repair_request
-def repair_request(
-    request: ChatRequest,
-    text: str,        # the bad answer
-    complaint: str,   # what is wrong with it
-) -> ChatRequest:
-    "Ask once more, with the bad answer and the complaint"
-    said = text.rpartition("</think>")[2].strip() or "(no answer)"
-    said = said if len(said) <= 4000 else f"{said[:2000]}\n[…]\n{said[-2000:]}"
-    wish = f"That answer cannot be used: {shorten(complaint, 500)}\nGive the whole answer again, as asked at first."
-    turns = ({"role": "assistant", "content": said}, {"role": "user", "content": wish})
-    return replace(request, messages=(*request.messages, *turns), n=1)

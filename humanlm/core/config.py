@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HIDDEN', 'HARMLESS', 'SHIPPED', 'SCALARS', 'RunConfig', 'is_plain_name', 'SFTConfig', 'hidden', 'Settings',
-           'read_yaml', 'settings_file', 'settings_yaml', 'yaml_value']
+           'read_yaml', 'settings_file', 'yaml_value']
 
 # %% ../../nbs/core/02_config.ipynb #exported-imports
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import humanlm
-from .basics import ConfigError, fingerprint, near_miss, require, shorten, to_dict
+from .basics import ConfigError, atomic_write, fingerprint, near_miss, require, shorten, to_dict
 
 # %% ../../nbs/core/02_config.ipynb #RunConfig
 @dataclass(frozen=True)
@@ -143,6 +143,17 @@ class Settings:
         "Give the settings of all groups as plain data that may be kept and shown"
         return hidden({name: to_dict(group) for name, group in self.groups.items()})
 
+    def yaml(self) -> str:
+        "Write the groups as YAML that `--config` reads back to the same settings"
+        import yaml
+
+        quoting = _with_scalars(type("Dumper", (yaml.SafeDumper,), {}))
+        return yaml.dump(self.to_dict(), Dumper=quoting, sort_keys=False, allow_unicode=True, width=100)
+
+    def save(self, path: str | Path) -> Path:
+        "Write this to a file, atomically"
+        return atomic_write(path, self.yaml())
+
     def secrets(self) -> list[str]:
         "Give the flags that bring back what `to_dict` hides"
         pairs = ((f"{group}.{name}", value, shown[name]) for group, shown in self.to_dict().items() for name, value in to_dict(self.groups[group]).items())
@@ -250,17 +261,7 @@ SCALARS = {
     "float": r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
 }
 
-# %% ../../nbs/core/02_config.ipynb #settings_yaml
-def settings_yaml(
-    settings: Settings, # of all groups
-) -> str:
-    "Write the groups as YAML that `--config` reads back to the same settings"
-    import yaml
-
-    quoting = _with_scalars(type("Dumper", (yaml.SafeDumper,), {}))
-    return yaml.dump(settings.to_dict(), Dumper=quoting, sort_keys=False, allow_unicode=True, width=100)
-
-
+# %% ../../nbs/core/02_config.ipynb #yaml_value
 def yaml_value(text: str) -> Any:
     "Read one value as a file would; text that is no YAML is taken as it is"
     import yaml

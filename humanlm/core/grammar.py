@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_typ
 
 from .. import __version__
 from .basics import ConfigError, near_miss, shorten
-from .config import RunConfig, Settings, read_yaml, settings_file, settings_yaml, yaml_value
+from .config import RunConfig, Settings, read_yaml, settings_file, yaml_value
 
 # %% ../../nbs/core/03_grammar.ipynb #known_settings
 Files = dict[str, dict[str, Any]]  # path → group → settings
@@ -157,7 +157,7 @@ def parse(
     if settings is None or problems:
         raise ConfigError(_all_of(problems), problems)
     if line.has("--print_config"):
-        print(settings_yaml(settings), end="")
+        print(settings.yaml(), end="")
         raise SystemExit(0)
     return settings
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BINS', 'Statistic', 'FEW', 'FEW_SAYS', 'ratio', 'known_mean', 'cluster_sums', 'Bootstrap', 'Interval',
-           'percentile_interval', 'quantiles', 'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'mcnemar',
-           'signed_rank', 'holm', 'holm_head', 'exchange_p', 'pearson', 'pearson_of_sums', 'spearman', 'association',
-           'Agreement', 'agreement', 'number_text', 'range_text', 'p_text', 'marked', 'krippendorff']
+           'mean_interval', 'crossed_means', 'wilson', 'sign_flips', 'signed_rank', 'holm', 'holm_head', 'exchange_p',
+           'pearson', 'spearman', 'association', 'Agreement', 'agreement', 'number_text', 'range_text', 'p_text',
+           'marked', 'krippendorff']
 
 # %% ../../nbs/core/04_stats.ipynb #imports
 import math
@@ -101,26 +101,18 @@ class Interval(NamedTuple):
     high: float
     n: int        # examples, or pairs of scores, that it rests on
 
-
-def percentile_interval(
-    value: float,       # the number itself
-    drawn: np.ndarray,  # [R] what the resamples gave; nan = undefined, left out
-    n: int,             # examples behind it
-    clusters: int,      # clusters behind it
-) -> Interval:
-    "Take the middle 95 % of resampled numbers"
-    known = clusters > 1 and not np.isnan(drawn).all()
-    low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist() if known else (math.nan, math.nan)
-    return Interval(float(value), low, high, int(n))
-
-
-def quantiles(
-    values: ArrayLike,    # [N]; nan is left out
-    at: ArrayLike,        # [Q] shares from 0 to 1
-) -> np.ndarray:  # [Q]; nan: nothing is known
-    "Give the numbers below which these shares of the known ones lie"
-    values, at = np.asarray(values, float), np.asarray(at, float)
-    return np.full(at.shape, np.nan) if np.isnan(values).all() else np.nanquantile(values, at)
+    @classmethod
+    def of_draws(
+        cls,
+        value: float,       # the number itself
+        drawn: np.ndarray,  # [R] what the resamples gave; nan = undefined, left out
+        n: int,             # examples behind it
+        clusters: int,      # clusters behind it
+    ) -> "Interval":
+        "Take the middle 95 % of resampled numbers"
+        known = clusters > 1 and not np.isnan(drawn).all()
+        low, high = np.nanpercentile(drawn, [2.5, 97.5]).tolist() if known else (math.nan, math.nan)
+        return cls(float(value), low, high, int(n))
 
 # %% ../../nbs/core/04_stats.ipynb #mean_interval
 def mean_interval(
@@ -132,7 +124,7 @@ def mean_interval(
     "Compute a mean and its interval over clusters"
     values = np.asarray(values, float)
     draws, known = Bootstrap(_each(clusters, values), seed, resamples), ~np.isnan(values)
-    return percentile_interval(known_mean(values), draws.means(values), known.sum(), len(set(draws.index[known].tolist())))
+    return Interval.of_draws(known_mean(values), draws.means(values), known.sum(), len(set(draws.index[known].tolist())))
 
 
 def _each(clusters: ArrayLike | None, values: np.ndarray) -> np.ndarray:
@@ -176,15 +168,6 @@ def sign_flips(
         chances = wide
     reach = len(chances) // 2
     return min(1.0, float(chances[abs(np.arange(-reach, reach + 1)) >= abs(int(sum(sums)))].sum()))
-
-# %% ../../nbs/core/04_stats.ipynb #mcnemar
-def mcnemar(
-    lost: int,  # right only before
-    won: int,   # right only after
-) -> float:
-    "Compute the exact two-sided p of McNemar's test; 1 if nothing differs"
-    n, k = lost + won, min(lost, won)
-    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n) if n else 1.0
 
 # %% ../../nbs/core/04_stats.ipynb #ranks
 def _ranks(
@@ -265,16 +248,6 @@ def pearson(
         xy, xx, yy = (np.einsum(pairs, weights, a, b) for a, b in ((x, y), (x, x), (y, y)))
         return np.where((xx > 1e-12) & (yy > 1e-12), xy / np.sqrt(xx * yy), np.nan)
 
-# %% ../../nbs/core/04_stats.ipynb #pearson_of_sums
-def pearson_of_sums(
-    sums: np.ndarray,  # [..., 6] of 1, x, y, x², y², xy
-) -> np.ndarray:  # [...]; nan where one side does not vary
-    "Compute Pearson's correlation from sums"
-    n, x, y, xx, yy, xy = np.moveaxis(np.asarray(sums, float), -1, 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        a, b = xx - x * x / n, yy - y * y / n
-        return np.where((a > 1e-9) & (b > 1e-9), (xy - x * y / n) / np.sqrt(np.maximum(a * b, 1e-300)), np.nan)
-
 # %% ../../nbs/core/04_stats.ipynb #spearman
 def spearman(
     x: np.ndarray,        # [E]
@@ -330,7 +303,7 @@ def association(
     def all_of(weights: np.ndarray) -> np.ndarray: return np.stack([f(x, y, weights) for f in statistics], 1)
     draws, here = Bootstrap(clusters[known], seed, resamples), all_of(np.ones((1, len(x))))[0]
     drawn = draws.weighted(all_of) if len(draws.names) > 1 else np.full((1, len(here)), math.nan)
-    return [percentile_interval(value, d, len(x), len(draws.names)) for value, d in zip(here, drawn.T)]
+    return [Interval.of_draws(value, d, len(x), len(draws.names)) for value, d in zip(here, drawn.T)]
 
 # %% ../../nbs/core/04_stats.ipynb #agreement
 class Agreement(NamedTuple):
@@ -417,5 +390,5 @@ def krippendorff(
             between = 2 * (n * ss - s * s) / (n - 1)
             return np.where(between > 1e-9, 1 - inside / between, np.nan)
     draws = Bootstrap(cases, seed, resamples)
-    return percentile_interval(float(alpha(parts.sum(0))), alpha(draws.sums(parts)), len(x), len(draws.names))
+    return Interval.of_draws(float(alpha(parts.sum(0))), alpha(draws.sums(parts)), len(x), len(draws.names))
 

@@ -23,16 +23,15 @@ from .. import __version__
 from ..core.basics import ConfigError, DataError, HumanLMError, atomic_write, fingerprint, near_miss, shorten, to_dict, to_json
 from ..core.config import Settings
 from ..core.plugins import mapper, require_workers, workers_check
-from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_state, save_config, save_record
-from .card import Account, card
+from ..core.runs import CHARGES, alone, open_run, require_same, run_record, run_state, save_record
+from .card import Account, card, provenance
 from .partition import SEEN, TEST, TRAIN, VAL
 from .people import People, settle, write_people
 from .pseudonyms import hide_authors, read_salt, salt_path, with_pseudonyms, without_details
 from .personas import Failure, PersonaConfig
-from .selection import CODE, Leak, Plan, SelectConfig, find_leaks, listed, select, select_checks
-from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits, sets_checks, write_all
-from .store import Source, RowStore, fill, rows_read, rows_source, threads_source, total_faults
-from ..data.records import SPLITS
+from .selection import CODE, Leak, Plan, SelectConfig, listed, select, select_checks
+from .sets import SETS, RowMaker, SetsConfig, Writer, late_evidence, misfits
+from .store import Source, RowStore, fill, rows_source, threads_source
 from ..logs.fields import FAULTS, NOTES, source_name
 from ..logs.formats import formats
 from ..logs.threads import LINES
@@ -77,7 +76,7 @@ class BuildConfig(SetsConfig, SelectConfig):
         object.__setattr__(self, "source", _plain_name(self.source))
         super().__post_init__()
 
-    def _checks(self): return [*select_checks(self), *sets_checks(self), *_input_checks(self)]
+    def _checks(self): return [*select_checks(self), *super()._checks(), *_input_checks(self)]
 
 # %% ../../nbs/corpus/10_build.ipynb #_plain_name
 def _plain_name(source):
@@ -158,7 +157,7 @@ def source_of(
 # %% ../../nbs/corpus/10_build.ipynb #reading_error
 def _reading_error(head: str, store: RowStore) -> DataError:
     "Add to a sentence what was met while reading"
-    return DataError("\n  - ".join([head, *_met(total_faults(store))]))
+    return DataError("\n  - ".join([head, *_met(store.faults)]))
 
 
 def _met(faults):
@@ -178,13 +177,13 @@ def _read_source(
     kept, saved = store.folder / "report.md", Path(s.build.out) / "config.yaml"
 
     def read(n):
-        if n and not saved.exists(): save_config(saved, s)
-        tell(f"{rows_read(store):,} rows read")
+        if n and not saved.exists(): s.save(saved)
+        tell(f"{store.rows:,} rows read")
 
     salt = read_salt(Path(s.build.out), s.persona.salt) if s.persona.pseudonyms else b""
     fill(store, source_of(s, lambda text: atomic_write(kept, text), salt), tell=read, spread=spread)
     if not any(note["read"] for note in store.notes):
-        said = f"there are no rows that can be used, of {n:,} read." if (n := rows_read(store)) else "there are no rows."
+        said = f"there are no rows that can be used, of {n:,} read." if (n := store.rows) else "there are no rows."
         raise _reading_error(f"{s.build.path}: {said} Check --build.path and --build.columns.", store)
     return kept.read_text("utf-8") if kept.exists() else ""
 
@@ -261,33 +260,6 @@ def _require_splits(plan: Plan, c: BuildConfig) -> None:
         without = f"; {_UNTESTED}. To go without: --build.{'val' if VAL in fates else 'test'}_frac 0." if TRAIN not in fates and c.split != "published" else "."
         raise DataError(f"No row is left for {name}: {listed(plan.counts())}. {_LOOSEN}{without}")
 
-# %% ../../nbs/corpus/10_build.ipynb #_sentences
-def _sentences(s, plan):
-    c, p = s.build, s.persona
-    who = {"rules": "written by rules (counts and word lists)", "none": "left out", "given": "those that came with the rows"}
-    by = "one fixed sentence" if p.fixed else who.get(p.model, f"written by {p.model}")
-    yield f"Source: {c.source}; split by {c.split}; personas {by}."
-    if p.pseudonyms: yield "People have pseudonyms, made with a secret that is not in this folder. A name that is a word stays in texts where nothing marks it."
-    if p.writes: yield (f"A persona rests on the earliest messages of its author (at most {p.history}, at most {p.share:.0%} of them); "
-                        "those are not predicted, and all predicted ones are later.")
-    if p.model == "given": yield "What these personas were written from is not known: only quoted replies could be dropped."
-    if not plan.dated: yield "No row has a time: discussions are in an order by hash, and earlier means this order."
-    if c.split == "published": yield f"Splits are those that rows came in. Of each, this is used: {_kept(plan)}."
-    if c.compat_turns: yield "Chats are divided as published: training and test turns come from the same conversations."
-    yield from _thought_sentences(c)
-
-
-def _kept(plan):
-    came = plan.records["split"]
-    return ", ".join(f"{name} {int((plan.fate[came == i] == i).sum()):,} of {n:,}" for i, name in enumerate(SPLITS) if (n := int((came == i).sum())))
-
-# %% ../../nbs/corpus/10_build.ipynb #_thought_sentences
-def _thought_sentences(c):
-    if "thinking_sft" not in c.sets: return
-    yield f"Thoughts are written by {c.thinking}. Test rows ask for a thought too, and hold the reply alone."
-    if c.thinking == "rules":
-        yield "A thought by rule names what was read last and says nothing of the person, a poor target: a chat model in build.thinking says more."
-
 # %% ../../nbs/corpus/10_build.ipynb #some_rows
 def _some_rows(
     plan: Plan,
@@ -309,19 +281,6 @@ class Built(NamedTuple):
     card: str             # Markdown, below what the Hub reads of it
     rows: dict[str, int]  # split → rows
 
-# %% ../../nbs/corpus/10_build.ipynb #card_head
-_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M", 10_000_000: "1M<n<10M"}  # as the Hub spells them
-
-
-def _card_head(folder: Path, a: Account) -> str:  # YAML between dashes
-    "Write what the Hub reads of a card"
-    import yaml
-    splits = {kind: [name for name in a.notes if any((folder / kind).glob(f"{name}-*.parquet"))] for kind in sorted(path.name for path in folder.iterdir() if path.is_dir())}
-    sets = [{"config_name": kind, "data_files": [{"split": name, "path": f"{kind}/{name}-*.parquet"} for name in names]} for kind, names in splits.items() if names]
-    size = next((word for most, word in _SIZES.items() if sum(a.rows.values()) < most), "10M<n<100M")
-    head = {"pretty_name": a.title, "tags": ["humanlm", "user-simulation"], "size_categories": [size], "configs": sets}
-    return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n"
-
 # %% ../../nbs/corpus/10_build.ipynb #finish
 def _finish(
     s: Settings,
@@ -334,7 +293,7 @@ def _finish(
         if note["ids"]: atomic_write(folder / "ids" / f"{name}.txt", "".join(f"{i}\n" for i in note["ids"]))
     if lost := _lost(account): atomic_write(folder / "failures.jsonl", "".join(to_json(x) + "\n" for x in lost))
     ledger = sum((client.ledger for client in asked), Ledger()).to_dict()
-    atomic_write(folder / "README.md", text := f"{_card_head(folder, account)}\n{card(account)}")
+    atomic_write(folder / "README.md", text := card(account, folder))
     atomic_write(folder / "build.json", to_json(_record(s, account), indent=2) + "\n")
     made = {"name": folder.name, "ledger": ledger, "faults": account.faults.to_dict()}
     save_record(folder, run_record(s, state="finished", **made))
@@ -417,13 +376,13 @@ def _build(s, folder, tell, writer, thinker, spread):
         people, failures = _describe(s, folder, store, plan, writer, tell)
         plan = settle(plan, people, s.build, s.persona, lambda plan: misfits(plan, store, people, s.persona))
         _require_splits(plan, s.build)
-        _refuse_leaks(leaks := find_leaks(plan, s.build.known), s.build)
+        _refuse_leaks(leaks := plan.leaks(s.build.known), s.build)
     notes = _write(s, folder, store, plan, people, thinker, tell, spread)
     leaks.append(late_evidence(folder / "examples", plan.records))
     with _taken_back(folder): _refuse_leaks(leaks[-1:], s.build)
-    met = without_details(total_faults(store)) if s.persona.pseudonyms else total_faults(store)
+    met = without_details(store.faults) if s.persona.pseudonyms else store.faults
     account = Account(Path(s.build.path).name, s.build.about, met, plan, _some_rows(plan, store),
-                      leaks, failures, notes, list(_sentences(s, plan)), s.hierarchy.context_messages, report)
+                      leaks, failures, notes, list(provenance(s, plan)), s.hierarchy.context_messages, report)
     store.close()
     return _finish(s, folder, account, [client for client in (writer, thinker) if client])
 
@@ -432,4 +391,4 @@ def _write(s, folder, store, plan, people, thinker, tell, spread):
     "Write all sets"
     known = formats.get(s.build.source)
     make = RowMaker(s.build, s.hierarchy, s.persona, known.media if known else "", thinker)
-    return write_all(Writer(folder, make, store, plan, people), folder / ".build", tell, spread)
+    return Writer(folder, make, store, plan, people).write_all(folder / ".build", tell, spread)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['name_hash', 'FATES', 'TRAIN', 'VAL', 'TEST', 'SEEN', 'UNSEEN', 'TURNS', 'EARLY', 'STRANGER', 'EVIDENCE', 'BEFORE',
            'NEWCOMER', 'HISTORY', 'splitters', 'hash64', 'Index', 'chance', 'keep_share', 'keep_active', 'in_order',
-           'keep_first', 'count_fates', 'split', 'choose_evidence', 'drop_strangers']
+           'keep_first', 'count_fates', 'split', 'choose_evidence']
 
 # %% ../../nbs/corpus/01_partition.ipynb #import-hashlib-from-collections
 import hashlib
@@ -45,6 +45,11 @@ class Index(NamedTuple):
     def __getitem__(self, rows: np.ndarray) -> "Index":
         "Choose rows; as for arrays"
         return Index._make(a if a is None else a[rows] for a in tuple(self))
+
+    def drop_strangers(self, fate: np.ndarray) -> np.ndarray:  # fate: [N]; → [N] fates
+        "Keep tests of people with a training row only"
+        known = np.isin(self.user, self.user[fate == TRAIN])
+        return np.where(_evaluated(fate) & ~known, STRANGER, fate)
 
 # %% ../../nbs/corpus/01_partition.ipynb #chance
 def chance(
@@ -338,12 +343,3 @@ def _strictly_earlier(of, start, end, usable, used, open_, least):
     used &= end < of_each(open_ & ~used, start, np.maximum, -np.inf)  # something later is left to predict
     used &= count(used) >= least
     return used, of_each(used, end, np.maximum, -np.inf)
-
-# %% ../../nbs/corpus/01_partition.ipynb #drop_strangers
-def drop_strangers(
-    rows: Index,
-    fate: np.ndarray,  # [N]
-) -> np.ndarray:  # [N] fates
-    "Keep tests of people with a training row only"
-    known = np.isin(rows.user, rows.user[fate == TRAIN])
-    return np.where(_evaluated(fate) & ~known, STRANGER, fate)

@@ -17,7 +17,7 @@ import numpy as np
 from ..data.records import Persona
 from ..core.basics import atomic_path, run_sync, to_json
 from ..clients.client import ChatClient
-from .partition import SEEN, TEST, TRAIN, chance, drop_strangers
+from .partition import SEEN, TEST, TRAIN, chance
 from ..data.persona import format_persona
 from humanlm.corpus.personas import (
     Failure, PersonaConfig, Said, ask_personas, persona_items, rule_corpus, rule_persona,
@@ -165,7 +165,7 @@ def settle(
 
 
 def _without_strangers(plan, c):
-    return plan._replace(fate=drop_strangers(index_of(plan.records), plan.fate)) if c.known else plan
+    return plan._replace(fate=index_of(plan.records).drop_strangers(plan.fate)) if c.known else plan
 
 # %% ../../nbs/corpus/06_people.ipynb #_drop_undescribed
 def _drop_undescribed(plan, people, persona, drop):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..core.basics import DataError, atomic_path, check_name, jsonl_rows, shorten, write_jsonl
 from ..core.html import FORMULA
-from .trajectory import Score, score_from_dict
+from .trajectory import Score
 
 # %% ../../nbs/data/08_labels.ipynb #Candidate
 class Candidate(NamedTuple):
@@ -48,7 +48,7 @@ def answered(
     "Read one evaluated answer; `DataError` where it is none"
     try:
         scores = {level: score for metric in reversed(row["scores"].values()) for level, score in metric.items()}
-        return [Candidate(source, row["example_id"], level, text, score_from_dict(scores[level], where), row.get("sample", 0))
+        return [Candidate(source, row["example_id"], level, text, Score.from_dict(scores[level], where), row.get("sample", 0))
                 for level, text in row["texts"].items() if level in scores]
     except (KeyError, TypeError, AttributeError) as e:
         raise DataError(f"{where}: not an evaluated answer ({type(e).__name__}: {shorten(e)}). Give a file that an evaluation wrote.") from e

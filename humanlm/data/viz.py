@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .records import Example, conversation_html, persona_text
+from .records import Example, persona_text
 from ..core.basics import shorten
 from ..core.html import Html, Table, fold, tag
 from .trajectory import Score, Trajectory
@@ -90,7 +90,7 @@ def example_html(
     persona = cut(persona_text(example.persona), limit)
     style = "max-width:640px;white-space:pre-wrap;overflow-wrap:anywhere;margin-bottom:8px"
     talk = tuple(replace(m, content=cut(m.content, limit)) for m in example.context)
-    said = conversation_html(replace(example, context=talk, reply=cut(example.reply, limit)))
+    said = replace(example, context=talk, reply=cut(example.reply, limit)).conversation()
     return tag("div", title, tag("br"), persona, style=style) + said + (_states(example.states) if example.states else "")
 
 # %% ../../nbs/data/05_viz.ipynb #push

@@ -14,10 +14,10 @@ from zlib import crc32
 
 from ..core.basics import DataError
 from ..data.records import Message
-from ..worlds.mini import Post, Profile, make_topics, make_users, rule_states
-from ..worlds.reading import expressed, read
+from ..worlds.mini import Post, Profile, make_topics, make_users
+from ..worlds.reading import read
 from humanlm.worlds.states import (
-    AXES, DOMAINS, OPPOSED, SPEAKERS, Stance, VALUES, agreeable_states, describe, realise
+    AXES, DOMAINS, OPPOSED, SPEAKERS, Stance, VALUES, States, describe
 )
 from humanlm.gyms.protocol import (
     Environment, Feedback, Gym, GymConfig, GymTask, TEXT, ToolCall, UserRole, answer_form, spoken
@@ -60,7 +60,7 @@ def _world_post(
 
 def _true_stance(person: Profile, post: Post) -> Stance:
     "Say what a person makes of a post, by the rules of the world"
-    return rule_states(person, post).stance
+    return person.states_on(post).stance
 
 
 VIEWS = {"strong": 1.0, "mild": 0.5}
@@ -101,13 +101,13 @@ class _PersonEnvironment(Environment):
         return Feedback(reply)
 
     def rule_person(self, persona, post, author, source, target, pole):
-        states = rule_states(self.task.person, Post("asked", source, target, pole, False, ()))
-        return {"reply": realise(states, random.Random(f"{self.seed}/{self.task.id}/{post}"))}
+        states = self.task.person.states_on(Post("asked", source, target, pole, False, ()))
+        return {"reply": states.reply(random.Random(f"{self.seed}/{self.task.id}/{post}"))}
 
     def untrue(self, role: str, payload: Mapping, answer: Mapping) -> str:
         "Say where a reply in words of the world takes the side that this person does not take"
-        said = expressed(read(str(answer.get("reply")))).get("stance")
-        true = rule_states(self.task.person, Post("asked", payload["source"], payload["target"], payload["pole"], False, ())).stance
+        said = read(str(answer.get("reply"))).expressed().get("stance")
+        true = self.task.person.states_on(Post("asked", payload["source"], payload["target"], payload["pole"], False, ())).stance
         return f"is {true.direction} {payload['target']}, and says {said.direction}" if said and said.direction != true.direction else ""
 
     def paid(self, post: Post, side: str = "for") -> Feedback:  # post: that the policy stands for in the end
@@ -122,7 +122,7 @@ class PolitePerson:
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         check_plays(self, [role])
-        answer = {"reply": realise(agreeable_states(payload["target"]), random.Random(payload["post"]))}
+        answer = {"reply": States.agreeable(payload["target"]).reply(random.Random(payload["post"]))}
         if env is not None: note_answer(env, role, payload, answer)
         return answer
 
@@ -133,7 +133,7 @@ def _values_heard(
     "Read from replies what a person values, with the world's own reader"
     found = {}
     for pole, reply in heard:
-        said, pair = expressed(read(reply)), next(pair for pair in AXES if pole in pair)
+        said, pair = read(reply).expressed(), next(pair for pair in AXES if pole in pair)
         stance, value = said.get("stance"), said.get("value")
         own = value if value in pair else None if stance is None else pole if stance.direction == "for" else OPPOSED[pole]
         if own: found[pair] = own, stance.strength if stance else "mild"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, shorten
 from humanlm.worlds.shop import (
-    ADDRESS, DESK_RULES, DESK_TOOLS, REASONS, RetailDesk, RetailShop, TRANSFER, call_tool, new_address, open_shop,
+    ADDRESS, DESK_RULES, DESK_TOOLS, REASONS, RetailDesk, RetailShop, TRANSFER, new_address, open_shop,
     read_tool_call
 )
 from ..gyms.function import published_row
@@ -90,7 +90,7 @@ class _TauTask(GymTask):
     def goal(self) -> tuple[dict, str]:
         "Give the records that the right calls change, and the state after them"
         desk = RetailDesk(open_shop(self.shop))
-        for action in self.actions: call_tool(desk, action["name"], action["kwargs"])
+        for action in self.actions: desk.call(action["name"], action["kwargs"])
         return desk.changed, desk.state()
 
     @property
@@ -251,7 +251,7 @@ class _TauEnvironment(_DeskCustomer):
     async def on_answer(self, content):
         try: name, arguments = read_tool_call(content)
         except DataError as e: return Feedback(str(e), fault="format")
-        shown, fault = call_tool(self.desk, name, arguments)
+        shown, fault = self.desk.call(name, arguments)
         if name == TRANSFER and not fault: return Feedback(shown, self.paid(), True)
         return Feedback(shown, fault=fault)
 
@@ -297,7 +297,7 @@ def _new_task(rng, name, shop_name):
     orders = [shop.tables["orders"][key] for key in rng.sample(user["orders"], min(len(user["orders"]), rng.choice((1, 1, 2, 3))))]
     if rng.random() < 1 / 16: asks = _FORBIDDEN[orders[0]["status"]].format(orders[0]["order_id"])
     else: calls = [call for order in orders for call in _calls(rng, shop, user, order)]
-    if not asks and not calls or any(call_tool(desk, *call)[1] for desk in [RetailDesk(shop)] for call in calls): return None
+    if not asks and not calls or any(desk.call(*call)[1] for desk in [RetailDesk(shop)] for call in calls): return None
     known = f"Your e-mail address is {user['email']}." if rng.random() < 0.5 else f"Your zip code is {user['address']['zip']}."
     told = asks or " ".join(str(_wish_of(shop, *call)) for call in calls)
     actions = tuple({"name": tool, "kwargs": kwargs} for tool, kwargs in calls)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PALETTE', 'STEP', 'PANELS', 'Names', 'axes_of', 'label', 'legend', 'MetricView', 'results_bars', 'radar',
-           'dynamics_curves', 'Curve', 'curve', 'thin', 'draw_curve', 'stages_of', 'training_curves']
+           'dynamics_curves', 'Curve', 'curve', 'draw_curve', 'stages_of', 'training_curves']
 
 # %% ../../nbs/evaluation/02_figures.ipynb #exported-imports
 import math
@@ -229,6 +229,12 @@ class Curve(NamedTuple):
     steps: list[int]
     values: list[float]  # nan = missing
 
+    def thin(self, most: int = 300) -> "Curve":  # most: points to keep
+        "Shorten a curve: a point stands for the mean of its neighbours"
+        size = -(-len(self.steps) // most) or 1
+        starts = range(0, len(self.steps), size)
+        return Curve([self.steps[i] for i in starts], [known_mean(self.values[i: i + size]) for i in starts])
+
 
 def curve(
     log: Sequence[Mapping],  # lines of metrics.jsonl
@@ -241,20 +247,10 @@ def curve(
     values = [math.nan if value is None else float(value) for _, value in found]
     return Curve([step for step, _ in found], list(accumulate(v / 1000 for v in values)) if key == "spent" else values)
 
-
-def thin(
-    found: Curve,
-    most: int = 300,  # points to keep
-) -> Curve:
-    "Shorten a curve: a point stands for the mean of its neighbours"
-    size = -(-len(found.steps) // most) or 1
-    starts = range(0, len(found.steps), size)
-    return Curve([found.steps[i] for i in starts], [known_mean(found.values[i: i + size]) for i in starts])
-
 # %% ../../nbs/evaluation/02_figures.ipynb #draw_curve
 def draw_curve(ax: Any, found: Curve, colour: str, name: str, rough: bool = True) -> None:
     "Draw a curve: single points pale, a moving mean strong"
-    steps, values = thin(found)
+    steps, values = found.thin()
     dots = dict(marker=".", ms=3) if len(steps) < 30 else {}
     if rough:
         ax.plot(steps, values, color=colour, alpha=0.3, lw=0.8, **dots)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from ..core.basics import DataError, atomic_write, jsonl_rows, shorten, to_json, write_jsonl
 from ..core.html import Table
 from humanlm.core.stats import (
-    Bootstrap, Interval, association, holm, holm_head, known_mean, number_text, p_text, percentile_interval, range_text, signed_rank,
+    Bootstrap, Interval, association, holm, holm_head, known_mean, number_text, p_text, range_text, signed_rank,
 )
 from ..data.records import from_dict
 
@@ -66,7 +66,7 @@ def level_intervals(
     clusters, known = np.asarray(clusters), ~np.isnan(values)
 
     def interval(drawn, mean, known):
-        return percentile_interval(mean, drawn, known.sum(), len(set(clusters[known].tolist())))
+        return Interval.of_draws(mean, drawn, known.sum(), len(set(clusters[known].tolist())))
 
     each = {level: interval(drawn[:, i], known_mean(values[:, i]), known[:, i]) for i, level in enumerate(levels)}
     return {ALL: interval(known_mean(drawn, 1), known_mean(known_mean(values, 0)), known.any(1))} | each

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.basics import DataError
-from ..core.stats import Bootstrap, Interval, percentile_interval
+from ..core.stats import Bootstrap, Interval
 from .dialogues import Conversation, clusters_of
 from .fingerprint import TURN, halves
 
@@ -172,7 +172,7 @@ def _auc(pairs: np.ndarray, draws: Bootstrap) -> Interval:
     won, counted = (((draws.counts @ part) * draws.counts).sum(1) for part in pairs)
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn, value = won / counted, pairs[0].sum() / pairs[1].sum()
-    return percentile_interval(value, drawn, len(draws.index), len(draws.names))
+    return Interval.of_draws(value, drawn, len(draws.index), len(draws.names))
 
 # %% ../../nbs/fidelity/03_detection.ipynb #Detection
 class Detection(NamedTuple):
@@ -258,7 +258,7 @@ def ceiling(
     if len(clusters) < 2 * folds: return {}
     panel, cuts = _Panel(real, detectors), halves(clusters, splits, seed)
     drawn = {name: np.array([panel.compare(name, cut[index], False, folds, 2, seed + i, 1)[0].value for i, cut in enumerate(cuts)]) for name in detectors}
-    return {name: percentile_interval(float(values.mean()), values, len(real), len(clusters)) for name, values in drawn.items()}
+    return {name: Interval.of_draws(float(values.mean()), values, len(real), len(clusters)) for name, values in drawn.items()}
 
 # %% ../../nbs/fidelity/03_detection.ipynb #detect
 def shared_tasks(real: Sequence[Conversation], other: Sequence[Conversation]) -> set[str]:

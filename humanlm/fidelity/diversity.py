@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.stats import Bootstrap, Interval, percentile_interval
+from ..core.stats import Bootstrap, Interval
 from .detection import gram_matrix, masked, shared_tasks
 from .dialogues import Conversation
 from .fingerprint import words_of
@@ -93,7 +93,7 @@ def diversity(
     found: dict[str, dict[str, Interval]] = {}
     for measure, of in _measures(words).items():
         values = {name: np.array([of(draw, rng) for draw in some]) for name, some in drawn.items()}
-        found[measure] = {name: percentile_interval(_mean(v), v, turns, len({c for _, c, _ in said[name]})) for name, v in values.items()}
+        found[measure] = {name: Interval.of_draws(_mean(v), v, turns, len({c for _, c, _ in said[name]})) for name, v in values.items()}
     return found
 
 
@@ -139,7 +139,7 @@ def persons(
     right = np.diag(near)[:, None]
     ranks = np.floor((near < right).sum(1) + ((near == right).sum(1) - 1) / 2)
     chances, draws = _nearest(ranks, n - 1, choices), Bootstrap(np.arange(n), seed, resamples)
-    return Persons(percentile_interval(float(chances.mean()), draws.means(chances), n, n), choices, any(own[name][2] for name in names))
+    return Persons(Interval.of_draws(float(chances.mean()), draws.means(chances), n, n), choices, any(own[name][2] for name in names))
 
 # %% ../../nbs/fidelity/04_diversity.ipynb #outcomes
 class Outcome(NamedTuple):
@@ -166,5 +166,5 @@ def outcomes(real: Sequence[Conversation], other: Sequence[Conversation], resamp
         if len(pairs) < 2: continue
         measures = (lambda p: float((p[:, 1] - p[:, 0]).mean()), lambda p: float(abs(p[:, 1] - p[:, 0]).mean()), lambda p: _calibration(p[:, 0], p[:, 1]))
         again = [pairs[draws.integers(0, len(pairs), len(pairs))] for _ in range(resamples)]
-        found.append(Outcome(name, len(pairs), *(percentile_interval(of(pairs), np.array([of(p) for p in again]), len(pairs), len(pairs)) for of in measures)))
+        found.append(Outcome(name, len(pairs), *(Interval.of_draws(of(pairs), np.array([of(p) for p in again]), len(pairs), len(pairs)) for of in measures)))
     return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.stats import Bootstrap, Interval, percentile_interval, quantiles
+from ..core.stats import Bootstrap, Interval
 from .dialogues import THANKS, Conversation, clusters_of
 
 # %% ../../nbs/fidelity/02_fingerprint.ipynb #TURN
@@ -130,7 +130,7 @@ def whole_readings(dialogues: Sequence[Conversation]) -> _Readings:
 def _bins_of(values: np.ndarray, most: int = 10) -> np.ndarray:  # edges: x belongs to the first that it does not exceed
     "Choose bins with about equally many of all values, which may be nan"
     known = np.unique(values[~np.isnan(values)])
-    return known[:-1] if len(known) <= most else np.unique(quantiles(values, np.arange(1, most) / most))
+    return known[:-1] if len(known) <= most else np.unique(np.nanquantile(values, np.arange(1, most) / most))
 
 
 def _sums(values: np.ndarray, edges: np.ndarray, index: np.ndarray, clusters: int) -> np.ndarray:  # [C, bins + 1]
@@ -189,9 +189,9 @@ def feature_gaps(real: _Readings, other: _Readings, resamples: int = 1000, split
         half = _sums(sides[0], edges, own, whole)
         apart = _apart(parted @ half, (1 - parted) @ half)[:, 0]
         n = int(sum((~np.isnan(x)).sum() for x in sides))
-        gap, distance = (percentile_interval(here[k], drawn[:, k], n, clusters) for k in (1, 0))
+        gap, distance = (Interval.of_draws(here[k], drawn[:, k], n, clusters) for k in (1, 0))
         found.append(FeatureGap(name, float(np.nanmean(sides[0])), float(np.nanmean(sides[1])), gap, distance, _top(apart), n))
     return found
 
 
-def _top(drawn: np.ndarray) -> float: return float(quantiles(drawn, [0.95])[0])
+def _top(drawn: np.ndarray) -> float: return np.nan if np.isnan(drawn).all() else float(np.nanquantile(drawn, 0.95))

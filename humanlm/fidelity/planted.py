@@ -13,7 +13,7 @@ from ..core.html import Table
 from ..core.stats import Interval, number_text
 from .dialogues import Conversation, FidelityConfig
 from .fingerprint import COPYING, ENDS, WHOLE
-from .report import Fidelity, measure, told_apart
+from .report import Fidelity, measure
 from ..worlds.mini import SyntheticWorld
 
 # %% ../../nbs/fidelity/06_planted.ipynb #world_people
@@ -69,7 +69,7 @@ def _noticed(found: Fidelity, name: str) -> dict[str, list[str]]:  # family → 
     source, real = found.sources[name], found.real
     gaps = [gap.feature for gap in source.gaps if gap.found]
     own = [("their own texts", source.persons, found.persons), ("the texts of the same people", source.matched, found.persons)]
-    return {"detectors": [d.detector for d in source.detections if told_apart(found, d)],
+    return {"detectors": [d.detector for d in source.detections if found.told_apart(d)],
             "form": [f for f in gaps if f not in COPYING and f not in WHOLE and f not in ENDS],
             "copying": [f for f in gaps if f in COPYING],
             "dialogues and endings": [f for f in gaps if f in WHOLE or f in ENDS],

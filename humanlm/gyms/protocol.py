@@ -6,7 +6,7 @@
 __all__ = ['KINDS', 'FINISH', 'MAX_CONTENT', 'COMPAT', 'TEXT', 'STOP_REASONS', 'BROKEN', 'GYMS', 'Player', 'ToolCall',
            'read_call', 'tool_schema', 'GymConfig', 'GymTask', 'split_tasks', 'Feedback', 'GymTurn', 'UserError',
            'UserRole', 'answer_form', 'spoken', 'as_dialogue', 'Environment', 'call_help', 'Gym', 'gym_names',
-           'find_gym', 'play_through', 'idle', 'chance']
+           'find_gym', 'play_through', 'idle']
 
 # %% ../../nbs/gyms/01_protocol.ipynb #imports
 import copy
@@ -335,6 +335,15 @@ class Gym:
                 f"You may think between <think> and </think> before it. The kinds:\n{ways}\n\nYou have "
                 f"{config.max_turns} turns.{' ' if self.hint else ''}{self.hint}")
 
+    def chance(self) -> "Player":
+        "Make a player who does anything that is offered, in words of the opening or as the gym guesses"
+        def act(env: Environment) -> ToolCall:
+            rng, words = random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}"), env.task.opening.split() or ["?"]
+            if self.guess is not None: return self.guess(env, rng)
+            return ToolCall(rng.choice(env.kinds), " ".join(rng.choices(words, k=rng.randint(1, 5))))
+
+        return act
+
 # %% ../../nbs/gyms/01_protocol.ipynb #find_gym
 GYMS = {name: f"humanlm.{page}:{name}" for page, names in {
     "gyms.conformance": "template", "gyms.function": "function", "environments.people": "advice appeal",
@@ -381,13 +390,3 @@ async def play_through(env: Environment, player: Player) -> Environment:
 def idle(env: Environment) -> ToolCall:
     "Say nothing"
     return ToolCall("", "", "no_call")
-
-
-def chance(gym: Gym) -> Player:
-    "Make a player who does anything that is offered, in words of the opening or as the gym guesses"
-    def act(env: Environment) -> ToolCall:
-        rng, words = random.Random(f"chance/{env.seed}/{env.task.id}/{len(env.turns)}"), env.task.opening.split() or ["?"]
-        if gym.guess is not None: return gym.guess(env, rng)
-        return ToolCall(rng.choice(env.kinds), " ".join(rng.choices(words, k=rng.randint(1, 5))))
-
-    return act

@@ -20,7 +20,7 @@ from ..data.trajectory import Trajectory
 from ..clients.names import in_plan
 from ..clients.ledger import Ledger
 from ..evaluation.measured import Measurement
-from ..evaluation.outcome import Arms, rounded, seed_changes
+from ..evaluation.outcome import Arms, rounded
 from ..evaluation.figures import Names
 from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
@@ -35,9 +35,9 @@ from ..methods.sampling import RolloutConfig
 from ..methods.rollouts import sft_row
 from ..training.stages import learn, lessons, step_plan
 from ..training.run import planned_steps
-from .evaluation import EpisodeRecord, kept_episode, load_episodes, measured_tasks, play_tasks, player_of
+from .evaluation import EpisodeRecord, load_episodes, measured_tasks, play_tasks, player_of
 from .monitor import Curriculum, GymMonitor, weighted_order
-from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, chance, find_gym, gym_names
+from .protocol import BROKEN, COMPAT, Environment, Gym, GymTask, find_gym, gym_names
 from .users import GymJudgeConfig, GymUserConfig, check_plays, player_name
 
 # %% ../../nbs/gyms/51_recipe.ipynb #GymsConfig
@@ -188,7 +188,7 @@ async def _gym_lessons(work: _GymWork, s: Settings, number: int) -> list[dict]: 
         gym, task = rng.choice(wanted)
         said, env = _gym_messages(gym, task, s), gym.play(task, gym.configured(s.gyms.max_turns, s.gyms.compat), seed=rng.randrange(2**31))
         while not env.stop:
-            call = gym.expert(env) if rng.random() < s.sft.expert_share else chance(gym)(env)
+            call = gym.expert(env) if rng.random() < s.sft.expert_share else gym.chance()(env)
             rows.append(sft_row(said, str(call), row_id=f"{task.id}-{len(env.turns)}"))
             said = [*said, {"role": "assistant", "name": "", "content": str(call)},
                     {"role": "user", "name": "", "content": (await env.step(call)).feedback}]
@@ -226,7 +226,7 @@ def _model_episodes(work: _GymWork, s: Settings, policy: ModelPolicy, part: str 
     play = multi_turn(users, s.gyms.max_turns, s.rollout.eval_sampling(s.run.seed))
     found = [t for i in range(0, len(rows), _TOGETHER) for t in run_sync(play(rows[i:i + _TOGETHER], policy))]
     for i, t in enumerate(found): users.live[i].stop = users.live[i].stop or t.parse_status  # no tokens left
-    return [kept_episode(gym, users.live[i]) for i, (gym, _) in enumerate(asked)]
+    return [EpisodeRecord.of(gym, users.live[i]) for i, (gym, _) in enumerate(asked)]
 
 
 def _reference_episodes(work: _GymWork, s: Settings, player: str) -> list[EpisodeRecord]:
@@ -362,4 +362,4 @@ class _GymStudy(Study):
     def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]:
         "Add what was learned in each seed"
         pairs = dict.fromkeys((trial.arm("gyms"), trial.arm("cold-start" if trial.settings.sft.lesson_steps else "base")) for trial in trials)
-        return {"by_seed": rounded(seed_changes(found, list(pairs), "share", list(dict.fromkeys(t.seed for t in trials))))}
+        return {"by_seed": rounded(found.seed_changes(list(pairs), "share", list(dict.fromkeys(t.seed for t in trials))))}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..clients.ledger import price
-from .memory import Load, PlanConfig, Shape, fullness, memory_lines, shape_of, verdict
+from .memory import Load, PlanConfig, Shape, memory_lines
 from ..models.config import ModelConfig
 
 # %% ../../nbs/hardware/02_performance.ipynb #Speed
@@ -162,10 +162,10 @@ def _stage_line(plan, shape, one, step, width):
     "Say how long a stage takes, and whether it fits"
     stage, count = one.stage, one.steps(step.tokens)
     what = {"rollouts": "completions", "logs": "logged replies", "lessons": "lessons"}[stage.kind]
-    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {_time(step.total)} each; {verdict(plan, shape, one.load)}"
+    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {_time(step.total)} each; {plan.verdict(shape, one.load)}"
     if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
     ends = f" (a budget of {one.budget:,} tokens ends it, if its rows do not)" if stage.steps is None else f" (a budget of {one.budget:,} tokens ends it before the {stage.steps:,} asked for)" if count < stage.steps else ""
-    return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {verdict(plan, shape, one.load)}"
+    return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {plan.verdict(shape, one.load)}"
 
 
 def _time_lines(
@@ -174,7 +174,7 @@ def _time_lines(
     loads: Sequence[StageLoad],
 ) -> list[str]:
     "Say how long a step takes and what dominates, how long each stage takes, and what all of them cost"
-    shape = shape_of(model)
+    shape = Shape.of(model)
     found = [(one, step, one.steps(step.tokens)) for one in loads for step in [one.step(plan, shape)]]
     seconds, asked = sum((count or 0) * step.total for _, step, count in found), sum((count or 0) * step.dollars for _, step, count in found)
     open_ended = [one.stage.name for one, _, count in found if count is None]
@@ -191,7 +191,7 @@ def _time_lines(
 
 def plan_lines(plan: PlanConfig, model: ModelConfig, loads: Sequence[StageLoad]) -> list[str]:
     "Say what each GPU holds in the stage that needs most, and how long all stages take"
-    shape = shape_of(model)
-    fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: fullness(shape, one.load), default=loads[0])
+    shape = Shape.of(model)
+    fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: shape.fullness(one.load), default=loads[0])
     return [*memory_lines(plan, model, fullest.load, fullest.stage.name), *_time_lines(plan, model, loads)]
 

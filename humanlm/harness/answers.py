@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'HOW', 'Way', 'REMEMBER', 'AGENT', 'VIEWS', 'simulations', 'EXAMPLES', 'plain_ways', 'SolverAnswer',
-           'AnswerConfig', 'Asker', 'shown', 'noted', 'vanilla', 'examples_for']
+           'AnswerConfig', 'Asker', 'shown', 'vanilla', 'examples_for']
 
 # %% ../../nbs/harness/01_answers.ipynb #exported-imports
 import asyncio
@@ -22,7 +22,7 @@ from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, DataError, check_name, require, shorten
 from ..social.prediction import futures
 from ..stories.answers import answer as symbolic_answer, to_context
-from ..stories.contexts import Context, NONE, Step, is_none, simulations_text, split_mental, to_text
+from ..stories.contexts import Context, NONE, Step, is_none, simulations_text, split_mental
 from ..stories.language import PlaceQuestion, read_question
 from ..stories.memories import decode, memories, perspective
 from ..stories.world import read_story
@@ -34,6 +34,9 @@ class SolverAnswer(NamedTuple):
     reasoning: str = ""
     notes: tuple[str, ...] = ()    # what went differently
     facts: Mapping[str, Any] = {}  # such as the history of a debate
+
+    def noted(self, note: str) -> "SolverAnswer":
+        return self._replace(notes=(*self.notes, note))
 
 # %% ../../nbs/harness/01_answers.ipynb #AnswerConfig
 @dataclass
@@ -175,14 +178,10 @@ def _step_lines(step: Step) -> list[str]:
 def shown(context: Context, config: AnswerConfig) -> Extra:
     "Write a context as the settings say"
     context = _trimmed(context, config.without)
-    return Extra(_sentences(context) if config.rendering == "text" else to_text(context, config.manual))
+    return Extra(_sentences(context) if config.rendering == "text" else context.to_text(config.manual))
 
 # %% ../../nbs/harness/01_answers.ipynb #Way
 Way = Callable[[Asker, BenchmarkItem, Context | None], Awaitable[SolverAnswer]]
-
-# %% ../../nbs/harness/01_answers.ipynb #_noted
-def noted(given: SolverAnswer, note: str) -> SolverAnswer:
-    return given._replace(notes=(*given.notes, note))
 
 # %% ../../nbs/harness/01_answers.ipynb #vanilla
 async def vanilla(asker: Asker, item: BenchmarkItem, context: Context | None = None) -> SolverAnswer:
@@ -193,7 +192,7 @@ async def vanilla(asker: Asker, item: BenchmarkItem, context: Context | None = N
 async def _with_context(asker: Asker, item: BenchmarkItem, context: Context | None) -> SolverAnswer:
     "Ask with the text and its social context; without one, with the text alone"
     if context is None:
-        return noted(await vanilla(asker, item), "no context: asked with the text alone")
+        return (await vanilla(asker, item)).noted("no context: asked with the text alone")
     return await asker(item, asker.benchmark.prompt(item, asker.shown(context)))
 
 # %% ../../nbs/harness/01_answers.ipynb #pure_context
@@ -251,7 +250,7 @@ async def _simulate_chain(
     "Ask somebody of the chain, who remembers what all of them perceived"
     chain = _chain_of(item, context)
     if isinstance(chain, str):
-        return noted(await vanilla(asker, item), f"simulation fell back to vanilla: {chain}")
+        return (await vanilla(asker, item)).noted(f"simulation fell back to vanilla: {chain}")
     question, asked, who = item.question, read_question(item.question), chain if last else (*chain, chain[0])
     if last and isinstance(asked, PlaceQuestion):
         question = f"Where will you look for the {asked.object}?"
@@ -278,13 +277,13 @@ async def _view(asker: Asker, item: BenchmarkItem, context: Context, name: str, 
 async def _simulate_council(asker: Asker, item: BenchmarkItem, context: Context, reference: bool = True) -> SolverAnswer:
     "Ask everybody, then the model with all their views"
     if not context.agents:
-        return noted(await _with_context(asker, item, context), "simulation fell back to context: it names nobody to ask")
+        return (await _with_context(asker, item, context)).noted("simulation fell back to context: it names nobody to ask")
     views = await asyncio.gather(*(_view(asker, item, context, name, reference) for name in context.agents))
     missing = [name for name, view in zip(context.agents, views) if not view]
     extra = asker.shown(context)
     told = replace(extra, text="\n\n".join([extra.text, VIEWS, *filter(None, views)]))
     given = await asker(item, asker.benchmark.prompt(item, told))
-    return noted(given, f"no view of {', '.join(missing)}") if missing else given
+    return given.noted(f"no view of {', '.join(missing)}") if missing else given
 
 # %% ../../nbs/harness/01_answers.ipynb #simulate_futures
 async def _simulate_futures(asker: Asker, item: BenchmarkItem) -> SolverAnswer:
@@ -292,7 +291,7 @@ async def _simulate_futures(asker: Asker, item: BenchmarkItem) -> SolverAnswer:
     found = await futures(asker.client, item.source, 2, asker.benchmark.task)
     known = [each.context for each in found if each.context]
     if not known:
-        return noted(await vanilla(asker, item), f"simulation fell back to vanilla: no future ({shorten(found[0].reason)})")
+        return (await vanilla(asker, item)).noted(f"simulation fell back to vanilla: no future ({shorten(found[0].reason)})")
     return await asker(item, asker.benchmark.prompt(item, Extra(simulations_text(known), "What may happen next")))
 
 # %% ../../nbs/harness/01_answers.ipynb #simulations
@@ -307,9 +306,9 @@ async def _simulation(asker: Asker, item: BenchmarkItem, context: Context | None
         return await _simulate_futures(asker, item)
     way = simulations.get(asker.benchmark.simulation)
     if context is None:
-        return noted(await vanilla(asker, item), "simulation fell back to vanilla: no context")
+        return (await vanilla(asker, item)).noted("simulation fell back to vanilla: no context")
     if way is None:
-        return noted(await _with_context(asker, item, context), "simulation fell back to context: nobody to ask in this benchmark")
+        return (await _with_context(asker, item, context)).noted("simulation fell back to context: nobody to ask in this benchmark")
     return await way(asker, item, context)
 
 # %% ../../nbs/harness/01_answers.ipynb #EXAMPLES
@@ -325,7 +324,7 @@ EXAMPLES = {
 # %% ../../nbs/harness/01_answers.ipynb #simulated_examples
 def _simulated_examples(task: str) -> str:
     "Write examples that the simulator answers"
-    found = [(text, question, to_text(to_context(read_story(text)), with_manual=False),
+    found = [(text, question, to_context(read_story(text)).to_text(with_manual=False),
               symbolic_answer(read_story(text), question).text) for text, question in EXAMPLES[task]]
     return "\n\n".join(f"Text: {t}\nRecord:\n{record}\nQuestion: {q}\nAnswer: {said}" for t, q, record, said in found)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..benchmarks.protocol import Benchmark, Difference, Measure, difference
+from ..benchmarks.protocol import Benchmark, Difference, Measure
 from ..benchmarks.readings import ScoredAnswer
 from ..benchmarks.sets import find_benchmark
 from ..benchmarks.tales import HITOM_100
@@ -104,7 +104,7 @@ def _differences(before: _StoredRun, after: _StoredRun, resamples: int = 2000, s
     known = {(m.name, m.group, m.value): m for m in after.benchmark.report(after.outcomes)}
     pairs = [(m, known.get((m.name, m.group, m.value))) for m in before.benchmark.report(before.outcomes)]
     used = _context_use(before, after)
-    found = [_with_contexts(difference(a, b, resamples, seed), a, b, used) for a, b in pairs if b is not None and a.n and b.n]
+    found = [_with_contexts(a.difference(b, resamples, seed), a, b, used) for a, b in pairs if b is not None and a.n and b.n]
     if not any(found):
         raise ConfigError(f"{before.name} and {after.name} share no question. Compare runs on the same ones.")
     return [d for d in found if d]

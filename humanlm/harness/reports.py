@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..benchmarks.protocol import Benchmark, Difference, Measure, interval
+from ..benchmarks.protocol import Benchmark, Difference, Measure
 from ..benchmarks.questions import BenchmarkItem
 from ..benchmarks.readings import ScoredAnswer
 from ..core.basics import shorten
@@ -39,7 +39,7 @@ class ReportLine(NamedTuple):
 def lines_of(run: str, measures: Iterable[Measure], resamples: int = 2000, seed: int = 0) -> list[ReportLine]:
     "Compute the intervals of measures"
     def line(m: Measure) -> ReportLine:
-        found, whole = interval(m, resamples, seed), m.of is ratio and m.n and set(m.parts[:, 0]) <= {0.0, 1.0}
+        found, whole = m.interval(resamples, seed), m.of is ratio and m.n and set(m.parts[:, 0]) <= {0.0, 1.0}
         right = int(m.parts[:, 0].sum()) if whole else None
         return ReportLine(run, m.name, m.group, m.value, found.n, right, found.value, found.low, found.high)
 

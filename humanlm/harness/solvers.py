@@ -21,7 +21,7 @@ from ..benchmarks.readings import ScoredAnswer, plain
 from ..clients.protocol import ChatReply, LLMError, chat
 from ..clients.reader import fenced, fill
 from ..core.basics import ConfigError, HumanLMError, check_name
-from .answers import Asker, SolverAnswer, Way, noted, plain_ways, vanilla
+from .answers import Asker, SolverAnswer, Way, plain_ways, vanilla
 from ..stories.answers import answer as symbolic_answer, baselines as place_baselines, memory_answer
 from ..stories.contexts import Context
 from ..stories.language import Event, PlaceQuestion, parse_sentence, read_question
@@ -94,7 +94,7 @@ async def _or(answer: Awaitable[SolverAnswer], otherwise: SolverAnswer) -> Solve
     except LLMError as e:
         if e.stops:
             raise
-        return noted(otherwise, f"a call failed ({e.kind})")
+        return otherwise.noted(f"a call failed ({e.kind})")
 
 # %% ../../nbs/harness/02_solvers.ipynb #_round
 async def _round(asker: Asker, item: BenchmarkItem, prompt: str, before: list[SolverAnswer], n: int) -> list[SolverAnswer]:
@@ -142,7 +142,7 @@ async def _filter_first(asker: Asker, item: BenchmarkItem, context: Context | No
     "Keep what a person could notice, then answer from that"
     names = _whom(item)
     if not names:
-        return noted(await vanilla(asker, item), "filter fell back to vanilla: the question is about nobody's thoughts")
+        return (await vanilla(asker, item)).noted("filter fell back to vanilla: the question is about nobody's thoughts")
     parts = f"{asker.benchmark.label}:\n{fenced(item.source)}"
     reply = await _told(asker, fill(KEEP, text=parts, name=names[0]))
     kept = replace(item, source=reply.text.rpartition("</think>")[2].strip() or "(nothing)")
@@ -168,7 +168,7 @@ async def _perceive_first(asker: Asker, item: BenchmarkItem, context: Context | 
     "Ask who notices each sentence, keep what the chain noticed, then answer from that"
     names = {plain(name) for name in _whom(item)}
     if not names:
-        return noted(await vanilla(asker, item), "perception fell back to vanilla: the question is about nobody's thoughts")
+        return (await vanilla(asker, item)).noted("perception fell back to vanilla: the question is about nobody's thoughts")
     told = _cut_sentences(item.source)
     numbered = "\n".join(f"[{n}] {sentence}" for n, sentence in enumerate(told, 1))
     reply = await _told(asker, fill(SEEN, text=fenced(numbered)), schema=SEEN_SCHEMA)

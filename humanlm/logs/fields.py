@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SOURCES', 'FAULTS', 'NOTES', 'HASHED', 'source_name', 'decode_prompt', 'decode_field', 'read_facts', 'fact_at',
-           'AuthorFacts', 'known_name', 'is_hash_of', 'digests']
+           'AuthorFacts', 'known_name', 'digests']
 
 # %% ../../nbs/logs/03_fields.ipynb #exported-imports
 import json
@@ -116,6 +116,10 @@ class AuthorFacts(NamedTuple):
     ids: tuple[str, ...] = ()  # unique on the site
     names: tuple[str, ...] = ()  # spelled in one way, not unique
 
+    def has_hash(self, user_id: str) -> bool:  # user_id: 16 or 64 hex digits
+        "Does a hashed user id stand for this author?"
+        return any(digest.startswith(user_id) for name in {self.shown, *self.ids, *self.names} - {""} for digest in digests(name))
+
 
 def known_name(
     value: Any,  # author or user id as found
@@ -126,15 +130,6 @@ def known_name(
 
 # %% ../../nbs/logs/03_fields.ipynb #_HASHED
 HASHED = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{48})?")
-
-
-def is_hash_of(
-    user_id: str,  # 16 or 64 hex digits
-    who: AuthorFacts,  # somebody in the context
-) -> bool:
-    "Tell whether a hashed user id stands for this author"
-    names = {who.shown, *who.ids, *who.names} - {""}
-    return any(digest.startswith(user_id) for name in names for digest in digests(name))
 
 
 @lru_cache(maxsize=65536)

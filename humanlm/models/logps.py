@@ -59,8 +59,8 @@ def _head(model):
 def chosen_logps(
     logits: "torch.Tensor", # [N, V]
     ids: "torch.Tensor",    # [N]
-    temperature: float,     # divides the logits; 0 counts as 1
-) -> "torch.Tensor":      # [N]
+    temperature: float = 1.0,  # divides the logits; 0 counts as 1
+) -> "torch.Tensor":      # [N] float32
     "Give the log-probability of the chosen tokens"
     logits = logits.float() / (temperature or 1.0)
     return logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)

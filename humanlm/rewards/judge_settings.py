@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['judges', 'RUBRIC', 'GROUPS', 'ABOUT', 'VERDICT_TOKENS', 'is_free', 'OwnJudge', 'JudgeConfig', 'EvalJudgeConfig',
-           'other_judge', 'same_judge_warning', 'make_judge', 'second_config', 'second_judge', 'require_auditable',
-           'Workload', 'judging_plan', 'audit_command']
+           'other_judge', 'same_judge_warning', 'make_judge', 'second_judge', 'require_auditable', 'Workload',
+           'judging_plan', 'audit_command']
 
 # %% ../../nbs/rewards/08_judge_settings.ipynb #exported-imports
 import json
@@ -131,6 +131,13 @@ class JudgeConfig(ChatConfig):
         yield self.audit_every is None or self.audit_every >= 0, f"audit_every must not be negative, got {self.audit_every}"
         yield 0 <= self.max_failed_share <= 1, f"max_failed_share must lie between 0 and 1, got {self.max_failed_share}"
 
+    def second_config(self) -> "JudgeConfig | None":
+        "Give the settings of the second judge, if there is one"
+        if not self.second: return None
+        kind, other = (name.partition("/")[0] for name in (self.model, self.second))
+        address = self.base_url if kind == other or is_free(self.model) else None
+        return replace(self, model=self.second, second=None, base_url=address)
+
 
 # settings that decide what a score means; the others say how it is got
 RUBRIC = ("model", "variant", "protocol", "repeats", "rubric", "temperature", "max_tokens", "max_context_tokens")
@@ -231,21 +238,13 @@ def make_judge(
         config.max_context_tokens, temperature=config.temperature, max_tokens=config.max_tokens,
         caller=config.group.replace("_", " "))
 
-# %% ../../nbs/rewards/08_judge_settings.ipynb #second_config
-def second_config(config: JudgeConfig) -> JudgeConfig | None:
-    "Give the settings of the second judge, if there is one"
-    if not config.second: return None
-    kind, other = (name.partition("/")[0] for name in (config.model, config.second))
-    address = config.base_url if kind == other or is_free(config.model) else None
-    return replace(config, model=config.second, second=None, base_url=address)
-
 # %% ../../nbs/rewards/08_judge_settings.ipynb #second_judge
 def second_judge(
     config: JudgeConfig, # may name one
     ledger: Ledger,      # of the first judge: both spend from one budget
 ) -> Judge | None:
     "Make the judge that an audit compares with"
-    second = second_config(config)
+    second = config.second_config()
     if second is None:
         return None
     client = None if is_free(second.model) else second.client(second.model, ledger)
@@ -323,7 +322,7 @@ def _budget_line(budget: float, costs: Sequence[Estimate]) -> str:
 def _audit_plan(config: JudgeConfig, probes: Sequence[Probe], seed: int = 0) -> str:
     "Say what an audit will ask, and its price"
     requests = audit_requests(probes, seed)
-    asked = {"judge": (config, requests), "second": (second_config(config), requests[:len(probes)])}
+    asked = {"judge": (config, requests), "second": (config.second_config(), requests[:len(probes)])}
     lines = [f"{role:<9}{c.model}: {len(r)} questions, {_audit_cost(c, r)}" for role, (c, r) in asked.items() if c]
     return "\n".join([f"probes   {len(probes)}", *lines])
 

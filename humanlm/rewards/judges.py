@@ -17,11 +17,10 @@ from ..data.trajectory import Score
 from ..hierarchy.levels import FIXTURES, HIERARCHY
 from ..clients.ledger import Ledger
 from .matching import rule_match
-from .rules import VALENCE, describes_manner, feelings, read_rules, side, surface
+from .rules import VALENCE, read_rules
 from .scoring import JudgeRequest, unsaid
 from ..worlds.mini import SyntheticWorld
 from ..worlds.oracle import score_reply, score_reply_states, score_state
-from ..worlds.states import describe_all
 
 # %% ../../nbs/rewards/07_judges.ipynb #OracleJudge
 class OracleJudge:
@@ -43,7 +42,7 @@ class OracleJudge:
         "Score one candidate"
         if request.level == "response":
             states = self.states.get(request.truth)
-            s = score_reply(request.truth, text, states=describe_all(states) if states else None)
+            s = score_reply(request.truth, text, states=states.describe() if states else None)
         elif request.item == "reply":
             s = score_reply_states(request.truth, text).get(request.level)
         else:
@@ -100,9 +99,9 @@ def _sign(
 ) -> int: # 1, -1, or 0: none that the lists can read
     "Read the side of a text, or of its feeling, from the word lists alone"
     r = read_rules(text)
-    if level == "emotion": return VALENCE.get(next(iter(feelings(r)), ""), 0)
+    if level == "emotion": return VALENCE.get(next(iter(r.feelings()), ""), 0)
     listed = level in ("stance", "response") and r.keys("stance")
-    return _SIGNS.get(side(r), 0) if listed else 0
+    return _SIGNS.get(r.side(), 0) if listed else 0
 
 # %% ../../nbs/rewards/07_judges.ipynb #rule_opinion
 def _rule_opinion(
@@ -180,8 +179,8 @@ def _likeness(
 
 def _manner(level, text):
     "A reply whose manner is asked for becomes a description of its surface"
-    shown = level == "communication" and not describes_manner(read_rules(text))
-    return ", ".join(surface(read_rules(text))) if shown else text
+    shown = level == "communication" and not read_rules(text).describes_manner()
+    return ", ".join(read_rules(text).surface()) if shown else text
 
 # %% ../../nbs/rewards/07_judges.ipynb #calibration
 def _calibration(

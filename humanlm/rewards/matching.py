@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .rules import (
-    OPPOSITE, RuleReading, TERMS, VALENCE, WORD_LISTS, describes_manner, feelings, goals, manner, read_rules, side, stem, strength, surface, tokens)
+    OPPOSITE, RuleReading, TERMS, VALENCE, WORD_LISTS, read_rules, stem, tokens)
 
 # %% ../../nbs/rewards/02_matching.ipynb #RuleMatch
 class _RuleMatch(NamedTuple):
@@ -32,12 +32,12 @@ class _RuleMatch(NamedTuple):
 # %% ../../nbs/rewards/02_matching.ipynb #match_side
 def _match_side(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch | None:
     "Compare two stances: side and target, strength"
-    ours, theirs = side(truth), side(candidate)
+    ours, theirs = truth.side(), candidate.side()
     if not ours: return None
     same = 1.0 if ours == theirs else 0.3 if theirs and "neutral" in (ours, theirs) else 0.0
     head = same * _about(candidate, pool)
     matches = (head, head * _degree(truth, candidate))
-    return _RuleMatch((ours, strength(truth)), matches, {"opposite stance": float(_opposed(ours, theirs))})
+    return _RuleMatch((ours, truth.strength()), matches, {"opposite stance": float(_opposed(ours, theirs))})
 
 
 def _opposed(a, b): return {a, b} == {"for", "against"}
@@ -51,18 +51,18 @@ def _about(candidate, pool):
 
 
 def _degree(truth, candidate):
-    ours, theirs = strength(truth), strength(candidate)
+    ours, theirs = truth.strength(), candidate.strength()
     return 1.0 if ours == theirs else 0.7 if "plain" in (ours, theirs) else 0.4
 
 # %% ../../nbs/rewards/02_matching.ipynb #match_feeling
 def _match_feeling(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch | None:
     "Compare two emotions: kind, strength, target"
-    ours, theirs = feelings(truth), feelings(candidate)
+    ours, theirs = truth.feelings(), candidate.feelings()
     if not ours: return None
     kind = _kind(ours, theirs) if f"not {ours[0]}" not in candidate.keys("emotion") else 0.0
     further = max(0, sum(f not in ours for f in theirs) - (kind < 0.7))
     matches = (kind, kind * _degree(truth, candidate), kind * _about(candidate, pool))
-    return _RuleMatch((ours[0], strength(truth), "target"), matches, {"other feelings": 0.3 * further})
+    return _RuleMatch((ours[0], truth.strength(), "target"), matches, {"other feelings": 0.3 * further})
 
 
 def _kind(ours, theirs):
@@ -101,7 +101,7 @@ _NEAR = set(map(frozenset, (
 
 def _match_goals(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch | None:
     "Compare what two texts want to achieve"
-    ours, theirs = goals(truth), list(candidate.keys("goal"))
+    ours, theirs = truth.goals(), list(candidate.keys("goal"))
     if not ours: return None
     near = [k for k in theirs if frozenset((k, ours[0])) in _NEAR]
     match = 1.0 if ours[0] in theirs else 0.7 if set(ours) & set(theirs) else 0.4 if near else 0.0
@@ -115,8 +115,8 @@ _TACIT = {"claim": _BUILDS, "short": _SIZES, "long": _SIZES}
 
 def _match_manner(truth: RuleReading, candidate: RuleReading, pool: frozenset[str]) -> _RuleMatch:
     "Compare two ways of writing; the candidate is a description"
-    shown, theirs = manner(truth), list(candidate.keys("communication"))
-    ours = [k for k in shown if describes_manner(truth) or k not in _TACIT or _TACIT[k] & set(theirs)]
+    shown, theirs = truth.manner(), list(candidate.keys("communication"))
+    ours = [k for k in shown if truth.describes_manner() or k not in _TACIT or _TACIT[k] & set(theirs)]
     contrary = [k for k in theirs if OPPOSITE.get(k) in shown]
     further = [k for k in theirs if k not in shown and k not in contrary]
     return _RuleMatch(tuple(ours), tuple(float(k in theirs) for k in ours),
@@ -137,23 +137,23 @@ def _match_replies(truth: RuleReading, candidate: RuleReading, pool: frozenset[s
     "Compare two replies: position and feeling, aim and manner, wording"
     shown = {**_position(truth, candidate), **_aim(truth, candidate), "wording": _wording(truth.text, candidate.text)}
     ratio = candidate.words / max(1, truth.words)
-    charges = {"opposite stance": 0.4 * _opposed(side(truth), side(candidate)),
+    charges = {"opposite stance": 0.4 * _opposed(truth.side(), candidate.side()),
                "longer than the reply": 0.25 * max(0.0, ratio - 2) * (candidate.words > 12),
                "shorter than the reply": 0.6 * max(0.0, 0.7 - ratio)}
     return _RuleMatch(tuple(shown), tuple(shown.values()), charges)
 
 
 def _position(truth, candidate):
-    taken, felt, parts = side(truth), feelings(truth), []
-    if taken: parts.append(float(taken == side(candidate)))
-    if felt: parts.append(_overlap(felt, feelings(candidate)))
+    taken, felt, parts = truth.side(), truth.feelings(), []
+    if taken: parts.append(float(taken == candidate.side()))
+    if felt: parts.append(_overlap(felt, candidate.feelings()))
     return {", ".join(filter(None, (taken, *felt))): sum(parts) / len(parts)} if parts else {}
 
 
 def _aim(truth, candidate):
-    wanted, manner = goals(truth)[:1], surface(truth)
-    parts = [_overlap(manner, surface(candidate))]
-    if wanted: parts.append(float(wanted[0] in goals(candidate)))
+    wanted, manner = truth.goals()[:1], truth.surface()
+    parts = [_overlap(manner, candidate.surface())]
+    if wanted: parts.append(float(wanted[0] in candidate.goals()))
     return {", ".join((*wanted, *manner)): sum(parts) / len(parts)}
 
 
@@ -195,17 +195,17 @@ _TURN_FEELING = {
 
 
 def _say_stance(r, context, opposite):
-    taken = _TURN_SIDE[side(r)] if opposite else side(r)
+    taken = _TURN_SIDE[r.side()] if opposite else r.side()
     if not taken: return None
-    much = "" if taken == "neutral" else {"strong": "strongly ", "mild": "mildly ", "plain": ""}[strength(r)]
+    much = "" if taken == "neutral" else {"strong": "strongly ", "mild": "mildly ", "plain": ""}[r.strength()]
     return f"{much}{_SAY_SIDE[taken]} {_topic(r.text, context)}"
 
 
 def _say_emotion(r, context, opposite):
-    felt = feelings(r)[:1]
+    felt = r.feelings()[:1]
     if not felt: return None
     felt = _TURN_FEELING[felt[0]] if opposite else felt[0]
-    much = "" if felt == "calm" else {"strong": "very ", "mild": "slightly ", "plain": ""}[strength(r)]
+    much = "" if felt == "calm" else {"strong": "very ", "mild": "slightly ", "plain": ""}[r.strength()]
     return f"{much}{felt} about {_topic(r.text, context)}"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_TURN_GOAL
@@ -229,13 +229,13 @@ def _say_theme(level):
 
 
 def _say_goal(r, context, opposite):
-    wanted = goals(r)[:1]
+    wanted = r.goals()[:1]
     if not wanted: return None
     return WORD_LISTS["phrases"]["goal"][_TURN_GOAL.get(wanted[0], "ask") if opposite else wanted[0]]
 
 
 def _say_manner(r, context, opposite):
-    tone, structure, *size = (_TURN_MANNER[k] if opposite else k for k in surface(r))
+    tone, structure, *size = (_TURN_MANNER[k] if opposite else k for k in r.surface())
     return f"{tone} tone, {' '.join((*size, structure))}"
 
 # %% ../../nbs/rewards/02_matching.ipynb #_WRITERS

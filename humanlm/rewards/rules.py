@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WORD_LISTS', 'TERMS', 'VALENCE', 'OPPOSITE', 'STRONG', 'MILD', 'FILLERS', 'NEGATORS', 'stem', 'tokens', 'RuleReading',
-           'read_rules', 'side', 'strength', 'feelings', 'goals', 'surface', 'describes_manner', 'manner']
+           'read_rules']
 
 # %% ../../nbs/rewards/01_rules.ipynb #exported-imports
 import re
@@ -140,6 +140,42 @@ class RuleReading(NamedTuple):
         "Count the terms per key, most frequent first; negated ones count for the opposite, or for `not KEY`"
         return dict(Counter(_key_of(f) for f in self.found if f.level == level).most_common())
 
+    def side(self) -> str:  # for, against, neutral; empty if nothing is said
+        "Tell which side a text takes"
+        found = [f for f in self.found if f.level == "stance"]
+        if not found: return _by_sign(_sentiment(self.text), 0.5, "for", "against", "")
+        votes = [_SIDES[f.key] * (-1 if f.negated else 1) * (2 if self.turn and f.at > self.turn else 1) for f in found]
+        return _by_sign(sum(votes) or votes[0], 0, "for", "against", "neutral")
+
+    def strength(self) -> str:  # strong, mild or plain
+        "Tell how firmly a text speaks"
+        return _by_sign(self.strong - self.mild + ("!" in self.marks), 0, "strong", "mild", "plain")
+
+    def feelings(self) -> list[str]:  # keys of the list of emotions, in order of appearance
+        "List the feelings that a text names or shows"
+        named = list(dict.fromkeys(f.key for f in self.found if f.level == "emotion" and not f.negated))
+        mood = _by_sign(_sentiment(self.text), 0.5, "happy", "unhappy", "")
+        return named or [mood] * bool(mood)
+
+    def goals(self) -> list[str]:  # keys of the list of goals, the main one first
+        "List the aims that a text names or shows"
+        found = ({"ask": 1} if "?" in self.marks else {}) | self.keys("goal")
+        return [k for k in found if not k.startswith("not ")]
+
+    def surface(self) -> list[str]:  # keys of the list of manners: tone, structure, and size if it is marked
+        "See the manner of a reply"
+        size = ["short"] if self.words <= 8 else ["long"] if self.words >= 40 else []
+        return [_tone(self), _structure(self), *size]
+
+    def describes_manner(self) -> bool:
+        "Tell whether a text names a manner instead of showing one"
+        terms = sum(self.keys("communication").values())
+        return 0 < terms >= len(self.content) / 2 and self.words <= 15 and "?" not in self.marks
+
+    def manner(self) -> list[str]:
+        "Give the manner that a description names, or that a reply shows"
+        return list(self.keys("communication")) if self.describes_manner() else self.surface()
+
 
 def _key_of(f): return f.key if not f.negated else OPPOSITE.get(f.key, f"not {f.key}")
 
@@ -184,42 +220,8 @@ def _sentiment(
 _SIDES = {"for": 1, "against": -1, "neutral": 0}
 
 
-def side(
-    r: RuleReading, # of any text
-) -> str: # for, against, neutral; empty if nothing is said
-    "Tell which side a text takes"
-    found = [f for f in r.found if f.level == "stance"]
-    if not found: return _by_sign(_sentiment(r.text), 0.5, "for", "against", "")
-    votes = [_SIDES[f.key] * (-1 if f.negated else 1) * (2 if r.turn and f.at > r.turn else 1) for f in found]
-    return _by_sign(sum(votes) or votes[0], 0, "for", "against", "neutral")
-
-
 def _by_sign(x, least, plus, minus, zero):
     return plus if x > least else minus if x < -least else zero
-
-
-def strength(
-    r: RuleReading, # of any text
-) -> str: # strong, mild or plain
-    "Tell how firmly a text speaks"
-    return _by_sign(r.strong - r.mild + ("!" in r.marks), 0, "strong", "mild", "plain")
-
-# %% ../../nbs/rewards/01_rules.ipynb #feelings
-def feelings(
-    r: RuleReading, # of any text
-) -> list[str]: # keys of the list of emotions, in order of appearance
-    "List the feelings that a text names or shows"
-    named = list(dict.fromkeys(f.key for f in r.found if f.level == "emotion" and not f.negated))
-    mood = _by_sign(_sentiment(r.text), 0.5, "happy", "unhappy", "")
-    return named or [mood] * bool(mood)
-
-
-def goals(
-    r: RuleReading, # of any text
-) -> list[str]: # keys of the list of goals, the main one first
-    "List the aims that a text names or shows"
-    found = ({"ask": 1} if "?" in r.marks else {}) | r.keys("goal")
-    return [k for k in found if not k.startswith("not ")]
 
 # %% ../../nbs/rewards/01_rules.ipynb #_COURTESY
 _COURTESY = frozenset("please thanks thank sorry pardon appreciate grateful".split())
@@ -265,22 +267,3 @@ def _structure(
     if "?" in r.marks: return "question"
     if not _ORDERS.isdisjoint(_plain_words(r)[:1]) or _YOU_SHOULD.search(r.text): return "instruction"
     return "story" if r.words > 8 and _PAST.search(r.text[:2000]) else "claim"
-
-
-def surface(
-    r: RuleReading, # of a reply
-) -> list[str]: # keys of the list of manners: tone, structure, and size if it is marked
-    "See the manner of a reply"
-    size = ["short"] if r.words <= 8 else ["long"] if r.words >= 40 else []
-    return [_tone(r), _structure(r), *size]
-
-# %% ../../nbs/rewards/01_rules.ipynb #describes_manner
-def describes_manner(r: RuleReading) -> bool:
-    "Tell whether a text names a manner instead of showing one"
-    terms = sum(r.keys("communication").values())
-    return 0 < terms >= len(r.content) / 2 and r.words <= 15 and "?" not in r.marks
-
-
-def manner(r: RuleReading) -> list[str]:
-    "Give the manner that a description names, or that a reply shows"
-    return list(r.keys("communication")) if describes_manner(r) else surface(r)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOT_CONTAINED', 'MAX_SAID', 'SandboxConfig', 'SandboxError', 'keeper_command', 'read_tests', 'ProgramScore',
-           'Sandbox', 'ProgramTester', 'SandboxClient']
+           'Sandbox', 'SandboxClient']
 
 # %% ../../nbs/sandbox/02_programs.ipynb #imports
 import ast
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..core.basics import ConfigError, DataError, HumanLMError, require, shorten, to_json
 
@@ -318,11 +318,6 @@ class Sandbox:
         return run.code == 0 and _same_output(run.output, test["output"]), run.seconds if run.code == 0 else -1.0
 
 # %% ../../nbs/sandbox/02_programs.ipynb #SandboxClient
-class ProgramTester(Protocol):
-    "What tests programs, here or elsewhere"
-    def score(self, program: str, tests: Sequence[str | dict], seconds: float | None = None) -> ProgramScore: ...
-
-
 class SandboxClient:
     "Asks a sandbox at an address"
 

@@ -154,8 +154,8 @@ def _score_reply(
 ) -> _SignalRow:
     "Score the ids of one reply without a follow-up and with each of some of the case's"
     import torch
-    from humanlm.models.logps import completion_states
-    from humanlm.methods.losses import chosen_logps, divergence, in_chunks
+    from humanlm.models.logps import chosen_logps, completion_states
+    from humanlm.methods.losses import divergence, in_chunks
     ids, skipped, prompts = list(reply.ids), {}, {}
     for name in followups:
         said = case.followups[check_name(name, FOLLOWUPS, "follow-up")]

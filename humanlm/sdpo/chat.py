@@ -17,7 +17,7 @@ from typing import Any
 from ..core.basics import HumanLMError, optional, shorten
 from ..core.grammar import parse
 from ..core.html import Html, tag
-from ..core.runs import alone, open_run, require_same, save_config
+from ..core.runs import alone, open_run, require_same
 from ..data.records import bubble
 from ..data.viz import cut, token_boxes, visible
 from ..models.checkpoints import LoadedModel
@@ -179,7 +179,7 @@ def chat_command(argv: Sequence[str]) -> int:
     with alone(folder, "--live.out"):
         open_run(folder.parent, folder.name, "", s.fresh)
         require_same(folder, s, "--live.out")
-        save_config(folder / "config.yaml", s)
+        s.save(folder / "config.yaml")
         chat = _open_chat(s, folder)
         print(f"{folder}: {len(chat.log.learned)} lessons so far. {HELP}", flush=True)
         _converse(chat)

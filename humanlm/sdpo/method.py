@@ -18,11 +18,11 @@ import torch
 from ..core.stats import known_mean
 from ..data.trajectory import Trajectory, Turn
 from ..hardware.sharding import ShardingError, in_one_piece
-from ..models.logps import completion_states, token_logps
+from ..models.logps import chosen_logps, completion_states, token_logps
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, contexts, fit_messages, problem, reply_ids
 from .styles import TASTES
 from .users import Exchange, FollowupUser, Reaction
-from ..methods.losses import chosen_logps, divergence, importance, in_chunks, token_signal
+from ..methods.losses import divergence, importance, in_chunks, token_signal
 from ..methods.functions import ask_row, frozen_copy, plain_weights
 from ..methods.method import Batch, Method
 from ..methods.policies import Policy, RolloutError, row_seeds

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VERDICTS', 'SCHEMA', 'INSTRUCTIONS', 'QUESTION', 'TraitJudge', 'PairJudge', 'with_style', 'PreferenceConfig',
-           'measured_replies', 'regret_section']
+           'measured_replies', 'regret_section', 'preference_curves']
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #exported-imports
 import asyncio
@@ -16,12 +16,10 @@ from typing import Any, ClassVar
 
 from ..core.basics import ConfigError, check_name, run_sync, shorten, to_json
 from ..core.html import Html, figure_html, styled
-from humanlm.evaluation.contests import (
-    Pair, PairVerdict, PreferenceJudge, as_pairs, both_orders, chat_messages, kept_share, settled,
-)
+from ..evaluation.contests import Pair, PairVerdict, PreferenceJudge, as_pairs, chat_messages, kept_share
 from ..evaluation.measured import Measurement
 from ..evaluation.figures import Curve, Names, axes_of, curve, draw_curve, legend
-from ..evaluation.report import RunFolder, missing
+from ..evaluation.report import RunFolder, load_log, missing
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger
 from ..clients.limits import in_turn
@@ -30,6 +28,7 @@ from ..clients.reader import fenced, fill, without_middle
 from ..models.settings import ClientConfig
 from .styles import ALIASES, STYLES, TASTES, Style, Taste, find_style, measures
 from .users import CONTROLS, UserConfig
+from ..training.trials import Trial
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #trait
 def _trait(name: str | Style | Taste) -> Style | Taste:  # of a taste or a style
@@ -62,7 +61,7 @@ class TraitJudge:
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs"
-        return [settled(pair) or self.decide(pair) for pair in pairs]
+        return [pair.settled() or self.decide(pair) for pair in pairs]
 
     def decide(self, pair: Pair) -> PairVerdict:
         "Compare two replies that say something"
@@ -145,7 +144,7 @@ class PairJudge:
 
     async def __call__(self, pairs: Sequence[Pair]) -> list[PairVerdict]:
         "Decide pairs; `LLMError` if nobody can be asked"
-        known = [settled(pair) for pair in pairs]
+        known = [pair.settled() for pair in pairs]
         open_ = [i for i, verdict in enumerate(known) if verdict is None]
         asked = [self.request(pairs[i], swapped) for i in open_ for swapped in (False, True)]
         width = 2 * getattr(getattr(self.client, "limits", None), "concurrency", 8)
@@ -169,8 +168,8 @@ class PairJudge:
 def _joined(first: tuple[str, str, str], second: tuple[str, str, str]) -> PairVerdict:
     "Join the answers in both orders; the second one sees a and b swapped"
     orders = first[0], {"a": "b", "b": "a"}.get(second[0], second[0])
-    by = "logps" if "logps" in (first[1], second[1]) else "asked"
-    return PairVerdict(both_orders(*orders), by, orders, " | ".join(filter(None, (first[2], second[2]))))
+    decision = "none" if "none" in orders else orders[0] if orders[0] == orders[1] else "tie"  # half a verdict is none
+    return PairVerdict(decision, "logps" if "logps" in (first[1], second[1]) else "asked", orders, " | ".join(filter(None, (first[2], second[2]))))
 
 # %% ../../nbs/sdpo/05_preferences.ipynb #with_style
 def with_style(
@@ -261,3 +260,15 @@ def regret_section(run: RunFolder) -> Html:
     each = int(run.config.get("rollout", {}).get("num_prompts", 1)) * int(run.config.get("rollout", {}).get("group_size", 1))
     if not _regret_curves(run.log, each): return missing("The users' true preference is not known: none follows a rule.")
     return figure_html(_regret_figure(run.log, each), "Preference and regret", "Rule users: the preference is what their rule measures, from 0 to 1. Pale: single steps.")
+
+# %% ../../nbs/sdpo/05_preferences.ipynb #preference_curves
+def preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
+    "Give the preference of the replies in training, stage by stage, in `points` means"
+    found = []
+    for trial in trials:
+        log = load_log(trial.folder / "metrics.jsonl")
+        for stage in dict.fromkeys(line["stage"] for line in log):
+            if (liked := curve(log, stage, "user/preference")).values:
+                shown = liked.thin(points)
+                found.append({"variant": trial.variant, "stage": stage, "seed": trial.seed, "steps": shown.steps, "preference": shown.values})
+    return found

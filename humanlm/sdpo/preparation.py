@@ -78,17 +78,15 @@ class _Tally:
     def lines(self) -> dict[str, int]:
         "Give what a table says, in its order"
         found = {"rows read": self.rows} | {f"row: {why}": n for why, n in self.row_faults.counts.most_common()}
-        if self.replies:
-            found |= {"replies found": self.replies} | {f"reply: {why}": n for why, n in self.reply_faults.counts.most_common()}
+        if self.replies: found |= {"replies found": self.replies} | {f"reply: {why}": n for why, n in self.reply_faults.counts.most_common()}
         return found | {"kept": self.kept} | {f"changed: {what}": n for what, n in self.changes.most_common()}
 
 
 def _tally_table(tallies: Mapping[str, _Tally]) -> Table: # by split
     "Show what was read, left out and kept"
     found = {split: tally.lines() for split, tally in tallies.items()}
-    names = list(dict.fromkeys(name for lines in found.values() for name in lines))
     order = ("rows read", "row:", "replies found", "reply:", "kept", "changed:")
-    names.sort(key=lambda name: [not name.startswith(start) for start in order])
+    names = sorted(dict.fromkeys(name for lines in found.values() for name in lines), key=lambda name: [not name.startswith(start) for start in order])
     return Table(("what", *found), [(name, *(f"{lines.get(name, 0):,}" for lines in found.values())) for name in names], "lr")
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #tldr
@@ -194,8 +192,7 @@ def _dialogue_of(values: Mapping) -> list[dict]: # role and content
 def _history_before(messages: Sequence[Mapping], i: int, most: int) -> tuple[list[dict], tuple[str, ...]]:  # history, and what was changed
     "Go back from reply `i` as far as user and assistant take turns, at most so many messages"
     start = i
-    while start > 0 and messages[start - 1]["role"] == ("assistant", "user")[(i - start) % 2 == 0] and not is_blank(messages[start - 1]["content"]):
-        start -= 1
+    while start > 0 and messages[start - 1]["role"] == ("assistant", "user")[(i - start) % 2 == 0] and not is_blank(messages[start - 1]["content"]): start -= 1
     first = messages[:1] if messages[0]["role"] == "system" and not is_blank(messages[0]["content"]) else []
     change = () if start == (messages[0]["role"] == "system") else ("history begins after a gap",)
     begin = max(start, i - most)
@@ -374,11 +371,8 @@ def prepare_command(argv: Sequence[str]) -> int: # exit code
         for split, (where, _) in sources.items():
             files = [f"{p} ({p.stat().st_size:,} bytes)" for p in ([] if on_hub(where) else row_files(where))]
             print(f"{split:<12}{', '.join(files) or f'{where} on the Hub'}")
-        print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00")
-        return 0
-    tallies = _prepare_files(name, c, out)
-    print(_tally_table(tallies))
-    print("\n".join(str(out / file) for file in FILES if (out / file).exists()))
+        return print(f"{'into':<12}{out}\n{'calls':<12}0, ~$0.00") or 0
+    print(_tally_table(_prepare_files(name, c, out)), *(out / file for file in FILES if (out / file).exists()), sep="\n")
     return 0
 
 # %% ../../nbs/sdpo/02_preparation.ipynb #read_prompts
@@ -390,10 +384,8 @@ def require_prepared(path: str | Path) -> None:
                         f"--prepare.out {path.parent}. Or check the path.")
 
 
-def read_prompts(
-    path: str | Path, # rows with messages, or with a prompt; also interactions
-) -> list[dict]:      # id, messages (role and content, the last one the user's) and, where there is one, followup and conversation_id
-    "Read prompts; `DataError` names file and row"
+def read_prompts(path: str | Path) -> list[dict]:  # id, messages (the last one the user's) and, where there is one, followup and conversation_id
+    "Read prompts of rows with messages, or with a prompt, and of interactions; `DataError` names file and row"
     found = []
     for row in read_rows(path):
         try:

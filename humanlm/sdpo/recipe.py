@@ -20,19 +20,19 @@ from ..evaluation.contests import PreferenceJudge
 from ..evaluation.measured import Measurement
 from ..core.runs import is_main_process
 from ..core.stats import known_mean
-from ..evaluation.outcome import Arms, rounded, seed_changes
-from ..evaluation.figures import Names, curve, thin
-from ..evaluation.report import load_log, model_said, standard_sections
+from ..evaluation.outcome import Arms, rounded
+from ..evaluation.figures import Names
+from ..evaluation.report import model_said, standard_sections
 from ..fidelity.report import users_section
 from ..clients.ledger import Ledger
 from .hindsight import HindsightConfig, Interaction, SDPOConfig, fit_messages, hindsight_messages, problem, read_interactions
-from .preferences import PreferenceConfig, measured_replies, regret_section, with_style
+from .preferences import PreferenceConfig, measured_replies, preference_curves, regret_section, with_style
 from .preparation import read_prompts, require_prepared
 from .styles import STYLES, TASTES
-from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs, user_plan
+from .users import Exchange, FollowupUser, UserConfig, make_user, toy_lessons, toy_logs
 from ..training.trials import Study, Trial
 from ..methods.functions import AssistantModel, ask_row
-from ..training.run import answers, planned_steps
+from ..training.run import planned_steps
 from ..hardware.performance import Questions, StagePlan
 from ..training.recipe import Recipe, Stage, Work
 from ..methods.sampling import RolloutConfig
@@ -118,8 +118,7 @@ def _load_work(s: Settings, user: FollowupUser | None = None, judge: PreferenceJ
     kept = min(p.test_n, -(-len(train) // 5)) if s.run.validate else 0
     train, valid, logged = train[kept:], train[:kept], logged[:p.train_n][kept:]
     ledgers = {"user": Ledger(budget=s.user.budget), "judge": Ledger(budget=s.preference.budget)}
-    mark = fingerprint([train, test, [to_dict(i) for i in logged]])
-    return _SDPOWork(mark, ledgers, {"skipped": dict(skipped)}, train, test, logged, skipped, valid, user, judge)
+    return _SDPOWork(fingerprint([train, test, [to_dict(i) for i in logged]]), ledgers, {"skipped": dict(skipped)}, train, test, logged, skipped, valid, user, judge)
 
 
 def _split(rows: list, p: _PromptsConfig, key: Callable[[Any], str]) -> tuple[list, list]:
@@ -167,8 +166,7 @@ def _train_online(run: Any, stage: str, model: Any, tokenizer: Any, before: int 
     from humanlm.sdpo.method import online, sdpo_method
     s = run.settings
     user = run.work.user or make_user(s.user, run.work.ledgers.get("user"), before)
-    steps = s.user.steps_each if len(s.user.sequence) > 1 else None
-    own = replace(run, settings=s.changed(trainer={"max_steps": steps})) if steps else run
+    own = replace(run, settings=s.changed(trainer={"max_steps": s.user.steps_each})) if len(s.user.sequence) > 1 and s.user.steps_each else run
     first = run.load(_start_of(s))[0] if before and s.sdpo.teacher_from == "run" else model
     method = sdpo_method(replace(s.sdpo, form=_form_of(s)), online(user), first, tokenizer, s.hindsight, s.model.max_prompt_tokens)
     learn(own, stage, model, tokenizer, method, [_prompt_row(m, tokenizer, s) for m in run.work.train])
@@ -190,8 +188,7 @@ def _train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
 
 def _train_cold_start(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     "Teach a tiny model to reply, and to read hindsight"
-    s = run.settings
-    lessons(run, stage, model, tokenizer, toy_lessons(s.sft.lesson_steps * s.sft.batch, s.run.seed, s.hindsight.template))
+    lessons(run, stage, model, tokenizer, toy_lessons((s := run.settings).sft.lesson_steps * s.sft.batch, s.run.seed, s.hindsight.template))
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #replies_of
 def _start_of(s: Settings) -> str: return "cold-start" if _has_lessons(s) else "base"
@@ -205,7 +202,7 @@ def _replies_of(run: Any, name: str, told: Sequence[Sequence[dict]] | None = Non
     def make():
         s, (_, tokenizer) = run.settings, run.load(name)
         rows = [_prompt_row(m, tokenizer, s, 0 if told is None else MORE) for m in told or run.work.test]
-        return [{"text": completion.text} for completion in answers(run, name, rows)]
+        return [{"text": completion.text} for completion in run.answers(name, rows)]
     return [row["text"] for row in run.kept(f"replies/{kept or name}.jsonl", make, write_jsonl, read_jsonl)]
 
 
@@ -242,9 +239,7 @@ def _oracle(run: Any) -> list[Measurement]:
 METHODS = ("online", "offline")
 
 
-def _form_of(s: Settings) -> str:
-    "Say which form a run trains with"
-    return s.sdpo.form or ("topk" if _learns_offline(s) else "sampled")
+def _form_of(s: Settings) -> str: return s.sdpo.form or ("topk" if _learns_offline(s) else "sampled")
 
 
 def _check_settings(s: Settings) -> None:
@@ -299,7 +294,7 @@ def _plan_lines(s: Settings) -> list[str]:
     judged = f"judge               {judge}: {', '.join(tastes)}" + (f"; at most {pairs:,} questions, both orders" if pairs else "")
     return [*(f"{name:<19} {step_plan(s, n)}" for name, n in steps.items()),
             f"prompts             {s.prompts.train}: {len(found.train):,} for training, {len(found.test):,} held out",
-            f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(user_plan(s.user, heard, shown) if heard else []), judged]
+            f"signal              {_form_of(s)}, teacher {s.sdpo.teacher}, contrast {s.sdpo.contrast}", *(s.user.plan(heard, shown) if heard else []), judged]
 
 # %% ../../nbs/sdpo/51_recipe.ipynb #rests_on
 def _rests_on(config: Mapping[str, Any]) -> list[str]:
@@ -324,9 +319,7 @@ class _SDPORecipe(Recipe):
 
     def load(self, s: Settings, **given: Any) -> _SDPOWork: return _load_work(s, given.get("user"), given.get("judge"))
 
-    def begin(self, run: Any) -> None:
-        "Write down what the run learns from"
-        atomic_write(run.folder / "data.md", _data_card(run.settings, run.work))
+    def begin(self, run: Any) -> None: atomic_write(run.folder / "data.md", _data_card(run.settings, run.work))
 
     def vocabulary(self, run: Any) -> tuple[list[str], list[str]]:
         "Give what a tiny model's tokenizer learns from"
@@ -355,17 +348,13 @@ class _SDPORecipe(Recipe):
         s, rows = run.settings, [_prompt_row(m, policy.tokenizer, run.settings) for m in run.work.valid]
         taste = TASTES.get(s.preference.tastes_of(s.user)[-1])
         if taste is None: raise ConfigError("run.validate needs a taste by rule: name it in preference.tastes, or leave run.validate out.")
-        said = run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))
-        return known_mean([taste.score(completion.text) for completion in said])
+        return known_mean([taste.score(said.text) for said in run_sync(policy.generate(rows, s.rollout.eval_sampling(s.run.seed)))])
 
-    def evaluate(self, run: Any, name: str) -> list[Measurement]:
-        "Measure a model's replies to held-out prompts"
-        return _measured(run, _replies_of(run, name))
+    def evaluate(self, run: Any, name: str) -> list[Measurement]: return _measured(run, _replies_of(run, name))
 
     def references(self, run: Any) -> dict[str, list[Measurement]]:
         "Measure the start where it is told in advance what is wanted: what training can hope to reach"
-        found = _oracle(run)
-        return {"in-context": found} if found else {}
+        return {"in-context": found} if (found := _oracle(run)) else {}
 
     def plan(self, s: Settings) -> list[str]: return _plan_lines(s)
 
@@ -397,8 +386,7 @@ class _SDPOStudy(Study):
 
     def shared(self, s: Settings) -> dict[str, str]:
         "Name the models before any follow-up, with all that they depend on"
-        key = to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed])
-        return dict.fromkeys(["base", "cold-start"], key) if _has_lessons(s) else {}
+        return dict.fromkeys(["base", "cold-start"], to_json([s.model, s.sft, s.prompts.train, s.hindsight, s.run.seed])) if _has_lessons(s) else {}
 
     def pairs(self, s: Settings, against: Sequence[str]) -> list[tuple[str, str]]:
         "Compare with the start, and each phase with the one before"
@@ -409,17 +397,4 @@ class _SDPOStudy(Study):
         "Add what each seed moved by itself, and how users fared on the way"
         arms = [(trial.arm(name), trial.arm("cold-start")) for trial in trials for name in self.models(trial.settings) if name != "cold-start"]
         pairs, seeds = [pair for pair in dict.fromkeys(arms) if pair[1] in found.tables], list(dict.fromkeys(t.seed for t in trials))
-        return {"by_seed": rounded(seed_changes(found, pairs, "preference", seeds)),
-                "preference_curves": rounded(_preference_curves(trials))}
-
-
-def _preference_curves(trials: Sequence[Trial], points: int = 30) -> list[dict]:
-    "Give the preference of the replies in training, stage by stage, in `points` means"
-    found = []
-    for trial in trials:
-        log = load_log(trial.folder / "metrics.jsonl")
-        for stage in dict.fromkeys(line["stage"] for line in log):
-            if (liked := curve(log, stage, "user/preference")).values:
-                shown = thin(liked, points)
-                found.append({"variant": trial.variant, "stage": stage, "seed": trial.seed, "steps": shown.steps, "preference": shown.values})
-    return found
+        return {"by_seed": rounded(found.seed_changes(pairs, "preference", seeds)), "preference_curves": rounded(preference_curves(trials))}

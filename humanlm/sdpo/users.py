@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTHING_SAID', 'CONTROLS', 'STYLE_SYSTEM', 'STYLE_USER', 'MAX_FOLLOWUP', 'Exchange', 'Reaction', 'FollowupUser',
-           'RuleUser', 'UserConfig', 'make_user', 'user_plan', 'toy_lessons', 'toy_logs']
+           'RuleUser', 'UserConfig', 'make_user', 'toy_lessons', 'toy_logs']
 
 # %% ../../nbs/sdpo/04_users.ipynb #exported-imports
 import hashlib
@@ -252,6 +252,12 @@ class UserConfig(ChatConfig):
         for name in (name for names in self.sequence for name in names.split("+")):
             yield name in known, f"{setting}: no {'taste' if self.is_rule(self.model) else 'style'} {shorten(name)!r}.{near_miss(name, known)}"
 
+    def plan(self, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
+        "Say who will be asked how often, and what that costs"
+        who = f"user                {self.model}: {', then '.join(self.sequence)}; {exchanges:,} reactions"
+        if self.is_rule(self.model): return [who, "cost                none: this user is a rule, and calls no chat model"]
+        return [who, f"cost                at most {_user_cost(self, exchanges, samples)}; what is in the cache is not paid for again"]
+
 # %% ../../nbs/sdpo/04_users.ipynb #all_users
 def _chat_user(config: UserConfig, name: str, client: ChatClient) -> _ChatUser:
     "Make the user whom a client plays: somebody with a style, or the person of a simulator"
@@ -276,13 +282,6 @@ def _user_cost(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) 
     user = _chat_user(config, config.sequence[0].split("+")[0], ScriptedClient([]))
     read = fmean(token_estimate(replace(user.request(sample), max_tokens=1)) for sample in samples or [Exchange((), "")])
     return estimate(config.model, exchanges, round(exchanges * read), exchanges * config.max_tokens)
-
-
-def user_plan(config: UserConfig, exchanges: int, samples: Sequence[Exchange]) -> list[str]:  # lines of a plan
-    "Say who will be asked how often, and what that costs"
-    who = f"user                {config.model}: {', then '.join(config.sequence)}; {exchanges:,} reactions"
-    if config.is_rule(config.model): return [who, "cost                none: this user is a rule, and calls no chat model"]
-    return [who, f"cost                at most {_user_cost(config, exchanges, samples)}; what is in the cache is not paid for again"]
 
 # %% ../../nbs/sdpo/04_users.ipynb #toy_lessons
 def toy_lessons(count: int, seed: int, template: str = TEMPLATE) -> list[dict]:  # template: of the hindsight block

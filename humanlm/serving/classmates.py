@@ -27,7 +27,7 @@ from ..clients.client import ChatClient
 from ..clients.protocol import ChatReply, ChatRequest, LLMError
 from ..models.checkpoints import locate
 from ..models.config import DTYPES
-from .service import ServiceConfig, answers_body, choose_engine, read_chat, refused, usage_body
+from .service import ServiceConfig, answers_body, read_chat, refused, usage_body
 from .vllm import is_up, start_server, vllm_command, vllm_program
 
 # %% ../../nbs/serving/10_classmates.ipynb #HostConfig
@@ -175,7 +175,7 @@ def _classmate_places(named: Sequence[str]) -> dict[str, str]:  # named: names o
 # %% ../../nbs/serving/10_classmates.ipynb #host_plan
 def host_plan(places: Mapping[str, str], c: HostConfig, key: str) -> str:
     "Say what would be hosted"
-    engine = choose_engine(c)
+    engine = c.choose_engine()
     ports = {name: c.port + i * (engine == "vllm") if c.port else 0 for i, name in enumerate(places)}
     lines = [f"{name}: {place}, {server_url(c.host, ports[name])}/v1" for name, place in places.items()]
     name, place = next(iter(places.items()))
@@ -230,7 +230,7 @@ def host_models(places: Mapping[str, str], c: HostConfig, key: str = "") -> None
     "Host models until told to stop"
     web_libraries()
     if key: os.environ[KEY] = key  # where vLLM looks for it
-    _host_vllm(places, c) if choose_engine(c) == "vllm" else _host_here(places, c, key)
+    _host_vllm(places, c) if c.choose_engine() == "vllm" else _host_here(places, c, key)
 
 # %% ../../nbs/serving/10_classmates.ipynb #host_command
 def host_command(

@@ -23,7 +23,7 @@ from ..core.config import Settings
 from ..core.grammar import parse
 from ..core.html import Table, aligned, table_cell
 from ..core.plugins import require_workers, workers_plan
-from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions, run_record, save_config, save_record, versions
+from ..core.runs import CHARGES, alone, git_commit, open_run, require_conditions, run_record, save_record, versions
 from ..core.stats import Interval, known_mean, mean_interval, number_text, range_text
 from ..data.files import Faults
 from ..evaluation.measured import Results, paired_table, save_results
@@ -317,7 +317,7 @@ def evaluate_command(
     with alone(work.folder, "--play.out"):
         open_run(work.folder.parent, work.folder.name, "", s.fresh)
         require_conditions(work.folder, work.conditions(), "--play.out")
-        save_config(work.folder / "config.yaml", s)
+        s.save(work.folder / "config.yaml")
         save_record(work.folder, run_record(s, conditions=work.conditions()))
         players, bill = _run_evaluation(work)
         text = _save_evaluation(work, players, bill)

@@ -22,14 +22,14 @@ from ..core.basics import ConfigError, DataError, check_name, fingerprint, requi
 from ..core.config import read_yaml
 from ..core.grammar import cut_line, find_run, parse
 from ..data.files import Faults, FileRow, read_rows
-from ..evaluation.answering import find_contestant, is_chat_name
+from ..evaluation.answering import find_contestant
 from ..gyms.evaluation import PLAYERS, ChatPlayer, player_of
 from humanlm.gyms.protocol import (
     Environment, FINISH, Gym, GymTask, KINDS, MAX_CONTENT, STOP_REASONS, ToolCall, UserError, UserRole, call_help,
     find_gym, read_call)
 from ..gyms.users import GymJudgeConfig, GymUserConfig, check_said, is_history, note_answer
 from ..clients.ledger import Ledger
-from ..clients.names import providers
+from ..clients.names import is_chat_model, providers
 from ..clients.reader import fill
 from ..models.settings import ClientConfig
 from .talk import lines_of
@@ -77,7 +77,7 @@ def find_player(
     if "/" not in name and not run.exists() and not Path(name).exists():
         check_name(name, [*PLAYERS, *(path.parent.name for path in Path(runs).glob("*/config.yaml")), *(f"{provider}/NAME" for provider in providers())], "player", ConfigError)
     found = find_contestant(name, runs)
-    model = found.place if is_chat_name(found.place) else f"hf/{found.place}"
+    model = found.place if is_chat_model(found.place) else f"hf/{found.place}"
     return PlayerChoice(name, model)._replace(**_trained(Path(model.partition("/")[2])) if model.startswith("hf/") else {})
 
 

@@ -16,7 +16,7 @@ from ..core.basics import DataError, check_name, shorten
 from ..clients.client import ChatClient
 from ..clients.protocol import ChatRequest, LLMError, chat
 from ..clients.reader import fenced, fill
-from .parsing import Parse, read_reply
+from .parsing import Parse
 from .requests import RULES, form, hint, read_record, section
 from ..stories.contexts import Context, NONE, Step, context_schema, is_unread, read_entries, to_json
 from ..stories.memories import best_match, memories, turn_number
@@ -128,7 +128,7 @@ async def _future(client: ChatClient, request: ChatRequest, told: Sequence[Conte
             raise DataError("This future was told already. Tell a different one.")
 
     try:
-        return read_reply(await client(request, check))
+        return Parse.read(await client(request, check))
     except LLMError as e:
         return Parse(None, f"parse failed: {e}", raw=e.raw)
 

@@ -30,7 +30,7 @@ from ..clients.reader import read_answer
 from ..stories.contexts import context_schema
 from ..stories.memories import observation_scores, structural_score
 from .pairs import (
-    ContextPair, ParserData, ParserConfig, chat_row, exact, make_sets, read_pairs, story_key, token_counter, write_sets)
+    ContextPair, ParserData, ParserConfig, exact, make_sets, read_pairs, story_key, token_counter, write_sets)
 from .parsing import Parse, Parser, parser
 from .quality import downstream, omniscient
 from ..stories.answers import to_context
@@ -189,7 +189,7 @@ def _in_batches(rows: Sequence[Any], lengths: Sequence[int], size: int, seed: in
 
 # %% ../../nbs/social/56_recipe.ipynb #lessons
 def _parser_lessons(
-    rows: Sequence[dict],  # from `chat_row`
+    rows: Sequence[dict],  # from `ContextPair.chat_row`
     tokenizer,
     size: int,  # of a batch
     seed: int = 0,
@@ -212,7 +212,7 @@ def _parser_lessons(
 class _ParserWork(Work):
     "The sets of a parser, and what is made of them"
     sets: ParserData | None = None
-    rows: list[dict] = field(default_factory=list)  # to learn from, from `chat_row`
+    rows: list[dict] = field(default_factory=list)  # to learn from, from `ContextPair.chat_row`
     tested: list[ContextPair] = field(default_factory=list)  # held-out ones that an evaluation asks for
 
 
@@ -260,7 +260,7 @@ class _ParserRecipe(Recipe):
     def load(self, s: Settings, **given: Any) -> _ParserWork:
         "Collect, sift and split the pairs"
         sets = make_sets(s.parser, token_counter(s.model), s.run.seed)
-        rows = [chat_row(pair, s.parser.style, s.parser.indent) for pair in sets.train]
+        rows = [pair.chat_row(s.parser.style, s.parser.indent) for pair in sets.train]
         return _ParserWork(fingerprint(rows), sets=sets, rows=rows, tested=sets.held_out[:s.parser.tested])
 
     def begin(self, run: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from ..core.basics import DataError, check_name, shorten
 from ..clients.reader import fenced, fill, read_answer
 from ..stories.answers import to_context
-from ..stories.contexts import Context, context_schema, is_none, read_context, split_mental, to_lists
+from ..stories.contexts import Context, context_schema, is_none, read_context, split_mental
 from ..stories.language import Event, parse_sentence
 from ..stories.memories import clauses, decode, sentence
 from ..stories.violations import repair, violations
@@ -98,7 +98,7 @@ EXAMPLES = {
 def worked_example(task: str = "") -> str:
     "Give a text with its record"
     text = EXAMPLES["hitom" if TASKS.get(task) == "hitom" else "tomi"]
-    record = json.dumps(to_lists(to_context(read_story(text))), ensure_ascii=False)
+    record = json.dumps(to_context(read_story(text)).to_lists(), ensure_ascii=False)
     return f"Text:\n{fenced(text)}\nRecord:\n{record}"
 
 # %% ../../nbs/social/03_requests.ipynb #_section

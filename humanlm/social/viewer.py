@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.basics import optional, shorten, to_dict
 from ..core.html import Html, Table, fold, page, tag
-from .timeline import Belief, Cell, ContextTable, beliefs, load_text, context_table
+from .timeline import Belief, Cell, ContextTable, beliefs, load_text
 from ..stories.contexts import Context, NONE, Violation
 from ..stories.memories import ObservationScores, as_fact, clauses, match_names, observation_scores
 from ..stories.violations import count_violations
@@ -170,7 +170,7 @@ FAULTS = ("leak", "invention", "omission")
 
 def comparison_html(generated: Context, reference: Context) -> Html:
     "Show two records of one story side by side, with leaks, inventions and omissions marked"
-    scores, made, wanted = observation_scores(generated, reference), context_table(generated), context_table(reference)
+    scores, made, wanted = observation_scores(generated, reference), ContextTable.of(generated), ContextTable.of(reference)
     match = match_names(made.agents, wanted.agents)
     made = made._replace(cells={match[name]: row for name, row in made.cells.items()})
     names = list(dict.fromkeys([*wanted.agents, *made.cells]))
@@ -224,7 +224,7 @@ def timeline_page(
     links: Mapping[str, str] | None = None,  # words → address of a neighbouring page
 ) -> str:  # a whole HTML page
     "Write a page about one record that needs nothing else"
-    shown = context_table(context)
+    shown = ContextTable.of(context)
     memory = (fold(_name(shown, name), _memory_html(shown, name)) for name in shown.agents)
     sections = {
         "Who perceives something, and when": _perception_html(shown), "Violations": _violations_html(shown),
@@ -239,7 +239,7 @@ def timeline_page(
 # %% ../../nbs/social/02_viewer.ipynb #viewer_data
 def viewer_data(context: Context, reference: Context | None = None) -> dict:  # JSON data
     "Give everything that a viewer shows as plain data"
-    shown = context_table(context)
+    shown = ContextTable.of(context)
     data = {"agents": [{"name": name, "colour": shown.colour(name)} for name in shown.agents],
             "steps": [{"timestep": shown.timesteps[t], "state": shown.states[t],
                        "agents": [cell._asdict() for cell in shown.at(t).values()]} for t in range(len(shown.states))],
@@ -259,7 +259,7 @@ class Timeline:
         self.context, self.reference = context, reference
 
     def _repr_html_(self) -> str:
-        shown = context_table(self.context)
+        shown = ContextTable.of(self.context)
         errors = _violations_html(shown) if shown.violations else ""
         return part(_perception_html(shown), errors, _steps_html(shown))._repr_html_()
 
@@ -313,7 +313,7 @@ class _TimelineControls:
         "Show a record, with all controls as at first"
         ipywidgets = optional("ipywidgets")
 
-        self.context, self.reference, self.view = context, reference, context_table(context)
+        self.context, self.reference, self.view = context, reference, ContextTable.of(context)
         compared = comparison_html(context, reference) if reference else _pale("Paste a reference under Load.")
         loading = ipywidgets.VBox([self.pasted, ipywidgets.HBox([self.show, self.compare])])
         seen = _pane(_perception_html(self.view), _violations_html(self.view))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NONE', 'LONGEST_NAME', 'TAG', 'MENTAL', 'is_none', 'Step', 'Context', 'make_context', 'context_schema',
-           'read_entries', 'is_unread', 'to_lists', 'Violation', 'shape_faults', 'read_contexts', 'read_context',
-           'to_json', 'to_published', 'to_text', 'simulations_text', 'has_tag', 'split_mental', 'untagged']
+           'read_entries', 'is_unread', 'Violation', 'shape_faults', 'read_contexts', 'read_context', 'to_json',
+           'simulations_text', 'has_tag', 'split_mental']
 
 # %% ../../nbs/stories/01_contexts.ipynb #exported-imports
 import json
@@ -58,6 +58,22 @@ class Context(BaseModel, extra="forbid"):
         names = list(dict.fromkeys([*self.agents, *keys]))
         rows = [[shorten(step.timestep, 40), shorten(step.state, 400), *(_cell(step, name) for name in names)] for step in self.steps]
         return Table(("step", "state", *(shorten(name, 40) for name in names)), rows, "l").html()._repr_html_()
+
+    def to_text(self, with_manual: bool = True) -> str:  # with_manual: explain the record below it
+        "Write a context for the model that answers questions"
+        text = f"### Who perceived and did what (the text above, step by step)\n{to_json(self)}"
+        return f"{text}\n\n{self.context_manual or _manual(self.task_specific_instructions)}" if with_manual else text
+
+    def to_lists(self) -> dict:  # the generation shape
+        "Write a context as lists of `name: text`, as a model is asked to write it"
+        rows = [{"timestep": step.timestep, "state": step.state, "observations": _listed(step.observations, self.agents),
+                 "actions": _listed(step.actions, self.agents)} for step in self.steps]
+        return {"agents_names": list(self.agents), "socialized_context": rows}
+
+    def to_published(self) -> dict:  # the storage shape
+        "Give plain data as the published programs store them"
+        text = self.context_manual or _manual(self.task_specific_instructions)
+        return self.model_dump() | {"context_manual": text}
 
 
 def _cell(step: Step, name: str) -> Html:
@@ -146,13 +162,6 @@ def read_entries(listed: Iterable[str], names: Sequence[str]) -> dict[str, str]:
 def is_unread(name: str, names: Sequence[str]) -> bool:
     "Whether a key stands for an entry that could not be read"
     return name.startswith(":") and name not in names
-
-# %% ../../nbs/stories/01_contexts.ipynb #to_lists
-def to_lists(context: Context) -> dict:  # the generation shape
-    "Write a context as lists of `name: text`, as a model is asked to write it"
-    rows = [{"timestep": step.timestep, "state": step.state, "observations": _listed(step.observations, context.agents),
-             "actions": _listed(step.actions, context.agents)} for step in context.steps]
-    return {"agents_names": list(context.agents), "socialized_context": rows}
 
 # %% ../../nbs/stories/01_contexts.ipynb #_listed
 def _listed(entries: dict[str, str], names: Sequence[str]) -> list[str]:
@@ -276,21 +285,6 @@ def to_json(context: Context) -> str:
     "Write agents and steps as JSON, without the manual"
     return context.model_dump_json(indent=2, include={"agents_names", "socialized_context"})
 
-# %% ../../nbs/stories/01_contexts.ipynb #to_published
-def to_published(context: Context) -> dict:  # the storage shape
-    "Give plain data as the published programs store them"
-    text = context.context_manual or _manual(context.task_specific_instructions)
-    return context.model_dump() | {"context_manual": text}
-
-# %% ../../nbs/stories/01_contexts.ipynb #to_text
-def to_text(
-    context: Context,
-    with_manual: bool = True,  # explain the record below it
-) -> str:
-    "Write a context for the model that answers questions"
-    text = f"### Who perceived and did what (the text above, step by step)\n{to_json(context)}"
-    return f"{text}\n\n{context.context_manual or _manual(context.task_specific_instructions)}" if with_manual else text
-
 # %% ../../nbs/stories/01_contexts.ipynb #simulations_text
 def simulations_text(contexts: Sequence[Context]) -> str:
     "Write several alternative contexts for a model, with the manual of the first"
@@ -326,11 +320,3 @@ def split_mental(text: str) -> tuple[str, str]:  # (public, private), without th
     parts[depth > 0].append(text[at:])
     public, private = (" ".join(filter(None, map(str.strip, part))) for part in parts)
     return public, private
-
-# %% ../../nbs/stories/01_contexts.ipynb #_QUOTED
-_QUOTED = re.compile(r"<(?=/?(?:mental_state|same_as_|unknown))|\[(?=same as state\])", re.IGNORECASE)
-
-
-def untagged(text: str) -> str:
-    "Write a text so that nothing in it is a tag"
-    return _QUOTED.sub(lambda m: "‹" if m[0] == "<" else "(", text)

@@ -20,7 +20,7 @@ from ..alignment.published import paper_tables, read_measured
 from ..alignment.sections import NAMES, SECTIONS, evaluations, readable_text, statement
 from ..core.basics import ConfigError, atomic_path, atomic_write, run_sync, to_json, write_jsonl
 from ..core.html import aligned, tag
-from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_config, save_record
+from ..core.runs import CHARGES, Stages, alone, open_run, read_record, run_record, save_record
 from ..data.dataset import data_fingerprint, dataset_card
 from ..evaluation.measured import ALL, Results, paired_table, results, save_results
 from ..evaluation.figures import dynamics_curves, radar
@@ -29,7 +29,7 @@ from ..clients.ledger import Ledger
 from ..rewards.judge_settings import Workload, judging_plan, make_judge, same_judge_warning
 from ..rewards.scoring import Judge
 from .systems import ASKED
-from .tasks import Comparison, Task, asked_otherwise, not_composed, prepare, read_keys
+from .tasks import Comparison, Task, prepare, read_keys
 from ..training.run import keep_memory, quiet_libraries
 from ..worlds.mini import SyntheticWorld, make_world
 
@@ -56,7 +56,7 @@ def _plan(c: Comparison) -> str:
     texts = dict.fromkeys(c.levels, STATE_TEXT)
     samples = [bundle_request(b) for e in rows[:20] for b in bundles(questions(0, e, texts, s.eval.reply_states))]
     local = [task for task in c.tasks if Path(task.system.place).is_dir()]  # a plan asks no Hub
-    warnings = [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(task, rows[0]) for task in local), *(not_composed(task, c) for task in c.tasks)]
+    warnings = [same_judge_warning(s.judge, s.test_judge), *(task.asked_otherwise(rows[0]) for task in local), *(task.not_composed(c) for task in c.tasks)]
     judging = judging_plan(s.test_judge, [Workload("evaluation", total, samples)], s.hierarchy.load())
     return "\n".join([*lines, *judging, *filter(None, warnings)])
 
@@ -77,7 +77,7 @@ def _open_comparison(c: Comparison) -> None:
         what = "a comparison of other rows or settings" if "conditions" in read_record(folder) else "no comparison"
         raise ConfigError(f"{folder} holds {what}. Choose another --run.name, or move it aside with --fresh.")
     _record(c, Stages(), "started", ledger=read_record(folder).get("ledger"))
-    save_config(folder / "config.yaml", s)
+    s.save(folder / "config.yaml")
     write_jsonl(folder / "examples.jsonl", rows)
     atomic_write(folder / "data.md", dataset_card(rows, "Held-out rows"))
 
@@ -171,8 +171,8 @@ def _compare(c):
     judge, spent = make_judge(s.test_judge, world, s.hierarchy.load()), Ledger(budget=s.eval.budget)
     judge.ledger.keep(c.folder / CHARGES, "test judge")
     spent.keep(c.folder / CHARGES, "simulated user")  # of chat models that are compared
-    warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(asked_otherwise(t, rows[0]) for t in c.tasks),
-                                  *(not_composed(t, c) for t in c.tasks)]))
+    warnings = list(filter(None, [same_judge_warning(s.judge, s.test_judge), *(t.asked_otherwise(rows[0]) for t in c.tasks),
+                                  *(t.not_composed(c) for t in c.tasks)]))
     for warning in warnings: print(warning, file=sys.stderr)
     with stages("evaluation"):
         said = _evaluate_all(c, judge, world, spent)

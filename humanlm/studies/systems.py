@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GROUPS', 'ABOUT', 'INPUTS', 'USE', 'ASKED', 'HOMES', 'DYNAMICS', 'read_settings', 'System', 'run_of', 'systems_of',
-           'checkpoints_of', 'named', 'read_replies', 'Rows', 'held_out']
+           'checkpoint_systems', 'named', 'read_replies', 'Rows', 'held_out']
 
 # %% ../../nbs/studies/01_systems.ipynb #exported-imports
 import re
@@ -25,7 +25,8 @@ from ..data.records import Example, load_examples
 from ..hierarchy.prompts import HierarchyConfig, THINKING
 from ..models.config import ModelConfig
 from ..rewards.judge_settings import EvalJudgeConfig, JudgeConfig
-from ..methods.policies import is_chat_model
+from ..clients.names import is_chat_model
+from ..evaluation.answering import checkpoints_of
 from ..methods.sampling import RolloutConfig
 from ..worlds.mini import WorldConfig
 from ..worlds.sources import load_data
@@ -139,7 +140,7 @@ def _looks_like_path(given: str) -> bool:
 DYNAMICS = "dynamics"  # the word before the inputs that asks for checkpoints
 
 
-def checkpoints_of(
+def checkpoint_systems(
     given: str,  # a run (all its methods), or RUN:METHOD
     homes: Sequence[str] = HOMES,
 ) -> list[System]:
@@ -148,7 +149,7 @@ def checkpoints_of(
     if not found:
         raise DataError(f"{shorten(given)!r} is no run. Give the folder or the name of one, or RUN:METHOD.")
     run, name = found
-    saved = {folder.name: _steps(folder) for folder in sorted(run.glob("checkpoints/*")) if folder.name != "cold-start"}
+    saved = {folder.name: checkpoints_of(run, folder.name) for folder in sorted(run.glob("checkpoints/*")) if folder.name != "cold-start"}
     methods = [check_name(name, saved, f"method of {run}")] if name else [m for m, steps in saved.items() if steps]
     if not any(saved.get(m) for m in methods):
         raise DataError(f"{run} keeps no checkpoints. Train with --trainer.save_steps N and a --trainer.save_total_limit "
@@ -156,12 +157,6 @@ def checkpoints_of(
     start = {0: run / "models" / "cold-start"} if (run / "models" / "cold-start").is_dir() else {}
     return [System(f"{m} step {step}", "model", str(path), run, method=m)
             for m in methods for step, path in sorted((start | saved[m]).items())]
-
-
-def _steps(folder: Path) -> dict[int, Path]:
-    "Find the checkpoints of one method by their steps"
-    return {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")
-            if path.name.rpartition("-")[2].isdecimal() and any(path.glob("*.safetensors"))}
 
 # %% ../../nbs/studies/01_systems.ipynb #plain_name
 def _plain_name(name: str, taken: set[str]) -> str:  # taken: names that are not free

@@ -24,7 +24,7 @@ from ..core.config import Settings
 from ..core.stats import known_mean
 from ..data.records import Example
 from ..evaluation.measured import ALL, results, score_table
-from ..evaluation.outcome import Arms, Table, means, rounded
+from ..evaluation.outcome import Arms, Table, rounded
 from ..hierarchy.levels import word_count
 from ..hierarchy.composed import compose, states_in, written
 from ..hierarchy.parsing import ParsePolicy
@@ -35,8 +35,8 @@ from ..training.trials import Study, Trial
 from ..methods.policies import Policy
 from ..methods.rollouts import single_turn
 from ..worlds.mini import SyntheticWorld
-from ..worlds.reading import expressed, read
-from ..worlds.states import describe_all, uniform_states
+from ..worlds.reading import read
+from ..worlds.states import States
 from ..worlds.sources import load_data
 
 # %% ../../nbs/studies/04_thoughts.ipynb #dice_thoughts
@@ -46,7 +46,7 @@ def _dice_thoughts(
 ) -> list[dict[str, str]]:  # level → description, one per example
     "Draw states by dice for each example"
     rng = random.Random("dice0")
-    drawn = [describe_all(uniform_states(world.post(e.context_id).target, rng), rng) for e in examples]
+    drawn = [States.uniform(world.post(e.context_id).target, rng).describe(rng) for e in examples]
     return [{level: said[level] for level in TRACE} for said in drawn]
 
 # %% ../../nbs/studies/04_thoughts.ipynb #true_thoughts
@@ -96,10 +96,10 @@ def _follows(
     reply: str,
 ) -> dict[str, float]:  # level → 1 same state, 0 another; nan: one of them is silent
     "Compare the states of a thought with those of a reply, by the oracle's reading"
-    said = expressed(read(reply))
+    said = read(reply).expressed()
 
     def same(level, text):
-        named = expressed(read(text)).get(level)
+        named = read(text).expressed().get(level)
         return float(named == said[level]) if named and level in said else math.nan
 
     states = _thought_states(thought)
@@ -343,7 +343,7 @@ class AlignmentStudy(Study):
                 tables.setdefault(trial.arm(arm), []).append(score_table(measured(again, examples)))
         judged = _reference_evaluations(world, examples, s.hierarchy.load().names, judge)
         tables |= {name: [_measures(again, examples, judge)] for name, again in judged.items()}
-        rows = means(Arms(found.clusters, tables), s.eval.bootstrap)
+        rows = Arms(found.clusters, tables).means(s.eval.bootstrap)
         return {"note": load_data(s).notes, "judges": {"training": s.judge.model, "test": s.test_judge.model}, "choice": _choice(trials),
                 "training_judge": rounded(rows)}
 

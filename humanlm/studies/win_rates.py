@@ -22,10 +22,9 @@ from ..core.grammar import parse
 from ..core.html import Table
 from ..core.runs import CHARGES, alone, git_commit, versions
 from ..core.stats import Interval, number_text, range_text
-from humanlm.evaluation.answering import (
-    AskedPrompt, Contestant, ReplyConfig, checkpoints_of, drawn, find_contestant, group_of, is_chat_name, read_prompts, replies_of, run_model,
-)
-from ..evaluation.contests import Contest, Pair, PreferenceJudge, chat_messages, compare, gain, win_rate, win_table
+from ..clients.names import is_chat_model
+from ..evaluation.answering import AskedPrompt, Contestant, ReplyConfig, checkpoints_of, drawn, find_contestant, group_of, read_prompts
+from ..evaluation.contests import Contest, Pair, PreferenceJudge, chat_messages, compare, win_rate, win_table
 from ..clients.client import ChatClient, ScriptedClient, token_estimate
 from ..clients.ledger import Ledger
 from ..models.settings import ChatConfig, add_up, estimate
@@ -174,7 +173,7 @@ def _stages_of(run: Path) -> list[Stage]:
 def _base_of(run: Path) -> Contestant:
     "Find the model with which the training of a run began, its lessons behind it"
     start = next((stage.start for stage in _stages_of(run)), "base")
-    return run_model(run, start)
+    return Contestant.of_run(run, start)
 
 
 def _same_weights(a: Path, b: Path) -> bool:
@@ -245,7 +244,7 @@ def _plan(work: _ComparisonPlan) -> str:
     lines = [f"prompts     {n:,} of {work.source}{left}", f"styles      {', '.join(work.styles)}", f"base        {work.field.base.place}"]
     starts = {name: f", against base and {start}" for name, start in work.field.starts.items() if start != "base"}
     lines += [f"candidate   {m.name}: {m.place}{starts.get(m.name, '')}" for m in work.field.candidates]
-    chats, read = [m for m in work.field.models if is_chat_name(m.place)], sum(len(str(p.messages)) for p in work.prompts) // 4
+    chats, read = [m for m in work.field.models if is_chat_model(m.place)], sum(len(str(p.messages)) for p in work.prompts) // 4
     local = n * (len(work.field.models) - len(chats))
     lines += [f"replies     {local:,} by models in this process"] if local else []
     lines += [f"replies     {add_up(estimate(m.place, n, read, n * c.max_tokens) for m in chats)}"] if chats else []
@@ -278,7 +277,7 @@ def _run_comparison(work: _ComparisonPlan) -> list[Contest]:
         judge = replace(work.settings.judge, cache=work.settings.judge.cache or str(work.folder / "answers"))
         def judges(): return judge.judges(work.styles, ledger=ledgers[1])
         asked = [] if judge.model.startswith(IN_MEMORY) else judges()  # a missing key is said at once
-        replies = {m.name: replies_of(m, work.asked(m), c, work.folder / "replies", ledgers[0]) for m in work.field.models}
+        replies = {m.name: m.replies(work.asked(m), c, work.folder / "replies", ledgers[0]) for m in work.field.models}
         base = replies.pop("base")
         found = run_sync(compare([p.messages for p in work.prompts], replies, base, asked or judges(), work.field.starts,
                                  [p.id for p in work.prompts], [p.cluster for p in work.prompts]))
@@ -292,7 +291,7 @@ def _gains(
 ) -> list[tuple[str, str, str, Interval]]: # judge, before, after, difference of their win rates against the base
     "Compare each candidate with the one before it, on the same prompts"
     pairs = [(a, b) for a, b in pairwise(x for x in contests if x.against == "base") if a.judge == b.judge and not b.candidate.startswith("oracle ")]
-    return [(a.judge, a.candidate, b.candidate, gain(a, b, seed)) for a, b in pairs]
+    return [(a.judge, a.candidate, b.candidate, b.gain_over(a, seed)) for a, b in pairs]
 
 
 def _save_contests(work: _ComparisonPlan, contests: Sequence[Contest], spent: Ledger) -> None:

@@ -21,7 +21,7 @@ from ..core.config import Settings, is_plain_name
 from ..core.grammar import parse
 from ..core.plugins import workers_plan
 from humanlm.core.runs import (
-    CHARGES, Stages, alone, is_main_process, one_leads, open_run, read_record, require_same, run_record, run_state, save_config, save_record,
+    CHARGES, Stages, alone, is_main_process, one_leads, open_run, read_record, require_same, run_record, run_state, save_record,
     wait_for_all,
 )
 from ..evaluation.measured import Results, load_measured, load_results, results, save_measured, save_results
@@ -31,7 +31,7 @@ from ..methods.method import Method
 from ..models.generation import written_by
 from ..methods.policies import ModelPolicy
 from humanlm.training.run import (
-    Run, check_settings, engine_groups, gpu_plan, groups_of, keep_memory, max_steps, method_args, quiet_libraries, recipe_name, shares_of,
+    Run, check_settings, gpu_plan, groups_of, keep_memory, max_steps, method_args, quiet_libraries, recipe_name, shares_of,
     tracked, updates, with_methods,
 )
 
@@ -203,7 +203,7 @@ def make_run(
         ledger.keep(folder / CHARGES, account)
     run = Run(settings, folder, recipe, work, stages)
     _check_stages(recipe, recipe.stages(run))
-    save_config(folder / "config.yaml", settings)
+    settings.save(folder / "config.yaml")
     return run
 
 
@@ -302,7 +302,7 @@ def fit(
         argv = _flags(settings) if isinstance(settings, Mapping) else ["--config", str(settings)]
         own = recipe or recipe_name(argv)
         recipe = find_recipe(own) if isinstance(own, str) else own
-        settings = parse(groups_of(recipe) | engine_groups(argv), [*argv, "--resume"])
+        settings = parse(groups_of(recipe, argv), [*argv, "--resume"])
     elif recipe is None or isinstance(recipe, str):
         recipe = find_recipe(recipe or settings.run.recipe)
     settings = recipe.settle(with_methods(settings.changed(run={"recipe": _name_of(recipe)}), recipe))

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from ..core.basics import DataError, check_name, shorten
 from ..data.records import Example
-from .mini import SPLIT_OF, SyntheticWorld, rule_states
-from .reading import LEVEL_SLOTS, Reading, expressed, read, words_of
+from .mini import SPLIT_OF, SyntheticWorld
+from .reading import LEVEL_SLOTS, Reading, read, words_of
 from .states import (
-    Communication, Emotion, FEELS, OPPOSED, STATE_LEVELS, Stance, State, States, agreeable_states, describe, describe_all, realise, uniform_states)
+    Communication, Emotion, FEELS, OPPOSED, STATE_LEVELS, Stance, State, States, describe)
 
 # %% ../../nbs/worlds/04_oracle.ipynb #match_stance
 def _match_stance(
@@ -171,7 +171,7 @@ _read_truth = lru_cache(maxsize=8192)(read)
 
 
 def _true_states(truth, level="state"):
-    states = expressed(_read_truth(truth))
+    states = _read_truth(truth).expressed()
     if states and level in ("state", *states): return states
     advice = "It knows only the phrases of this world: use another judge for other text."
     raise DataError(f"The oracle finds no {level} in {shorten(truth)!r}. {advice}")
@@ -265,9 +265,9 @@ def score_reply_states(
 
 # %% ../../nbs/worlds/04_oracle.ipynb #PREDICTORS
 PREDICTORS: dict[str, Callable[[SyntheticWorld, Example, random.Random], States]] = {
-    "uniform": lambda world, example, rng: uniform_states(world.post(example.context_id).target, rng),
-    "agreeable": lambda world, example, rng: agreeable_states(world.post(example.context_id).target),
-    "rules": lambda world, example, rng: rule_states(world.user(example.user_id), world.post(example.context_id)),
+    "uniform": lambda world, example, rng: States.uniform(world.post(example.context_id).target, rng),
+    "agreeable": lambda world, example, rng: States.agreeable(world.post(example.context_id).target),
+    "rules": lambda world, example, rng: world.user(example.user_id).states_on(world.post(example.context_id)),
 }
 
 # %% ../../nbs/worlds/04_oracle.ipynb #predictor_texts
@@ -280,7 +280,7 @@ def predictor_texts(
     "Write what a predictor says about each example"
     rng, guess = random.Random(f"{name}{seed}"), PREDICTORS[check_name(name, PREDICTORS, "predictor")]
     guesses = [guess(world, e, rng) for e in examples]
-    return [describe_all(states, rng) | {"response": realise(states, rng)} for states in guesses]
+    return [states.describe(rng) | {"response": states.reply(rng)} for states in guesses]
 
 # %% ../../nbs/worlds/04_oracle.ipynb #baselines
 def _baselines(
@@ -302,7 +302,7 @@ def _baseline(world, rows, guess, rng):
         said = ((e, describe(level, getattr(states, level), rng)) for e, states in pairs)
         scores[level] = _mean([score_state(level, e.states[level], text).value for e, text in said])
     scores["state_alignment"] = _mean(list(scores.values()))
-    replies = [(e, realise(states, rng)) for e, states in pairs]
+    replies = [(e, states.reply(rng)) for e, states in pairs]
     read_back = [[s.value for s in score_reply_states(e.reply, text).values()] for e, text in replies]
     scores["reply_state_alignment"] = _mean([_mean(values) for values in read_back])
     scores["response_alignment"] = _mean([score_reply(e.reply, text, states=e.states).value for e, text in replies])

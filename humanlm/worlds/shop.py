@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REASONS', 'ADDRESS', 'TRANSFER', 'DESK_TOOLS', 'DESK_RULES', 'RetailShop', 'open_shop', 'new_address', 'RetailDesk',
-           'call_tool', 'read_tool_call']
+           'read_tool_call']
 
 # %% ../../nbs/worlds/07_shop.ipynb #imports
 import ast
@@ -171,6 +171,17 @@ class RetailDesk:
         if found["status"] != status: raise DataError(f"order {order_id} is {found['status']}, and this needs one that is {status}")
         return found
 
+    def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:  # what the tool shows, and the fault if it did nothing
+        "Execute a call; everything that is wrong with it becomes text"
+        if (tool := DESK_TOOLS.get(name)) is None: return f"Error: there is no tool {shorten(name, 60)!r}. Look up `tools`.", "format"
+        wrong = [f"{one} is missing" for one in tool.takes if one not in arguments]
+        wrong += [f"{shorten(one, 40)} is unknown" for one in list(arguments)[:9] if one not in tool.takes]
+        wrong += [f"{one} must be a {'list of texts' if one.endswith('_ids') else 'text'}" for one in tool.takes
+                  if one in arguments and not _fits(one, arguments[one])]
+        if wrong: return f"Error: {'; '.join(wrong)}. {name} takes: {', '.join(tool.takes) or 'nothing'}.", "format"
+        try: return tool.run(self, **arguments), ""
+        except DataError as e: return f"Error: {e}.", "tool"
+
 # %% ../../nbs/worlds/07_shop.ipynb #write_tools
 def _picked(order, item_ids):
     held = Counter(item["item_id"] for item in order["items"])
@@ -316,18 +327,6 @@ DESK_TOOLS = {name: _DeskTool(about, tuple(takes.split()), run) for name, about,
 def _fits(name, value):
     if name.endswith("_ids"): return isinstance(value, list) and len(value) <= 50 and all(isinstance(one, str) and len(one) <= 100 for one in value)
     return isinstance(value, str) and len(value) <= 2000
-
-
-def call_tool(desk: RetailDesk, name: str, arguments: Mapping[str, Any]) -> tuple[str, str]:  # what the tool shows, and the fault if it did nothing
-    "Execute a call; everything that is wrong with it becomes text"
-    if (tool := DESK_TOOLS.get(name)) is None: return f"Error: there is no tool {shorten(name, 60)!r}. Look up `tools`.", "format"
-    wrong = [f"{one} is missing" for one in tool.takes if one not in arguments]
-    wrong += [f"{shorten(one, 40)} is unknown" for one in list(arguments)[:9] if one not in tool.takes]
-    wrong += [f"{one} must be a {'list of texts' if one.endswith('_ids') else 'text'}" for one in tool.takes
-              if one in arguments and not _fits(one, arguments[one])]
-    if wrong: return f"Error: {'; '.join(wrong)}. {name} takes: {', '.join(tool.takes) or 'nothing'}.", "format"
-    try: return tool.run(desk, **arguments), ""
-    except DataError as e: return f"Error: {e}.", "tool"
 
 
 def _object(text):

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['VALUES', 'BELIEFS', 'STANCES', 'EMOTIONS', 'TEMPERS', 'INTENSITIES', 'GOALS', 'ROLES', 'TONES', 'STRUCTURES', 'AXES',
            'OPPOSED', 'FEELS', 'AIMS', 'DOMAINS', 'SPEAKERS', 'BYSTANDERS', 'State', 'STATE_LEVELS', 'Stance',
-           'Emotion', 'Communication', 'States', 'agreeable_states', 'uniform_states', 'perturb', 'describe',
-           'describe_all', 'realise']
+           'Emotion', 'Communication', 'States', 'describe']
 
 # %% ../../nbs/worlds/01_states.ipynb #exported-imports
 import random
@@ -104,41 +103,51 @@ class States(NamedTuple):
     goal: str   # a key of `GOALS`
     communication: Communication
 
+    def perturbed(
+        self,
+        share: float,  # probability that a state is replaced, each independently
+        rng: random.Random,  # source of chance
+        agreeable: float = 0.0,  # share of the replacements that are the polite answer; the others are uniform draws
+    ) -> "States":
+        "Replace some of the states"
+        target = self.stance.target
+        dice, polite = States.uniform(target, rng), States.agreeable(target)
+        other = (p if rng.random() < agreeable else d for d, p in zip(dice, polite))
+        return States._make(o if rng.random() < share else s for s, o in zip(self, other))
+
+    def describe(
+        self,
+        rng: random.Random | None = None,  # draws the wordings; None gives the canonical ones
+    ) -> dict[str, str]:  # level → description
+        "Describe all six states"
+        return {level: describe(level, state, rng) for level, state in zip(STATE_LEVELS, self)}
+
+    def reply(self, rng: random.Random) -> str:  # rng: draws the wording and what stays unsaid
+        "Write the states as a reply of about 30 words"
+        pick, emotion = rng.choice, self.emotion
+        feeling = f"{pick(INTENSITIES[emotion.intensity].reply)} {pick(EMOTIONS[emotion.kind].reply)}."
+        sentences = [_opening(self, rng), pick(VALUES[self.value].reply) + "."]
+        if rng.random() < (0.9 if emotion.intensity == "strong" else 0.5): sentences.append(feeling)
+        if rng.random() < 0.6: sentences.append(pick(BELIEFS[self.belief].reply) + ".")
+        return " ".join(sentences + [pick(GOALS[self.goal].reply) + ("?" if self.goal == "ask" else ".")])
+
+    @classmethod
+    def agreeable(cls, target: str) -> "States":  # target: what the post is about
+        "Give the constant polite answer: mildly for it, grateful, trusting, careful, informative, formal"
+        polite = Stance("for", "mild", target), Emotion("grateful", "mild", target)
+        return cls(*polite, "trust", "safety", "inform", Communication("formal", "claim"))
+
+    @classmethod
+    def uniform(cls, target: str, rng: random.Random) -> "States":  # target: what the post is about
+        "Draw each state uniformly from its space"
+        pick = lambda table: rng.choice(tuple(table))
+        stance = Stance._make([*pick(STANCES).split("/"), target])
+        emotion = Emotion(pick(EMOTIONS), pick(INTENSITIES), target)
+        belief, value, goal = pick(BELIEFS), pick(VALUES), pick(GOALS)
+        return cls(stance, emotion, belief, value, goal, Communication(pick(TONES), pick(STRUCTURES)))
+
 
 STATE_LEVELS = States._fields
-
-# %% ../../nbs/worlds/01_states.ipynb #agreeable_states
-def agreeable_states(
-    target: str,  # what the post is about
-) -> States:
-    "Give the constant polite answer: mildly for it, grateful, trusting, careful, informative, formal"
-    polite = Stance("for", "mild", target), Emotion("grateful", "mild", target)
-    return States(*polite, "trust", "safety", "inform", Communication("formal", "claim"))
-
-# %% ../../nbs/worlds/01_states.ipynb #uniform_states
-def uniform_states(
-    target: str,        # what the post is about
-    rng: random.Random,  # source of chance
-) -> States:
-    "Draw each state uniformly from its space"
-    pick = lambda table: rng.choice(tuple(table))
-    stance = Stance._make([*pick(STANCES).split("/"), target])
-    emotion = Emotion(pick(EMOTIONS), pick(INTENSITIES), target)
-    belief, value, goal = pick(BELIEFS), pick(VALUES), pick(GOALS)
-    return States(stance, emotion, belief, value, goal, Communication(pick(TONES), pick(STRUCTURES)))
-
-# %% ../../nbs/worlds/01_states.ipynb #perturb
-def perturb(
-    states: States,         # what to start from
-    share: float,           # probability that a state is replaced, each independently
-    rng: random.Random,     # source of chance
-    agreeable: float = 0.0,  # share of the replacements that are the polite answer; the others are uniform draws
-) -> States:
-    "Replace some of the states"
-    target = states.stance.target
-    dice, polite = uniform_states(target, rng), agreeable_states(target)
-    other = (p if rng.random() < agreeable else d for d, p in zip(dice, polite))
-    return States._make(o if rng.random() < share else s for s, o in zip(states, other))
 
 # %% ../../nbs/worlds/01_states.ipynb #describe
 def describe(
@@ -159,28 +168,7 @@ def describe(
 def _emotion(state, pick):
     return f"{pick(INTENSITIES[state.intensity].state)} {pick(EMOTIONS[state.kind].state)}"
 
-# %% ../../nbs/worlds/01_states.ipynb #describe_all
-def describe_all(
-    states: States,                    # the six of one reply
-    rng: random.Random | None = None,  # draws the wordings; None gives the canonical ones
-) -> dict[str, str]:  # level → description
-    "Describe all six states"
-    return {level: describe(level, state, rng) for level, state in zip(STATE_LEVELS, states)}
-
 # %% ../../nbs/worlds/01_states.ipynb #realise
-def realise(
-    states: States,      # the six of one reply
-    rng: random.Random,  # draws the wording and what stays unsaid
-) -> str:
-    "Write the states as a reply of about 30 words"
-    pick, emotion = rng.choice, states.emotion
-    feeling = f"{pick(INTENSITIES[emotion.intensity].reply)} {pick(EMOTIONS[emotion.kind].reply)}."
-    sentences = [_opening(states, rng), pick(VALUES[states.value].reply) + "."]
-    if rng.random() < (0.9 if emotion.intensity == "strong" else 0.5): sentences.append(feeling)
-    if rng.random() < 0.6: sentences.append(pick(BELIEFS[states.belief].reply) + ".")
-    return " ".join(sentences + [pick(GOALS[states.goal].reply) + ("?" if states.goal == "ask" else ".")])
-
-
 def _opening(states, rng):
     tone, structure = states.communication
     first, marker = rng.choice(TONES[tone].reply), rng.choice(STRUCTURES[structure].reply)

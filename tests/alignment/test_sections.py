@@ -11,7 +11,7 @@ from humanlm.core.basics import DataError, atomic_write, to_json, write_jsonl
 from humanlm.core.html import Html, figure_svg, markdown_html
 from humanlm.data.records import Example, Message, Persona
 from humanlm.data.trajectory import Score, Trajectory, save_trajectories
-from humanlm.evaluation.figures import curve, radar, results_bars, thin, training_curves
+from humanlm.evaluation.figures import curve, radar, results_bars, training_curves
 from humanlm.evaluation.report import _results_html, paired_html, write_report
 from humanlm.evaluation.measured import ALL, Importance, PairedDifference, Result
 
@@ -237,7 +237,7 @@ def test_an_unfinished_run_says_so(tmp_path):
 
 def test_long_logs_give_small_figures():
     log = [{"stage": "humanlm", "step": step, "reward/stance": step % 7 / 7, "reward": 0.1} for step in range(1, 20_001)]
-    assert len(thin(curve(log, "humanlm", "reward/stance")).steps) <= 300
+    assert len(curve(log, "humanlm", "reward/stance").thin().steps) <= 300
     assert len(figure_svg(_reward_curves(log), "")) + len(figure_svg(training_curves(log), "")) < 150_000
 
 

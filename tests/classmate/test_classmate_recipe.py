@@ -10,9 +10,9 @@ import warm
 
 from humanlm.classmate.classmates import AnswerRewardConfig, ClassmateConfig
 from humanlm.classmate.method import ReasoningRollout, ResponseReader
-from humanlm.classmate.recipe import _foretold, _load_tasks, _reasoning_lessons, _task_row, _train_classmate
+from humanlm.classmate.recipe import _foretold, _reasoning_lessons, _task_row, _train_classmate
 from humanlm.classmate.rewards import classmate_advantages
-from humanlm.classmate.tasks import TASK_KINDS, TOYS, _PrepareTasks, _prepared_tasks, read_tasks, toy_tasks
+from humanlm.classmate.tasks import TASK_KINDS, TOYS, _PrepareTasks, _prepared_tasks, load_tasks, read_tasks, toy_tasks
 from humanlm.classmate.verifiers import find_verifier
 from humanlm.core.basics import ConfigError, DataError, run_sync
 from humanlm.core.commands import main as command
@@ -92,10 +92,10 @@ def written(path, rows): return path.write_text("".join(json.dumps(r) + "\n" for
 def test_rows_of_a_file_are_split_and_doubled_questions_are_refused(tmp_path):
     rows = [row(f"{i} + 0?", str(i)) for i in range(40)]
     _, s = read_settings(["--run.recipe", "classmate", "--tasks.train", str(written(tmp_path / "a.jsonl", rows)), "--tasks.test_n", "5"])
-    found = _load_tasks(s)
+    found = load_tasks(s)
     assert len(found["test"]) == 5 and len(found["train"]) == 35 and not {t.question for t in found["test"]} & {t.question for t in found["train"]}
     both = s.changed(tasks={"held_out": str(written(tmp_path / "b.jsonl", rows[:3]))})
-    with pytest.raises(DataError, match="in training and held out"): _load_tasks(both)
+    with pytest.raises(DataError, match="in training and held out"): load_tasks(both)
 
 
 def test_two_tasks_of_one_id_are_refused(tmp_path):

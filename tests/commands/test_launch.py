@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import warm
-from humanlm.hardware.machines import SPLIT, LaunchConfig, launch_commands, slurm_job
+from humanlm.hardware.machines import SPLIT, LaunchConfig, slurm_job
 from humanlm.launch import main
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +31,13 @@ def read(line):
 
 
 def test_accelerate_reads_the_printed_lines_as_they_are_meant():
-    lines = launch_commands(LaunchConfig(2, 4, address="10.0.0.1"), ["--config", "my run.yaml", "--run.seed", "3"])
+    lines = LaunchConfig(2, 4, address="10.0.0.1").commands(["--config", "my run.yaml", "--run.seed", "3"])
     for rank, line in enumerate(lines):
         a = read(line)
         assert (a.num_processes, a.num_machines, a.machine_rank, a.main_process_ip, a.main_process_port, a.use_fsdp) == (8, 2, rank, "10.0.0.1", 29500, True)
         assert (a.module, a.training_script, a.training_script_args) == (True, "humanlm.train", ["--config", "my run.yaml", "--run.seed", "3"])
-    assert read(launch_commands(LaunchConfig(1, 4, split=False), [])[0]).multi_gpu
-    single = read(launch_commands(LaunchConfig(1, 1), [])[0])
+    assert read(LaunchConfig(1, 4, split=False).commands([])[0]).multi_gpu
+    single = read(LaunchConfig(1, 1).commands([])[0])
     assert not single.use_fsdp and not single.multi_gpu and single.num_processes == 1
 
 
@@ -176,7 +176,7 @@ def test_an_optimiser_in_8_bits_is_not_started_over_split_matrices(capsys):
 def test_the_lines_for_two_machines_start_one_run(tmp_path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | {"name": "two", "out": str(tmp_path)}}), "utf-8")
     with warm.socket.create_server(("127.0.0.1", 0)) as free: port = free.getsockname()[1]
-    lines = launch_commands(LaunchConfig(2, 1, address="127.0.0.1", port=port), ["--config", str(tmp_path / "c.yaml")])
+    lines = LaunchConfig(2, 1, address="127.0.0.1", port=port).commands(["--config", str(tmp_path / "c.yaml")])
     env = os.environ | {"ACCELERATE_USE_CPU": "true"}
     started = [subprocess.Popen([sys.executable, "-m", "accelerate.commands.launch", *shlex.split(line)[2:]], cwd=tmp_path, env=env,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for line in lines]

@@ -84,7 +84,7 @@ def test_what_is_given_wins_over_what_a_trained_parser_wants(tmp_path, given, as
     (tmp_path / "parser.json").write_text('{"style": "bare", "example": false, "attempts": 1}')
     flags = [f"--parser.{name}={json.dumps(value) if name != 'style' else value}" for name, value in given.items()]
     config = parse({"parser": records.ParsingConfig}, [f"--parser.name=hf/{tmp_path}", *flags], "x").parser
-    made = records.parser_of(config, str(tmp_path), ask=False).parser
+    made = config.find_parser(str(tmp_path), ask=False).parser
     assert (made.style, made.example, made.attempts) == asked
 
 

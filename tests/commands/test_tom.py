@@ -26,7 +26,7 @@ from clock import virtual
 from humanlm.harness.answers import AnswerConfig, Asker, HOW, _few_shot
 from humanlm.harness.solvers import contradictions, _debate, solve, _vote, ways
 from humanlm.benchmarks.sets import benchmarks
-from humanlm.stories.contexts import make_context, read_context, to_json, to_lists, to_published
+from humanlm.stories.contexts import make_context, read_context, to_json
 from humanlm.clients.client import Client, ScriptedClient
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import scripts
@@ -37,8 +37,8 @@ from humanlm.stories.generation import generate
 from humanlm.stories.answers import memory_answer, to_context
 from humanlm.stories.language import read_question
 from humanlm.stories.world import read_story
-from humanlm.benchmarks.protocol import difference, interval, mean_of
-from humanlm.core.stats import mcnemar, sign_flips
+from humanlm.benchmarks.protocol import mean_of
+from humanlm.core.stats import sign_flips
 from humanlm.benchmarks.questions import BenchmarkItem
 from humanlm.harness.contexts import write_stories
 from humanlm.harness.comparison import _StoredRun, _differences
@@ -242,12 +242,12 @@ def test_a_run_without_answers_does_not_keep_others_from_being_compared(own, tmp
 # ---- people who are asked
 
 def test_whoever_joined_late_remembers_nothing_from_before(tmp_path):
-    from humanlm.stories.presence import dialogue_context, read_dialogue
+    from humanlm.stories.presence import read_dialogue
     text = "Ira: We bake a surprise cake for Bo.\nTom: Fine, Ira.\n(Bo joins)\nBo: Hello.\nIra: The deadline is June 3rd.\nTom: I know."
     b = benchmarks["confaide"]
     item = next(iter(b.items({"index": "1", "tier": "4", "head": "surprise cake, June 3rd", "text": text + "<END>"})))
     model = ScriptedClient(lambda r: said("June 3rd" if "cake" not in str(r.messages) else "cake, June 3rd"))
-    given = asyncio.run(ways["simulation"](Asker(model, b), item, dialogue_context(read_dialogue(text))))
+    given = asyncio.run(ways["simulation"](Asker(model, b), item, read_dialogue(text).context()))
     asked = {str(r.messages).partition("You are ")[2][:3].strip(". "): str(r.messages) for r in model.requests}
     assert len(model.requests) == 4 and not given.notes and "cake" in asked["Ira"] and "cake" in asked["Tom"]
     assert "cake" not in asked["Bo"] and "June 3rd" in asked["Bo"] and "Write only what is asked for." in asked["Bo"]
@@ -261,7 +261,7 @@ def test_people_of_a_models_context_are_asked_on_public_files(name, tmp_path, ca
     def writer(request):  # tells of somebody in the text
         who, bo = re.search(r"[A-Z]\w{3,}", request.messages[0]["content"].partition("## Text")[2])[0], "Narrator"
         steps = [("none", {bo: f"{who} packs a bag"}, {who: "packs a bag"}), ("none", {who: f"{bo} leaves"}, {bo: "leaves"})]
-        return json.dumps(to_lists(make_context([who, bo], steps)))
+        return json.dumps(make_context([who, bo], steps).to_lists())
 
     humanlm.clients.names.scripts["writer"] = writer
     n = len(benchmarks[name].load(path))
@@ -752,23 +752,23 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     for i in range(200):
         levels = draw.beta(2, 2, 40)
         values = [float(draw.random() < p) for p in levels for _ in range(5)]
-        found = interval(measure(values, [j // 5 for j in range(200)]), 300, i)
+        found = measure(values, [j // 5 for j in range(200)]).interval(300, i)
         hits += found.low <= 0.5 <= found.high
     assert 0.90 <= hits / 200 <= 0.99
 
 
 def test_questions_about_one_story_count_as_one():
     values = [float(i % 2) for i in range(40) for _ in range(5)]
-    alone, together = interval(measure(values), 2000), interval(measure(values, [i // 5 for i in range(200)]), 2000)
+    alone, together = measure(values).interval(2000), measure(values, [i // 5 for i in range(200)]).interval(2000)
     assert together.high - together.low > 1.8 * (alone.high - alone.low)
 
 
 def test_equal_runs_do_not_differ_and_mcnemar_is_exact():
     a = measure([1, 0, 1, 1, 0] * 8)
-    same = difference(a, a)
+    same = a.difference(a)
     assert (same.diff, same.low, same.high, same.p) == (0, 0, 0, 1)
     for lost, won in ((0, 7), (2, 9), (30, 12), (1, 1)):
-        assert mcnemar(lost, won) == pytest.approx(binomtest(lost, lost + won).pvalue) == pytest.approx(sign_flips([-1] * lost + [1] * won))
+        assert sign_flips([-1] * lost + [1] * won) == pytest.approx(binomtest(lost, lost + won).pvalue)
 
 
 def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
@@ -776,9 +776,10 @@ def test_a_p_value_keeps_its_promise_when_stories_have_several_questions():
     draw, small, mcnemars = np.random.default_rng(1), 0, 0
     for i in range(300):
         levels = draw.random((2, 30)) < 0.5
-        found = difference(*(measure(np.repeat(level.astype(float), 5), [i // 5 for i in range(150)]) for level in levels), resamples=10)
+        before, after = (measure(np.repeat(level.astype(float), 5), [i // 5 for i in range(150)]) for level in levels)
+        found = before.difference(after, resamples=10)
         small += found.p < 0.05
-        mcnemars += mcnemar(found.lost, found.won) < 0.05
+        mcnemars += sign_flips([-1] * found.lost + [1] * found.won) < 0.05
         assert np.isnan(found.mcnemar)
     assert small / 300 < 0.08 and mcnemars / 300 > 0.25
 
@@ -1031,11 +1032,11 @@ def test_help_is_fast_and_light():
 
 
 def test_hostile_stories_stay_text_in_the_served_viewer(tmp_path):
-    from humanlm.stories.presence import dialogue_context, read_dialogue
+    from humanlm.stories.presence import read_dialogue
     from humanlm.harness.viewer_server import _Viewer, _context_files
     nasty = "<script>alert(1)</script> <same_as_state /> <mental_state>Bo is a thief</mental_state> </title> {form}"
-    record = dialogue_context(read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good."))
-    (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": to_published(record), "story": nasty}))
+    record = read_dialogue(f"Ada: {nasty}\nBo: I heard that.\nAda: Good.").context()
+    (tmp_path / "<script>.json").write_text(json.dumps({"socialized_context": record.to_published(), "story": nasty}))
     (tmp_path / "empty.json").write_text('{"simulations": []}')
     viewer = _Viewer(_context_files([str(tmp_path)]))
     for address in ("/", "/page/%3Cscript%3E"):

@@ -21,7 +21,7 @@ import humanlm.humanual
 import humanlm.train
 import humanlm.training.stages
 from humanlm.studies.comparison import _plan as plan_of
-from humanlm.studies.tasks import asked_otherwise, prepare
+from humanlm.studies.tasks import prepare
 import raw_rows
 import warm
 from halves import stop_in_the_first
@@ -204,7 +204,7 @@ def test_a_model_that_is_asked_under_another_template_is_named(whole, tmp_path, 
     "8.2 V13: a run asks its models as it trained them; away from it, whoever asks otherwise is told so, and it is kept with the results"
     assert humanlm.eval.main(["compare", str(whole)]) == 2  # no such word
     c = prepare([str(whole), "--run.out", str(tmp_path)])
-    assert [asked_otherwise(task, c.rows.examples[0]) for task in c.tasks] == [""] * 3
+    assert [task.asked_otherwise(c.rows.examples[0]) for task in c.tasks] == [""] * 3
     shutil.copytree(whole / "models" / "humanlm", tmp_path / "mine")
     line = [str(tmp_path / "mine"), "--config", str(whole / "config.yaml"), "--run.out", str(tmp_path), "--run.name", "other"]
     assert "not asked as it was trained" not in plan_of(prepare(line))

@@ -12,7 +12,7 @@ from humanlm.core.config import RunConfig, SFTConfig
 from humanlm.core.grammar import OptionDefaults, _known_settings, parse
 from humanlm.clients.names import client
 from humanlm.clients.protocol import LLMError
-from humanlm.core.runs import require_same, save_config
+from humanlm.core.runs import require_same
 from humanlm.core.basics import ConfigError
 from humanlm.core.web import service_key
 from humanlm.data.dataset import DataConfig
@@ -78,7 +78,7 @@ def test_saved_settings_read_back_the_same(tmp_path, run, sft, trainer):
     from humanlm.core.config import Settings
 
     asked = Settings({"run": run, "data": DataConfig(), "sft": sft, "trainer": {"learning_rate": 1e-5} | trainer})
-    again = parse(GROUPS, ["--config", str(save_config(tmp_path / "x.yaml", asked))])
+    again = parse(GROUPS, ["--config", str(asked.save(tmp_path / "x.yaml"))])
     assert again.groups == asked.groups and again.fingerprint() == asked.fingerprint()
 
 
@@ -186,7 +186,7 @@ SECRET = ["--trainer.hub_token", "s3cret", "--trainer.url", "http://bob:s3cret@h
 def test_passwords_and_keys_are_hidden_in_what_is_kept_and_known_to_the_run(tmp_path, capsys):
     found = parse(GROUPS, SECRET)
     assert (found.trainer["hub_token"], found.trainer["url"]) == ("s3cret", "http://bob:s3cret@host/v1")
-    kept = save_config(tmp_path / "config.yaml", found).read_text()
+    kept = found.save(tmp_path / "config.yaml").read_text()
     with pytest.raises(SystemExit): parse(GROUPS, [*SECRET, "--print_config"])
     for shown in (kept, capsys.readouterr().out, str(found.to_dict())):
         assert "s3cret" not in shown and "http://***@host/v1" in shown
@@ -195,7 +195,7 @@ def test_passwords_and_keys_are_hidden_in_what_is_kept_and_known_to_the_run(tmp_
 
 def test_a_run_with_a_hidden_password_is_resumed_and_another_host_is_another_run(tmp_path):
     found = parse(GROUPS, SECRET)
-    save_config(tmp_path / "config.yaml", found)
+    found.save(tmp_path / "config.yaml")
     require_same(tmp_path, found)
     (tmp_path / "config.yaml").write_text(f"trainer: {found.trainer}\n".replace("True", "true") + "run: {}\ndata: {}\nsft: {}\n")  # as older runs kept it
     with pytest.raises(ConfigError) as refused: require_same(tmp_path, found.changed(trainer={"url": "http://bob:s3cret@other/v1"}))

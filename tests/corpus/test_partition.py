@@ -8,7 +8,7 @@ import pytest
 from humanlm.core.basics import DataError
 from humanlm.corpus.partition import (
     EARLY, EVIDENCE, FATES, HISTORY, NEWCOMER, SEEN, STRANGER, TEST, TRAIN, TURNS, UNSEEN, VAL, _Groups, Index, chance,
-    choose_evidence, count_fates, drop_strangers, hash64, in_order, keep_active, keep_first, keep_share,
+    choose_evidence, count_fates, hash64, in_order, keep_active, keep_first, keep_share,
     split, _split_post, _split_turn, splitters, _turn_counts,
 )
 from humanlm.data.splits import share
@@ -58,7 +58,7 @@ def test_the_order_of_rows_does_not_matter(by, seed):
     assert (split(rows[mixing], by) == fate[mixing]).all()
     found, mixed = choose_evidence(rows, fate, 7), choose_evidence(rows[mixing], fate[mixing], 7)
     assert (mixed.used == found.used[mixing]).all() and (mixed.fate == found.fate[mixing]).all()
-    assert (drop_strangers(rows[mixing], mixed.fate) == drop_strangers(rows, found.fate)[mixing]).all()
+    assert (rows[mixing].drop_strangers(mixed.fate) == rows.drop_strangers(found.fate)[mixing]).all()
 
 
 @pytest.mark.parametrize("by", splitters)
@@ -81,7 +81,7 @@ def test_evidence_is_disjoint_and_strictly_earlier(by, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_tested_people_are_known_from_training(seed):
     rows = random_rows(seed)
-    fate = drop_strangers(rows, choose_evidence(rows, split(rows, "post"), 5).fate)
+    fate = rows.drop_strangers(choose_evidence(rows, split(rows, "post"), 5).fate)
     tested = np.isin(fate, (VAL, TEST))
     assert np.isin(rows.user[tested], rows.user[fate == TRAIN]).all()
     assert not np.isin(rows.user[fate == STRANGER], rows.user[fate == TRAIN]).any()

@@ -9,7 +9,7 @@ from raw_rows import CALLED
 from humanlm.core.basics import DataError
 from humanlm.data.files import Faults, RowFault, _hub_items, _json_line, _read, on_hub, read_rows
 from humanlm.hierarchy.prompts import name_speakers
-from humanlm.logs.rows import map_row, mapped_rows, shown_row
+from humanlm.logs.rows import map_row, mapped_rows
 
 
 def values(where, *more, **options): return [row.values for row in read_rows(where, *more, **options)]
@@ -92,7 +92,7 @@ def test_splits_of_a_published_set_are_chosen_by_pattern(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}\n---\n")
     found = [map_row("reddit", raw) for _, _, raw in _hub_items(str(tmp_path), "train.*")]
     assert [r.completion for r in found] == ["train0"] * 2 + ["train1"] * 2
-    assert [m["name"] for m in name_speakers(shown_row(found[0]).prompt, found[0].user_id)] == CALLED["reddit"]
+    assert [m["name"] for m in name_speakers(found[0].shown().prompt, found[0].user_id)] == CALLED["reddit"]
     with pytest.raises(DataError, match="no split fits 'val"): list(_hub_items(str(tmp_path), "val.*"))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.core.basics import DataError, to_dict, to_json
 from humanlm.data.trajectory import (
-    Score, Trajectory, Turn, load_trajectories, save_trajectories, token_strip, _trajectory_from_dict,
+    Score, Trajectory, Turn, load_trajectories, save_trajectories, _trajectory_from_dict,
 )
 
 TEXT = st.text(max_size=40) | st.sampled_from(["<stance>x</stance>", "<|im_end|>", "<script>alert(1)</script>", "a\x00b", '"}], {', "\ud800"])
@@ -45,7 +45,7 @@ def test_lone_surrogates_do_not_lose_the_step(tmp_path):
 def test_strip_and_card_escape_everything():
     evil = "<script>alert(1)</script>"
     t = make(evil, parse_status=evil, usage={evil: 1})
-    assert "<script" not in t._repr_html_() and "<script" not in token_strip(t, lambda ids: evil)
+    assert "<script" not in t._repr_html_() and "<script" not in t.token_strip(lambda ids: evil)
 
 
 def test_missing_score_is_not_zero(tmp_path):

@@ -10,12 +10,12 @@ from humanlm.core.basics import DataError, run_sync
 from humanlm.environments.people import PolitePerson, _PersonConfig, _reasons_in, _values_heard, _world_people, advice, appeal
 from humanlm.environments.persuade import MEASURES, STEPS, _PersuadeTask, persuade
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, chance, find_gym, play_through, split_tasks
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
 from humanlm.gyms.mistakes import UserReviewer
 from humanlm.gyms.users import ModelUser
 from humanlm.clients.client import ScriptedClient
 from humanlm.clients.names import client
-from humanlm.worlds.reading import expressed, read
+from humanlm.worlds.reading import read
 from humanlm.worlds.states import AXES, OPPOSED, VALUES
 
 TASK = _PersuadeTask("cars", "Cities should close their centres to private cars.", "Cleaner air and safer streets outweigh the trouble.")
@@ -140,7 +140,7 @@ def test_who_asks_nothing_earns_what_guessing_earns(gym):
         assert sorted(end.reward for end in ends) == [0, 0, 0, 0.5, 0.5, 1]
     tasks = gym.tasks(400, 0)
     mean = {n: sum(run_sync(play_through(gym.play(task, _PersonConfig(questions=n)), gym.expert)).score for task in tasks) / 400 for n in range(4)}
-    guess = sum(run_sync(play_through(gym.play(task), chance(gym))).score for task in tasks) / 400
+    guess = sum(run_sync(play_through(gym.play(task), gym.chance())).score for task in tasks) / 400
     assert abs(mean[0] - 1 / 3) < 0.06 and abs(guess - 1 / 3) < 0.06  # three standard errors
     assert abs(mean[1] - 2 / 3) < 0.06 and abs(mean[2] - 5 / 6) < 0.06 and mean[3] == 1
 
@@ -181,7 +181,7 @@ def test_replies_are_words_of_the_world_and_the_same_question_has_one_answer(gym
     task, question = gym.tasks(1, 0)[0], "1" if gym is advice else "it cuts costs"
     env = gym.play(task)
     first, again, other = (run_sync(env.step(ToolCall("action", said))).feedback for said in (question, question, "2" if gym is advice else "it lifts the ban"))
-    assert first == again != other and read(first).unexplained == 0 and expressed(read(first))["value"] in task.person.traits.values
+    assert first == again != other and read(first).unexplained == 0 and read(first).expressed()["value"] in task.person.traits.values
     assert run_sync(env.step(ToolCall("action", question))).fault == "limit" and len(env.heard) == 3
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from humanlm.core.basics import DataError, read_jsonl, run_sync
 from humanlm.gyms.conformance import gym_problems
-from humanlm.gyms.protocol import ToolCall, chance, find_gym, play_through
+from humanlm.gyms.protocol import ToolCall, find_gym, play_through
 from humanlm.environments.tau import STOP, _announces, _read_tau, _tau_tasks, tau
-from humanlm.worlds.shop import DESK_TOOLS, REASONS, RetailDesk, RetailShop, _calculate, call_tool, open_shop, read_tool_call
+from humanlm.worlds.shop import DESK_TOOLS, REASONS, RetailDesk, RetailShop, _calculate, open_shop, read_tool_call
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
 needs_rows = pytest.mark.skipif(not ((DATA / "userrl").is_dir() and (DATA / "tau_bench").is_dir()), reason="set HUMANLM_DATA to a folder with userrl and tau_bench")
@@ -135,7 +135,7 @@ def test_doing_it_without_a_word_or_only_asking_is_not_paid():
     env = tau.play(task, replace(tau.config, max_turns=6))
     say(env, *gold(task), *["[action] Well?"] * 5)
     assert env.stop == "turn_limit" and env.score == 0
-    assert sum(run_sync(play_through(tau.play(task), chance(tau))).score for task in TASKS) == 0
+    assert sum(run_sync(play_through(tau.play(task), tau.chance())).score for task in TASKS) == 0
 
 
 def test_a_change_that_is_undone_counts_as_none():
@@ -215,7 +215,7 @@ def test_tools_refuse_what_the_rules_of_the_desk_forbid():
             ("exchange_delivered_order_items", {"order_id": delivered["order_id"], "item_ids": [one], "new_item_ids": [], "payment_method_id": way}, "one new item for each"),
             ("find_user_id_by_email", {"email": "nobody@example.com"}, "user not found"), ("get_product_details", {"product_id": one}, "not found")]:
         desk = RetailDesk(SHOP)
-        shown, fault = call_tool(desk, name, arguments)
+        shown, fault = desk.call(name, arguments)
         assert words in shown and fault == "tool" and not desk.changed, (name, shown)
 
 
@@ -228,15 +228,15 @@ def test_money_comes_back_once_and_gift_cards_keep_their_cents():
     shop = RetailShop([user], [order], [{"name": "Cup", "product_id": "p", "variants": kinds}])
     before = copy.deepcopy(shop.tables)
     desk = RetailDesk(shop)
-    assert "20.2 is needed" in call_tool(desk, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})[0]
-    assert "no available" in call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["3"], "payment_method_id": "paypal_1"})[0]
-    swapped = json.loads(call_tool(desk, "modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["2"], "payment_method_id": "gift_card_1"})[0])
+    assert "20.2 is needed" in desk.call("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})[0]
+    assert "no available" in desk.call("modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["3"], "payment_method_id": "paypal_1"})[0]
+    swapped = json.loads(desk.call("modify_pending_order_items", {"order_id": "#W1", "item_ids": ["1"], "new_item_ids": ["2"], "payment_method_id": "gift_card_1"})[0])
     assert [item["item_id"] for item in swapped["items"]] == ["2", "1"] and swapped["payment_history"][1] == {"transaction_type": "payment", "amount": 0.3, "payment_method_id": "gift_card_1"}
-    assert desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8 and call_tool(desk, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1] == "tool"
+    assert desk.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 19.8 and desk.call("cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[1] == "tool"
     rich = RetailDesk(RetailShop([{**user, "payment_methods": {**user["payment_methods"], "gift_card_1": {"source": "gift_card", "balance": 30, "id": "gift_card_1"}}}], [order], []))
-    call_tool(rich, "modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
+    rich.call("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"})
     assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 9.8
-    ended = json.loads(call_tool(rich, "cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0])
+    ended = json.loads(rich.call("cancel_pending_order", {"order_id": "#W1", "reason": REASONS[0]})[0])
     assert rich.get("users", "u")["payment_methods"]["gift_card_1"]["balance"] == 30 and sum(row["payment_method_id"] == "paypal_1" for row in ended["payment_history"]) == 2
     assert shop.tables == before, "no record of the shop is changed in place"
 
@@ -290,7 +290,7 @@ def test_every_public_row_is_played_and_the_expert_is_paid():
     for task in tasks:
         desk = RetailDesk(open_shop(task.shop))
         for action in task.actions:
-            shown, fault = call_tool(desk, action["name"], action["kwargs"])
+            shown, fault = desk.call(action["name"], action["kwargs"])
             if fault: refused.setdefault(task.id, []).append(shown)
         played = run_sync(play_through(tau.play(task), tau.expert))
         assert played.score == 1 and played.stop == "done", task.id

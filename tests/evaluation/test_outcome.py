@@ -4,7 +4,7 @@ import math
 import numpy as np
 
 from humanlm.core.stats import crossed_means
-from humanlm.evaluation.outcome import Arms, _crossed_intervals, _differences, means, _seed_means
+from humanlm.evaluation.outcome import Arms, _crossed_intervals, _differences, _seed_means
 from humanlm.evaluation.measured import ALL
 
 
@@ -29,7 +29,7 @@ def test_differences_are_paired_by_seed_and_example():
     rng = np.random.default_rng(0)
     noise = rng.random((2, 6))
     found = Arms(list("uvwxyz"), {"one": [table(*row) for row in noise], "other": [table(*(row + 0.3)) for row in noise]}, [])
-    wide = [r for r in means(found, 200) if r.model == "one" and r.level == ALL][0]
+    wide = [r for r in found.means(200) if r.model == "one" and r.level == ALL][0]
     pair = [p for p in _differences(found, [("other", "one")], 200) if p.level == ALL][0]
     assert wide.high - wide.low > 0.05
     assert np.allclose([pair.diff, pair.low, pair.high], 0.3)

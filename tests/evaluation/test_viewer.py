@@ -14,7 +14,7 @@ from humanlm.data import index
 from humanlm.data.index import Choice, LineFile, RolloutFiles, run_records
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
-from humanlm.evaluation.viewer import RunViewer, Shown
+from humanlm.evaluation.viewer import RunViewer, _Shown
 from humanlm.harness.contexts import generate_command
 from humanlm.view import _context_html, main
 
@@ -210,8 +210,8 @@ def test_the_command_says_what_it_lacks(tmp_path, capsys):
 # ---- addresses, and two runs
 
 def test_an_address_holds_the_whole_state():
-    shown = Shown("a: b & c", "d", "é\n\"<", "4", "1", "goal", "ok", "score goal", "0.5", "1", "f:3", "f:4", "log-probability")
-    assert Shown.read(dict(urllib.parse.parse_qsl(shown.address.partition("?")[2]))) == shown
+    shown = _Shown("a: b & c", "d", "é\n\"<", "4", "1", "goal", "ok", "score goal", "0.5", "1", "f:3", "f:4", "log-probability")
+    assert _Shown.read(dict(urllib.parse.parse_qsl(shown.address.partition("?")[2]))) == shown
     page = read(RunViewer(MINI).page({"level": "value", "step": "47", "search": "should"}))
     assert "p034-u048:value" in page.text and "communication tone" not in page.text
 

@@ -6,7 +6,7 @@ import pytest
 from server import serving
 
 from humanlm.core.basics import ConfigError, DataError, run_sync
-from humanlm.gyms.evaluation import gym_results, kept_episode, load_episodes, play_tasks, user_split
+from humanlm.gyms.evaluation import gym_results, EpisodeRecord, load_episodes, play_tasks, user_split
 from humanlm.gyms.protocol import Environment, Feedback, GymTask, STOP_REASONS, UserRole, find_gym, gym_names, play_through, read_call
 from humanlm.gyms.mistakes import UserFacts, episode_mistakes
 from humanlm.gyms.users import GymUserConfig, ModelUser
@@ -21,7 +21,7 @@ def played(name, *texts, **given):
     gym = find_gym(name)
     env = gym.play(gym.tasks(1, 0)[0], **given)
     run_sync(play_through(env, lambda env: texts[len(env.turns) % len(texts)]))
-    return kept_episode(gym, env), env
+    return EpisodeRecord.of(gym, env), env
 
 
 def mean_of(episodes, metric): return next(row.mean for row in gym_results({"policy": episodes}).rows if row.metric == metric and row.level == "all")

@@ -5,7 +5,7 @@ import pytest
 from server import serving
 
 from humanlm.core.basics import ConfigError, run_sync
-from humanlm.gyms.evaluation import kept_episode
+from humanlm.gyms.evaluation import EpisodeRecord
 from humanlm.environments.people import PolitePerson
 from humanlm.gyms.protocol import play_through
 from humanlm.gyms.recipe import _load_gyms
@@ -23,7 +23,7 @@ def played(work):
     "One episode of the expert with the user of a run"
     [(name, gym)] = work.gyms.items()
     env = run_sync(play_through(gym.play(work.tasks["test"][name][0], user=work.user, judge=work.judge), gym.expert))
-    return kept_episode(gym, env), env
+    return EpisodeRecord.of(gym, env), env
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from humanlm.core.basics import ConfigError
 from humanlm.core.config import HARMLESS
-from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, load_of, memory, memory_lines, shape_of
+from humanlm.hardware.memory import GPUS, SHAPES, GiB, Load, PlanConfig, Shape, memory, memory_lines
 from humanlm.methods.shares import shares
 from humanlm.models.config import ModelConfig
 from humanlm.hardware.performance import SPEEDS, step_estimate
@@ -26,7 +26,7 @@ def test_a_shape_counts_the_weights_that_transformers_makes(kind, tied, tmp_path
     config = AutoConfig.for_model(kind, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96, vocab_size=300, tie_word_embeddings=tied)
     with torch.device("meta"): model = AutoModelForCausalLM.from_config(config)
     config.save_pretrained(tmp_path)
-    shape = shape_of(ModelConfig(name=str(tmp_path)))
+    shape = Shape.of(ModelConfig(name=str(tmp_path)))
     assert shape.weights == sum(p.numel() for p in model.parameters())
     assert shape.layer_weights == sum(p.numel() for p in model.model.layers[0].parameters())
 
@@ -67,17 +67,17 @@ def test_each_part_is_the_product_that_the_page_states(change, part, bytes):
 
 
 def test_settings_become_a_load():
-    found = load_of(PlanConfig(8, "h100"), ModelConfig(max_prompt_tokens=500, lora_rank=4), {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "beta": 0.01, "optim": "sgd"}, 2, 16)
+    found = PlanConfig(8, "h100").load(ModelConfig(max_prompt_tokens=500, lora_rank=4), {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "beta": 0.01, "optim": "sgd"}, 2, 16)
     assert found == Load(8, True, 2, 16, 500, 1024, 2, 4, True, "sgd", True, round(0.5 * 79 * GiB))
-    assert load_of(PlanConfig(8), ModelConfig(), {"use_vllm": True, "vllm_mode": "server"}, 2, 16).vllm == 0
+    assert PlanConfig(8).load(ModelConfig(), {"use_vllm": True, "vllm_mode": "server"}, 2, 16).vllm == 0
 
 
 def test_the_lines_say_what_does_not_fit_and_what_helps():
-    def lines(name, rows): return "\n".join(memory_lines(plan, ModelConfig(name=name), load_of(plan, ModelConfig(name=name), {}, rows, 16)))
+    def lines(name, rows): return "\n".join(memory_lines(plan, ModelConfig(name=name), plan.load(ModelConfig(name=name), {}, rows, 16)))
     plan = PlanConfig(1, "a100-40")
     said = lines("Qwen/Qwen3-8B", 4)
     assert "does not fit" in said and "--model.lora_rank 32" in said and "per_device_train_batch_size" not in said  # which saves 6 of the 109 GiB that are too much
-    def helps(plan, rows): return memory_lines(plan, ModelConfig(name="Qwen/Qwen3-8B"), load_of(plan, ModelConfig(), {}, rows, 16))[-1]
+    def helps(plan, rows): return memory_lines(plan, ModelConfig(name="Qwen/Qwen3-8B"), plan.load(ModelConfig(), {}, rows, 16))[-1]
     assert "per_device_train_batch_size 1" in helps(PlanConfig(8, "h100", completion_tokens=4096), 16)  # where it is enough
     assert helps(PlanConfig(8, "rtx4090", completion_tokens=8000), 2).endswith("take larger GPUs, or more of them")
     assert "fits with" in lines("Qwen/Qwen3-0.6B", 2)
@@ -127,7 +127,7 @@ def test_vllm_writes_sooner_than_transformers_which_start_each_layer_anew(mode):
     flags = ["--config", str(HERE / "humanlm-mini.yaml"), "--model.name", "Qwen/Qwen3-8B", "--plan.gpus", "8", "--plan.gpu", "h200"]
     def writes(*more):
         s = read_settings([*flags, *more])[1]
-        return step_estimate(QWEN, load_of(s.plan, s.model, s.trainer, 8, 8), s.plan, SPEEDS["h200"]).seconds["writes"]
+        return step_estimate(QWEN, s.plan.load(s.model, s.trainer, 8, 8), s.plan, SPEEDS["h200"]).seconds["writes"]
     slow, fast = writes(), writes("--trainer.use_vllm", "true", "--trainer.vllm_mode", mode)
     assert slow > 3 * fast and slow / 1024 == pytest.approx(0.03, rel=0.2)  # a token, as the door of the engines has it
 
@@ -287,9 +287,9 @@ def test_a_run_goes_on_whatever_machine_is_planned_for():
 def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
     for given, said in (({"gpu": "h1000"}, "h100"), ({"gpus": -1}, "or more"), ({"completion_tokens": 0}, "at least 1")):
         with pytest.raises(ConfigError, match=said): PlanConfig(**given)
-    with pytest.raises(ConfigError, match="Qwen/Qwen3-8B"): shape_of(ModelConfig(name="some/model"))
+    with pytest.raises(ConfigError, match="Qwen/Qwen3-8B"): Shape.of(ModelConfig(name="some/model"))
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
-    with pytest.raises(ConfigError, match="does not describe a decoder"): shape_of(ModelConfig(name=str(tmp_path)))
+    with pytest.raises(ConfigError, match="does not describe a decoder"): Shape.of(ModelConfig(name=str(tmp_path)))
 
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"

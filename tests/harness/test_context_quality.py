@@ -9,13 +9,13 @@ from fantom_rows import fantom_set
 from humanlm.clients.names import scripts
 from humanlm.clients.protocol import LLMError
 from humanlm.social.quality import omniscient
-from humanlm.stories.contexts import read_context, to_published
+from humanlm.stories.contexts import read_context
 from humanlm.tom import main
 
 
 def spoil(path, change):
     row = json.loads(path.read_text())
-    path.write_text(json.dumps(row | {"socialized_context": to_published(change(read_context(row["socialized_context"])))}))
+    path.write_text(json.dumps(row | {"socialized_context": change(read_context(row["socialized_context"])).to_published()}))
 
 
 @pytest.fixture

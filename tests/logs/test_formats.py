@@ -12,7 +12,7 @@ from humanlm.core.basics import DataError
 from humanlm.data.files import Faults, FileRow, RowFault, read_rows
 from humanlm.logs.fields import FAULTS, NOTES, source_name
 from humanlm.logs.formats import formats
-from humanlm.logs.rows import map_row, mapped_rows, shown_row
+from humanlm.logs.rows import map_row, mapped_rows
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.data.persona import PERSONA_BLOCKS, format_persona
 from humanlm.corpus.store import _row_entry
@@ -23,7 +23,7 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="set HUMANLM_DATA to a
 each_source = pytest.mark.parametrize("source", ROWS)
 
 
-def names(row): return [m["name"] for m in name_speakers(shown_row(row).prompt, row.user_id)]
+def names(row): return [m["name"] for m in name_speakers(row.shown().prompt, row.user_id)]
 
 
 def mapped(source, raws, faults):
@@ -185,13 +185,13 @@ def test_somebody_called_human_is_not_the_user():
 def test_mentions_of_the_user_are_hidden():
     raw = raw_rows.reddit()
     raw["prompt"][3]["content"] = "u/tea_and_scrubs is right, and TEA_AND_SCRUBS knows"
-    assert shown_row(map_row("reddit", raw)).prompt[3].content == "HUMAN is right, and HUMAN knows"
+    assert map_row("reddit", raw).shown().prompt[3].content == "HUMAN is right, and HUMAN knows"
 
 
 def test_a_matched_hash_gives_the_name_that_others_call_the_user_by():
     raw = released(raw_rows.reddit(), sha256(b"tea_and_scrubs").hexdigest()[:16])
     raw["prompt"][3]["content"] = "@tea_and_scrubs is right"
-    assert shown_row(map_row("reddit", raw)).prompt[3].content == "HUMAN is right"
+    assert map_row("reddit", raw).shown().prompt[3].content == "HUMAN is right"
 
 
 def test_the_users_side_of_a_chat_may_name_the_model_too():
@@ -407,7 +407,7 @@ def test_no_row_crashes_a_mapper(source, raw):
     except RowFault as e: assert e.kind in FAULTS
     else:
         assert row.user_id and row.context_id and row.completion.strip() and set(row.notes) <= set(NOTES)
-        assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in shown_row(row).prompt)
+        assert all(isinstance(m.name, str) and isinstance(m.content, str) for m in row.shown().prompt)
         _row_entry(row, formats[row.source].enrich)
 
 

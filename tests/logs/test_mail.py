@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from raw_rows import forwarded, mail, original
 from humanlm.data.files import Faults, RowFault, read_rows
-from humanlm.logs.rows import mapped_rows, shown_row, unfold_mail
+from humanlm.logs.rows import mapped_rows, unfold_mail
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.mail import (
     CONTEXT_GAP, MAIL_FAULTS, MAIL_NOTES, mail_rows, _name_key, _parse_time, _read_mail, read_who,
@@ -139,7 +139,7 @@ def test_a_mailbox_becomes_rows_with_the_user_as_human(tmp_path):
     with open(file, "w", newline="", encoding="cp1252") as f: csv.writer(f).writerows([("file", "message"), *records])
     faults = Faults()
     rows = [m.row for m in mapped_rows("email", read_rows(file, faults, unfold=unfold_mail), faults)]
-    assert [m["name"] for m in name_speakers(shown_row(rows[-1]).prompt, rows[-1].user_id)] == ["kim.poe@enron.com", "HUMAN", "kim.poe@enron.com"]
+    assert [m["name"] for m in name_speakers(rows[-1].shown().prompt, rows[-1].user_id)] == ["kim.poe@enron.com", "HUMAN", "kim.poe@enron.com"]
     assert len(rows) == 3 and len({r.context_id for r in rows}) == 1
     assert faults.counts == {"unreadable mail": 1, "short mail": 1} and "rook-i/sent/2" in next(iter(faults.examples["unreadable mail"]))
 

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import humanlm.models.logps
-from humanlm.models.logps import CompletionStates
-from humanlm.methods.losses import chosen_logps, divergence, in_chunks, kl_estimate, policy_loss, token_shares, token_signal, _two_views
+from humanlm.models.logps import chosen_logps, CompletionStates
+from humanlm.methods.losses import divergence, in_chunks, kl_estimate, policy_loss, token_shares, token_signal, _two_views
 
 STUDENT, TEACHER = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log(), torch.tensor([[0.2, 0.6, 0.15, 0.05]]).log()
 FORMS = [dict(alpha=a, topk=k, tail=tail) for a, (k, tail) in product((1.0, 0.0, 0.5, 0.2), ((None, True), (2, True), (2, False)))]

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.logps import CompletionStates, completion_states, token_logps
+from humanlm.models.logps import chosen_logps, CompletionStates, completion_states, token_logps
 from humanlm.methods.losses import (
-    _blend, chosen_logps, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal,
+    _blend, divergence, importance, in_chunks, kl_estimate, _logp_divergence, policy_loss, _support, token_shares, token_signal,
     _two_views,
 )
 

@@ -7,8 +7,8 @@ from datasets import Dataset
 
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
-from humanlm.models.logps import completion_states
-from humanlm.methods.losses import chosen_logps, divergence, importance, in_chunks, policy_loss, token_shares, token_signal
+from humanlm.models.logps import chosen_logps, completion_states
+from humanlm.methods.losses import divergence, importance, in_chunks, policy_loss, token_shares, token_signal
 
 PROMPTS = [[30, 31, 32, 33, 34], [40, 41], [50, 51, 52]]
 HINDSIGHT = [[*ids, 60 + i, 70, 71] for i, ids in enumerate(PROMPTS)]

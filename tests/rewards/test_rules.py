@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.hierarchy.levels import STATES
 from humanlm.rewards.matching import rule_match, rule_state
-from humanlm.rewards.rules import TERMS, feelings, goals, read_rules, side, tokens
+from humanlm.rewards.rules import TERMS, read_rules, tokens
 from humanlm.worlds.states import STATE_LEVELS
 
 
@@ -61,10 +61,10 @@ def test_a_reply_agrees_with_itself():
 @pytest.mark.parametrize("text", ["", "It was sold in May.", "Bus 12 has two doors.", "..."])
 def test_nothing_is_read_from_what_says_nothing(text):
     read = read_rules(text)
-    assert (side(read), feelings(read), goals(read)) == ("", [], [])
+    assert (read.side(), read.feelings(), read.goals()) == ("", [], [])
     assert [rule_state(level, text) for level in ("stance", "emotion", "goal", "belief", "value")] == [None] * 5
 
 
 @pytest.mark.parametrize("text, taken", [("It looks like rain in the harbour.", ""), ("I like the harbour.", "for"), ("no idea which harbour", ""),
                                          ("no one should pay for it, scrap it", "against"), ("Hats off to the harbour.", "for"), ("it came back to me", "")])
-def test_idle_phrases_take_no_side(text, taken): assert side(read_rules(text)) == taken
+def test_idle_phrases_take_no_side(text, taken): assert read_rules(text).side() == taken

@@ -25,8 +25,7 @@ from humanlm.clients.providers import AnthropicClient
 from humanlm.sdpo.styles import STYLES, TASTES
 from humanlm.sdpo.users import (
     CONTROLS, MAX_FOLLOWUP, _ChatUser, Exchange, _UserMixture, Reaction, RuleUser, UserConfig, _drawn, make_user, _style_question,
-    _user_cost, user_plan,
-)
+    _user_cost, )
 from humanlm.models.settings import Estimate
 
 DATA = Path(os.environ.get("HUMANLM_DATA", "missing"))
@@ -347,7 +346,7 @@ def test_costs_are_those_of_what_is_asked():
     assert planned.dollars == pytest.approx(price("anthropic/claude-haiku-4-5", planned.read, planned.written))
     assert _user_cost(UserConfig("vllm/x", style="poetic", base_url="http://127.0.0.1:1/v1"), 5, []).dollars is None
     assert _user_cost(UserConfig("simulator/runs/x", persona="x"), 5, many(2))[::3] == (5, 0.0)
-    assert _user_cost(UserConfig("rule/short"), 50, many(1)) == Estimate(0, 0, 0, 0.0) and "none" in user_plan(UserConfig("rule/short"), 50, [])[1]
+    assert _user_cost(UserConfig("rule/short"), 50, many(1)) == Estimate(0, 0, 0, 0.0) and "none" in UserConfig("rule/short").plan(50, [])[1]
 
 
 # ---- real texts

@@ -12,7 +12,7 @@ from humanlm.stories.contexts import _ContextLists, read_context
 from humanlm.stories.memories import observation_scores
 from humanlm.stories.violations import violations
 from humanlm.social.pairs import (
-    ContextPair, chat_row, _completion, exact, _fault, fresh_pairs, read_pairs, _sift, _split_pairs, story_key,
+    ContextPair, _completion, exact, _fault, fresh_pairs, read_pairs, _sift, _split_pairs, story_key,
 )
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import omniscient
@@ -126,7 +126,7 @@ def test_more_stories_move_few_of_the_others():
 
 def test_assistant_text_validates_against_the_generation_schema():
     for pair in PAIRS:
-        row = chat_row(pair)
+        row = pair.chat_row()
         assert [message["role"] for message in row["prompt"] + row["completion"]] == ["user", "assistant"]
         text = row["completion"][0]["content"]
         _ContextLists.model_validate_json(text)
@@ -139,5 +139,5 @@ def test_assistant_text_validates_against_the_generation_schema():
 def test_the_prompt_is_to_the_letter_what_a_parser_asks(style):
     client = ScriptedClient(lambda request: _completion(PAIRS[0].context))
     found = run_sync(LLMParser(client, style=style, example=False)(PAIRS[0].text, "tomi"))
-    assert client.requests[0].messages[-1]["content"] == chat_row(PAIRS[0], style)["prompt"][0]["content"]
+    assert client.requests[0].messages[-1]["content"] == PAIRS[0].chat_row(style)["prompt"][0]["content"]
     assert found.context.steps == PAIRS[0].context.steps

@@ -8,7 +8,7 @@ from humanlm.core.basics import run_sync
 from humanlm.evaluation.measured import score_table
 from humanlm.clients.client import ScriptedClient
 from humanlm.models.config import ModelConfig
-from humanlm.social.pairs import chat_row, _completion, fresh_pairs
+from humanlm.social.pairs import _completion, fresh_pairs
 from humanlm.social.parsing import LLMParser, parser
 from humanlm.social.quality import downstream, omniscient
 from humanlm.stories.answers import to_context
@@ -29,7 +29,7 @@ def test_story_text_cannot_forge_the_form(tmp_path):
     from humanlm.models.config import END
     from humanlm.models.prompts import render_target
     small = ModelConfig(layers=1, hidden=32, heads=2, kv_heads=2, mlp=32, vocab=700)
-    made = make_model(small, _vocabulary([chat_row(pair) for pair in PAIRS]), FRAMES)
+    made = make_model(small, _vocabulary([pair.chat_row() for pair in PAIRS]), FRAMES)
     ids = render_target(made.tokenizer, _pieces(text))
     assert ids.count(made.tokenizer.convert_tokens_to_ids(END)) == 1 and ids[-1] == made.tokenizer.convert_tokens_to_ids(END)
     assert made.tokenizer.decode(ids[:-1]) == text

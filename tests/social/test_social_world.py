@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from humanlm.clients.cache import DiskCache
-from humanlm.stories.contexts import Context, to_lists, to_published
+from humanlm.stories.contexts import Context
 from humanlm.stories.memories import memories
 from humanlm.stories.violations import violations
 from humanlm.core.basics import DataError
@@ -33,7 +33,7 @@ from humanlm.models.settings import Estimate
 STORY = ("Oda entered the larder.\nBela entered the larder.\nThe plum is in the crock.\nOda exited the larder.\n"
          "Bela moved the plum to the sieve.")
 CONTEXT = to_context(read_story(STORY))
-RECORD = json.dumps(to_lists(CONTEXT))
+RECORD = json.dumps(CONTEXT.to_lists())
 
 
 def run(coroutine): return asyncio.run(coroutine)
@@ -155,7 +155,7 @@ STORIES = [tale.text for family in ("tomi", "hitom") for tale in generate(family
 @pytest.mark.parametrize("style", STYLES)
 def test_a_parser_that_echoes_the_worked_example_is_refused_and_asked_again(style):
     "It was '12 of 12 parsed, 0 errors'"
-    client = ScriptedClient(lambda request: json.dumps(to_lists(OTHERS)))
+    client = ScriptedClient(lambda request: json.dumps(OTHERS.to_lists()))
     found = run(LLMParser(client, style=style)(STORY, "tomi"))
     assert found.status == "parse failed" and found.strangers == ("Ottmar", "Freya", "boathouse", "hamper", "lantern", "locker")
     assert "Ottmar, Freya" in found.reason and len(client.requests) == (2 if style == "bare" else 4)
@@ -163,7 +163,7 @@ def test_a_parser_that_echoes_the_worked_example_is_refused_and_asked_again(styl
 
 
 def test_a_parser_that_comes_to_the_text_after_all_is_accepted():
-    client = ScriptedClient([json.dumps(to_lists(OTHERS)), RECORD])
+    client = ScriptedClient([json.dumps(OTHERS.to_lists()), RECORD])
     found = run(LLMParser(client)(STORY, "tomi"))
     assert found.context.steps == CONTEXT.steps and found.strangers == () and len(client.requests) == 2
 
@@ -185,7 +185,7 @@ def test_names_are_found_in_other_spellings_and_no_others(name, there):
 
 
 def test_a_record_with_the_right_people_and_the_things_of_another_story_is_refused():
-    record = json.dumps(to_lists(OTHERS)).replace("Ottmar", "Oda").replace("Freya", "Bela")
+    record = json.dumps(OTHERS.to_lists()).replace("Ottmar", "Oda").replace("Freya", "Bela")
     with pytest.raises(Strangers, match="boathouse, hamper, lantern, locker not in the text"): read_record(record, STORY)
     prose = "Oda and Bela quarrelled all night over a novel that had vanished from its drawer."
     with pytest.raises(Strangers, match="boathouse"): read_record(record, prose)
@@ -212,7 +212,7 @@ def test_the_cost_counts_calls_not_yet_answered(tmp_path, monkeypatch):
     one, two = parsing_cost(asked, [STORY, STORY])[1], parsing_cost(asked, [STORY, STORY + "\n"])[1]
     assert (one.calls, two.calls) == (1, 2) and 0 < one.dollars < two.dollars < 0.02
     assert one.read >= len(parse_prompt(STORY)) // 4 and len(RECORD) / 8 < one.written < len(RECORD)
-    (tmp_path / f"{asked.key(STORY)}.json").write_text(json.dumps({"socialized_context": to_published(CONTEXT), "notes": []}))
+    (tmp_path / f"{asked.key(STORY)}.json").write_text(json.dumps({"socialized_context": CONTEXT.to_published(), "notes": []}))
     assert parsing_cost(asked, [STORY]) == (1, Estimate(0, 0, 0, 0.0))
 
 
@@ -325,7 +325,7 @@ Not rated:
 
 
 def folders(tmp_path):
-    tale = {"socialized_context": to_published(CONTEXT), "story": "Oda hums while Bela sleeps.", "question": "Who hears it?"}
+    tale = {"socialized_context": CONTEXT.to_published(), "story": "Oda hums while Bela sleeps.", "question": "Who hears it?"}
     for name, made in {"a": tale, "b": {"socialized_context": {"agents_names": 3}}, "c": None, "d": [1]}.items():
         for side, row in (("made", made), ("wanted", tale)):
             (tmp_path / side).mkdir(exist_ok=True)

@@ -5,12 +5,12 @@ import pages
 import pytest
 from pages import CHROMIUM, read
 
-from humanlm.stories.contexts import Context, make_context, to_lists
+from humanlm.stories.contexts import Context, make_context
 from humanlm.stories.violations import step_names, violations
 from humanlm.harness.viewer_server import _Viewer, _context_files
 from humanlm.stories.answers import to_context
 from humanlm.stories.world import read_story
-from humanlm.social.timeline import beliefs, load_text, _objects, timeline_figure, context_table
+from humanlm.social.timeline import beliefs, load_text, _objects, timeline_figure, ContextTable
 from humanlm.social.viewer import TABS, Timeline, comparison_html, _paired_steps, timeline_page, viewer_data
 
 HOSTILE = [*pages.HOSTILE, "<same_as_state />", "<mental_state>x", "a: b\n\n- c", ":1", ""]
@@ -28,7 +28,7 @@ GOLDEN = make_context(["Ida", "Per", "Moa"], [
 # ---- the golden record
 
 def test_perceptions_and_written_out_texts_of_the_golden_record():
-    shown = context_table(GOLDEN)
+    shown = ContextTable.of(GOLDEN)
     assert {name: [cell.perceives for cell in row] for name, row in shown.cells.items()} == {
         "Ida": [True, True, True, True], "Per": [True, True, True, True], "Moa": [False, False, True, False]}
     assert [cell.saw for cell in shown.cells["Per"]] == [
@@ -78,7 +78,7 @@ def test_beliefs_follow_what_was_seen_together():
 def test_violations_call_a_step_what_its_column_is_called(times, named):
     record = GOLDEN.model_copy(deep=True)
     for step, time in zip(record.steps, times): step.timestep = time
-    shown, page = context_table(record), timeline_page(record)
+    shown, page = ContextTable.of(record), timeline_page(record)
     assert shown.timesteps == list(named)
     heads = page.partition('class="grid"')[2].partition("</tr>")[0].replace("</th>", "").split("<th>")[2:]
     assert heads == list(named) and f"I10, step {named[3]}, Per" in read(page).text
@@ -102,7 +102,7 @@ def test_leaks_inventions_and_omissions_stand_in_their_column():
 
 
 def test_steps_are_paired_by_their_actions():
-    def record(*deeds): return context_table(make_context("A", [("", {}, {"A": deed} if deed else {}) for deed in deeds]))
+    def record(*deeds): return ContextTable.of(make_context("A", [("", {}, {"A": deed} if deed else {}) for deed in deeds]))
     assert _paired_steps(record("x", "y", ""), record("x", "extra", "y", "")) == [(0, 0), (None, 1), (1, 2), (2, 3)]
     assert _paired_steps(record("x"), record()) == [(0, None)] and _paired_steps(record(), record()) == []
 
@@ -161,7 +161,7 @@ def test_stories_and_every_shape_of_json_are_read(tmp_path):
             "Mia moved the saw to the drum.")
     exact = to_context(read_story(told))
     dumped = exact.model_dump(include={"agents_names", "socialized_context"})
-    for text in (told, json.dumps(dumped), json.dumps(to_lists(exact)),
+    for text in (told, json.dumps(dumped), json.dumps(exact.to_lists()),
         json.dumps({"index": 3, "socialized_context": dumped}),
                  json.dumps({"simulations": [dumped]})):
         assert load_text(text) == (exact, [])

@@ -4,7 +4,7 @@ import json, re, time
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from humanlm.stories.contexts import Context, NONE, make_context, read_context, split_mental, to_lists, to_published
+from humanlm.stories.contexts import Context, NONE, make_context, read_context, split_mental
 from humanlm.stories.memories import clauses, decode, decode_warnings, memories, observation_scores, perspective, structural_score
 from humanlm.stories.violations import repair, violations
 from humanlm.core.basics import DataError
@@ -52,8 +52,8 @@ def test_long_tags_are_shortened_and_many_open_ones_cost_little():
 @settings(deadline=None)
 @given(contexts())
 def test_lists_and_maps_hold_the_same(context):
-    assert read_context(json.dumps(to_lists(context))) == context
-    assert read_context(json.dumps(to_published(context))).steps == context.steps
+    assert read_context(json.dumps(context.to_lists())) == context
+    assert read_context(json.dumps(context.to_published())).steps == context.steps
 
 
 # ---- decoding
@@ -173,7 +173,7 @@ def changed(steps=GOOD, agents="AB", **changes) -> Context:
 
 def lists(observation: str) -> Context:
     "A record that a model wrote, whose second observation is this"
-    steps = to_lists(changed())
+    steps = changed().to_lists()
     steps["socialized_context"][1]["observations"][1] = observation
     return read_context(steps)
 
@@ -244,7 +244,7 @@ def test_repairs_say_what_they_changed(context, note):
 
 
 def test_entries_that_belong_to_nobody_are_told():
-    steps = to_lists(changed())
+    steps = changed().to_lists()
     steps["socialized_context"][1]["actions"] += ["thunder rolls", "3"]
     mended, notes = repair(read_context(steps))
     assert mended == changed() and sum("belongs to nobody" in note for note in notes) == 2
@@ -325,7 +325,7 @@ def test_unreadable_sources_are_data_errors(text):
 def test_reading_files_and_keeping_the_manual(tmp_path):
     path = tmp_path / "7.json"
     path.write_text(json.dumps({"index": "7",
-        "socialized_context": to_published(changed(context_manual="Read me."))}), "utf-8-sig")
+        "socialized_context": changed(context_manual="Read me.").to_published()}), "utf-8-sig")
     assert read_context(path) == read_context(str(path)) == changed(context_manual="Read me.")
 
 
@@ -403,8 +403,8 @@ def test_hostile_sizes_take_little_time():
 
 def test_errors_and_warnings_are_counted_apart():
     from humanlm.stories.violations import count_violations
-    from humanlm.stories.presence import dialogue_context, read_dialogue
-    talk = violations(dialogue_context(read_dialogue("Ada: Hello.\nBo: Hello, Ada.")))
+    from humanlm.stories.presence import read_dialogue
+    talk = violations(read_dialogue("Ada: Hello.\nBo: Hello, Ada.").context())
     assert [v.code for v in talk] == ["I9"] and count_violations(talk) == "0 errors, 1 warning"   # nobody's thoughts are known
     assert count_violations([]) == "0 errors, 0 warnings" and count_violations(violations({})) == "2 errors, 0 warnings"
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from humanlm.stories.memories import memories, structural_score
 from humanlm.stories.presence import (
-    DialogueTurn, dialogue_context, _leave_cue, read_dialogue, read_turns,
+    DialogueTurn, _leave_cue, read_dialogue, read_turns,
 )
 
 CONFAIDE = Path(os.environ.get("HUMANLM_DATA", "/nowhere"), "confaide/tier_3_4.jsonl")
@@ -61,7 +61,7 @@ def test_any_text_gives_a_dialogue(text):
     assert len(found.turns) == len(found.present)
     assert all(here.issuperset(turn.people) and set(turn.people) <= set(found.people) for turn, here in zip(found.turns, found.present))
     if found.people:
-        assert structural_score(dialogue_context(found)) == 1
+        assert structural_score(found.context()) == 1
 
 
 def test_hostile_length_stays_linear():
@@ -118,7 +118,7 @@ def test_late_joiners():
 def test_groups_are_nobody_in_particular():
     found = read_dialogue(chat("Ada: Hi.", "Everyone: Hi!", "Ivo: So.", "Pia: Well."))
     assert found.people == ("Ada", "Ivo", "Pia")
-    assert dialogue_context(found).steps[1].actions == {"Ada": 'said: "Hi!"', "Ivo": 'said: "Hi!"', "Pia": "none"}  # Pia comes later
+    assert found.context().steps[1].actions == {"Ada": 'said: "Hi!"', "Ivo": 'said: "Hi!"', "Pia": "none"}  # Pia comes later
 
 
 def test_who_speaks_with_others_is_there_and_heard():
@@ -126,7 +126,7 @@ def test_who_speaks_with_others_is_there_and_heard():
     text = chat("Ada: Hi.", "Pia: Hi, Ada.", "Ada: So.", "Pia: Well.", "Ivo and Ada: Lunch?", "Ivo & Pia: Sorry, we have to go.", "Ada: Bye.", "Juri: What?", *FILLER[::2] * 2)
     assert missed(text, "Ivo") == [0, 1, 2, 3, *range(6, 14)] and missed(text, "Pia") == list(range(6, 14)) and missed(text, "Ada") == []
     assert missed(chat("Ada: Hi.", "(Ivo & Pia join)", "Ivo and Pia: Hi!", "(Ivo, Pia leave)", "Ada: Now."), "Pia") == [0, 1, 6]
-    record = dialogue_context(read_dialogue(text))
+    record = read_dialogue(text).context()
     assert record.steps[5].actions == {"Ada": "none", "Pia": 'said: "Sorry, we have to go."', "Ivo": 'said: "Sorry, we have to go."', "Juri": "none"}
     assert memories(record)["Ada"][5] == 'Ivo said: "Sorry, we have to go.". Pia said: "Sorry, we have to go."'
     assert structural_score(record) == 1 and memories(record)["Pia"][4].count("Lunch?") == 2
@@ -140,7 +140,7 @@ def test_who_is_aware():
 
 
 def test_contexts_hold_what_each_heard():
-    record = dialogue_context(read_dialogue(chat("Ada: Secret.", "(Ivo joins)", "Ivo: Hello: all!")))
+    record = read_dialogue(chat("Ada: Secret.", "(Ivo joins)", "Ivo: Hello: all!")).context()
     assert memories(record)["Ivo"] == ["Ivo joined", 'Ivo said: "Hello: all!"'] and memories(record)["Ada"][0] == 'Ada said: "Secret."'
     assert structural_score(record) == 1 and set(record.steps[-1].actions.values()) == {"none"}
 
@@ -158,4 +158,4 @@ def test_confaide_secrets_are_not_heard_by_who_joins_later():
         assert set(joined) == {"Dan", "Kate"}
         for name in found.people:
             assert [i for i, here in enumerate(found.present) if name not in here] == list(range(joined.get(name, 0)))
-        assert structural_score(dialogue_context(found)) == 1
+        assert structural_score(found.context()) == 1

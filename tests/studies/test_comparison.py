@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 import humanlm.eval
 from humanlm.studies import comparison as ev
 from humanlm.studies.systems import read_replies, read_settings, _reply_id, _row_texts
-from humanlm.studies.tasks import not_composed, prepare
+from humanlm.studies.tasks import prepare
 from humanlm.core.runs import run_record, save_record
 from humanlm.core.basics import DataError, read_jsonl, run_sync, write_jsonl
 from humanlm.data.records import load_examples
@@ -194,7 +194,7 @@ def test_models_that_think_are_asked_for_composed_replies_if_the_command_or_thei
     assert {name: compose for name, (compose, _) in asked.items()} == {"base": False, "humanlm-hetero": True, "humanlm-composed": True, "base@hetero": True}
     off = composed("--rollout.compose", "false")
     assert {compose for compose, _ in off.values()} == {False}
-    warned = [not_composed(t, c) for c in [prepare(["mini", "scripted/user", "--rollout.compose", "true"])] for t in c.tasks]
+    warned = [t.not_composed(c) for c in [prepare(["mini", "scripted/user", "--rollout.compose", "true"])] for t in c.tasks]
     assert [w.split()[1] for w in warned if w] == ["base", "script", "scripted_user"]
     assert {name: plain[name][1] == asked[name][1] for name in plain} == {"base": True, "humanlm-hetero": False, "humanlm-composed": True, "base@hetero": False}
 

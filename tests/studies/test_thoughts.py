@@ -7,7 +7,7 @@ import pytest
 from humanlm.studies.thoughts import _follows, _told_rows, written
 from humanlm.hierarchy.prompts import HierarchyConfig, parts_text
 from humanlm.worlds.mini import WorldConfig, make_world
-from humanlm.worlds.states import describe_all, realise, uniform_states
+from humanlm.worlds.states import States
 
 
 def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
@@ -15,9 +15,9 @@ def test_a_reply_made_from_dice_follows_its_thought_and_another_does_not():
     rng = random.Random(0)
     pairs = []
     for _ in range(40):
-        states = uniform_states("the night tram", rng)
-        thought = written(describe_all(states, rng))
-        pairs += [(_follows(thought, realise(states, rng)), _follows(thought, realise(uniform_states("the night tram", rng), rng)))]
+        states = States.uniform("the night tram", rng)
+        thought = written(states.describe(rng))
+        pairs += [(_follows(thought, states.reply(rng)), _follows(thought, States.uniform("the night tram", rng).reply(rng)))]
     own, other = ([v for pair in pairs for v in pair[i].values() if not math.isnan(v)] for i in (0, 1))
     assert set(own) == {1.0}
     assert np.mean(other) < 0.4

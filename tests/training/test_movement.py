@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from humanlm.evaluation.measured import Measurement
 from humanlm.models.checkpoints import adapter_base, load_model
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
-from humanlm.training.run import answers
 from humanlm.training.recipe import Recipe, Stage, Work
 from humanlm.methods.method import Method
 from humanlm.methods.rollouts import sft_row, single_turn
@@ -38,7 +37,7 @@ class Mover(Recipe):
     def load(self, s, **given): return Work("mover")
     def vocabulary(self, run): return ["some words to learn from"] * 9, []
     def stages(self, run): return [Stage("taught", "base", self.teach), Stage("rewarded", "taught", self.train)]
-    def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": float(len(answers(run, name, ROWS[:1])[0].ids))}})]
+    def evaluate(self, run, name): return [Measurement("u", "c", {"m": {"all": float(len(run.answers(name, ROWS[:1])[0].ids))}})]
 
     def watch(self, stage, model):
         used = self.used[stage] = Used({p.dtype for p in model.parameters() if p.requires_grad}, set())

@@ -13,11 +13,11 @@ import pytest
 from humanlm.data.records import Example, from_dict
 from humanlm.data.splits import check_leakage, split_by_context
 from humanlm.core.basics import read_jsonl, write_jsonl, ConfigError, DataError
-from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases, rule_states
+from humanlm.worlds.mini import WorldConfig, make_world, needed_phrases
 from humanlm.worlds.oracle import _baselines, copied_share, score_reply, score_reply_states, score_state
-from humanlm.worlds.reading import SLOTS, expressed, _lexicon, read
+from humanlm.worlds.reading import SLOTS, _lexicon, read
 from humanlm.worlds.states import (
-    BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, STANCES, STATE_LEVELS, VALUES, describe, perturb, realise, uniform_states)
+    BELIEFS, DOMAINS, EMOTIONS, FEELS, GOALS, OPPOSED, STANCES, STATE_LEVELS, VALUES, describe, States)
 
 TABLES = {"belief": BELIEFS, "value": VALUES, "goal": GOALS}
 
@@ -98,14 +98,14 @@ def test_any_wording_of_the_truth_scores_one(world, train):
 def test_ten_wordings_of_any_state_have_one_score():
     rng = random.Random(4)
     for _ in range(200):
-        truth, guess = uniform_states("the night tram", rng), uniform_states("the city market", rng)
+        truth, guess = States.uniform("the night tram", rng), States.uniform("the city market", rng)
         for level, a, b in zip(STATE_LEVELS, truth, guess):
             assert len({round(score_state(level, describe(level, a, rng), describe(level, b, rng)).value, 9) for _ in range(10)}) == 1
 
 
 def test_the_truth_may_be_given_as_a_reply(world, train):
     for e in train[:200]:
-        for level, state in expressed(read(e.reply)).items():
+        for level, state in read(e.reply).expressed().items():
             assert score_state(level, e.reply, describe(level, state)).value == 1
 
 
@@ -173,7 +173,7 @@ def test_posts_lists_and_repetitions_as_replies(train):
 def test_reply_scores_follow_the_states(world, train):
     rng = random.Random(7)
     assert {score_reply(e.reply, e.reply, e.context[0].content, e.states).value for e in train} == {1.0}
-    again = mean(score_reply(e.reply, realise(world.reply(e.id).states, rng), states=e.states).value for e in train[:1000])
+    again = mean(score_reply(e.reply, world.reply(e.id).states.reply(rng), states=e.states).value for e in train[:1000])
     target = lambda e: world.post(e.context_id).target
     other = lambda e, o: o.reply.replace(target(o), target(e))
     stranger = mean(score_reply(e.reply, other(e, rng.choice(train)), states=e.states).value for e in train[:1000])
@@ -182,7 +182,7 @@ def test_reply_scores_follow_the_states(world, train):
 
 def test_replies_read_back_to_their_states(world):
     for r in world.replies.values():
-        said = expressed(read(r.text))
+        said = read(r.text).expressed()
         assert {"stance", "value", "goal", "communication"} <= set(said)
         assert all(getattr(r.states, level) == state for level, state in said.items())
         assert read(r.text).unexplained == 0
@@ -202,7 +202,7 @@ def test_silence_beats_a_wrong_guess_only_against_the_opposite(world, train):
     gains, opposed = [], 0
     checked = 0
     for e in train[:400]:
-        for level, state in expressed(read(e.reply)).items():
+        for level, state in read(e.reply).expressed().items():
             if level not in TABLES: continue
             silent, guesses = variants(e.reply, level, state)
             quiet = score_reply(e.reply, silent, states=e.states).value
@@ -340,13 +340,13 @@ def test_needed_phrases_decide_the_state(world):
             mixed = [x if i in keep else y for i, (x, y) in enumerate(zip(flat, other))]
             if keep[0] < 3: mixed[:3] = flat[:3]
             mixed = a._replace(traits=type(a.traits)(tuple(mixed[:3]), *mixed[3:]))
-            assert getattr(rule_states(mixed, post), level) == getattr(rule_states(a, post), level)
+            assert getattr(mixed.states_on(post), level) == getattr(a.states_on(post), level)
 
 
 def test_perturb_replaces_the_stated_share():
     rng = random.Random(6)
-    start = uniform_states("the night tram", rng)
-    same = [mean(a == b for a, b in zip(start, perturb(start, 0.6, rng))) for _ in range(4000)]
+    start = States.uniform("the night tram", rng)
+    same = [mean(a == b for a, b in zip(start, start.perturbed(0.6, rng))) for _ in range(4000)]
     chance = mean([1 / 4, 1 / 12, 1 / 6, 1 / 6, 1 / 6, 1 / 12])
     assert mean(same) == pytest.approx(0.4 + 0.6 * chance, abs=0.02)
 
