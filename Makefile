@@ -102,7 +102,7 @@ $(TITLE) "Install humanlm[$(1)] into $(VENV) (once; a few minutes with pip)"
 @set -e; unset PYTHONDONTWRITEBYTECODE; export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}"; \
 $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
   echo "$(VENV) has $$($(BIN)/python -V 2>&1); humanlm needs 3.11 or newer. Next: remove it, or name another: make VENV=DIR"; exit 1; }; \
-if [ -n "$(UV)" ]; then pip=("$(UV)" pip install --compile-bytecode --python $(BIN)/python); \
+if [ -n "$(UV)" ]; then pip=("$(UV)" pip install --python $(BIN)/python); \
 else $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null; \
   pip=($(BIN)/python -m pip install --disable-pip-version-check); [ -t 1 ] || pip+=(-q); fi; \
 have=$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true); \

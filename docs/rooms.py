@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +74,11 @@ class Page(NamedTuple):
 def cells(notebook: Path) -> list[dict]: return json.loads(notebook.read_text("utf-8"))["cells"]
 
 
+@cache
+def tree(page: Page) -> ast.Module: return ast.parse(page.path.read_text("utf-8"))
+
+
+@cache
 def pages(folder: Path = ROOT / "nbs") -> list[Page]:
     "Every notebook that exports a module, in the order of the house"
     found = []
@@ -127,10 +133,9 @@ def survey(house: list[Page]) -> tuple[list[Room], dict[str, list[str]]]:
     for room in [*ROOMS, "commands"]:
         arrows, count, own = Counter(), Counter(), [p for p in house if p.room == room]
         for page in own:
-            tree = ast.parse(page.path.read_text("utf-8"))
-            used = {n.removeprefix("humanlm.") for n in imports(tree, page.module)} & by_name.keys() - {page.module}
+            used = {n.removeprefix("humanlm.") for n in imports(tree(page), page.module)} & by_name.keys() - {page.module}
             arrows.update(by_name[n].room for n in used if by_name[n].room != room)
-            for node in tree.body:
+            for node in tree(page).body:
                 if isinstance(node, ast.ClassDef): classes[node.name].add(room)
                 if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.name[0] != "_":
                     count["classes" if isinstance(node, ast.ClassDef) else "functions"] += 1
@@ -165,7 +170,7 @@ def main() -> int:
     house = pages()
     if "--write" in sys.argv: return print(f"CONTRIBUTING.md: {(ROOT / 'CONTRIBUTING.md').write_text(contributing(), 'utf-8')} letters") or 0
     if "--light" in sys.argv: return print(pattern([p for p in house if p.room in LIGHT and not p.module.endswith(".recipe")])) or 0
-    problems = law_problems({p.module: ast.parse(p.path.read_text("utf-8")) for p in house}, house)
+    problems = law_problems({p.module: tree(p) for p in house}, house)
     if "--check" not in sys.argv:
         rooms, twice = survey(house)
         print(table(rooms))

@@ -1,9 +1,9 @@
-"""Two processes that `accelerate launch` starts once, by a file of `configs/engines`, and that then do one command of `humanlm.train` after another.
+"""Two processes that start once, told what `accelerate launch` tells by a file of `configs/engines`, and that then do one command of `humanlm.train` after another.
 
     with pair.Pair() as two:
         done = two.run("--config", path, cwd=folder)  # as subprocess.run; what both have printed, and the worse of their codes
 
-A start takes as long as the imports of torch and TRL in two fresh interpreters, which is most of what a small run takes.
+They are forked, since the imports of torch and TRL in two fresh interpreters are most of what a small run takes; `test_launch.py` starts the command itself.
 """
 import json
 import os
@@ -23,7 +23,7 @@ PATIENCE = 30  # seconds that one process may take longer than another that has 
 
 
 class Pair:
-    def __init__(self, file: str = "accelerate-2.yaml", env=GLOO): self.file, self.env, self.process = FILES / file, env, None
+    def __init__(self, file: str = "accelerate-2.yaml", env=GLOO): self.file, self.env, self.processes = FILES / file, env, []
 
     def __enter__(self): return self
 
@@ -31,28 +31,31 @@ class Pair:
 
     def close(self) -> None:
         "End both; the next command starts them anew"
-        if self.process: self.process.__exit__()
-        self.process = None
+        for process in self.processes: process.__exit__()
+        self.processes = []
 
     def start(self):
+        from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+        from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+        args, *_ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(self.file), "--num_processes", "2", "--main_process_port", "0", __file__]))
+        told = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
         self.folder, self.count = Path(tempfile.mkdtemp(prefix="pair-")), 0
-        self.process = warm.Process("-m", "accelerate.commands.launch", "--config_file", self.file, "--num_processes", "2", "--main_process_port", "0", __file__, self.folder,
-                                    cwd=self.folder, env=os.environ | self.env)
+        self.processes = warm.ranks(2, __file__, self.folder, port=args.main_process_port, cwd=self.folder, env=told | self.env)
 
     def run(self, *words, cwd, timeout: float = 600) -> subprocess.CompletedProcess:
         "Let both do a command; where one fails alone, or both are gone, the next command has a new pair"
-        if self.process is None: self.start()
+        if not self.processes: self.start()
         job, self.count, end, failed = self.folder / str(self.count), self.count + 1, time.monotonic() + timeout, None
         job.with_suffix(".new").write_text(json.dumps([[str(word) for word in words], str(cwd)]))
         job.with_suffix(".new").rename(job.with_suffix(".json"))
         codes = []
-        while len(codes) < 2 and self.process.poll() is None and time.monotonic() < min(end, (failed or end) + PATIENCE):
+        while len(codes) < 2 and all(process.poll() is None for process in self.processes) and time.monotonic() < min(end, (failed or end) + PATIENCE):
             time.sleep(0.05)
             codes = [int(file.read_text()) for file in self.folder.glob(f"{job.name}.code.?")]
             failed = failed or (time.monotonic() if any(codes) else None)
         said = [file.read_text() if file.exists() else "" for file in (job.with_suffix(".out"), job.with_suffix(".err"))]
         if len(codes) < 2:
-            said[1] += self.process.stderr
+            said[1] += "".join(process.stderr for process in self.processes)
             self.close()
         return subprocess.CompletedProcess(words, max(codes, key=abs) if len(codes) == 2 else 1, *said)
 

@@ -78,11 +78,15 @@ def run(*words, **options) -> subprocess.CompletedProcess:
         return subprocess.CompletedProcess(words, process.returncode, process.stdout, process.stderr)
 
 
-def together(count: int, *words) -> list[subprocess.CompletedProcess]:
-    "Wait for several processes that know of each other, as those that torchrun starts"
+def ranks(count: int, *words, port: int, cwd: Path | str = ".", env=os.environ) -> list[Process]:
+    "Start several processes that know of each other, as those that torchrun starts"
+    known = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [Process(*words, cwd=cwd, env={**env, **{n: str(v) for n, v in (known | {"RANK": i, "LOCAL_RANK": i}).items()}}) for i in range(count)]
+
+
+def together(count: int, *words, **options) -> list[subprocess.CompletedProcess]:
+    "Wait for such processes, which meet on CPUs"
     with socket.create_server(("127.0.0.1", 0)) as free: port = free.getsockname()[1]
-    known = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
     with ExitStack() as stack:
-        started = [stack.enter_context(Process(*words, env=os.environ | {n: str(v) for n, v in (known | {"RANK": i, "LOCAL_RANK": i}).items()}))
-                   for i in range(count)]
+        started = [stack.enter_context(process) for process in ranks(count, *words, port=port, env=os.environ | {"ACCELERATE_USE_CPU": "true"}, **options)]
         return [subprocess.CompletedProcess(words, process.wait(), process.stdout, process.stderr) for process in started]

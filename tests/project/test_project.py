@@ -39,20 +39,13 @@ def module(notebook: Path) -> str:
     return found[1] if found else notebook.stem[3:]
 
 
-
 def code_cells(notebook: Path) -> list[dict]: return [c for c in cells(notebook) if c["cell_type"] == "code"]
 
 
-@cache
-def exported(notebook: Path) -> ast.Module | None:
-    "The syntax tree of the module that a notebook exports"
-    path = ROOT / "humanlm" / f"{module(notebook).replace('.', '/')}.py"
-    return ast.parse(path.read_text("utf-8")) if path.exists() else None
+def exported(notebook: Path) -> bool: return (ROOT / "humanlm" / f"{module(notebook).replace('.', '/')}.py").exists()
 
 
-MODULES = [nb for nb in NBS if exported(nb)]
 each_notebook = pytest.mark.parametrize("notebook", PAGES, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix())
-each_module = pytest.mark.parametrize("notebook", MODULES, ids=lambda p: p.relative_to(ROOT / "nbs").with_suffix("").as_posix())
 
 
 # ---- settings
@@ -114,8 +107,8 @@ def test_the_table_of_rooms_in_contributing_is_the_one_of_now():
 
 
 def test_rooms_import_only_rooms_below():
-    trees = {page.module: ast.parse(page.path.read_text("utf-8")) for page in rooms.pages()}
-    assert rooms.law_problems(trees, rooms.pages()) == [], "see the table of rooms in CONTRIBUTING.md"
+    house = rooms.pages()
+    assert rooms.law_problems({page.module: rooms.tree(page) for page in house}, house) == [], "see the table of rooms in CONTRIBUTING.md"
 
 
 @pytest.mark.parametrize("name, code, problem", [
@@ -130,7 +123,7 @@ def test_imports_that_break_the_law_are_found(name, code, problem):
 
 
 def test_light_modules_import_nothing_heavy():
-    names = [module(nb) for nb in MODULES if module(nb) not in TENSORS]
+    names = [module(nb) for nb in NBS if exported(nb) and module(nb) not in TENSORS]
     code = ("import importlib, json, sys\nfound = {}\nfor name in sys.argv[1].split():\n"
             "    importlib.import_module('humanlm.' + name)\n"
             "    found[name] = sorted(set(sys.argv[2].split()) & {m.split('.')[0] for m in sys.modules})\n"
@@ -154,7 +147,7 @@ def test_help_answers_without_torch(command):
 
 @each_notebook
 def test_a_title_stands_alone_with_its_sentence(notebook):
-    title = next((source(c) for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "markdown" and source(c).startswith("# ")), "")
+    title = next((source(c) for c in cells(notebook) if c["cell_type"] == "markdown" and source(c).startswith("# ")), "")
     assert len(title.strip().split("\n\n")) <= 2, "nbdev's docs drop what else stands in the cell of a title: give it a cell of its own"
 
 
@@ -168,7 +161,9 @@ def fresh(tmp_path_factory) -> Path:
         else: shutil.copytree(ROOT / name, there, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     for old in (copy / "humanlm").rglob("*.py"):
         if old.name not in ("__init__.py", "__main__.py"): old.unlink()
-    code = "from nbdev.doclinks import nbdev_export\nfrom nbdev.clean import nbdev_clean\nnbdev_export(); nbdev_clean()"
+    code = ("from functools import cache\nfrom nbdev import clean, config, doclinks\n"
+            "config._load_toml = cache(config._load_toml)\n"  # nbdev reads the settings several times for every notebook
+            "doclinks.nbdev_export(); clean.nbdev_clean()")
     subprocess.run([sys.executable, "-c", code], cwd=copy, check=True)
     return copy
 
@@ -185,11 +180,14 @@ def test_notebooks_are_clean(fresh):
     assert dirty == [], "Next: run `make export` and commit the result"
 
 
-def python(cell: dict) -> str:
-    "The code of a cell, without the notebook commands (%, !) that Python cannot parse"
-    try: ast.parse(source(cell))
-    except SyntaxError: return re.sub(r"^[%!].*$", "", source(cell), flags=re.M)
-    return source(cell)
+@cache
+def parsed(code: str) -> tuple[str, ast.Module]:
+    "The code of a cell without the notebook commands (%, !) that Python cannot parse, and its tree"
+    try: return code, ast.parse(code)
+    except SyntaxError: return (bare := re.sub(r"^[%!].*$", "", code, flags=re.M)), ast.parse(bare)
+
+
+def tree(cell: dict) -> ast.Module: return parsed(source(cell))[1]
 
 
 def name(cell: dict) -> str: return f"cell {cell['id']}"
@@ -203,22 +201,22 @@ def directives(cell: dict) -> dict[str, str]:
 def lines(code: str) -> int:
     "Lines of code, not counting blank ones and the inner lines of tables and long texts"
     values, logic = (ast.Constant, ast.Dict, ast.List, ast.Set, ast.Tuple), (ast.Lambda, ast.comprehension, ast.Await)
-    data = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, values) and not any(isinstance(n, logic) for n in ast.walk(node)):
+    data, (code, tree) = set(), parsed(code)
+    for node in ast.walk(tree):
+        if isinstance(node, values) and node.end_lineno > node.lineno and not any(isinstance(n, logic) for n in ast.walk(node)):
             data |= set(range(node.lineno + 1, node.end_lineno + 1))
     return sum(bool(line.strip()) and i not in data for i, line in enumerate(code.splitlines(), 1))
 
 
 @each_notebook
 def test_cells_are_short(notebook):
-    long = [f"{name(c)} has {n} lines" for c in code_cells(notebook) if (n := lines(python(c))) > 60]
+    long = [f"{name(c)} has {n} lines" for c in code_cells(notebook) if (n := lines(source(c))) > 60]
     assert long == [], "at most 60 lines, data tables excepted: split the cell"
 
 
 @each_notebook
 def test_functions_are_short(notebook):
-    nodes = [n for c in code_cells(notebook) for n in ast.walk(ast.parse(python(c)))]
+    nodes = [n for c in code_cells(notebook) for n in ast.walk(tree(c))]
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     assert [f.name for f in functions if f.end_lineno - f.lineno >= 40] == [], "at most 40 lines: split the function"
 
@@ -256,16 +254,16 @@ def test_links_lead_somewhere(notebook):
 @each_notebook
 def test_import_cells_hold_only_imports(notebook):
     def mixed(cell: dict) -> bool:
-        tree, flags = ast.parse(python(cell)), directives(cell)
+        flags, body = directives(cell), tree(cell).body
         if flags.keys() & {"export", "exports", "exporti", *SKIPPED} or flags.get("eval") == "false": return False
-        return bool(rooms.imports(tree)) and not all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in tree.body)
+        return bool(rooms.imports(tree(cell))) and not all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in body)
     assert [name(c) for c in code_cells(notebook) if mixed(c)] == [], "nbdev's docs run cells with imports: split them"
 
 
 @each_notebook
 def test_expect_fail_guards_a_block(notebook):
     def bare(cell: dict) -> bool:
-        alone = [n.value for n in ast.walk(ast.parse(python(cell))) if isinstance(n, ast.Expr)]
+        alone = [n.value for n in ast.walk(tree(cell)) if isinstance(n, ast.Expr)]
         return any(isinstance(c, ast.Call) and getattr(c.func, "id", "") == "expect_fail" for c in alone)
     assert [name(c) for c in code_cells(notebook) if bare(c)] == [], "without `with`, expect_fail checks nothing"
 

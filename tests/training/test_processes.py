@@ -39,16 +39,19 @@ lent_part.__module__, lent_part.__qualname__, generation._lent_part = generation
 METHODS = CONFIG["run"]["methods"]  # with 5 people, 4 prompts in a step and 2 processes, a row comes twice in some steps, and in both processes
 
 
+def started(folder: Path, processes: int, *words) -> str:
+    "Train in one process or in several; what they have printed"
+    words = ["-m", "humanlm.train", *words]
+    done = warm.together(processes, *words, cwd=folder) if processes > 1 else [warm.run(*words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})]
+    assert [one.returncode for one in done] == [0] * processes, [one.stderr[-3000:] for one in done]
+    return "".join(one.stdout for one in done)
+
+
 def trained(folder: Path, name: str, processes: int) -> Path:
-    "Train in several processes, which torchrun starts"
     groups = CONFIG | {"run": CONFIG["run"] | {"name": name, "out": str(folder)}}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(groups), "utf-8")
     (folder / "own.py").write_text(EVEN)
-    words = ["-m", "humanlm.train", "--config", str(folder / f"{name}.yaml")]
-    several = [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes]
-    done = warm.run(*several, *words, cwd=folder, env=os.environ | {"ACCELERATE_USE_CPU": "true"})  # gloo
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("response_alignment") == 1, "one process evaluates and shows the result"
+    assert started(folder, processes, "--config", folder / f"{name}.yaml").count("response_alignment") == 1, "one process evaluates and shows the result"
     return folder / name
 
 
@@ -120,10 +123,9 @@ def test_what_is_measured_on_the_way_is_written_by_two_processes_as_by_one(tmp_p
     (tmp_path / "own.py").write_text(EVEN)
     (tmp_path / "measured.py").write_text(MEASURED)
     shutil.copy(Path(__file__).resolve().parents[2] / "nbs" / "howto" / "my_recipe.py", tmp_path)
-    for name, several in (("one", []), ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2])):
-        done = warm.run(*several, "-m", "humanlm.train", "--run.recipe", "measured:Measured", "--run.name", name, "--run.report", "false", "--run.validate", "2", "--trainer.max_steps", "4",
-                        "--trainer.learning_rate", "0.01", cwd=tmp_path, env=os.environ | {"ACCELERATE_USE_CPU": "true"})
-        assert done.returncode == 0, done.stderr[-3000:]
+    for processes, name in enumerate(("one", "two"), 1):
+        started(tmp_path, processes, "--run.recipe", "measured:Measured", "--run.name", name, "--run.report", "false", "--run.validate", "2", "--trainer.max_steps", "4",
+                "--trainer.learning_rate", "0.01")
     one, two = (read_jsonl(tmp_path / "runs" / name / "said.jsonl") for name in ("one", "two"))
     assert one == two and len(one) == 2 and one[0] != one[1], "the weights of the step, not those the stage began with"
     assert (tmp_path / "helped.txt").read_text().splitlines()[:2] == ["1 base 2 of 4"] * 2
