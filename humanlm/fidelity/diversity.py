@@ -38,7 +38,7 @@ def _distinct(n: int, words: int) -> Callable[[Said, random.Random], float]:
 def _entropy(part: slice) -> Callable[[Said, random.Random], float]:
     def measure(said: Said, rng: random.Random) -> float:
         counts = np.array(list(Counter(tuple(_lowered(text)[part]) for text, _, _ in said).values()))
-        return float(-(counts / counts.sum() * np.log2(counts / counts.sum())).sum())
+        return float((counts / counts.sum() * np.log2(counts.sum() / counts)).sum())
     return measure
 
 

@@ -307,7 +307,8 @@ def fidelity_command(argv: Sequence[str]) -> int:  # exit code
               "files (JSONL, CSV, parquet; FILE or NAME=FILE), runs (RUN) or a run's model (RUN:NAME)", runs=False)
     if not s.inputs: raise ConfigError("Nothing to compare. Give files of texts, NAME=FILE, or runs.")
     sources = read_dialogues(s.inputs, s.fidelity)
-    sizes = [f"{name:<20}{sum(len(d.turns) for d in found):,} turns, {len(found):,} dialogues, {len(set(clusters_of(found).tolist())):,} resampled" for name, found in sources.items()]
+    wide = max(20, *(len(name) + 2 for name in sources))
+    sizes = [f"{name:<{wide}}{sum(len(d.turns) for d in found):,} turns, {len(found):,} dialogues, {len(set(clusters_of(found).tolist())):,} resampled" for name, found in sources.items()]
     print("\n".join(sizes), flush=True)
     if s.dry_run: return 0
     found = measure(sources, s.fidelity)
