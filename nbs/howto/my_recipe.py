@@ -4,7 +4,6 @@ from humanlm.methods.functions import TextReward, ask_row, group_advantage
 from humanlm.methods.method import Method
 from humanlm.methods.rollouts import single_turn
 from humanlm.training.recipe import Recipe, Stage, Work
-from humanlm.training.run import answers
 from humanlm.training.stages import learn
 
 ANIMALS = ["cat", "dog", "hen", "owl"]
@@ -19,6 +18,6 @@ class Animals(Recipe):
     def train(self, run, stage, model, tokenizer):
         learn(run, stage, model, tokenizer, Method(single_turn(), group_advantage([1.0]), TextReward(animals, "animals")), ROWS)
     def evaluate(self, run, name):
-        said = [text for _, text, *_ in answers(run, name, ROWS)]
+        said = [answer.text for answer in run.answers(name, ROWS)]
         return [Measurement(row["row_id"], row["row_id"], {"animals": {"all": value}}, {"answer": text}) for row, text, value in zip(ROWS, said, animals(said))]
     def plan(self, s): return [f"questions           {len(ROWS)}, judged by counting animals"]
