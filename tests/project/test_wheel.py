@@ -107,7 +107,7 @@ def test_a_command_does_its_work_or_says_what_to_install(call, line, code, said)
 
 
 @pytest.mark.parametrize("code, said", [("from humanlm import Simulator; Simulator('model', 'A baker.')", TRAIN),
-                                        ("from humanlm.data.dataset import plot_contexts; plot_contexts([])", "humanlm[notebooks]"),
+                                        ("from humanlm.evaluation.figures import axes_of; axes_of(3, 2)", "humanlm[notebooks]"),
                                         ("from humanlm.data.widgets import JudgedBatch; JudgedBatch([]).widget()", "humanlm[notebooks]")])
 def test_python_is_told_too(call, code, said):
     assert said in call("python", "-c", code).stderr.strip().splitlines()[-1]
