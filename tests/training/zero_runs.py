@@ -37,6 +37,6 @@ def test_a_checkpoint_is_refused_by_another_number_of_processes(both, tmp_path):
 
 def test_weights_that_bfloat16_would_round_are_kept_and_move_by_less_than_it_can_hold(tmp_path):
     "DeepSpeed is asked without transformers"
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", ROOT / "tests" / "training" / "zero_bfloat16.py"],
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests" / "training" / "zero_bfloat16.py"],
                           env=test_sharded.os.environ | {"ACCELERATE_USE_DEEPSPEED": "true"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
