@@ -36,7 +36,7 @@ test: $(MARK)-dev
 
 numbers: $(MARK)-dev
 	$(TITLE) "Tests that compare numbers of trained models"
-	@$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m numbers
+	@$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m numbers $$(grep -rl mark.numbers tests --include=test_*.py)
 
 docs: $(MARK)-docs
 	$(TITLE) "Docs site"

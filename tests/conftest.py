@@ -17,9 +17,10 @@ settings.load_profile("humanlm")
 
 # The files that take longest begin first, so that no process waits for another at the end (with --no-loadscope-reorder).
 LONG = """
-    commands/test_train alignment/test_modes commands/test_tom studies/test_comparison training/test_trainer
-    commands/test_experiment project/test_project rewards/test_faults alignment/test_sections commands/test_hub rewards/test_scoring
-    stories/test_stories commands/test_parsers serving/test_service training/test_sft training/test_own_recipe clients/test_cache commands/test_humanual
+    commands/test_train alignment/test_modes engines/test_verl_step training/test_trainer training/test_sharded project/test_run_all project/test_types
+    commands/test_experiment studies/test_comparison training/test_processes serving/test_service project/test_project commands/test_tom commands/test_launch
+    rewards/test_faults sdpo/test_method commands/test_humanual commands/test_hub alignment/test_sections rewards/test_scoring classmate/test_verifiers stories/test_stories
+    commands/test_parsers training/test_sft training/test_own_recipe clients/test_cache
 """.split()
 
 

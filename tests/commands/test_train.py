@@ -110,6 +110,12 @@ def copied(config, whole, tmp_path):
     return tmp_path / "runs" / "copy"
 
 
+def taught_before(whole: Path, folder: Path) -> Path:
+    "A run of the same rows whose cold start is done; it takes `--resume`"
+    for name in ("base", "cold-start"): shutil.copytree(whole / "models" / name, folder / "models" / name)
+    return folder
+
+
 def resume(config: Path, folder: Path) -> int: return train(config, "--run.out", str(folder.parent), "--run.name", folder.name, "--resume")
 
 
@@ -361,14 +367,15 @@ def test_a_budget_needs_a_price(tmp_path, capsys):
 # ---- a judge that stays down, a budget that ends, an audit on the way
 
 @pytest.mark.long
-def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(tmp_path, capsys):
+def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(whole, tmp_path, capsys):
     with serving() as server:
         judge = {"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2}
         config = write(tmp_path, rows(), judge=judge)
-        assert train(config, "--run.name", "whole") == 0
+        for name in ("whole", "cut"): taught_before(whole, tmp_path / "runs" / name)
+        assert train(config, "--run.name", "whole", "--resume") == 0
         server.reset()
         threading.Thread(target=go_down, args=(server, 20)).start()
-        assert train(config, "--run.name", "cut") == 2
+        assert train(config, "--run.name", "cut", "--resume") == 2
         shown, folder = capsys.readouterr().err, tmp_path / "runs" / "cut"
         step = int(re.search(r"Stopped after step (\d+); a resumed run goes on from .*checkpoint-\1", shown)[1])
         assert "failed on" in shown and "503" in shown and len(logged(folder)) == step < STEPS
@@ -390,12 +397,13 @@ def go_down(server, requests):
 
 
 @pytest.mark.long
-def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(tmp_path, capsys, monkeypatch):
+def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(whole, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
         config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": 0.012, "max_tokens": 500})
-        assert train(config) == 2
-        shown, folder = capsys.readouterr().err, tmp_path / "runs" / "tiny"
+        folder = taught_before(whole, tmp_path / "runs" / "tiny")
+        assert train(config, "--resume") == 2
+        shown = capsys.readouterr().err
         assert "over budget" in shown and "Stopped after step" in shown
         spent = json.loads((folder / "run.json").read_text())["ledger"][0]["cost"]
         assert 0.006 < spent <= 0.012
@@ -407,7 +415,7 @@ def taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, budget):
     "The config of a run whose cold start is done, with a judge at a dollar a million tokens, read or written"
     (tmp_path / "prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
     monkeypatch.setenv("HUMANLM_PRICES", str(tmp_path / "prices.yaml"))
-    for name in ("base", "cold-start"): shutil.copytree(whole / "models" / name, tmp_path / "runs" / "tiny" / "models" / name)
+    taught_before(whole, tmp_path / "runs" / "tiny")
     return write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": budget, "max_tokens": 300})
 
 
@@ -438,13 +446,13 @@ def test_two_ranks_share_a_judges_budget_and_its_account(whole, tmp_path, monkey
 
 
 @pytest.mark.long
-def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(tmp_path, capsys, monkeypatch):
+def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(whole, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
         paid = {"model": "vllm/mine", "base_url": server.url, "max_tokens": 500}
         config = write(tmp_path, rows(), run={"methods": ["sft"], "report": True}, judge=paid, test_judge=paid | {"budget": 0.0005})
-        folder = tmp_path / "runs" / "tiny"
-        assert train(config) == 2
+        folder = taught_before(whole, tmp_path / "runs" / "tiny")
+        assert train(config, "--resume") == 2
         shown = capsys.readouterr().err
         assert "Warning: vllm/mine judges both training and test" in shown and "Raise test_judge.budget and resume" in shown
         assert train(config, "--resume", "--test_judge.budget", "5") == 0

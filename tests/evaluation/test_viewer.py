@@ -22,7 +22,7 @@ MINI = Path(__file__).resolve().parents[2] / "nbs" / "recordings" / "humanlm-min
 OF = "humanlm-mini: trajectories/humanlm"
 SMALL = {"model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420}, "rollout": {"num_prompts": 2}, "trainer": {"max_steps": 2}}
 RECIPES = {
-    "sdpo": {"sft": {"lesson_steps": 3, "batch": 4}, "prompts": {"test_n": 2, "max_tokens": 16}, "user": {"tastes": ["casual"], "steps_each": 2}, "sdpo": {"log_every": 1}, "trainer": {}},
+    "sdpo": {"sft": {"lesson_steps": 3, "batch": 4}, "prompts": {"test_n": 2, "max_tokens": 16}, "user": {"tastes": ["casual"], "steps_each": 2}, "sdpo": {"log_every": 1}},
     "gyms": {"gyms": {"train": ["template"], "tasks": 4, "test_n": 2, "max_turns": 3, "turn_tokens": 12, "max_tokens": 90, "system": False}, "sft": {"lesson_steps": 3, "batch": 4},
              "rollout": {"num_prompts": 2, "group_size": 2}},
     "classmate": {"classmate": {"models": ["reader"], "max_tokens": 6}, "tasks": {"train_n": 12, "test_n": 2, "max_tokens": 24}, "sft": {"lesson_steps": 3, "reader_steps": 2, "batch": 4},
@@ -64,7 +64,6 @@ def every(records, choice=Choice(), limit=7):
 def trained(request, tmp_path_factory):
     folder, name = tmp_path_factory.mktemp("viewed"), request.param
     groups = {group: SMALL.get(group, {}) | RECIPES[name].get(group, {}) for group in SMALL | RECIPES[name]} | {"run": {"recipe": name, "name": name, "out": str(folder), "report": False}}
-    if name == "sdpo": del groups["trainer"]
     (folder / "s.yaml").write_text(yaml.safe_dump(groups))
     done = warm.run("-m", "humanlm.train", "--config", folder / "s.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr

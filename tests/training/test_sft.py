@@ -23,7 +23,6 @@ from humanlm.alignment.lessons import WorldLessons, first_rows, _reply_rows, _th
 from humanlm.methods.rollouts import sft_row
 from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, sft_dataset, train_sft
 
-pytestmark = pytest.mark.numbers
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
 SMALL = SFTConfig(lesson_steps=20, polite_steps=10, batch=16)
@@ -62,6 +61,7 @@ def cross_entropy(model, rows) -> float:
 
 # ---- what is learned
 
+@pytest.mark.numbers
 def test_only_completions_are_learned_in_the_order_given(made, tmp_path):
     rows = replies(12)
     still = SFTConfig(batch=4, muon_lr=0.0, adam_lr=1e-12)
@@ -76,6 +76,7 @@ def test_a_completion_ends_where_a_rollout_would_stop(made):
         assert made.tokenizer.decode(learned) == parts_text(row["target"]) + END and tokens["input_ids"][-len(learned):] == learned
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("changes", [{}, {"muon_lr": 0.0}, {"lora_rank": 2}], ids=["both optimisers", "AdamW", "an adapter"])
 def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
     "From any checkpoint, the last one included, and as if none had been written"
@@ -107,6 +108,7 @@ def test_checkpoints_of_a_stage_follow_the_options_of_the_trainer(made, tmp_path
     assert kept({"save_steps": 3, "save_total_limit": 1}) == ["checkpoint-8"]
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("muon_lr", [0.025, 0.0])
 def test_training_lowers_the_loss(made, tmp_path, muon_lr):
     rows = replies(120)
@@ -116,6 +118,7 @@ def test_training_lowers_the_loss(made, tmp_path, muon_lr):
 
 
 
+@pytest.mark.numbers
 def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
     model, tokenizer = made
     base = save_model(model, tokenizer, tmp_path / "base")
@@ -128,6 +131,7 @@ def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
     assert all(torch.equal(p, before[n]) for n, p in adapted.named_parameters() if n in before)
 
 
+@pytest.mark.numbers
 def test_the_same_seed_trains_the_same_model(made, tmp_path):
     def trained():
         model = copy.deepcopy(made.model)
@@ -210,6 +214,7 @@ def steps(model, optimizer, count, seed=0):
         optimizer.step()
 
 
+@pytest.mark.numbers
 def test_two_optimisers_continue_from_a_checkpoint(made):
     one, other = copy.deepcopy(made.model), copy.deepcopy(made.model)
     first = _muon_adamw(one)

@@ -194,7 +194,7 @@ def test_the_file_for_zero3_is_read_by_accelerates_own_loader_and_asks_for_what_
 
 SDPO = {
     "run": {"recipe": "sdpo", "report": False}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420}, "sft": {"lesson_steps": 4, "batch": 8, "muon_lr": 0.0},
-    "prompts": {"test_n": 6, "max_tokens": 16}, "rollout": {"num_prompts": 4}, "user": {"tastes": ["casual"], "steps_each": 4}, "trainer": {"save_steps": 2, "optim": "sgd", "learning_rate": 0.3},
+    "prompts": {"test_n": 6, "max_tokens": 16}, "rollout": {"num_prompts": 4}, "user": {"tastes": ["casual"], "steps_each": 4}, "trainer": {"max_steps": 6, "save_steps": 2, "optim": "sgd", "learning_rate": 0.3},
 }
 
 

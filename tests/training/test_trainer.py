@@ -47,7 +47,6 @@ from humanlm.training.options import TrainerError, trainer_args
 from humanlm.training.policy import LentEngine
 from humanlm.data.trajectory import Completion, Score, Trajectory, load_trajectories
 
-pytestmark = pytest.mark.numbers
 EXAMPLES = sample_examples()[:6]
 CONFIG = HierarchyConfig(levels=["stance", "response"], state_tokens=6, response_tokens=9)
 ROWS = make_rows(EXAMPLES, CONFIG, ["stance"])
@@ -128,6 +127,7 @@ def assert_same(model, expected, atol=2e-5):
     for name, p in model.named_parameters(): torch.testing.assert_close(p.detach(), expected[name], atol=atol, rtol=1e-4)
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
 @pytest.mark.parametrize("per_token", [True, False])
 def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_type):
@@ -142,6 +142,7 @@ def test_advantages_reach_the_loss_as_they_are(made, tmp_path, per_token, loss_t
     assert kept == pytest.approx(advantages.tolist()) if not per_token else [len(a) for a in kept] == [len(c) for c in COMPLETIONS]
 
 
+@pytest.mark.numbers
 def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     seen, advantages = [], torch.randn(8, T)
     def advantage(batch):
@@ -155,6 +156,7 @@ def test_tokens_of_others_are_read_but_not_trained(made, tmp_path):
     assert _logged_tokens(t.state.log_history) == int(mask.sum()) == generated_tokens(t.trajectories)
 
 
+@pytest.mark.numbers
 def test_one_number_per_completion_trains_like_plain_trl(made, tmp_path):
     rewards, (model, tokenizer) = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8], made
     ours = trainer(made, Method(written(COMPLETIONS), lambda b: group_advantages(b.rewards[:, 0], b.groups, eps=1e-4), Told(rewards)), tmp_path)
@@ -198,6 +200,7 @@ def test_a_method_finds_the_rows_that_were_asked(made, tmp_path):
 
 # ---- scores that are missing
 
+@pytest.mark.numbers
 def test_what_has_no_score_has_no_weight(made, tmp_path):
     rewards = [0.0, math.nan, 1.0, 0.5, 1.0, 0.0, math.nan, math.nan]
     t = trainer(made, Method(written(COMPLETIONS), by_group, Told(rewards), metrics=measured), tmp_path)
@@ -209,6 +212,7 @@ def test_what_has_no_score_has_no_weight(made, tmp_path):
     assert t.state.log_history[0]["judge/no_score"] == 3 / 8 and t.state.log_history[0]["reward/stance"] == pytest.approx(0.5)
 
 
+@pytest.mark.numbers
 def test_a_batch_without_any_score_changes_nothing(made, tmp_path):
     path = tmp_path / "metrics.jsonl"
     t = trainer(made, Method(written(COMPLETIONS), by_group, Told([math.nan] * 8), metrics=measured), tmp_path, callbacks=[MetricsLog(path, "humanlm")])
@@ -248,6 +252,7 @@ def by_hand(estimator, r):
     return {"centred": centred, "leave-one-out": [x - o for x, o in zip(r, others)], "group": [c / deviation for c in centred]}[estimator]
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("estimator", ["group", "centred", "leave-one-out"])
 def test_estimators_by_name(made, tmp_path, estimator):
     rewards = [0.1, 0.9, 0.4, 0.4, 1.0, 0.0, 0.3, 0.8]
@@ -306,6 +311,7 @@ def test_a_failing_judge_stops_the_run_and_leaves_whole_files(made, tmp_path):
     assert len(load_trajectories(tmp_path / "t")) == 8
 
 
+@pytest.mark.numbers
 def test_a_run_that_a_judge_stopped_goes_on_as_if_nothing_had_happened(made, tmp_path):
     def run(out, good, resume=None):
         reward = AlignmentReward(Halting(good), requests_by_row(ROWS, EXAMPLES), max_failed_share=0.4)
@@ -341,6 +347,7 @@ def test_a_judge_that_fails_seldom_is_left_out(made, tmp_path):
 ADAM = dict(learning_rate=1e-2, save_steps=2)
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("cycle", [{}, {"steps_per_generation": 2}, {"gradient_accumulation_steps": 2}], ids=["plain", "two steps", "accumulated"])
 def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
     toy = Method(single_turn(), by_group, EvenTokens())
@@ -359,6 +366,7 @@ def test_a_resumed_run_repeats_the_losses(made, tmp_path, cycle):
 
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=["plain", "gradient checkpointing"])
 def test_a_resumed_adapter_repeats_the_losses_and_leaves_its_base_alone(made, tmp_path, options):
     base, toy = save_model(*made, tmp_path / "base"), Method(single_turn(), by_group, EvenTokens())
@@ -514,6 +522,7 @@ def test_a_map_of_prefixes_grows_and_is_used(made, tmp_path):
     assert set(moved[::2]) == {0.0}, "the first level needs nothing, so nothing takes its place"
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("at", [3, 6])
 def test_prefix_chaining_resumed_in_the_middle_is_as_if_nothing_had_happened(made, tmp_path, at):
     whole = chained(made, tmp_path / "a")
@@ -664,6 +673,7 @@ def test_what_is_measured_on_the_way_is_written_by_the_engine_that_writes_rollou
     assert len(said) == 1 and [stop["stop"] for _, stop in t.vllm_generation.asked] == [["###", "</stance>"], []] and t.vllm_generation.synced == 2
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("options", [{"gradient_checkpointing": True}, {"bf16": True}, {"gradient_checkpointing": True, "bf16": True}],
                          ids=["checkpointing", "bf16", "both"])
 def test_number_formats_and_checkpointing_are_only_options(made, tmp_path, options):
@@ -690,6 +700,7 @@ def test_a_method_without_a_reward_trains_and_logs_no_score(made, tmp_path):
     assert_same(t.model, gradient_step(made, tmp_path, advantages[:, None], WRITTEN))
 
 
+@pytest.mark.numbers
 def test_a_group_of_one_trains_with_a_push_of_its_own(made, tmp_path):
     advantages = torch.randn(2, 3)
     t = trainer(made, Method(written(COMPLETIONS[:2]), lambda batch: advantages), tmp_path, group=1)
@@ -717,6 +728,7 @@ def test_a_batch_in_which_everything_is_given_is_not_sampled(made, tmp_path):
     assert _logged_tokens(t.state.log_history) == 0
 
 
+@pytest.mark.numbers
 def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
     t = trainer(made, Method(written(COMPLETIONS), by_group, Told(np.arange(8))), tmp_path, steps=2, options=PLAIN_SGD | {"beta": 0.5})
     assert not made.model.config._name_or_path
@@ -726,6 +738,7 @@ def test_a_penalty_needs_no_place_that_the_model_came_from(made, tmp_path):
     assert abs(kl[0]) < 1e-6 < kl[1], "the reference stays where the model began"
 
 
+@pytest.mark.numbers
 def test_under_an_adapter_the_reference_is_its_start_on_the_same_weights_and_no_copy(made, tmp_path):
     base, options = save_model(*made, tmp_path / "base"), PLAIN_SGD | {"beta": 0.5, "save_strategy": "steps", "save_steps": 1}
     first = save_model(add_adapter(load_model(base, device="cpu").model, ModelConfig(lora_rank=4), base), made.tokenizer, tmp_path / "first")
@@ -769,6 +782,7 @@ def test_steps_of_mixed_levels_keep_groups_whole_and_compare_within_them(made, t
     assert sorted(row["row_id"] for row in order) == sorted(row["row_id"] for row in rows), "a pass asks every row once"
 
 
+@pytest.mark.numbers
 def test_a_step_in_parts_is_scored_on_the_way_with_groups_and_records_as_in_one(made, tmp_path):
     noted, rows = [], [row | {"row_id": f"{row['row_id']}/{i}"} for i, row in enumerate(ROWS[:4] * 3)]
     class Slow(EvenTokens):
@@ -870,6 +884,7 @@ def divergence(model, t):
 
 
 # bnpo takes a mean over each part of the batch: with several parts another number by its definition
+@pytest.mark.numbers
 @pytest.mark.parametrize("loss_type, gathered", [*itertools.product(["dapo", "grpo", "dr_grpo"], [1, 2, 4]), ("bnpo", 1)])
 def test_a_loss_of_the_method_is_averaged_like_the_rest_however_the_batch_is_cut(made, tmp_path, loss_type, gathered):
     torch.manual_seed(0)
@@ -920,6 +935,7 @@ class Teacher:
     def load(self, path): self.weights = torch.load(path)
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("gathered", [1, 2])
 def test_a_teacher_follows_every_step_of_the_optimiser_and_a_resume(made, tmp_path, gathered):
     options = dict(learning_rate=1e-2, save_steps=2, gradient_accumulation_steps=gathered, per_device_train_batch_size=8 // gathered)
