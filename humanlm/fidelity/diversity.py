@@ -9,7 +9,7 @@ __all__ = ['Said', 'diversity', 'Persons', 'persons', 'Outcome', 'outcomes']
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +79,7 @@ def _draw(said: Said, turns: int, rng: random.Random) -> Said:
 
 
 def diversity(
-    sources: dict[str, Sequence[Conversation]],
+    sources: Mapping[str, Sequence[Conversation]],
     draws: int = 20,
     most: int = 150,  # turns of a draw
     seed: int = 0,

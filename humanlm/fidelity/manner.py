@@ -29,7 +29,7 @@ class Manner:
     def __init__(
         self,
         examples: Sequence[Example],  # of training
-        detector: str = "words",      # of `DETECTORS`
+        detector: str = "form",       # of `DETECTORS`
         most: int = 400,              # simulated replies that are kept, the latest
     ):
         self.examples, self.detector, self.most = {e.id: e for e in examples}, detector, most

@@ -21,8 +21,8 @@ def said(e, text, level="response"): return Trajectory(f"t-{e.id}", e.id, 0, 0, 
 
 
 def test_a_detector_sees_no_text_of_the_person_the_discussion_or_later_than_the_reply_it_pays(monkeypatch):
-    seen = []
-    monkeypatch.setitem(DETECTORS, "words", lambda texts: seen.append(list(texts)) or DETECTORS["form"](texts))
+    seen, form = [], DETECTORS["form"]
+    monkeypatch.setitem(DETECTORS, "form", lambda texts: seen.append(list(texts)) or form(texts))
     manner, rng = Manner(PEOPLE, most=10_000), random.Random(0)
     manner.learn([[e.id, f"reply of the model to {e.id}"] for e in PEOPLE])
     for e in rng.sample(PEOPLE[60:], 20):
