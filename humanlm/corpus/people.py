@@ -23,7 +23,7 @@ from humanlm.corpus.personas import (
     Failure, PersonaConfig, Said, ask_personas, persona_items, rule_corpus, rule_persona,
 )
 from .selection import CODE, Plan, SelectConfig, index_of, smallest
-from .store import RowStore, clean_text
+from .store import RowStore, quoted
 
 # %% ../../nbs/corpus/06_people.ipynb #Evidence
 class _PeopleEvidence(NamedTuple):
@@ -98,7 +98,7 @@ def write_people(
             failures += failed
             for user, fields in written.items():
                 hash_, until = batch.until[user]
-                whole = json.loads(clean_text(json.dumps(fields, ensure_ascii=False)))
+                whole = json.loads(quoted(fields))
                 end += file.write(to_json(Persona(user, "", whole, tuple(s.id for s in batch.said[user]), until)).encode())
                 index.append((hash_, end, persona_items(whole), len(format_persona(whole))))
     users, *numbers = zip(*index) if index else [()] * 4

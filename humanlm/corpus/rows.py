@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,9 +57,9 @@ class Voice:
 class _PromptMessage(NamedTuple):
     "A message of a prompt"
     role: str
-    content: str
+    content: bytes  # UTF-8
     name: str
-    json: bytes  # the content as JSON
+    json: bytes     # the content as JSON
 
 
 @dataclass
@@ -77,17 +78,21 @@ class Made:
     def talk(self) -> list[_PromptMessage]:
         "The context as prompts have it"
         user = self.entry.user_id
-        return [_PromptMessage(m.role, _text(m.content), speaker(m.name, user), bytes(m.content)) for m in _lines(self.context)]
+        return [_PromptMessage(m.role, _text(said := bytes(m.content)), speaker(m.name, user), said) for m in _lines(self.context)]
 
     @property
-    def example(self) -> Example:
-        e, context = self.entry, tuple(Message(**m) for m in json.loads(self.context))
-        return Example(e.id, self.media, self.split, e.user_id, e.context_id, self.voice.persona, context, e.reply, self.order)
+    def alone(self) -> Example:
+        "The example without its context"
+        e = self.entry
+        return Example(e.id, self.media, self.split, e.user_id, e.context_id, self.voice.persona, (), e.reply, self.order)
+
+    @property
+    def example(self) -> Example: return replace(self.alone, context=tuple(Message(**m) for m in json.loads(self.context)))
 
     def describes(self, c: HierarchyConfig) -> bool:
         "Do the prompts of this row say anything about its person? Found out once for each"
         if (key := (id(c), self.split)) not in self.voice.systems:
-            self.voice.systems[key] = bool(about_person(c.shown(replace(self.example, context=())).persona)), c
+            self.voice.systems[key] = bool(about_person(c.shown(self.alone).persona)), c
         return self.voice.systems[key][0]
 
 
@@ -98,7 +103,13 @@ class _ContextLine(Struct):
     content: Raw
 
 
-_lines, _text, _name = Decoder(list[_ContextLine]).decode, Decoder(str).decode, lru_cache(maxsize=2**16)(quoted)  # names come again and again
+def _text(said: bytes) -> bytes:
+    "Read JSON as UTF-8; of its escapes two are common, and a backslash that they leave stands for another"
+    text = said[1:-1].replace(b"\\n", b"\n").replace(b'\\"', b'"')
+    return _string(said).encode() if b"\\" in text else text
+
+
+_lines, _string, _name = Decoder(list[_ContextLine]).decode, Decoder(str).decode, lru_cache(maxsize=2**16)(quoted)  # names come again and again
 
 # %% ../../nbs/corpus/07_rows.ipynb #messages
 def _messages(
@@ -110,15 +121,27 @@ def _messages(
     "Ask as training does; the system message of a person is made once"
     key = (id(c), row.media, row.split, levels, thinking)
     if key not in row.voice.systems:
-        alone = prompt(replace(row.example, context=()), levels, c, thinking)[0]
-        text = parts_text(alone["content"])
-        row.voice.systems[key] = _PromptMessage("system", text, "", quoted(text)), c  # c is kept, so no other config gets its id
+        text = parts_text(prompt(row.alone, levels, c, thinking)[0]["content"])
+        row.voice.systems[key] = _PromptMessage("system", text.encode(), "", quoted(text)), c  # c is kept, so no other config gets its id
     return [row.voice.systems[key][0], *first_and_last(row.talk, c.context_messages)]
 
 # %% ../../nbs/corpus/07_rows.ipynb #_strings
-def _strings(values):
+def _strings(values: Sequence[str | bytes]):
+    "A column of texts, or of their UTF-8, which is copied as it is"
     import pyarrow as pa
-    return pa.array(values, pa.string())
+    data = [value if isinstance(value, bytes) else value.encode() for value in values]
+    ends = np.array([0, *accumulate(map(len, data))], np.int32)
+    return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
+
+
+def _numbers(values: Sequence[int]):
+    import pyarrow as pa
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.array(values, np.int64))])
+
+
+def _flags(values: Sequence[bool]):
+    import pyarrow as pa
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
 
 
 def _struct(**columns):
@@ -129,21 +152,20 @@ def _struct(**columns):
 def _talks(prompts):
     "Prompts as one array"
     import pyarrow as pa
-    ends = np.cumsum([0, *map(len, prompts)])
-    role, content, name, _ = zip(*(m for p in prompts for m in p))
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()),
-                                    _struct(role=_strings(role), content=_strings(content), name=_strings(name)))
+    role, content, name, _ = zip(*chain.from_iterable(prompts))
+    said = _struct(role=_strings(role), content=_strings(content), name=_strings(name))
+    ends = np.array([0, *accumulate(map(len, prompts))], np.int32)
+    return pa.Array.from_buffers(pa.list_(said.type), len(prompts), [None, pa.py_buffer(ends)], children=[said])
 
 # %% ../../nbs/corpus/07_rows.ipynb #example_columns
 def example_columns(rows: Sequence[Made]) -> dict[str, Any]:
     "Columns that `load_examples` reads"
-    import pyarrow as pa
     e, text = [r.entry for r in rows], _strings
     return {
         "id": text([x.id for x in e]), "source": text([r.media for r in rows]), "split": text([r.split for r in rows]),
         "user_id": text([x.user_id for x in e]), "context_id": text([x.context_id for x in e]),
         "persona": text([r.voice.text for r in rows]), "context": text([r.context for r in rows]),
-        "reply": text([x.reply for x in e]), "order": pa.array([r.order for r in rows], pa.int64()),
+        "reply": text([x.reply for x in e]), "order": _numbers([r.order for r in rows]),
     }
 
 
@@ -166,18 +188,21 @@ def _extra_info(rows: Sequence[Made], prompts: Sequence[list], level: str) -> di
     import pyarrow as pa
     n = len(rows)
     return {
-        "split": _strings([r.split for r in rows]), "index": pa.array([r.index for r in rows], pa.int64()),
+        "split": _strings([r.split for r in rows]), "index": _numbers([r.index for r in rows]),
         "name": _strings([NAME] * n), "persona": _strings([r.voice.shown for r in rows]),
         "raw_prompt": _strings([_raw(p) for p in prompts]), "media_source": _strings([r.media for r in rows]),
         "hierarchy_name": _strings([level] * n), "target_user_id": _strings([r.entry.user_id for r in rows]),
         "post_id": _strings([r.entry.post_id for r in rows]), "post_metrics": _strings([_facts(r.entry.post_facts) for r in rows]),
         "comment_metrics": _strings([_facts(r.entry.facts) for r in rows]),
-        "is_top_level": pa.array([len(r.talk) == 1 for r in rows], pa.bool_()),
+        "is_top_level": _flags([len(r.talk) == 1 for r in rows]),
         "post": pa.nulls(n, pa.string()), "row_id": _strings([r.entry.id for r in rows]),
     }
 
 
-def _facts(facts): return json.dumps(facts, sort_keys=True, default=str) if facts else "null"
+def _facts(facts): return _sorted(facts) if facts else "null"
+
+
+_sorted = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
 def _raw(talk):

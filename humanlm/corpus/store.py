@@ -11,14 +11,14 @@ import json
 import marshal
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.json import Encoder
+from msgspec.json import Encoder, format as spaced
 
 from ..core.basics import DataError, atomic_path, atomic_write, to_json
 from .partition import hash64, name_hash
@@ -57,9 +57,8 @@ class LogEntry(NamedTuple):
 
     def pack(self) -> "Packed":
         "Write an entry as bytes"
-        said = [b'{"id": %b, "role": %b, "name": %b, "time": %b, "content": %b}' % (quoted(i), _name(role), _name(name), _time(time), quoted(text))
-                for i, role, name, text, time in self.context]
-        return Packed(marshal.dumps((*self[:_CONTEXT], (), *self[_CONTEXT + 1:]), 2), b"[%b]" % b", ".join(said))
+        said = [{"id": i, "role": role, "name": name, "time": time, "content": text} for i, role, name, text, time in self.context]
+        return Packed(marshal.dumps((*self[:_CONTEXT], (), *self[_CONTEXT + 1:]), 2), spaced(quoted(said), indent=0))
 
     def record(
         self,
@@ -86,10 +85,10 @@ def clean_text(
     return text
 
 
-def quoted(text: str) -> bytes:
-    "Write a text as JSON"
-    try: return _encode(text)
-    except UnicodeEncodeError: return _encode(clean_text(text))
+def quoted(value: Any) -> bytes:
+    "Write a text, or data with texts, as JSON"
+    try: return _encode(value)
+    except UnicodeEncodeError: return _encode(json.loads(clean_text(json.dumps(value, ensure_ascii=False))))
 
 
 _encode = Encoder().encode
@@ -127,10 +126,6 @@ class Packed(NamedTuple):
 
 
 _CONTEXT = LogEntry._fields.index("context")
-_name = lru_cache(maxsize=2**16)(quoted)  # names come again and again
-
-
-def _time(time): return b"null" if time is None else quoted(time) if isinstance(time, str) else repr(time).encode()
 
 # %% ../../nbs/corpus/02_store.ipynb #_said
 def _said(entry):
