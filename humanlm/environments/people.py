@@ -121,13 +121,12 @@ class _PersonEnvironment(Environment):
         return f"is {true.direction} {payload['target']}, and says {said.direction}" if said and said.direction != true.direction else ""
 
     async def paid(self, post: Post, side: str = "for") -> Feedback:  # post: that the policy stands for in the end
-        "End with what the person truly makes of it, whoever plays them; or with what is said of it, as the world's reader reads it"
+        "End with what the person truly makes of it, whoever plays them; or with what the reply to it says, to somebody who listens"
         stance = _true_stance(self.task.person, post)
         view = _view_score(stance, side)
         if self.config.paid_by == "truth": return Feedback(f"In truth this person {describe('stance', stance)}.", view, True, {"view": view})
         reply = await self.reply(post)
-        said = expressed(read(reply)).get("stance")
-        word = _view_score(said, side) if said else 0.0
+        word = _view_heard(post, reply, side)
         return Feedback(reply, word, True, {"view": view, "word": word})
 
 # %% ../../nbs/environments/07_people.ipynb #PolitePerson
@@ -153,6 +152,12 @@ def _values_heard(
         own = value if value in pair else None if stance is None else pole if stance.direction == "for" else OPPOSED[pole]
         if own: found[pair] = own, stance.strength if stance else "mild"
     return found
+
+
+def _view_heard(post: Post, reply: str, side: str) -> float:
+    "Say how far a reply to a post takes the wanted side; 0 where it says nothing"
+    stances = [Stance("for" if own == post.pole else "against", strength, post.target) for own, strength in _values_heard([(post.pole, reply)]).values()]
+    return _view_score(stances[0], side) if stances else 0.0
 
 
 def _next_value(

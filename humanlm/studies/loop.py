@@ -118,15 +118,11 @@ class LoopRecipe(GymRecipe):
         "Let the person of training be asked by name"
         return s.changed(user={"model": s.loop.model(s.loop.person, s.run.seed)})
 
-    def check(self, s: Settings) -> None:
-        "Raise where a simulator has not been trained yet"
-        super().check(s)
-        missing = [] if s.dry_run else s.loop.missing(s.run.seed)
+    def load(self, s: Settings, **given: Any) -> GymWork:
+        "Load gyms that are paid by word; `ConfigError` where a simulator has not been trained yet"
+        missing = s.loop.missing(s.run.seed)
         require("loop", (not missing, f"{s.loop.folder(s.run.seed)} has no model {' and no model '.join(missing)}. Train the simulators first: "
                                       "python -m humanlm.experiment --config configs/experiments/loop-simulators.yaml"))
-
-    def load(self, s: Settings, **given: Any) -> GymWork:
-        "Load gyms that are paid by word"
         work = super().load(s, **given)
         return replace(work, gyms={name: replace(gym, config=replace(gym.config, paid_by=s.loop.paid_by)) for name, gym in work.gyms.items()})
 
@@ -164,7 +160,7 @@ simulators = SimulatorRecipe()
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-alignment
 ALIGNMENTS = {"states": ("state_alignment", None), "replies": ("response_alignment", None), "states in replies": ("reply_state_alignment", None),
-              "stance in replies": ("reply_state_alignment", "stance")}  # name → metric, and the level where it is one alone
+              "stance in replies": ("reply_state_alignment", "stance"), "value in replies": ("reply_state_alignment", "value")}  # name → metric, and the level where it is one alone
 _KEPT_AS = {PEOPLE: "ceiling", POLITE: "constant"}
 
 
