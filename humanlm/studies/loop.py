@@ -58,8 +58,8 @@ mistaken_25, mistaken_50, mistaken_75 = map(Mistaken, (0.25, 0.5, 0.75))
 MISTAKEN = {who.name: who for who in (mistaken_25, mistaken_50, mistaken_75)}
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-config
-PEOPLE, POLITE = "people", "polite"
-UNTRAINED = "base"
+PEOPLE, POLITE, UNTRAINED = "people", "polite", "untrained"
+_KEPT_AS = {PEOPLE: "ceiling", POLITE: "constant", UNTRAINED: "base"}  # under which name simulators' runs keep what was measured, where it is another
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _LoopConfig:
     person: str = PEOPLE
     """Who plays in training; one of `persons`."""
     persons: list[str] = field(default_factory=lambda: [PEOPLE, POLITE])
-    """Whom assistants meet in the test: people (the world itself), polite, mistaken-25 (-50, -75; so many percent of their states are replaced by chance), or models of `simulators`."""
+    """Whom assistants meet in the test: people (the world itself), polite, mistaken-25 (-50, -75; so many percent of their states are replaced by chance), untrained, or models of `simulators`."""
     simulators: str = "runs/loop-simulators"
     """The experiment that trained the simulators; each seed meets those of its own."""
     paid_by: str = "word"
@@ -82,7 +82,7 @@ class _LoopConfig:
     def model(self, person: str, seed: int) -> str:
         "Say by which name gyms ask whoever plays the person"
         if person in MISTAKEN: return f"humanlm.studies.loop:{person.replace('-', '_')}"
-        return {PEOPLE: "rule", POLITE: POLITE}.get(person) or f"simulator/{self.folder(seed) / 'models' / person}"
+        return {PEOPLE: "rule", POLITE: POLITE}.get(person) or f"simulator/{self.folder(seed) / 'models' / _KEPT_AS.get(person, person)}"
 
     def folder(self, seed: int) -> Path:
         "Where the run lies that trained the simulators of a seed"
@@ -91,7 +91,7 @@ class _LoopConfig:
     def missing(self, seed: int) -> list[str]:
         "Name the simulators that are not there"
         trained = [person for person in self.persons if person not in (PEOPLE, POLITE, *MISTAKEN)]
-        return [person for person in trained if not (self.folder(seed) / "models" / person / "config.json").exists()]
+        return [person for person in trained if not (self.folder(seed) / "models" / _KEPT_AS.get(person, person) / "config.json").exists()]
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-measured
 def _last_pay(episode: EpisodeRecord, part: str) -> float:  # part: of the pay: view, which is the truth, or word
@@ -161,7 +161,6 @@ simulators = SimulatorRecipe()
 # %% ../../nbs/studies/11_loop.ipynb #loop-alignment
 ALIGNMENTS = {"states": ("state_alignment", None), "replies": ("response_alignment", None), "states in replies": ("reply_state_alignment", None),
               "stance in replies": ("reply_state_alignment", "stance"), "value in replies": ("reply_state_alignment", "value")}  # name → metric, and the level where it is one alone
-_KEPT_AS = {PEOPLE: "ceiling", POLITE: "constant"}
 
 
 def _mean(table: Table, metric: str, level: str | None) -> float:
