@@ -8,7 +8,6 @@ import argparse
 from pathlib import Path
 
 from humanlm.core.basics import atomic_write, to_json
-from humanlm.core.config import Settings
 from humanlm.core.runs import run_record
 from humanlm.studies.loop import KNOWN, kept_assistant, loop_findings
 from humanlm.training.trials import experiment_settings, trials_of
