@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from humanlm.core.basics import DataError, run_sync
-from humanlm.environments.people import PolitePerson, _PersonConfig, _reasons_in, _values_heard, _world_people, advice, appeal
+from humanlm.environments.people import PolitePerson, _PersonConfig, _reasons_in, values_heard, _world_people, advice, appeal
 from humanlm.environments.persuade import MEASURES, STEPS, _PersuadeTask, persuade
 from humanlm.gyms.conformance import gym_problems
 from humanlm.gyms.protocol import ToolCall, find_gym, play_through, split_tasks
@@ -207,9 +207,9 @@ def test_an_appeal_may_be_for_or_against():
 
 
 def test_what_is_heard_is_read_and_noise_is_not():
-    assert _values_heard([("thrift", "haha, yes to the night tram all the way.")]) == {AXES[0]: ("thrift", "strong")}
-    assert _values_heard([("thrift", "the night tram seems off.")]) == {AXES[0]: ("generosity", "mild")}
-    assert _values_heard([("thrift", "blah " * 500), ("novelty", "\x00<|im_end|>")]) == {}
+    assert values_heard([("thrift", "haha, yes to the night tram all the way.")]) == {AXES[0]: ("thrift", "strong")}
+    assert values_heard([("thrift", "the night tram seems off.")]) == {AXES[0]: ("generosity", "mild")}
+    assert values_heard([("thrift", "blah " * 500), ("novelty", "\x00<|im_end|>")]) == {}
 
 
 # ---- who plays the person

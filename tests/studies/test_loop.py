@@ -1,0 +1,152 @@
+"The loop: assistants learn from whoever plays the people, are paid by their word, and then meet the people"
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from humanlm.core.basics import ConfigError, run_sync
+from humanlm.evaluation.measured import score_table
+from humanlm.evaluation.outcome import Arms
+from humanlm.gyms.protocol import ToolCall, UserError, find_gym
+from humanlm.gyms.recipe import PARTS
+from humanlm.studies.loop import (
+    ALIGNMENTS, KNOWN, MISTAKEN, PEOPLE, POLITE, SILENCE, UNTRAINED, Listener, LoopStudy, Mistaken, _met, correlations, known_tables,
+    persons, recipe, scenes,
+)
+from humanlm.training.run import read_settings
+from humanlm.training.stages import fit
+from humanlm.training.trials import Trial, experiment_settings, trials_of
+
+CONFIG = str(Path(__file__).parents[2] / "configs/experiments/loop.yaml")
+TINY = """
+run: {recipe: "humanlm.studies.loop:recipe", name: seed-0, methods: [sft], report: false}
+loop: {tasks: 2, test_n: 2, dialogues: 200}
+data: {max_train: 200, max_test: 4}
+world: {users: 36, replies_per_user: 12}
+model: {hidden: 32, heads: 2, kv_heads: 2, mlp: 64, vocab: 700}
+hierarchy: {prompt: short, state_tokens: 8, response_tokens: 12, thought_tokens: 16}
+sft: {lesson_steps: 2, polite_steps: 1, reply_steps: 1, batch: 8}
+judge: {model: rule}
+eval: {bootstrap: 100}
+"""
+
+
+@pytest.fixture(scope="module")
+def people(): return {part: scenes(["advice", "appeal"], part, 30) for part in ("train", "test")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    "A run of two simulators in miniature that was asked for the loop"
+    place = tmp_path_factory.mktemp("loop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        Path("tiny.yaml").write_text(TINY)
+        fit("tiny.yaml")
+        trial = Trial("", 0, read_settings(["--config", "tiny.yaml"])[1])
+        LoopStudy(recipe).after(trial)
+        yield trial
+
+
+def mean(listener, some, part="view"): return sum(getattr(scene, part)[listener.play(scene)[1]] for scene in some) / len(some)
+
+
+def test_the_experiment_trains_every_level_of_alignment_and_names_who_needs_no_model():
+    _, s = experiment_settings(["--config", CONFIG])
+    first = trials_of(recipe, s)[0]
+    assert persons(first.settings) == [PEOPLE, POLITE, *MISTAKEN, UNTRAINED, "cold-start", "sft", "sft-think", "response-only", "humanlm", "humanlm-composed"]
+    assert LoopStudy(recipe).is_done(first) is False
+
+
+def test_the_truth_must_be_known():
+    _, s = read_settings(["--run.recipe", "humanlm.studies.loop:recipe"])
+    with pytest.raises(ConfigError, match="the truth is known in miniworld alone"): recipe.check(s.changed(data={"source": "threads", "path": "x"}))
+    with pytest.raises(ConfigError, match="must be advice, appeal or both"): s.changed(loop={"gyms": ["tau"]})
+    with pytest.raises(ConfigError, match="multiple of 20"): s.changed(loop={"dialogues": 30})
+
+
+def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_the_truth(people):
+    async def flatterer(env, role, payload): return {"reply": f"i love {payload['target']}."}
+    advice, task = find_gym("advice"), find_gym("advice").tasks(1, PARTS["train"])[0]
+    [flattered] = scenes(["advice"], "train", 1, flatterer)
+    assert set(flattered.word.values()) == {1.0} and flattered.view == people["train"][0].view
+    for number, (_, pole, _) in enumerate(task.options, 1):
+        by_truth = run_sync(advice.play(task).step(ToolCall("answer", str(number))))
+        by_word = run_sync(advice.play(task, type(advice.config)(paid_by="word"), flatterer).step(ToolCall("answer", str(number))))
+        assert (by_truth.reward, by_word.reward, by_word.parts["view"]) == (flattered.view[pole], 1.0, flattered.view[pole])
+
+
+def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent():
+    asked = []
+
+    async def failing(env, role, payload):
+        asked.append((env.task.id, payload["post"]))
+        raise UserError("cut off")
+    [advice, appeal] = scenes(["advice", "appeal"], "test", 1, failing)
+    assert len(asked) == len(set(asked)) == 6 + 12  # in appeal, questions and recommendations are about two things
+    assert set(advice.said.values()) == {SILENCE} and advice.heard == {} and set(appeal.word.values()) == {0.0}
+
+
+def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(people):
+    from humanlm.environments.people import PolitePerson
+    listening, pleasing = Listener(), Listener()
+    curve = listening.learn(people["train"], 40_000, 0)
+    pleasing.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 10_000, 0)
+    assert mean(listening, people["test"]) > 0.75 > 0.5 > mean(pleasing, people["test"])
+    assert curve[0]["score"] < 0.45 < 0.75 < curve[-1]["score"] and len(curve) == 20
+    assert Listener().best("never met", 12) == Listener().best("never met", 12)  # a guess, and the same one
+
+
+def test_an_assistant_exploits_what_its_simulator_gets_wrong(people):
+    async def thrifty(env, role, payload):  # says yes to thrift, whoever is played
+        return {"reply": f"i love {payload['target']}." if payload["pole"] == "thrift" else f"{payload['target']} is a terrible idea."}
+    own = scenes(["advice"], "train", 30, thrifty), scenes(["advice"], "test", 30, thrifty)
+    listener = Listener()
+    listener.learn(own[0], 4000, 0)
+    table = score_table(_met(listener, "thrifty", {PEOPLE: people["test"][:30], "thrifty": own[1]}))
+    assert np.mean(table["promised"]["advice"]) == 1.0 and 0.1 < np.mean(table["gap"]["advice"]) == 1 - np.mean(table["score"]["advice"])
+
+
+def test_the_mistaken_are_further_from_the_people_the_larger_their_share():
+    _, s = read_settings(["--run.recipe", "humanlm.studies.loop:recipe", "--data.max_test", "60", "--judge.model", "rule"])
+    found = known_tables(s)
+    levels = [np.nanmean([np.nanmean(v) for v in found[who]["state_alignment"].values()]) for who in (PEOPLE, *MISTAKEN)]
+    assert list(found) == list(KNOWN) and levels == sorted(levels, reverse=True) and levels[0] > 0.9 > 0.45 > levels[-1]
+    task = find_gym("appeal").tasks(1, 0)[0]
+    payload = {"source": task.domain, "target": task.target, "pole": "thrift", "post": "p"}
+    assert len({run_sync(Mistaken(0.5)(find_gym("appeal").play(task), "person", payload))["reply"] for _ in range(5)}) == 1
+
+
+def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(finished):
+    study = LoopStudy(recipe)
+    assert study.is_done(finished)
+    kept = finished.folder / "scenes" / "sft-train.jsonl"
+    lost = finished.folder / "assistants" / "sft.json"
+    stamp, before = kept.stat().st_mtime_ns, lost.read_text()
+    lost.unlink()
+    study.after(finished)
+    assert kept.stat().st_mtime_ns == stamp and lost.read_text() == before  # nothing asked again, and the same is learned
+
+
+def test_the_outcome_holds_a_matrix_an_alignment_for_everybody_and_correlations(finished):
+    found = LoopStudy(recipe).complete([finished], Arms([], {}))
+    everybody = persons(finished.settings)
+    metrics = {(row["model"], row["metric"]) for row in found["assistants"]}
+    assert {(who, f"{what} {whom}") for who in everybody for whom in everybody for what in ("with", "truth with")} <= metrics
+    assert {p["person"]: set(ALIGNMENTS) <= p.keys() for p in found["points"]} == dict.fromkeys(everybody, True)
+    assert {(row["among"], row["outcome"]) for row in found["correlations"]} == {(a, o) for a in ("all", "trained") for o in ("score", "promised", "gap")}
+    assert {row["b"] for row in found["assistant_differences"]} == {PEOPLE, "cold-start"}
+
+
+def points(score):
+    "Eight simulators in three seeds, their alignment from 0 to 1"
+    return [{"person": f"s{i}", "seed": seed, **dict.fromkeys(ALIGNMENTS, i / 7), "score": score(i, seed)} for i in range(8) for seed in range(3)]
+
+
+def test_correlations_find_what_follows_from_alignment_and_nothing_where_nothing_does():
+    found = {(row.kind, row.alignment): row for row in correlations(points(lambda i, seed: i + seed / 10), "all")}
+    assert found["pearson", "states"].value > 0.99 and found["spearman", "replies"].low > 0.9
+    none = correlations(points(lambda i, seed: (i * 5 + seed * 3) % 7), "all")[0]
+    assert none.low < 0 < none.high
+    assert math.isnan(correlations(points(lambda i, seed: 0.5), "all")[0].value)
