@@ -26,7 +26,7 @@ from ..core.config import Settings
 from ..core.stats import Bootstrap, Interval, known_mean, pearson, spearman
 from ..environments.people import PolitePerson, values_heard
 from ..evaluation.measured import Measurement, load_measured, score_table
-from ..evaluation.outcome import Arms, Table, findings, rounded
+from ..evaluation.outcome import Arms, Table, rounded
 from ..gyms.protocol import Environment, Gym, ToolCall, UserError, find_gym
 from ..gyms.recipe import PARTS
 from ..gyms.users import GymUserConfig, check_plays
@@ -308,7 +308,7 @@ def loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str
             learning += [{"person": person, "seed": trial.seed, **row} for row in curve]
     arms = Arms([f"{s.gym}/{s.task}" for s in test[PEOPLE]], met)
     pairs = [(person, other) for other in (PEOPLE, "cold-start") for person in everybody if person != other]
-    rows = findings(arms, pairs, [trial.seed for trial in trials], [])
+    rows = arms.findings(pairs, [trial.seed for trial in trials], [])
     among = {"all": points, "trained": [p for p in points if p["person"] not in KNOWN]}
     correlated = [row for name, some in among.items() if some for outcome in ("score", "promised", "gap") for row in correlations(some, name, outcome)]
     return {"persons": list(everybody), "assistants": rows["measurements"], "assistant_differences": rows["differences"], "points": rounded(points),
