@@ -67,7 +67,7 @@ class SetsConfig:
         ]
 
 # %% ../../nbs/corpus/09_sets.ipynb #KEPT
-KEPT = 16384  # voices in memory, 15 kB each
+KEPT = 16384  # voices in memory, 15 kB each, by row and by text
 
 
 class _Voices:
@@ -82,8 +82,9 @@ class _Voices:
         given = entry.persona if self.given else ""
         key = (place, given, entry.user_id, entry.known_as)
         if key not in self.kept:
-            self.kept[key] = Voice.of(*_nameless(*_known(text, given or self.fixed, entry.user_id), entry))
-            if len(self.kept) > KEPT: self.kept.popitem(last=False)
+            voice = Voice.of(*_nameless(*_known(text, given or self.fixed, entry.user_id), entry))
+            self.kept[key] = self.kept.setdefault(voice.text, voice)  # a person known by other names has the same one
+            while len(self.kept) > KEPT: self.kept.popitem(last=False)
         return self.kept[key]
 
     def misfit(self, entry: LogEntry, place: int = -1, text: str = "") -> str:

@@ -48,7 +48,7 @@ class Mistaken:
         check_plays(self, [role])
         post = Post("asked", payload["source"], payload["target"], payload["pole"], False, ())
         rng = random.Random(f"{self.seed}/{self.name}/{env.task.id}/{payload['post']}")
-        return {"reply": env.task.person.states_on(post).perturbed(self.share, rng).reply(rng)}
+        return {"reply": getattr(env.task, "person").states_on(post).perturbed(self.share, rng).reply(rng)}
 
 
 PEOPLE, POLITE, UNTRAINED = "people", "polite", "untrained"
@@ -116,7 +116,7 @@ def scenes(gyms: Sequence[str], part: str, count: int, player: Any = None) -> li
     "Ask everything that could ever be asked in the tasks of a part"
     async def all_of_them():
         user = _once(player)
-        return await in_turn(lambda one: _scene(*one, user), [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])], 32)
+        return await in_turn(lambda one: _scene(one[0], one[1], user), [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])], 32)
     return run_sync(all_of_them())
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-listener
@@ -239,6 +239,7 @@ def known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     "Judge the states and replies of those who need no model on the held-out rows"
     s, data = settings, load_data(settings)
     rows, world, oracle = data.split(s.eval.split), data.world, make_judge(s.test_judge, data.world, s.hierarchy.load())
+    assert world is not None, "the loop's people are made up"
     texts = reference_texts(world, rows)
     said: dict[str, Sequence[Mapping[str, str]]] = {PEOPLE: texts["ceiling"], POLITE: texts["constant"]}
     for name, share in MISTAKEN.items():

@@ -14,7 +14,7 @@ TRAIN, HUB, SERVE, ANTHROPIC = (f"Next: pip install 'humanlm[{extra}]'" for extr
 # Every command once: a line, the exit code, and what it says. Code 0: it did its work without torch.
 LINES = {
     "train": ("--config humanlm-mini", 2, TRAIN),
-    "eval": ("a b", 2, TRAIN),
+    "eval fidelity": ("", 2, "Nothing to compare"),
     "experiment": ("--config experiments/sdpo", 2, TRAIN),
     "humanual build": ("--build.path log.jsonl --build.out built --build.min_comments 2 --persona.history 5 "
                        '--build.columns={"parents":"parents","thread":"thread","id":"id","time":"time"}', 0, "written to built"),
@@ -22,6 +22,7 @@ LINES = {
     "tom compare": ("hitom-vanilla-symbolic hitom-vanilla-symbolic", 0, "p by story"),
     "tom contexts": ("hitom --tom.file stories/hitom.jsonl", 0, "texts parsed"),
     "tom generate": ("hitom --stories.n 4 --stories.out stories", 0, "tom run hitom"),
+    "tom quality": ("", 2, "must name a folder"),
     "tom serve-viewer-data": ("runs/hitom-contexts-symbolic --dry-run", 0, ""),
     "parsers data": ("", 0, "written to"),
     "parsers train": ("--config parser-tiny", 2, TRAIN),
@@ -40,12 +41,15 @@ LINES = {
     "hub merge": ("model", 2, TRAIN),
     "hub push": ("model", 2, TRAIN),
     "serve": ("--model.name model", 2, TRAIN),
-    "launch": ("--config humanlm-mini --gpus 2", 0, "accelerate launch"),
+    "study serve": ("", 0, "Flags override"),
+    "study export": ("", 2, "Expected DIR FILE"),
+    "study report": ("", 2, "Expected DIR"),
+    "launch": ("--config humanlm-mini --gpus 2 --sft.muon_lr 0", 0, "accelerate launch"),
     "talk": ("--model.name model", 2, TRAIN),
     "view": ("runs/hitom-contexts-symbolic --dry-run", 0, "answers"),
 }
 FIRST = ("tom generate", "tom run", "tom contexts")  # what others read
-MORE = [("train --config humanlm-mini --dry-run", 0, "humanlm-mini"), ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"), ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
+MORE = [("eval a b", 2, TRAIN), ("train --config humanlm-mini --dry-run", 0, "humanlm-mini"), ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"), ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
         ("humanual build --build.path own/er", 2, HUB), ("tom run hitom --tom.file stories/hitom.jsonl --model.name hf/x", 2, TRAIN),
         ("tom run hitom --tom.file stories/hitom.jsonl --model.name anthropic/x --tom.name claude", 2, ANTHROPIC)]
 
