@@ -32,6 +32,7 @@ from ..methods.method import Method
 from ..training.run import Run, updates
 
 # %% ../../nbs/75_engines.ipynb #check_versions
+_NO_FLASH = '["+actor_rollout_ref.model.override_config.attn_implementation=sdpa","actor_rollout_ref.model.use_remove_padding=false"]'
 _MADE = {
     "cpu": "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt, then --no-deps humanlm",
     "cuda": "pip install 'verl[{}]==0.9.1' first, then what else constraints-verl.txt names, then --no-deps humanlm, as docker/verl.Dockerfile does",
@@ -42,6 +43,8 @@ def _check_packages(v: VerlConfig) -> None:
     "Raise where verl, what it needs or the package that shall write is missing, or of another version than was tried"
     missing = next(filter(None, (lacking(name, wanted) for name, wanted in WANTED.items())), "")
     if not missing and v.rollout != "hf" and find_spec(v.rollout) is None: missing = f"{v.rollout}, which is not installed"
+    if not missing and v.device == "cuda" and find_spec("flash_attn") is None and "attn_implementation" not in "".join(v.overrides or ()):
+        missing = f"flash-attn, which 'verl[flash-attn-cu130torch211]==0.9.1' brings; to do without it give --verl.overrides '{_NO_FLASH}'"
     if missing:
         raise ConfigError(f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
                           f"{_MADE[v.device].format(v.rollout)}; or leave run.engine out.")

@@ -46,6 +46,14 @@ def test_who_shall_write_must_be_installed(rollout, monkeypatch):
     verl._check_packages(VerlConfig(device="cpu", rollout="hf"))
 
 
+def test_attention_that_is_missing_on_gpus_is_named_with_the_settings_that_do_without(monkeypatch):
+    from humanlm.engines import verl
+    monkeypatch.setattr(verl, "lacking", lambda name, wanted: "")
+    monkeypatch.setattr(verl, "find_spec", lambda name: None if name == "flash_attn" else object())
+    with pytest.raises(ConfigError, match="needs flash-attn.*attn_implementation=sdpa"): verl._check_packages(VerlConfig())
+    verl._check_packages(VerlConfig(overrides=["+actor_rollout_ref.model.override_config.attn_implementation=sdpa"]))
+
+
 @pytest.mark.parametrize("v, said, other", [(VerlConfig(), "pip install 'verl[vllm]==0.9.1' first", "torch==2.13.0"), (VerlConfig(rollout="sglang"), "'verl[sglang]==0.9.1' first", "torch==2.13.0"),
                                             (VerlConfig(device="cpu", rollout="hf"), "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt", "vllm")])
 def test_a_device_has_one_environment_and_one_sentence_about_it(v, said, other, monkeypatch):
