@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PEOPLE', 'POLITE', 'UNTRAINED', 'MISTAKEN', 'KNOWN', 'POLES', 'SILENCE', 'QUESTIONS', 'recipe', 'ALIGNMENTS',
-           'Mistaken', 'persons', 'Scene', 'scenes', 'Listener', 'LoopRecipe', 'kept_assistant', 'known_tables',
-           'alignment', 'Correlation', 'correlations', 'LoopStudy', 'loop_findings']
+           'persons', 'Scene', 'scenes', 'alignment', 'Correlation', 'correlations']
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-imports
 import asyncio
@@ -37,7 +36,7 @@ from ..worlds.sources import load_data
 from ..worlds.states import AXES, VALUES
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-mistaken
-class Mistaken:
+class _Mistaken:
     "People of the world, a share of whose states is replaced by chance: a simulator whose alignment is set"
     plays = ("person",)
 
@@ -65,7 +64,7 @@ def persons(settings: Settings) -> list[str]:  # settings: of a run
 
 def _player(trial: Trial, person: str) -> Any:
     "Give who plays the person in the gyms of a run; None: the world itself"
-    if person in MISTAKEN: return Mistaken(MISTAKEN[person], trial.seed)
+    if person in MISTAKEN: return _Mistaken(MISTAKEN[person], trial.seed)
     if person in (PEOPLE, POLITE): return None if person == PEOPLE else PolitePerson()
     model = "base" if person == UNTRAINED else person
     return GymUserConfig(f"simulator/{trial.folder / 'models' / model}", temperature=None).player()  # drawn as in its evaluation
@@ -124,7 +123,7 @@ QUESTIONS = 3  # that a person answers, as in the gyms
 _PRIOR, _MEMORY = 2, 100  # a guess counts as so many dialogues; older ones than so many fade
 
 
-class Listener:
+class _Listener:
     "An assistant as a table: all that it may have heard → what each next thing is worth"
 
     def __init__(self, worth: Mapping[str, list[list[float]]] | None = None):  # state → dialogues and worth of each thing to do
@@ -166,7 +165,7 @@ class Listener:
         return [{"dialogues": round((i + 0.5) * dialogues / bins), "promised": float(word), "score": float(view)} for i, (word, view) in enumerate(means)]
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-measured
-def _met(listener: Listener, own: str, everybody: Mapping[str, Sequence[Scene]]) -> list[Measurement]:  # own: who played in training; everybody: name → scenes of the test
+def _met(listener: _Listener, own: str, everybody: Mapping[str, Sequence[Scene]]) -> list[Measurement]:  # own: who played in training; everybody: name → scenes of the test
     "Let an assistant meet everybody, task by task"
     def values(i):
         played = {who: (some[i], *listener.play(some[i])) for who, some in everybody.items()}
@@ -194,17 +193,17 @@ class _LoopConfig:
                 (self.dialogues >= 20 and self.dialogues % 20 == 0, f"dialogues must be a multiple of 20, got {self.dialogues}"))
 
 
-class LoopRecipe(HumanLM):
+class _LoopRecipe(HumanLM):
     "Train simulators, and assistants with them"
     groups: Mapping[str, type] = {**HumanLM.groups, "loop": _LoopConfig}
-    study = "humanlm.studies.loop:LoopStudy"
+    study = "humanlm.studies.loop:_LoopStudy"
 
     def check(self, s: Settings) -> None:
         super().check(s)
         require("loop", (s.data.source == "miniworld", f"data.source is {s.data.source}, and the truth is known in miniworld alone"))
 
 
-recipe = LoopRecipe()
+recipe = _LoopRecipe()
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-after
 def _kept_scenes(trial: Trial, person: str, part: str) -> list[Scene]:
@@ -214,15 +213,15 @@ def _kept_scenes(trial: Trial, person: str, part: str) -> list[Scene]:
     return [Scene(**row) for row in read_jsonl(path)]
 
 
-def kept_assistant(trial: Trial, person: str) -> tuple[Listener, list[dict[str, float]]]:
+def _kept_assistant(trial: Trial, person: str) -> tuple[_Listener, list[dict[str, float]]]:
     "Train an assistant with somebody, once; and how its training went"
     path = trial.folder / "assistants" / f"{person}.json"
     if not path.exists():
-        listener = Listener()
+        listener = _Listener()
         curve = listener.learn(_kept_scenes(trial, person, "train"), trial.settings.loop.dialogues, trial.seed)
         atomic_write(path, to_json({"worth": listener.worth, "curve": curve}))
     kept = json.loads(path.read_text("utf-8"))
-    return Listener(kept["worth"]), kept["curve"]
+    return _Listener(kept["worth"]), kept["curve"]
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-alignment
 ALIGNMENTS = {"states": ("state_alignment", None), "replies": ("response_alignment", None), "states in replies": ("reply_state_alignment", None),
@@ -235,7 +234,7 @@ def _mean(table: Table, metric: str, level: str | None = None) -> float:
     return float(known_mean(parts)) if parts else math.nan
 
 
-def known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
+def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     "Judge the states and replies of those who need no model on the held-out rows"
     s, data = settings, load_data(settings)
     rows, world, oracle = data.split(s.eval.split), data.world, make_judge(s.test_judge, data.world, s.hierarchy.load())
@@ -282,27 +281,27 @@ def correlations(points: Sequence[Mapping[str, Any]], among: str, outcome: str =
     return rows
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-study
-class LoopStudy(Study):
+class _LoopStudy(Study):
     "Assistants that train with everybody in a run, and meet everybody"
 
     def after(self, trial: Trial) -> None:
         "Ask everybody for scenes, and train assistants on them"
-        for person in persons(trial.settings): kept_assistant(trial, person)
+        for person in persons(trial.settings): _kept_assistant(trial, person)
         for person in persons(trial.settings): _kept_scenes(trial, person, "test")
 
     def is_done(self, trial: Trial) -> bool: return all((trial.folder / "scenes" / f"{person}-test.jsonl").exists() for person in persons(trial.settings))
 
-    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]: return loop_findings(trials, persons(trials[0].settings))
+    def complete(self, trials: Sequence[Trial], found: Arms) -> dict[str, Any]: return _loop_findings(trials, persons(trials[0].settings))
 
 
-def loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str, Any]:
+def _loop_findings(trials: Sequence[Trial], everybody: Sequence[str]) -> dict[str, Any]:
     "Say what became of assistants, how well their simulators were aligned, and how the two go together"
     met: dict[str, list[Table]] = {person: [] for person in everybody}
     points, learning = [], []
     for trial in trials:
-        test, known = {person: _kept_scenes(trial, person, "test") for person in everybody}, known_tables(trial.settings)
+        test, known = {person: _kept_scenes(trial, person, "test") for person in everybody}, _known_tables(trial.settings)
         for person in everybody:
-            listener, curve = kept_assistant(trial, person)
+            listener, curve = _kept_assistant(trial, person)
             table = score_table(_met(listener, person, test))
             met[person].append(table)
             points.append({"person": person, "seed": trial.seed, **alignment(trial, person, known), **{name: _mean(table, name) for name in ("score", "promised", "gap")}})

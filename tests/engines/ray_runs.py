@@ -73,7 +73,7 @@ def test_workers_share_one_budget_and_one_ledger():
 
 
 def test_a_cluster_that_is_not_there_is_named_within_a_minute(monkeypatch):
-    code = "from humanlm.engines.workers import join_cluster; join_cluster()"
+    code = "from humanlm.engines.workers import _join_cluster; _join_cluster()"
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "127.0.0.1:6399"})
     print(f"{time.monotonic() - start:.0f} s: {done.stderr.strip().splitlines()[-1][:300]}")

@@ -67,11 +67,11 @@ def test_a_device_has_one_environment_and_one_sentence_about_it(v, said, other, 
 @pytest.mark.parametrize("found", ["1.13.0", "3.0.0"])
 def test_workers_of_another_ray_are_refused_before_anything_is_written(found, monkeypatch):
     from humanlm.core import plugins
-    from humanlm.engines.workers import join_cluster
+    from humanlm.engines.workers import _join_cluster
     monkeypatch.setattr(plugins, "version", lambda name: found)
     said = f"workers ray/N needs ray 2.x, which has version {found}: pip install 'ray==2.60.0', or leave workers out"
     with pytest.raises(ConfigError, match=f"judge.{said}"): require_workers({"judge": ChatConfig("scripted/echo", workers="ray/2")})
-    with pytest.raises(ConfigError, match=said): join_cluster()
+    with pytest.raises(ConfigError, match=said): _join_cluster()
 
 
 def test_numbers_that_do_not_match_come_with_one_that_does():

@@ -163,12 +163,12 @@ def test_a_method_that_does_not_say_that_it_reads_is_told_so():
 
 def leader(folder, taken, watching, method=Method(None, None)):
     "A stage of 9 steps that goes on behind those taken"
-    from humanlm.engines.verl import Leader
+    from humanlm.engines.verl import _Leader
     numbers = folder / "verl" / f"stage-{taken:06d}.jsonl"
     numbers.parent.mkdir(exist_ok=True)
     s = read_settings(["--run.recipe", "classmate", "--run.token_budget", "100"])[1]
     run = SimpleNamespace(folder=folder, settings=s, watch=lambda stage: (MetricsLog(folder / "metrics.jsonl", stage), *watching))
-    found = Leader(run, method, [], LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s), Job("M", "R", str(folder), "stage", 8, 9), [], numbers)
+    found = _Leader(run, method, [], LoopPolicy(torch.nn.Linear(2, 2).bfloat16(), None, [0], s), Job("M", "R", str(folder), "stage", 8, 9), [], numbers)
     found.begin(taken)
     return found
 

@@ -11,7 +11,7 @@ from pages import CHROMIUM, HOSTILE, in_browser, read
 from humanlm.core.basics import DataError, write_jsonl
 from humanlm.core.web import serving_app
 from humanlm.data import index
-from humanlm.data.index import Choice, LineFile, RolloutFiles, run_records
+from humanlm.data.index import Choice, _LineFile, _RolloutFiles, run_records
 from humanlm.data.records import Example, Message, Persona, save_examples
 from humanlm.data.trajectory import Score, Trajectory, Turn, load_trajectories, save_trajectories
 from humanlm.evaluation.viewer import RunViewer, _Shown
@@ -75,7 +75,7 @@ def test_a_run_of_every_recipe_is_listed_and_opened_over_http(trained):
     with serving_app(RunViewer(folder, also=_context_html).app()) as url:
         status, page = get(url)
         assert status == 200 and page.count('class="item"') > 0
-        part = next(part for part, records in run_records(folder).items() if isinstance(records, RolloutFiles))
+        part = next(part for part, records in run_records(folder).items() if isinstance(records, _RolloutFiles))
         rows = every(run_records(folder)[part])
         assert len(rows) == len(load_trajectories(folder / part))
         status, record = get(f"{url}/?{urllib.parse.urlencode({'of': f'{name}: {part}', 'at': rows[-1].at})}")
@@ -125,7 +125,7 @@ def test_a_choice_finds_what_going_through_everything_finds(tmp_path_factory, ma
 
 def test_lines_are_found_by_text_number_and_status(tmp_path):
     rows = [{"unit": f"u{n}", "stop": "done" if n % 2 else "length", "values": {"share": {"all": n / 10}}, "shown": {"reply": f"Nr. {n} \"é\""}} for n in range(30)]
-    lines = LineFile(write_jsonl(tmp_path / "measured.jsonl", rows))
+    lines = _LineFile(write_jsonl(tmp_path / "measured.jsonl", rows))
     keys = lambda **choice: [row.key for row in every(lines, Choice(**choice))]
     assert keys() == [row["unit"] for row in rows] and keys(status="done", number="values share all", low=2.0) == ["u21", "u23", "u25", "u27", "u29"]
     assert keys(search='nr. 7 "É') == keys(search="nr. 7 ") == ["u7"] and keys(search="share") == [] and keys(keys=frozenset(["u3"])) == ["u3"]
@@ -162,7 +162,7 @@ def test_what_a_run_writes_while_it_is_shown_is_found(tmp_path):
 def test_a_line_that_is_not_whole_yet_is_left_out_and_a_broken_one_is_named(tmp_path):
     path = write_jsonl(tmp_path / "measured.jsonl", [{"unit": "a"}, {"unit": "b"}])
     with open(path, "ab") as f: f.write(b'{"unit": nonsense}\n\xff\xfe\n{"unit": "hal')
-    found = LineFile(path).find()
+    found = _LineFile(path).find()
     assert [row.key for row in found.rows] == ["a", "b"] and len(found.faults) == 2
     assert "2 could not be read" in RunViewer(tmp_path).page({})
 

@@ -13,7 +13,7 @@ from humanlm.fidelity.detection import _auc, _folds, _log_probability, _pairs, _
 from humanlm.fidelity.dialogues import Conversation, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, _spoken
 from humanlm.fidelity.diversity import diversity, outcomes, persons
 from humanlm.fidelity.fingerprint import _copied_share, feature_gaps, _longest_copy, turn_readings, whole_readings
-from humanlm.fidelity.planted import PLANTED, _noticed, planted_table, world_people
+from humanlm.fidelity.planted import PLANTED, _noticed, _planted_table, _world_people
 from humanlm.fidelity.report import _findings, measure, _report_html, _report_markdown
 from humanlm.core.stats import Bootstrap
 from humanlm.worlds.mini import WorldConfig, make_world
@@ -131,7 +131,7 @@ def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one
 def test_planted_errors_are_noticed_each_by_its_measure():
     world = make_world(WorldConfig(users=36, replies_per_user=8))
     errors = {name: PLANTED[name] for name in ("nothing", "all polite", "copying", "ends early")}
-    found, _ = planted_table(world_people(world), errors, SMALL)
+    found, _ = _planted_table(_world_people(world), errors, SMALL)
     said = {name: _noticed(found, name) for name in errors}
     assert said["nothing"]["detectors"] == [] and "thanks" in said["all polite"]["form"]
     assert "copied from the context" in said["copying"]["copying"] and "turns" in said["ends early"]["dialogues and endings"]

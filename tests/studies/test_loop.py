@@ -11,7 +11,7 @@ from humanlm.evaluation.outcome import Arms
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
 from humanlm.studies.loop import (
-    ALIGNMENTS, KNOWN, MISTAKEN, PEOPLE, POLITE, SILENCE, UNTRAINED, Listener, LoopStudy, Mistaken, _met, correlations, known_tables,
+    ALIGNMENTS, KNOWN, MISTAKEN, PEOPLE, POLITE, SILENCE, UNTRAINED, _Listener, _LoopStudy, _Mistaken, _met, correlations, _known_tables,
     persons, recipe, scenes,
 )
 from humanlm.training.run import read_settings
@@ -45,7 +45,7 @@ def finished(tmp_path_factory):
         Path("tiny.yaml").write_text(TINY)
         fit("tiny.yaml")
         trial = Trial("", 0, read_settings(["--config", "tiny.yaml"])[1])
-        LoopStudy(recipe).after(trial)
+        _LoopStudy(recipe).after(trial)
         yield trial
 
 
@@ -56,7 +56,7 @@ def test_the_experiment_trains_every_level_of_alignment_and_names_who_needs_no_m
     _, s = experiment_settings(["--config", CONFIG])
     first = trials_of(recipe, s)[0]
     assert persons(first.settings) == [PEOPLE, POLITE, *MISTAKEN, UNTRAINED, "cold-start", "sft", "sft-think", "response-only", "humanlm", "humanlm-composed"]
-    assert LoopStudy(recipe).is_done(first) is False
+    assert _LoopStudy(recipe).is_done(first) is False
 
 
 def test_the_truth_must_be_known():
@@ -90,19 +90,19 @@ def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent(
 
 def test_an_assistant_that_trains_with_the_people_learns_to_listen_and_with_the_polite_to_please(people):
     from humanlm.environments.people import PolitePerson
-    listening, pleasing = Listener(), Listener()
+    listening, pleasing = _Listener(), _Listener()
     curve = listening.learn(people["train"], 40_000, 0)
     pleasing.learn(scenes(["advice", "appeal"], "train", 30, PolitePerson()), 10_000, 0)
     assert mean(listening, people["test"]) > 0.75 > 0.5 > mean(pleasing, people["test"])
     assert curve[0]["score"] < 0.45 < 0.75 < curve[-1]["score"] and len(curve) == 20
-    assert Listener().best("never met", 12) == Listener().best("never met", 12)  # a guess, and the same one
+    assert _Listener().best("never met", 12) == _Listener().best("never met", 12)  # a guess, and the same one
 
 
 def test_an_assistant_exploits_what_its_simulator_gets_wrong(people):
     async def thrifty(env, role, payload):  # says yes to thrift, whoever is played
         return {"reply": f"i love {payload['target']}." if payload["pole"] == "thrift" else f"{payload['target']} is a terrible idea."}
     own = scenes(["advice"], "train", 30, thrifty), scenes(["advice"], "test", 30, thrifty)
-    listener = Listener()
+    listener = _Listener()
     listener.learn(own[0], 4000, 0)
     table = score_table(_met(listener, "thrifty", {PEOPLE: people["test"][:30], "thrifty": own[1]}))
     assert np.mean(table["promised"]["advice"]) == 1.0 and 0.1 < np.mean(table["gap"]["advice"]) == 1 - np.mean(table["score"]["advice"])
@@ -110,16 +110,16 @@ def test_an_assistant_exploits_what_its_simulator_gets_wrong(people):
 
 def test_the_mistaken_are_further_from_the_people_the_larger_their_share():
     _, s = read_settings(["--run.recipe", "humanlm.studies.loop:recipe", "--data.max_test", "60", "--judge.model", "rule"])
-    found = known_tables(s)
+    found = _known_tables(s)
     levels = [np.nanmean([np.nanmean(v) for v in found[who]["state_alignment"].values()]) for who in (PEOPLE, *MISTAKEN)]
     assert list(found) == list(KNOWN) and levels == sorted(levels, reverse=True) and levels[0] > 0.9 > 0.45 > levels[-1]
     task = find_gym("appeal").tasks(1, 0)[0]
     payload = {"source": task.domain, "target": task.target, "pole": "thrift", "post": "p"}
-    assert len({run_sync(Mistaken(0.5)(find_gym("appeal").play(task), "person", payload))["reply"] for _ in range(5)}) == 1
+    assert len({run_sync(_Mistaken(0.5)(find_gym("appeal").play(task), "person", payload))["reply"] for _ in range(5)}) == 1
 
 
 def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(finished):
-    study = LoopStudy(recipe)
+    study = _LoopStudy(recipe)
     assert study.is_done(finished)
     kept = finished.folder / "scenes" / "sft-train.jsonl"
     lost = finished.folder / "assistants" / "sft.json"
@@ -130,7 +130,7 @@ def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(fin
 
 
 def test_the_outcome_holds_a_matrix_an_alignment_for_everybody_and_correlations(finished):
-    found = LoopStudy(recipe).complete([finished], Arms([], {}))
+    found = _LoopStudy(recipe).complete([finished], Arms([], {}))
     everybody = persons(finished.settings)
     metrics = {(row["model"], row["metric"]) for row in found["assistants"]}
     assert {(who, f"{what} {whom}") for who in everybody for whom in everybody for what in ("with", "truth with")} <= metrics
