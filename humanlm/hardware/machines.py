@@ -73,11 +73,12 @@ class LaunchConfig:
         return [" ".join([*_accelerate_words(self, str(rank), address, port), train]) for rank in range(self.nodes)]
 
     def ray_commands(self, words: Sequence[str]) -> list[list[str]]:
-        "Give the lines of each machine, in the order in which they are typed: the last of the first machine when all others have joined"
+        "Give the lines of each machine, in the order in which they are typed, with comments that say when"
         if self.nodes == 1: return [[_train_words(self, words)]]
         address = shlex.quote(self.address)
-        return [[_ray_start(self), _train_words(self, words, address), "ray stop"],
-                *([[_ray_start(self, address), "ray stop"]] * (self.nodes - 1))]
+        end = ["# when the run has ended:", "ray stop"]
+        return [[_ray_start(self), "# when all machines have joined:", _train_words(self, words, address), *end],
+                *([[_ray_start(self, address), *end]] * (self.nodes - 1))]
 
 # %% ../../nbs/hardware/04_machines.ipynb #launch_commands
 SPLIT = {"fsdp_version": "2", "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": "true",
