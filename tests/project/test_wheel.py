@@ -46,7 +46,7 @@ LINES = {
     "study report": ("", 2, "Expected DIR"),
     "launch": ("--config humanlm-mini --gpus 2 --sft.muon_lr 0", 0, "accelerate launch"),
     "talk": ("--model.name model", 2, TRAIN),
-    "view": ("runs/hitom-contexts-symbolic --dry-run", 0, "answers"),
+    "view": ("runs/hitom-contexts-symbolic --dry-run", 0, "files"),
 }
 FIRST = ("tom generate", "tom run", "tom contexts")  # what others read
 MORE = [("eval a b", 2, TRAIN), ("train --config humanlm-mini --dry-run", 0, "humanlm-mini"), ("train --config configs/gyms-mini.yaml --dry-run", 0, "gyms-mini"), ("train --config humanlm-minni", 2, "Did you mean 'humanlm-mini'?"),
