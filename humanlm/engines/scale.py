@@ -53,13 +53,14 @@ class _ScaleConfig:
 # %% ../../nbs/engines/09_scale.ipynb #expected_step
 def _expected_step(config: _ScaleConfig, replicas: int) -> dict[str, float]:
     "Estimate the parts of a step in closed form"
+    require("scale", (not config.overlap, "overlap has no formula: it is for judges who are asked when all is written. Take _simulated_steps"))
     c, n = config, replicas
     def longest(rows): return min(c.longest, c.median * exp(c.spread * sqrt(2 * log(max(2, rows)))))
     some = 1 - (1 - c.slow) ** n  # the chance that a machine is slow
     writes = c.token * (longest(c.rows * n) + some * max(0.0, c.factor * longest(c.rows * max(1, n * c.slow)) - longest(c.rows * n)))
     asked = c.answer * ((c.rows - c.connections) / c.connections + log(c.connections) + 0.58 + log(n))
-    return {"writes": writes, "judges": max(0.0, asked - writes) + c.answer if c.overlap else asked,
-            "learns": c.learn * (1 + (c.factor - 1) * some), "ring": 2 * (n - 1) / n * c.bytes / c.link}
+    return {"writes": writes, "judges": asked, "learns": c.learn * (1 + (c.factor - 1) * some),
+            "ring": 2 * (n - 1) / n * c.bytes / c.link}
 
 # %% ../../nbs/engines/09_scale.ipynb #simulated_steps
 def _simulated_steps(config: _ScaleConfig, replicas: int, steps: int = 200, seed: int = 0) -> dict[str, float]:
