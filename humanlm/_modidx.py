@@ -2896,6 +2896,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._adapter': ( 'engines/settings.html#_adapter',
                                                                                  'humanlm/engines/settings.py'),
+                                          'humanlm.engines.settings._as_many': ( 'engines/settings.html#_as_many',
+                                                                                 'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._critic': ( 'engines/settings.html#_critic',
                                                                                 'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._data': ('engines/settings.html#_data', 'humanlm/engines/settings.py'),

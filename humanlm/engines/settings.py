@@ -289,7 +289,7 @@ class VerlPlans(Engine):
     def load(self, s: Settings, load: Load) -> Load:
         "Say what each GPU is given to do"
         v = s.groups.get("verl", VerlConfig())
-        require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give --verl.nodes and --verl.gpus as many"),
+        require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}"),
                 (s.plan.split or s.plan.gpus == 1, "split false: verl shares one model over all of its GPUs. Leave it out"))
         vllm = 0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB)
         load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel, frozen=0)  # copies are the leading process's
@@ -302,6 +302,12 @@ class VerlPlans(Engine):
         held = f"leading process     {4 * size:.1f} GiB of the host's memory; where a method reads log-probabilities, {read:.1f} GiB of its first GPU instead, and {4 * size:.1f} more for each copy of the model, such as a teacher of SDPO or a classmate; not in the sum above"
         told = overrides(s, Job.planned(s, "METHOD"))
         return [*([held] if size else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(f'{name} {wanted}x' for name, wanted in WANTED.items())}"]
+
+
+def _as_many(count, v):
+    "Share so many GPUs among machines: as many on each as before, or up to eight"
+    each = v.gpus if v.gpus > 1 and count % v.gpus == 0 else max(gpus for gpus in range(1, 9) if count % gpus == 0)
+    return f"--verl.nodes {count // each} --verl.gpus {each}"
 
 
 def _lessons_load(s, load):

@@ -99,7 +99,8 @@ def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
     assert gae["critic"][0] == pytest.approx(sum(parts[name][0] for name in ("weights", "gradients", "optimiser")), abs=0.2)
     _, away = planned("--verl.offload", "[parameters,optimizer,activations]")
     assert away["weights"] == (parts["weights"][0], 0.0) and away["optimiser"] == (parts["optimiser"][0], 0.0) and away["activations"][0] < parts["activations"][0]
-    with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4"): planned("--verl.gpus", "4")
+    with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4. Give --verl.nodes 2 --verl.gpus 4, or --plan.gpus 4"): planned("--verl.gpus", "4")
+    with pytest.raises(ConfigError, match="Give --verl.nodes 1 --verl.gpus 8, or --plan.gpus 1"): planned("--verl.gpus", "1")
     with pytest.raises(ConfigError, match="split false: verl shares"): planned("--plan.split", "false")
     said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
     assert "does not fit" in said and "--verl.offload" in said and "--model.lora_rank 32" in said and "--trainer.optim adamw_bnb_8bit" in said
