@@ -2901,6 +2901,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'humanlm.engines.settings._critic': ( 'engines/settings.html#_critic',
                                                                                 'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._data': ('engines/settings.html#_data', 'humanlm/engines/settings.py'),
+                                          'humanlm.engines.settings._held': ('engines/settings.html#_held', 'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._lessons_load': ( 'engines/settings.html#_lessons_load',
                                                                                       'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._loss': ('engines/settings.html#_loss', 'humanlm/engines/settings.py'),

@@ -304,7 +304,7 @@ def _stage_plans(s: Settings, rows: int | None) -> list[StagePlan]:  # rows: of 
     asked = *(Questions(step * c.samples, c.at_once, model=name, writes=longest / 2) for name in others), Questions(step * (1 + len(mates) * c.samples) * _judged(s), s.judge.at_once, model=s.judge.model or "")
     steps = {READER: s.sft.reader_steps if READER in c.models else 0, "cold-start": s.sft.lesson_steps if _start_of(s) == "cold-start" else 0}
     lessons = [StagePlan(name, count, s.sft.batch, longest, "lessons") for name, count in steps.items() if count]
-    return [*lessons, StagePlan("classmate", planned_steps(s, rows), step, longest, questions=asked, frozen=sum(name in ("initial", "lagged", READER) for name in c.models))]
+    return [*lessons, StagePlan("classmate", planned_steps(s, rows), step, longest, questions=asked, frozen=sum(name in ("initial", "lagged", READER) for name in c.models), reads="lagged" in c.models)]
 
 # %% ../../nbs/classmate/51_recipe.ipynb #_ClassmateRecipe
 class _ClassmateRecipe(Recipe):

@@ -292,16 +292,21 @@ class VerlPlans(Engine):
         require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}"),
                 (s.plan.split or s.plan.gpus == 1, "split false: verl shares one model over all of its GPUs. Leave it out"))
         vllm = 0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB)
-        load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel, frozen=0)  # copies are the leading process's
+        load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel)
         return _lessons_load(s, load) if load.kind == "lessons" else load._replace(critic=self.has_critic(s), optimiser=s.trainer.get("optim", "adamw_torch"))
 
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do, and what its leading process holds"
-        v, size = s.groups.get("verl", VerlConfig()), Shape.of(s.model).weights / GiB if s.plan.gpus else 0
-        read = (2 if s.model.dtype == "bfloat16" else 4) * size
-        held = f"leading process     {4 * size:.1f} GiB of the host's memory; where a method reads log-probabilities, {read:.1f} GiB of its first GPU instead, and {4 * size:.1f} more for each copy of the model, such as a teacher of SDPO or a classmate; not in the sum above"
-        told = overrides(s, Job.planned(s, "METHOD"))
-        return [*([held] if size else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(f'{name} {wanted}x' for name, wanted in WANTED.items())}"]
+        v, told = s.groups.get("verl", VerlConfig()), overrides(s, Job.planned(s, "METHOD"))
+        return [*([_held(s)] if s.plan.gpus else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(f'{name} {wanted}x' for name, wanted in WANTED.items())}"]
+
+
+def _held(s):
+    "Say where the leading process keeps the weights while verl trains"
+    shape, stages = Shape.of(s.model), [stage for stage in find_recipe(s.run.recipe).stage_plans(s, False) if stage.kind != "lessons"]
+    reads, size = [stage.name for stage in stages if stage.reads], (2 * shape.weights + 4 * shape.adapter(s.model.lora_rank) if s.model.lora_rank else 4 * shape.weights) / GiB
+    host = f"{size:.1f} GiB of the host's memory"
+    return f"leading process     {'on the first GPU in ' + ' and '.join(reads) + ', as summed up above; else ' if reads else ''}{host}"
 
 
 def _as_many(count, v):

@@ -259,7 +259,7 @@ def _stage_plans(s: Settings) -> list[StagePlan]:
         return Questions(0 if config.is_rule(config.model) else step * share * each, config.at_once, rounds, model=config.model)
     questions = asked(s.user, False, s.gyms.max_turns / 2, s.gyms.max_turns), asked(s.judge, True, 1, 1)
     return [*([StagePlan("cold-start", cold, s.sft.batch, s.gyms.turn_tokens, "lessons")] if cold else []),
-            StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions)]
+            StagePlan("gyms", planned_steps(s, s.gyms.tasks * len(s.gyms.train)), step, s.gyms.max_tokens, questions=questions, reads=s.credit.credit == "information-gain")]
 
 
 def _plan_lines(s: Settings) -> list[str]:

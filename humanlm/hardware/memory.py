@@ -169,6 +169,7 @@ class Load(NamedTuple):
     kind: str = "rollouts"   # written here and scored; logs: written by somebody; lessons: supervised
     frozen: int = 0          # copies of the model that are read alone, such as a teacher
     readings: int = 0        # of each row by these and by the model itself, before it learns
+    reads: int = 0           # bytes of each weight where the method reads the policy outside of steps, such as log-probabilities
     zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
     server: bool = False     # whether a server of vLLM writes, on GPUs of its own
 
@@ -189,12 +190,14 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     kept = lambda what, bytes: (bytes, 0 if what in load.offload else bytes)
     weights = (b * P + 4 * adapter if adapter else 4 * P) // n + (b * trained // n if load.zero and b < 4 else 0)
     logits = 2 * (b + 4) * tokens if load.kind == "lessons" and load.engine == "trl" else 4 * b * load.rows * load.completion
+    frozen, verl = load.frozen * (b if adapter else 4) * P, load.engine == "verl"
+    leads = frozen + (load.reads * P + 4 * adapter if load.reads else 0)  # on the first GPU, by verl's leading process
     optimiser = OPTIMISER_BYTES.get(load.optimiser, 8) * trained // n
     critic = [(0, 0)] if not load.critic else [kept("parameters", weights), both(4 * trained // n), kept("optimizer", optimiser)]
     return {
         "weights": kept("parameters", weights), "gradients": both(4 * trained * copies // n), "optimiser": kept("optimizer", optimiser),
         "critic": (sum(learns for learns, _ in critic), sum(writes for _, writes in critic)), "KL reference": both(reference),
-        "frozen copies": both(load.frozen * (b if adapter else 4) * P), "gathered": (gathered, 0 if load.kind == "lessons" else once + (b * P if reference and n > 1 and not load.vllm and not adapter else 0)),
+        "frozen copies": both(0 if verl else frozen), "leading process": both(leads if verl else 0), "gathered": (gathered, 0 if load.kind == "lessons" else once + (b * P if reference and n > 1 and not load.vllm and not adapter else 0)),
         "activations": ((0 if "activations" in load.offload else inputs) + layer if load.checkpoints else layer * shape.layers, 0),
         "logits": (logits * shape.vocab, 0), "keys and values": (0, cache), "vLLM": (0 if load.asleep else load.vllm, load.vllm), "else": both(ELSE_BYTES),
     }
@@ -226,7 +229,7 @@ def memory_lines(
     parts, needs = memory(shape, load), _vllm_needs(shape, load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
     how = f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
-    rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}" for part, (learned, written) in parts.items() if learned or written]
+    rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}" for part, (learned, written) in parts.items() if learned or written]
     return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
             f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}", *_advice(shape, load, learns, writes, needs / GiB, room)]
 

@@ -126,6 +126,7 @@ class StagePlan(NamedTuple):
     questions: tuple[Questions, ...] = ()
     frozen: int = 0   # as in `Load`
     readings: int = 0 # as in `Load`
+    reads: bool = False # whether the method reads the policy's weights, as `Method.reads`
 
 
 class StageLoad(NamedTuple):

@@ -279,7 +279,7 @@ def _stage_plans(s: Settings, found: _SDPOWork | None) -> list[StagePlan]:
     readings = (1 if c.contrast == "none" else 3) * (2 if c.teacher == "trust" else 1)
     asked = (Questions(0 if s.user.is_rule(s.user.model) else rows, s.user.at_once, model=s.user.model),)
     cold = [StagePlan("cold-start", s.sft.lesson_steps, s.sft.batch, s.prompts.max_tokens, "lessons")] if _has_lessons(s) else []
-    stages = [StagePlan(name, count, rows, s.prompts.max_tokens, "rollouts", asked, frozen, readings) for name, count in _steps_of(s, found).items()]
+    stages = [StagePlan(name, count, rows, s.prompts.max_tokens, "rollouts", asked, frozen, readings, True) for name, count in _steps_of(s, found).items()]
     return [*cold, *(stage._replace(kind="logs", questions=()) if stage.name == "offline" else stage for stage in stages)]
 
 

@@ -330,5 +330,5 @@ def _stage_load(s: Settings, stage: StagePlan) -> StageLoad:
     else:
         how = shares_of(s)
         load = s.plan.load(s.model, s.trainer, how.size, how.size * how.portions)._replace(completion=s.plan.completion_tokens or stage.completion)
-    load = load._replace(kind=stage.kind, frozen=stage.frozen, readings=stage.readings, parts=s.rollout.parts)
+    load = load._replace(kind=stage.kind, frozen=stage.frozen, readings=stage.readings, reads=stage.reads and (4 if s.model.dtype == "float32" else 2), parts=s.rollout.parts)
     return StageLoad(stage, engine.load(s, load) if engine else load, 1 if lessons else updates(s), None if lessons else s.run.token_budget)

@@ -102,9 +102,9 @@ def test_a_plan_for_verl_counts_what_verl_keeps_and_puts_away():
     with pytest.raises(ConfigError, match="gpus is 8, and verl would train on 1 x 4. Give --verl.nodes 2 --verl.gpus 4, or --plan.gpus 4"): planned("--verl.gpus", "4")
     with pytest.raises(ConfigError, match="Give --verl.nodes 1 --verl.gpus 8, or --plan.gpus 1"): planned("--verl.gpus", "1")
     with pytest.raises(ConfigError, match="split false: verl shares"): planned("--plan.split", "false")
-    said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
+    said, _ = planned("--classmate.models", "[live]", "--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000")
     assert "does not fit" in said and "--verl.offload" in said and "--model.lora_rank 32" in said and "--trainer.optim adamw_bnb_8bit" in said
-    said, _ = planned("--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000", "--classmate.estimator", "gae", "--trainer.optim", "adamw_bnb_8bit")
+    said, _ = planned("--classmate.models", "[live]", "--plan.gpu", "rtx4090", "--plan.completion_tokens", "8000", "--classmate.estimator", "gae", "--trainer.optim", "adamw_bnb_8bit")
     assert "does not fit" in said and "lora_rank" not in said and "--trainer.optim" not in said  # verl has no critic beside an adapter
 
 
@@ -232,7 +232,17 @@ def test_copies_of_the_model_are_whole_on_every_gpu_where_trl_trains_and_elsewhe
     for (file, flags), count in copies.items(): assert [*stages(file, *flags).values()][-1].frozen == count
     assert memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=2))["frozen copies"] == (8 * QWEN.weights,) * 2
     assert memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=1, lora_rank=8))["frozen copies"] == (2 * QWEN.weights,) * 2
-    assert "frozen copies" not in planned("--classmate.models", "[initial]")[1] and "for each copy of the model" in "\n".join(find_engine("verl").plan(read_settings(VERL)[1]))
+    held = lambda *flags: (planned(*flags)[1].get("leading process"), find_engine("verl").plan(read_settings([*VERL, *flags])[1])[0])
+    assert held("--classmate.models", "[initial]") == ((30.5, 30.5), "leading process     30.5 GiB of the host's memory") and "frozen copies" not in planned("--classmate.models", "[initial]")[1]
+    read, said = held("--classmate.models", "[lagged]", "--classmate.lag", "1")
+    assert read == pytest.approx((45.8, 45.8), abs=0.11) and said.startswith("leading process     on the first GPU in classmate, as summed up above; else 30.5 GiB")
+
+
+def test_what_the_leading_process_holds_on_the_first_gpu_counts_in_the_verdict():
+    flags = ["--run.recipe", "sdpo", "--model.name", "Qwen/Qwen3-8B", "--model.dtype", "bfloat16", "--sft.muon_lr", "0", "--run.engine", "verl", "--rollout.num_prompts", "32", "--verl.gpus", "8", "--plan.gpus", "8"]
+    said = "\n".join(gpu_plan(read_settings(flags)[1]))
+    assert re.search(r"^  leading process +45.8   45.8   on the first GPU alone$", said, re.M) and re.search(r"^  sum .* does not fit: ", said, re.M)
+    assert "leading process" not in "\n".join(gpu_plan(read_settings([flag for flag in flags if flag not in ("--run.engine", "verl")][:-4] + ["--plan.gpus", "8"])[1]))
 
 
 def test_zero3_keeps_slices_in_bfloat16_too_and_is_called_by_its_name():
