@@ -317,7 +317,7 @@ def _as_many(count, v):
 
 def _lessons_load(s, load):
     "The same for a supervised stage; by TRL, the leading process has it alone"
-    if lessons_engine(s) == "trl": return load._replace(gpus=1, split=False, rows=s.sft.batch, written=s.sft.batch, engine="trl", vllm=0, offload=())
+    if lessons_engine(s) == "trl": return load._replace(gpus=1, split=False, leads=load.gpus > 1, rows=s.sft.batch, written=s.sft.batch, engine="trl", vllm=0, offload=())
     size = s.trainer.get("per_device_train_batch_size") or load.written
     return load._replace(rows=size if load.written % size == 0 else load.written, checkpoints=s.trainer.get("gradient_checkpointing", True))
 

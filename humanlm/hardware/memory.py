@@ -172,6 +172,7 @@ class Load(NamedTuple):
     reads: int = 0           # bytes of each weight where the method reads the policy outside of steps, such as log-probabilities
     zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
     server: bool = False     # whether a server of vLLM writes, on GPUs of its own
+    leads: bool = False      # whether verl's leading process takes the steps, on one GPU of several
 
 # %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
@@ -228,7 +229,7 @@ def memory_lines(
     shape = Shape.of(model)
     parts, needs = memory(shape, load), _vllm_needs(shape, load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
-    how = f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
+    how = "one GPU, the leading process" if load.leads else f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
     rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}" for part, (learned, written) in parts.items() if learned or written]
     return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
             f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}", *_advice(shape, load, learns, writes, needs / GiB, room)]
@@ -250,7 +251,7 @@ def _room_ways(load, room, learns, writes): # whether these two are full
     "Give what would take less: how the load changes (nobody can say: nothing), and what to do"
     verl, lessons = load.engine == "verl", load.kind == "lessons"
     fewer = f"--sft.batch {load.gpus}" if lessons and not verl else "--trainer.per_device_train_batch_size 1"
-    ways = [(load.gpus == 1 or not load.split, {}, "share the model over more GPUs (--plan.gpus, --plan.split true)"), (learns and load.rows > 1, {"rows": 1}, f"read fewer rows at once ({fewer})"),
+    ways = [(load.gpus == 1 or not load.split, {}, "let all GPUs take the lessons (--verl.lessons verl)" if load.leads else "share the model over more GPUs (--plan.gpus, --plan.split true)"), (learns and load.rows > 1, {"rows": 1}, f"read fewer rows at once ({fewer})"),
             (writes and not verl and not load.vllm and not lessons, {"vllm": round(0.3 * room * GiB)}, "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)"),
             (learns and not load.checkpoints and not lessons, {"checkpoints": True}, "set --trainer.gradient_checkpointing true"),
             (not load.lora_rank and not (verl and (load.critic or load.reference)), {"lora_rank": 32}, "train an adapter (--model.lora_rank 32)"),  # verl refuses these together

@@ -151,7 +151,8 @@ def _step_lines(plan, one, step):
     "Say what a step of a stage takes, and what dominates"
     parts = sorted(((seconds, name) for name, seconds in step.seconds.items() if seconds > 0.005 * step.total), reverse=True)
     most, load, speed = parts[0][1], one.load, SPEEDS[plan.gpu]
-    helps = "shorten --plan.completion_tokens, or take more GPUs" if most == "writes" and load.vllm else HELP[most]
+    vllm, leads = "shorten --plan.completion_tokens, or take more GPUs", "let all GPUs take the lessons (--verl.lessons verl)"
+    helps = leads if load.leads else vllm if most == "writes" and load.vllm else HELP[most]
     at_once = sorted({q.at_once for q in _asked(plan, one.stage.questions, one.stage.rows)})
     assumed = {"others": f"; {' and '.join(map(str, at_once))} at once, {plan.request_seconds:g} s each by --plan.request_seconds"}
     return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%}{assumed.get(name, '')})" for seconds, name in parts),
@@ -163,10 +164,11 @@ def _stage_line(plan, shape, one, step, width):
     "Say how long a stage takes, and whether it fits"
     stage, count = one.stage, one.steps(step.tokens)
     what = {"rollouts": "completions", "logs": "logged replies", "lessons": "lessons"}[stage.kind]
-    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {_time(step.total)} each; {plan.verdict(shape, one.load)}"
+    each = f"{_time(step.total)} each{' on one GPU, the leading process' * one.load.leads}"
+    if count is None: return f"  {stage.name:<{width}} {stage.rows:,} {what} a step (the number of rows says how many there are), {each}; {plan.verdict(shape, one.load)}"
     if not count: return f"  {stage.name:<{width}} no steps: it leaves the weights as they are"
     ends = f" (a budget of {one.budget:,} tokens ends it, if its rows do not)" if stage.steps is None else f" (a budget of {one.budget:,} tokens ends it before the {stage.steps:,} asked for)" if count < stage.steps else ""
-    return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {_time(step.total)} each: {_time(count * step.total)}; {plan.verdict(shape, one.load)}"
+    return f"  {stage.name:<{width}} {count:,} step{'s' * (count != 1)} of {stage.rows:,} {what}{ends}, {each}: {_time(count * step.total)}; {plan.verdict(shape, one.load)}"
 
 
 def _time_lines(

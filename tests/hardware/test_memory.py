@@ -245,6 +245,12 @@ def test_what_the_leading_process_holds_on_the_first_gpu_counts_in_the_verdict()
     assert "leading process" not in "\n".join(gpu_plan(read_settings([flag for flag in flags if flag not in ("--run.engine", "verl")][:-4] + ["--plan.gpus", "8"])[1]))
 
 
+def test_lessons_by_trl_are_planned_for_the_one_gpu_that_takes_them():
+    said, both = planned("--verl.lessons", "trl")[0], planned()[0]
+    assert "h200 of 139, one GPU, the leading process; reader: 16 rows" in said and "let all GPUs take the lessons (--verl.lessons verl)" in said and "does not fit" in said
+    assert re.search(r"^  cold-start .* each on one GPU, the leading process: ", said, re.M) and "on one GPU" not in both and "a whole model on each" not in said
+
+
 def test_zero3_keeps_slices_in_bfloat16_too_and_is_called_by_its_name():
     whole = memory(QWEN, Load(8, True, 2, 16, 512, 512))["weights"]
     assert memory(QWEN, Load(8, True, 2, 16, 512, 512, zero=True))["weights"] == tuple(bytes + 2 * QWEN.weights // 8 for bytes in whole)
