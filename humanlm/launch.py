@@ -106,7 +106,7 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
     for name, count in {"plan.gpus": s.plan.gpus, "verl.nodes x verl.gpus": _verl_gpus(words) if verl else 0}.items():
         require("launch", (count in (0, launch.processes), f"nodes x gpus is {launch.processes}, and the settings say {name} {count}. "
                                                            "Give as many GPUs, or leave it out of the settings."))
-    s = s.changed(plan={"gpus": launch.processes, "gpu": launch.gpu, "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False)})
+    s = s.changed(plan={"gpus": launch.processes, "nodes": launch.nodes, "gpu": launch.gpu, "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False)})
     require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
     return s
 

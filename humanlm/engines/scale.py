@@ -12,6 +12,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from ..core.basics import require
+from ..hardware.performance import MACHINE_LINK
 
 # %% ../../nbs/engines/09_scale.ipynb #ScaleConfig
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class _ScaleConfig:
     "Questions of a replica under way at once."
     bytes: float = 32e9
     "That go round the ring: gradients in float32."
-    link: float = 40e9
+    link: float = MACHINE_LINK
     "Bytes a second between two machines."
     overlap: bool = False
     "Whether rows are judged as they end, while others are still written."

@@ -292,7 +292,7 @@ class VerlPlans(Engine):
         require("plan", (s.plan.gpus == v.nodes * v.gpus, f"gpus is {s.plan.gpus}, and verl would train on {v.nodes} x {v.gpus}. Give {_as_many(s.plan.gpus, v)}, or --plan.gpus {v.nodes * v.gpus}"),
                 (s.plan.split or s.plan.gpus == 1, "split false: verl shares one model over all of its GPUs. Leave it out"))
         vllm = 0 if v.rollout == "hf" else round(v.memory * GPUS[s.plan.gpu] * GiB)
-        load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel)
+        load = load._replace(split=load.gpus > 1, vllm=vllm, asleep=True, offload=tuple(v.offload or ()), engine="verl", writers=v.tensor_parallel, nodes=v.nodes)
         return _lessons_load(s, load) if load.kind == "lessons" else load._replace(critic=self.has_critic(s), optimiser=s.trainer.get("optim", "adamw_torch"))
 
     def plan(self, s: Settings) -> list[str]:

@@ -46,9 +46,12 @@ class PlanConfig:
     """price of one; null = by the list price of whoever answers, as long as prompts may be"""
     dollars_per_hour: float = 0.0
     """price of a GPU for an hour"""
+    nodes: int = 1
+    """machines in which the GPUs are; with verl, verl.nodes says it"""
 
     def __post_init__(self):
         require("plan", (self.gpus >= 0, f"gpus is {self.gpus}: give 0 (no plan) or more."),
+            (self.nodes >= 1 and self.gpus % max(1, self.nodes) == 0, f"nodes is {self.nodes}: it must be at least 1, and divide the {self.gpus} GPUs."),
             (self.gpu in GPUS, f"gpu is {self.gpu!r}.{near_miss(self.gpu, GPUS)}"),
             (self.split in (True, False, "zero3"), f"split is {self.split!r}: give true, zero3 or false."),
             *((getattr(self, name) is None or getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("completion_tokens", "mean_tokens", "at_once")),
@@ -59,7 +62,7 @@ class PlanConfig:
         share = options.get("vllm_gpu_memory_utilization", 0.3) if options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate" else 0
         return Load(self.gpus, bool(self.split) and self.gpus > 1, rows, written, model.max_prompt_tokens, self.completion_tokens or 1024, 2, model.lora_rank,
                     options.get("beta", 0.0) > 0, options.get("optim", "adamw_torch"), options.get("gradient_checkpointing", True), round(share * GPUS[self.gpu] * GiB),
-                    writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=self.split == "zero3" and self.gpus > 1, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server")
+                    writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=self.split == "zero3" and self.gpus > 1, nodes=self.nodes, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server")
 
     def verdict(self, shape: "Shape", load: "Load") -> str:
         "Say whether a load fits"
@@ -172,6 +175,7 @@ class Load(NamedTuple):
     reads: int = 0           # bytes of each weight where the method reads the policy outside of steps, such as log-probabilities
     zero: bool = False       # whether ZeRO-3 splits the model, and not FSDP2
     server: bool = False     # whether a server of vLLM writes, on GPUs of its own
+    nodes: int = 1           # machines in which the GPUs are
     leads: bool = False      # whether verl's leading process takes the steps, on one GPU of several
 
 # %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts

@@ -251,6 +251,14 @@ def test_lessons_by_trl_are_planned_for_the_one_gpu_that_takes_them():
     assert re.search(r"^  cold-start .* each on one GPU, the leading process: ", said, re.M) and "on one GPU" not in both and "a whole model on each" not in said
 
 
+def test_gpus_of_two_machines_talk_at_the_speed_between_them():
+    def talks(*flags):
+        number, unit = re.search(r"GPUs talk ([\d.]+) (ms|s)", planned(*flags)[0]).groups()
+        return float(number) * {"ms": 0.001, "s": 1}[unit]
+    assert talks("--verl.nodes", "2", "--plan.gpus", "16", "--sft.batch", "16") > 6 * talks()
+    with pytest.raises(ConfigError, match="nodes is 3: it must be at least 1, and divide the 8 GPUs"): PlanConfig(8, nodes=3)
+
+
 def test_zero3_keeps_slices_in_bfloat16_too_and_is_called_by_its_name():
     whole = memory(QWEN, Load(8, True, 2, 16, 512, 512))["weights"]
     assert memory(QWEN, Load(8, True, 2, 16, 512, 512, zero=True))["weights"] == tuple(bytes + 2 * QWEN.weights // 8 for bytes in whole)
