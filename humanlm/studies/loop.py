@@ -46,9 +46,10 @@ class Mistaken:
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         check_plays(self, [role])
+        task: Any = env.task
         post = Post("asked", payload["source"], payload["target"], payload["pole"], False, ())
-        rng = random.Random(f"{self.seed}/{self.name}/{env.task.id}/{payload['post']}")
-        return {"reply": realise(perturb(rule_states(env.task.person, post), self.share, rng), rng)}
+        rng = random.Random(f"{self.seed}/{self.name}/{task.id}/{payload['post']}")
+        return {"reply": realise(perturb(rule_states(task.person, post), self.share, rng), rng)}
 
 
 PEOPLE, POLITE, UNTRAINED = "people", "polite", "untrained"
@@ -116,7 +117,7 @@ def scenes(gyms: Sequence[str], part: str, count: int, player: Any = None) -> li
     "Ask everything that could ever be asked in the tasks of a part"
     async def all_of_them():
         user = _once(player)
-        return await in_turn(lambda one: _scene(*one, user), [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])], 32)
+        return await in_turn(lambda one: _scene(one[0], one[1], user), [(gym, task) for gym in map(find_gym, gyms) for task in gym.tasks(count, PARTS[part])], 32)
     return run_sync(all_of_them())
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-listener
@@ -238,7 +239,8 @@ def _mean(table: Table, metric: str, level: str | None = None) -> float:
 def known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     "Judge the states and replies of those who need no model on the held-out rows"
     s, data = settings, load_data(settings)
-    rows, world, oracle = data.split(s.eval.split), data.world, make_judge(s.test_judge, data.world, s.hierarchy.load())
+    world: Any = data.world
+    rows, oracle = data.split(s.eval.split), make_judge(s.test_judge, world, s.hierarchy.load())
     texts = reference_texts(world, rows)
     said: dict[str, Sequence[Mapping[str, str]]] = {PEOPLE: texts["ceiling"], POLITE: texts["constant"]}
     for name, share in MISTAKEN.items():
