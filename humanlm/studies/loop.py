@@ -45,9 +45,10 @@ class _Mistaken:
 
     async def __call__(self, env: Environment, role: str, payload: Mapping) -> dict:
         check_plays(self, [role])
+        task: Any = env.task
         post = Post("asked", payload["source"], payload["target"], payload["pole"], False, ())
-        rng = random.Random(f"{self.seed}/{self.name}/{env.task.id}/{payload['post']}")
-        return {"reply": getattr(env.task, "person").states_on(post).perturbed(self.share, rng).reply(rng)}
+        rng = random.Random(f"{self.seed}/{self.name}/{task.id}/{payload['post']}")
+        return {"reply": task.person.states_on(post).perturbed(self.share, rng).reply(rng)}
 
 
 PEOPLE, POLITE, UNTRAINED = "people", "polite", "untrained"
@@ -237,8 +238,8 @@ def _mean(table: Table, metric: str, level: str | None = None) -> float:
 def _known_tables(settings: Settings) -> dict[str, Table]:  # settings: of a run
     "Judge the states and replies of those who need no model on the held-out rows"
     s, data = settings, load_data(settings)
-    rows, world, oracle = data.split(s.eval.split), data.world, make_judge(s.test_judge, data.world, s.hierarchy.load())
-    assert world is not None, "the loop's people are made up"
+    world: Any = data.world
+    rows, oracle = data.split(s.eval.split), make_judge(s.test_judge, world, s.hierarchy.load())
     texts = reference_texts(world, rows)
     said: dict[str, Sequence[Mapping[str, str]]] = {PEOPLE: texts["ceiling"], POLITE: texts["constant"]}
     for name, share in MISTAKEN.items():
