@@ -172,7 +172,7 @@ _OF_ASKING = ("base_url", "concurrency", "timeout", "deadline", "attempts", "req
               "cache_mode", "budget", "max_failed_share", "second", "audit_every", "workers")
 HARMLESS = ("run.name", "run.out", "run.wandb", "run.report", "eval.budget", "eval.base_url", "build.thinking_budget", "build.concurrency", "build.workers",
             "verl.log", "verl.address", "verl.workers",
-            *(f"plan.{field}" for field in ("gpus", "gpu", "split", "completion_tokens", "mean_tokens", "requests", "at_once",
+            *(f"plan.{field}" for field in ("gpus", "gpu", "nodes", "split", "completion_tokens", "mean_tokens", "requests", "at_once",
                                             "request_seconds", "request_dollars", "dollars_per_hour")),
             *(f"{asked}.{field}" for asked in ("judge", "test_judge", "persona", "user", "preference") for field in _OF_ASKING))
 
