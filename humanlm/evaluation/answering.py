@@ -143,7 +143,7 @@ def checkpoints_of(
 ) -> dict[int, Path]: # step → folder
     "Find the whole checkpoints of a method"
     found = {int(p.name.rpartition("-")[2]): p for p in run.glob(f"checkpoints/{method}/checkpoint-*") if p.name.rpartition("-")[2].isdecimal()}
-    return {step: found[step] for step in sorted(found) if (found[step] / "config.json").is_file() and any(found[step].glob("*.safetensors"))}
+    return {step: found[step] for step in sorted(found) if any(found[step].glob("*.safetensors"))}  # weights are written after all that describes them
 
 # %% ../../nbs/evaluation/06_answering.ipynb #ReplyConfig
 @dataclass(frozen=True)
