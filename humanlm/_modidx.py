@@ -8303,7 +8303,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'humanlm.studies.items._said': ('studies/items.html#_said', 'humanlm/studies/items.py'),
                                        'humanlm.studies.items.study_items': ('studies/items.html#study_items', 'humanlm/studies/items.py')},
             'humanlm.studies.loop': { 'humanlm.studies.loop.Correlation': ('studies/loop.html#correlation', 'humanlm/studies/loop.py'),
-                                      'humanlm.studies.loop.Scene': ('studies/loop.html#scene', 'humanlm/studies/loop.py'),
+                                      'humanlm.studies.loop.TaskScene': ('studies/loop.html#taskscene', 'humanlm/studies/loop.py'),
                                       'humanlm.studies.loop._Listener': ('studies/loop.html#_listener', 'humanlm/studies/loop.py'),
                                       'humanlm.studies.loop._Listener.__init__': ( 'studies/loop.html#_listener.__init__',
                                                                                    'humanlm/studies/loop.py'),

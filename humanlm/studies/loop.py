@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PEOPLE', 'POLITE', 'UNTRAINED', 'MISTAKEN', 'KNOWN', 'POLES', 'SILENCE', 'QUESTIONS', 'recipe', 'ALIGNMENTS',
-           'persons', 'Scene', 'scenes', 'alignment', 'Correlation', 'correlations']
+           'persons', 'TaskScene', 'scenes', 'alignment', 'Correlation', 'correlations']
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-imports
 import asyncio
@@ -75,7 +75,7 @@ POLES = tuple(VALUES)
 SILENCE = "..."
 
 
-class Scene(NamedTuple):
+class TaskScene(NamedTuple):
     "One task, and all that can come of it with somebody in the person's place"
     gym: str
     task: str
@@ -101,7 +101,7 @@ def _once(player: Any) -> Any:
     return user if player else None
 
 
-async def _scene(gym: Gym, task: Any, user: Any) -> Scene:
+async def _scene(gym: Gym, task: Any, user: Any) -> TaskScene:
     "Put everything to somebody that can be put to the person of a task"
     def content(pole): return str(1 + [p for _, p, _ in task.options].index(pole)) if hasattr(task, "options") else VALUES[pole].post[0]
     async def step(kind, pole): return await gym.play(task, replace(gym.config, paid_by="word"), user).step(ToolCall(kind, content(pole)))
@@ -109,10 +109,10 @@ async def _scene(gym: Gym, task: Any, user: Any) -> Scene:
     asked, ends = (dict(zip(POLES, some)) for some in (turns[:len(POLES)], turns[len(POLES):]))
     heard = {pole: [*found] for pole, turn in asked.items() for found in values_heard([(pole, turn.feedback)]).values()}
     word, view = ({pole: turn.parts[part] for pole, turn in ends.items()} for part in ("word", "view"))
-    return Scene(gym.name, task.id, getattr(task, "side", "for"), heard, word, view, {pole: turn.feedback for pole, turn in asked.items()})
+    return TaskScene(gym.name, task.id, getattr(task, "side", "for"), heard, word, view, {pole: turn.feedback for pole, turn in asked.items()})
 
 
-def scenes(gyms: Sequence[str], part: str, count: int, player: Any = None) -> list[Scene]:  # part: train or test; count: of tasks of each gym
+def scenes(gyms: Sequence[str], part: str, count: int, player: Any = None) -> list[TaskScene]:  # part: train or test; count: of tasks of each gym
     "Ask everything that could ever be asked in the tasks of a part"
     async def all_of_them():
         user = _once(player)
@@ -136,7 +136,7 @@ class _Listener:
         values = [value for _, value in self.worth[state][:choices]]
         return max(range(choices), key=values.__getitem__), max(values)
 
-    def play(self, scene: Scene, choose: Callable[[str, int], int] | None = None) -> tuple[list[tuple[str, int, int]], str]:
+    def play(self, scene: TaskScene, choose: Callable[[str, int], int] | None = None) -> tuple[list[tuple[str, int, int]], str]:
         "Play a scene: states with what was done and how much could be done; the value that the recommendation speaks for"
         heard, visited = {}, []
         while True:
@@ -148,7 +148,7 @@ class _Listener:
             if action < len(POLES): return visited, pole
             if pole in scene.heard: heard[next(pair for pair in AXES if pole in pair)] = " ".join(scene.heard[pole])
 
-    def learn(self, some: Sequence[Scene], dialogues: int, seed: int, bins: int = 20) -> list[dict[str, float]]:
+    def learn(self, some: Sequence[TaskScene], dialogues: int, seed: int, bins: int = 20) -> list[dict[str, float]]:
         "Train on scenes; what dialogues were paid on the way, and what was true"
         rng, curve = random.Random(f"listener{seed}"), []
         for n in range(dialogues):
@@ -166,7 +166,7 @@ class _Listener:
         return [{"dialogues": round((i + 0.5) * dialogues / bins), "promised": float(word), "score": float(view)} for i, (word, view) in enumerate(means)]
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-measured
-def _met(listener: _Listener, own: str, everybody: Mapping[str, Sequence[Scene]]) -> list[Measurement]:  # own: who played in training; everybody: name → scenes of the test
+def _met(listener: _Listener, own: str, everybody: Mapping[str, Sequence[TaskScene]]) -> list[Measurement]:  # own: who played in training; everybody: name → scenes of the test
     "Let an assistant meet everybody, task by task"
     def values(i):
         played = {who: (some[i], *listener.play(some[i])) for who, some in everybody.items()}
@@ -207,11 +207,11 @@ class _LoopRecipe(HumanLM):
 recipe = _LoopRecipe()
 
 # %% ../../nbs/studies/11_loop.ipynb #loop-after
-def _kept_scenes(trial: Trial, person: str, part: str) -> list[Scene]:
+def _kept_scenes(trial: Trial, person: str, part: str) -> list[TaskScene]:
     "Give the scenes of a part with somebody in the person's place; asked once and kept"
     loop, path = trial.settings.loop, trial.folder / "scenes" / f"{person}-{part}.jsonl"
     if not path.exists(): write_jsonl(path, [scene._asdict() for scene in scenes(loop.gyms, part, loop.tasks if part == "train" else loop.test_n, _player(trial, person))])
-    return [Scene(**row) for row in read_jsonl(path)]
+    return [TaskScene(**row) for row in read_jsonl(path)]
 
 
 def _kept_assistant(trial: Trial, person: str) -> tuple[_Listener, list[dict[str, float]]]:
