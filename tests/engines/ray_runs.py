@@ -61,7 +61,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_answer_is_lost_or_bought_twi
         assert [s.status for s in scores] == ["scored"] * 60 and [round(s.value, 4) for s in scores] == [i / 10000 for i in range(60)]
         asked = server.stats()["requests"] - 1
         print(f"{asked} questions for 60 rows, one of two workers killed in the middle")
-        assert 60 <= asked <= 60 + 4  # only what the killed one had under way is asked again
+        assert 60 <= asked <= 60 + 8  # only what the killed one had under way, or answered within 5 ms, is asked again
 
 
 def test_workers_share_one_budget_and_one_ledger():
