@@ -18,7 +18,7 @@ INPUTS := pyproject.toml constraints.txt requirements-embed.txt
 ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=$${HF_HUB_OFFLINE-1}
 TITLE := @printf '\n== %s ==\n'
 
-.PHONY: demo check test numbers docs readme export clean help
+.PHONY: demo check test types numbers docs readme export clean help
 
 demo: $(MARK)-train
 	$(TITLE) "Train and evaluate a small simulator (configs/humanlm-mini.yaml)"
@@ -33,6 +33,10 @@ test: $(MARK)-dev
 	@$(ENV) $(BIN)/nbdev_test --n-workers $(WORKERS) --timing
 	$(TITLE) "Tests of the package"
 	@$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+types: $(MARK)-dev
+	$(TITLE) "Types"
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 numbers: $(MARK)-dev
 	$(TITLE) "Tests that compare numbers of trained models"
@@ -56,6 +60,7 @@ help:
 	@echo "make demo     train and evaluate a small simulator on this machine; resumes or shows a finished run"
 	@echo "make check    run what every commit needs: the frame, then notebooks and tests of the rooms that changed"
 	@echo "make test     run every test: notebooks, package, export in sync, README"
+	@echo "make types    run the type checker"
 	@echo "make numbers  run the tests that compare numbers of trained models; other machines round otherwise"
 	@echo "make docs     build the docs site into _docs/"
 	@echo "make readme   write README.md from nbs/index.ipynb"

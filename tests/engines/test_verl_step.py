@@ -70,8 +70,8 @@ class Compared(Exception): pass
 @pytest.mark.long
 @pytest.mark.parametrize("argv", [
     ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--sft.reader_steps", "10", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
-    ["--config", "configs/humanlm-mini.yaml", "--run.methods", "[humanlm]", "--world.users", "24", "--world.topics", "60", "--sft.lesson_steps", "60", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4"],
-    ["--config", "configs/gyms-mini.yaml", "--sft.lesson_steps", "25", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
+    ["--config", "configs/humanlm-mini.yaml", "--run.methods", "[humanlm]", "--world.users", "24", "--world.topics", "60", "--model.hidden", "64", "--model.heads", "4", "--model.kv_heads", "4", "--model.mlp", "128", "--sft.batch", "16", "--sft.lesson_steps", "110", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4"],
+    ["--config", "configs/gyms-mini.yaml", "--sft.batch", "8", "--sft.lesson_steps", "40", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
     ["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4"],
 ], ids=["classmate", "humanlm", "gyms", "sdpo"])
 def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv, tmp_path, monkeypatch):
