@@ -686,7 +686,7 @@ def test_an_odd_answer_is_malformed_and_asked_again_and_charged(make, server, mo
 @pytest.mark.filterwarnings("ignore:.*tokens that cannot be")
 @pytest.mark.parametrize("seed", range(3))
 def test_no_answer_however_odd_breaks_a_batch_or_lowers_the_ledger(make, server, monkeypatch, seed):
-    rng, count = random.Random(seed), 150
+    rng, count = random.Random(seed), 60
     c = make(Limits(concurrency=4, timeout=20.0, attempts=1, breaker=0))
     monkeypatch.setitem(prices, c.name, (1.0, 100.0))
     body = with_counts(c, 12, 3) | {"humanlm": {"thoughts": ["hm"]}}
@@ -697,7 +697,7 @@ def test_no_answer_however_odd_breaks_a_batch_or_lowers_the_ledger(make, server,
     replies = run_sync(chat_all(c, [question] * count))
     assert {r.kind for r in replies if isinstance(r, LLMError)} == {"malformed"}
     answered = [r for r in replies if isinstance(r, ChatReply)]
-    assert len(answered) > 20 and all(isinstance(r.text, str) and r.text.encode() is not None for r in answered)
+    assert len(answered) > 8 and all(isinstance(r.text, str) and r.text.encode() is not None for r in answered)
     assert c.ledger.total.calls == len(spent) == count and spent == sorted(spent)
     assert 0 < spent[0] and spent[-1] <= count * money.worst_cost(question, c.name) + 1e-9
     assert all(type(n) is int and n >= 0 for r in answered for n in (r.usage.tokens_in, r.usage.tokens_out))

@@ -14,7 +14,7 @@ from humanlm.rewards.rubric import _answer_schema
 
 VERDICT = {"type": "object", "properties": {"score": {"type": "number", "minimum": 0, "maximum": 1}, "why": {"type": "string"}},
            "required": ["score", "why"], "additionalProperties": False}
-QUICK = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
 scalars = st.none() | st.booleans() | st.integers(-10 ** 20, 10 ** 20) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=12)
@@ -52,7 +52,7 @@ def test_tags_inside_strings_are_text(before, after):
 @pytest.mark.parametrize("spelling", SPELLING)
 def test_every_spelling_is_read(spelling):
     rng = random.Random(spelling)
-    for _ in range(200):
+    for _ in range(60):
         answer = group_answer(rng)
         assert read_answer(SPELLING[spelling](rng, answer), GROUP) == answer
 
@@ -77,7 +77,7 @@ def within(part, whole):
     return type(part) is type(whole) and part == whole
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=40)
 @given(objects.filter(bool), st.sampled_from([json.dumps, repr, lambda v: json.dumps(v, indent=1) + "\n"]))
 def test_a_cut_never_makes_a_value(wanted, spell):
     text = spell(wanted)
@@ -152,10 +152,10 @@ HOSTILE = {
 @pytest.mark.parametrize("start", ["", '{"a":', "{'a': [", '{"', "{a /*", '{"a": "', '{"a":' * 300 + "["])
 def test_hostile_texts_take_linear_time(start):
     for name, unit in HOSTILE.items():
-        text = start + unit * (50_000 // len(unit))
+        text = start + unit * (20_000 // len(unit))
         begin = time.process_time()
         assert all(isinstance(found, dict) for found in read_json(text))
-        assert time.process_time() - begin < 2, name
+        assert time.process_time() - begin < 0.6, name
 
 
 @pytest.mark.parametrize("unit", ['{"a":', "{'a{\"", "{a: 1 `", '{"a": "', "{a: [", '{"x": so "y" '])
@@ -165,7 +165,7 @@ def test_ten_times_the_text_is_no_more_than_thirty_times_the_work(unit):
         list(read_json(text))
         return time.process_time() - begin
 
-    assert seconds(200_000) < 30 * min(seconds(20_000) for _ in range(3)) + 0.05
+    assert seconds(100_000) < 30 * min(seconds(10_000) for _ in range(3)) + 0.05
 
 
 # ---- fuzz
@@ -205,28 +205,27 @@ def check(text, schema, plain=(type(None), bool, int, float, str)):
     return True
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_fuzz(seed):
-    rng, read, slowest = random.Random(seed), 0, 0.0
-    for _ in range(20_000):
+def test_fuzz():
+    rng, read, slowest = random.Random(0), 0, 0.0
+    for _ in range(12_000):
         text, begin = scrambled(rng), time.process_time()
         if check(text, VERDICT):
             read += 1
             assert type(read_answer(text, VERDICT)["score"]) in (int, float)
         slowest = max(slowest, time.process_time() - begin)
-    assert 500 < read < 19_000, "the inputs are all good or all bad, and test nothing"
+    assert 300 < read < 11_400, "the inputs are all good or all bad, and test nothing"
     assert slowest < 0.5
 
 
 def test_fuzz_answers_about_groups():
     rng, read = random.Random(9), 0
-    for _ in range(5_000):
+    for _ in range(2_000):
         case = mangled(rng)
         good = check(case.text, GROUP)
         read += good
         if len(case.faults) == 1:  # only a spelling
             assert good and read_answer(case.text, GROUP) == case.answer
-    assert 1_500 < read < 4_500
+    assert 600 < read < 1_800
 
 
 # ---- the short walk beside jsonschema
@@ -240,7 +239,7 @@ plain_values = st.recursive(st.none() | st.booleans() | st.integers(-2, 2) | st.
                             lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), max_leaves=6)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(schemas, plain_values)
 def test_what_the_short_walk_accepts_jsonschema_accepts(schema, value):
     import jsonschema

@@ -4,7 +4,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
+import forked
+import warm
 from humanlm.alignment.evaluation import load_evaluations
 from humanlm.core.basics import read_jsonl
 from humanlm.evaluation.outcome import load_outcome
@@ -27,7 +28,7 @@ TINY = {
     "model": {"vocab": 900, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 16, "thought_tokens": 8},
     "sft": {"lesson_steps": 2, "polite_steps": 1, "faithful_share": 0.3, "faithful_steps": 1, "batch": 8},
-    "rollout": {"num_prompts": 2, "group_size": 2}, "judge": {"model": "rule"}, "eval": {"bootstrap": 50},
+    "rollout": {"num_prompts": 2, "group_size": 2}, "judge": {"model": "rule"}, "eval": {"bootstrap": 20},
     "trainer": {"max_steps": 2, "save_steps": 1},
 }
 
@@ -47,9 +48,8 @@ def wait_for(what, seconds: float = 300):
         time.sleep(0.1)
 
 
-def begin(config: Path, *more: str) -> subprocess.Popen:
-    words = [sys.executable, "-m", "humanlm.experiment", "--config", str(config), *more]
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def begin(starter: forked.Starter, config: Path, *more: str) -> warm.Process:
+    return warm.Process("-m", "humanlm.experiment", "--config", config, *more, cwd=ROOT, env=os.environ | starter.env)
 
 
 def children(folder: Path) -> list[int]:
@@ -64,19 +64,18 @@ def children(folder: Path) -> list[int]:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
 def test_killed_and_interrupted_experiments_leave_no_orphan_and_go_on(tmp_path):
     config, runs = write(tmp_path), tmp_path / "runs" / "tiny"
-    first = begin(config)
-    wait_for(lambda: (runs / "seed-0" / "models" / "base").exists() and len(children(tmp_path)) == 2)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    wait_for(lambda: not children(tmp_path))
-    second = begin(config, "--resume")
-    wait_for(lambda: children(tmp_path) and (runs / "seed-1" / "models" / "cold-start" / "config.json").exists())
-    second.send_signal(signal.SIGINT)
-    assert second.wait(300) == 130
-    assert not children(tmp_path)
-    third = begin(config, "--resume")
-    said = third.communicate(timeout=900)[0]
-    assert third.returncode == 0, said
+    with forked.Starter("humanlm.studies.experiment import") as starter:
+        with begin(starter, config) as first:
+            wait_for(lambda: (runs / "seed-0" / "models" / "base").exists() and len(children(tmp_path)) == 2)
+            first.send_signal(signal.SIGKILL)
+            assert first.wait() == -signal.SIGKILL
+        wait_for(lambda: not children(tmp_path))
+        with begin(starter, config, "--resume") as second:
+            wait_for(lambda: children(tmp_path) and (runs / "seed-1" / "models" / "cold-start" / "config.json").exists())
+            second.send_signal(signal.SIGINT)
+            assert second.wait(300) == 130
+        assert not children(tmp_path)
+        with begin(starter, config, "--resume") as third: assert third.wait(900) == 0, third.stdout + third.stderr
     assert_outcome(tmp_path / "outcome.json", runs)
     assert main(["--config", str(config)]) == 2  # it exists: --resume or --fresh
 

@@ -799,21 +799,21 @@ def test_a_persona_budget_is_one_however_often_a_build_is_given_and_nothing_is_a
 
 
 def test_a_killed_build_keeps_to_its_budget(tmp_path):
-    "SIGKILL after every 6 answers: what the server wrote never costs more than the budget"
-    write_jsonl(tmp_path / "rows.jsonl", forum(800, 40))
+    "SIGKILL after every 5 answers: what the server wrote never costs more than the budget"
+    write_jsonl(tmp_path / "rows.jsonl", forum(240, 24))
     (tmp_path / "prices.yaml").write_text("vllm/echo: [0.0, 1000.0]")
     answer = json.dumps(ANSWER)
     price = 0.001 * -(-len(answer) // 4)
     flags = [f"--build.path={tmp_path}/rows.jsonl", "--build.source=reddit", f"--build.out={tmp_path}/out", "--persona.model=vllm/echo",
-             "--persona.max_tokens=200", "--persona.concurrency=2", f"--persona.budget={24 * price}"]
+             "--persona.max_tokens=100", "--persona.concurrency=2", f"--persona.budget={18 * price}"]
     with serving(latency=0.05, says=answer) as server:
         env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(tmp_path / "prices.yaml")}
         start = lambda: subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, env=env,
                                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        last, kills = run_under_kills(start, server, 6)
+        last, kills = run_under_kills(start, server, 5)
         paid = server.stats()["ok"]
     assert kills > 1 and last.returncode == 2 and "over budget" in last.communicate()[1]
-    assert 12 < paid <= 24
+    assert 7 < paid <= 18
 
 
 def test_thoughts_that_fail_or_tell_leave_the_row_out(tmp_path):

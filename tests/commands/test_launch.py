@@ -4,11 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
+import forked
 import warm
 from humanlm.hardware.machines import SPLIT, LaunchConfig, slurm_job
 from humanlm.launch import main
@@ -177,12 +179,12 @@ def test_the_lines_for_two_machines_start_one_run(tmp_path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | {"name": "two", "out": str(tmp_path)}}), "utf-8")
     with warm.socket.create_server(("127.0.0.1", 0)) as free: port = free.getsockname()[1]
     lines = LaunchConfig(2, 1, address="127.0.0.1", port=port).commands(["--config", str(tmp_path / "c.yaml")])
-    env = os.environ | {"ACCELERATE_USE_CPU": "true"}
-    started = [subprocess.Popen([sys.executable, "-m", "accelerate.commands.launch", *shlex.split(line)[2:]], cwd=tmp_path, env=env,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for line in lines]
-    said = [process.communicate(timeout=500) for process in started]
-    assert [process.returncode for process in started] == [0, 0], [err[-2000:] for _, err in said]
-    assert sum(out.count("response_alignment") for out, _ in said) == 1
+    with ExitStack() as stack:
+        env = os.environ | stack.enter_context(forked.Starter("humanlm.train")).env | {"ACCELERATE_USE_CPU": "true"}
+        words = [["-m", "accelerate.commands.launch", *shlex.split(line)[2:]] for line in lines]
+        started = [stack.enter_context(warm.Process(*each, cwd=tmp_path, env=env)) for each in words]
+        assert [process.wait(500) for process in started] == [0, 0], [process.stderr[-2000:] for process in started]
+        assert sum(process.stdout.count("response_alignment") for process in started) == 1
     assert (tmp_path / "two" / "models" / "humanlm" / "model.safetensors").is_file() and len(list((tmp_path / "two" / "checkpoints" / "humanlm").rglob("*.distcp"))) >= 2
 
 
@@ -212,7 +214,7 @@ if {"humanlm.train", "accelerate.commands.launch"} & set(sys.orig_argv):
     return {**os.environ, "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{folder}:{ROOT}"}
 
 
-def launched(env, *words, **options): return subprocess.run([sys.executable, "-m", "humanlm.launch", *words], cwd=ROOT, env=env, capture_output=True, text=True, **options)
+def launched(env, *words, **options): return warm.run("-m", "humanlm.launch", *words, cwd=ROOT, env=env, **options)
 
 
 CLASSMATE = ("--config", "configs/classmate-mini.yaml")

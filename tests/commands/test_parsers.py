@@ -111,7 +111,7 @@ def trained(tmp_path_factory):
 
 
 def test_stories_that_are_too_long_for_the_model_are_refused_with_the_limit_that_helps(tmp_path, capsys):
-    argv = ["train", "--run.name", "long", "--parser.kind", "hitom", "--parser.stories", "24", "--parser.tested", "1", "--sft.batch", "2", *TINY]
+    argv = ["train", "--run.name", "long", "--parser.kind", "hitom", "--parser.stories", "12", "--parser.tested", "1", "--sft.batch", "2", *TINY]
     with chdir(tmp_path):
         assert main(argv) == 2
         told = capsys.readouterr().err

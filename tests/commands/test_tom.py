@@ -153,7 +153,7 @@ def tiny_model(tmp_path_factory):
     from humanlm.models.checkpoints import make_model, save_model
     from humanlm.models.config import ModelConfig
     read = [(DATA / benchmarks[name].file).read_text()[-50_000:] for name in SETS if (DATA / benchmarks[name].file).exists()]   # whole words as tokens
-    model = make_model(ModelConfig(vocab=2000, hidden=64, layers=1, heads=2, kv_heads=2, head_dim=32), ["A story about people, boxes and beliefs.", *read] * 2)
+    model = make_model(ModelConfig(vocab=2000, hidden=32, layers=1, heads=2, kv_heads=2, head_dim=16, mlp=64), ["A story about people, boxes and beliefs.", *read] * 2)
     model[0].config.max_position_embeddings = 16_384   # records are long
     return save_model(*model, tmp_path_factory.mktemp("models") / "tiny")
 
@@ -163,7 +163,7 @@ def tiny_model(tmp_path_factory):
 def test_public_files_run_with_a_local_model(name, mode, parser, tmp_path, tiny_model):
     path, kinds = drawn(name, tmp_path, 1)
     assert run(name, f"--tom.file={path}", f"--model.name=hf/{tiny_model}", f"--tom.mode={mode}", f"--parser.name={parser}", "--answer.form=text",
-               "--answer.max_tokens=8", "--answer.rendering=text", "--tom.name=tiny", out=tmp_path) == 0
+               "--answer.max_tokens=4", "--answer.rendering=text", "--tom.name=tiny", out=tmp_path) == 0
     outcomes = read_outcomes(tmp_path / "tiny/answers.jsonl")
     assert {o.kind for o in outcomes} == kinds and not any(o.failed for o in outcomes)
     assert sum(map(used_context, outcomes)) == (0 if mode == "vanilla" else len(outcomes) if name == "hitom" else 2)
@@ -855,7 +855,7 @@ def test_a_plan_with_a_model_that_does_not_exist_is_refused(words, said, own, tm
 
 def test_a_dry_run_expects_what_a_run_then_asks(own, tmp_path, capsys):
     for mode in ("vanilla", "context", "simulation", "filter", "few_shot"):
-        words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--tom.mode={mode}", f"--tom.name={mode}")
+        words = ("hitom", f"--tom.file={own}", "--model.name=scripted/first", f"--tom.mode={mode}", f"--tom.name={mode}", "--tom.limit=30")
         assert run(*words, "--dry-run", out=tmp_path) == 0
         calls, read = (int(n.replace(",", "")) for n in re.search(r"~([\d,]+), ~([\d,]+) tokens", capsys.readouterr().out).groups())
         assert run(*words, out=tmp_path) == 0

@@ -43,14 +43,14 @@ from humanlm.data.trajectory import load_trajectories
 from server import run_under_kills, serving
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 16
+STEPS, SAVED = 8, 2  # a checkpoint after every second step
 OPINIONS = ["I like it a lot, good idea.", "No, I am against it, sorry.", "Good idea, thanks!", "I hate it, it is bad and silly."]
 TINY = {
     "run": {"methods": ["humanlm"], "report": False}, "data": {"source": "examples", "test_frac": 0.2, "val_frac": 0.05, "max_test": 4},
-    "model": {"vocab": 600, "hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64},
+    "model": {"vocab": 600, "hidden": 32, "layers": 1, "heads": 2, "kv_heads": 2, "mlp": 64},
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 24},
-    "sft": {"reply_steps": 60, "batch": 8}, "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "rule"}, "test_judge": {"model": "rule"},
-    "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002, "warmup_steps": 1}, "eval": {"bootstrap": 50},
+    "sft": {"reply_steps": 50, "batch": 8}, "rollout": {"num_prompts": 2, "group_size": 4}, "judge": {"model": "rule"}, "test_judge": {"model": "rule"},
+    "trainer": {"max_steps": STEPS, "save_steps": SAVED, "learning_rate": 0.002, "warmup_steps": 1}, "eval": {"bootstrap": 20},
 }
 
 
@@ -64,11 +64,14 @@ def row(i: int, **changes) -> dict:
 def rows(**changes) -> list[dict]: return [row(i) for i in range(39)] + [row(39, **changes)]
 
 
-def write(folder: Path, content: list[dict] | str, **groups) -> Path:
+FEW = ("run", "data", "judge", "test_judge")  # a refusal looks at every setting that is given
+
+
+def write(folder: Path, content: list[dict] | str, tiny=tuple(TINY), **groups) -> Path:
     "Write rows and a config that names them"
     file = folder / "rows.jsonl"
     file.write_text(content, "utf-8") if isinstance(content, str) else write_jsonl(file, content)
-    settings = {name: TINY.get(name, {}) | groups.get(name, {}) for name in {**TINY, **groups}}
+    settings = {name: TINY.get(name, {}) | groups.get(name, {}) for name in dict.fromkeys([*tiny, *groups])}
     settings["run"] |= {"out": str(folder / "runs")}
     settings["data"] = {"path": str(file)} | settings["data"]
     config = folder / "tiny.yaml"
@@ -140,15 +143,16 @@ def test_a_run_leaves_everything_behind(whole):
 @pytest.mark.long
 def test_killed_and_resumed_is_as_if_nothing_had_happened(config, whole, tmp_path):
     folder = tmp_path / "runs" / "killed"
-    command = [sys.executable, "-m", "humanlm.train", "--config", str(config), "--run.out", str(folder.parent), "--run.name", folder.name]
-    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not (folder / "checkpoints" / "humanlm" / "checkpoint-8" / "trainer_state.json").exists(): time.sleep(0.01)
+    (tmp_path / "train.py").write_text("import sys, torch, humanlm.train\ntorch.set_num_threads(2)\nsys.exit(humanlm.train.main())")  # as many as where no OMP_NUM_THREADS is set
+    command = [tmp_path / "train.py", "--config", config, "--run.out", folder.parent, "--run.name", folder.name]
+    with warm.Process(*command, env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}) as process:
+        while process.poll() is None and not (folder / "checkpoints" / "humanlm" / "checkpoint-4" / "trainer_state.json").exists(): time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL and not (folder / "models" / "humanlm").exists()
+        assert process.wait() == -signal.SIGKILL, process.stderr
+    assert not (folder / "models" / "humanlm").exists()
     before = logged(folder)
-    assert 7 <= len(before) < STEPS and before == logged(whole)[:len(before)]
-    torch.set_num_threads(2)  # a resumed run must choose its threads itself
+    assert 3 <= len(before) < STEPS and before == logged(whole)[:len(before)]
+    torch.set_num_threads(2)  # a resumed run too must choose its threads itself
     assert resume(config, folder) == 0
     assert logged(folder) == logged(whole) and logged(folder, "cold-start") == logged(whole, "cold-start")
     lines = [(line["stage"], line["step"], "loss" in line) for line in read_jsonl(folder / "metrics.jsonl")]
@@ -164,27 +168,27 @@ TAUGHT = {"cold-start": "cold-start", "cold-start/faithful": "cold-start, faithf
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory):
     "A run of supervised stages only, that nobody disturbed"
-    config = write(tmp_path_factory.mktemp("taught"), rows(), run={"methods": ["sft-think"]}, data={"source": "miniworld", "path": None},
+    config = write(tmp_path_factory.mktemp("taught"), rows(), run={"methods": ["sft-think"]}, data={"source": "miniworld", "path": None, "max_test": 2},
                    world={"users": 24, "topics": 60, "posts_per_topic": 1, "replies_per_user": 12}, trainer={"save_steps": 3},
-                   sft={"lesson_steps": 10, "polite_steps": 6, "faithful_steps": 14, "reply_steps": 15, "batch": 8})
+                   sft={"lesson_steps": 10, "polite_steps": 6, "faithful_steps": 14, "reply_steps": 15, "batch": 4})
     assert train(config) == 0
     return config
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stage", TAUGHT)
-def test_a_killed_supervised_stage_goes_on_and_ends_with_the_same_weights(taught, stage, tmp_path):
+def test_supervised_stages_that_are_killed_one_after_the_other_go_on_and_end_with_the_same_weights(taught, tmp_path):
     whole, folder = taught.parent / "runs" / "tiny", tmp_path / "runs" / "killed"
-    command = ["-m", "humanlm.train", "--config", taught, "--run.out", folder.parent, "--run.name", folder.name]
-    seen, model = folder / "checkpoints" / stage / "checkpoint-6" / "trainer_state.json", stage.partition("/")[0]
-    with warm.Process(*command) as process:
-        while process.poll() is None and not seen.exists(): time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, process.stderr
-    assert not (folder / "models" / model).exists()
+    for stage in TAUGHT:
+        seen, model = folder / "checkpoints" / stage / "checkpoint-6" / "trainer_state.json", stage.partition("/")[0]
+        with warm.Process("-m", "humanlm.train", "--config", taught, "--run.out", folder.parent, "--run.name", folder.name, *["--resume"] * folder.exists()) as process:
+            while process.poll() is None and not seen.exists(): time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL, process.stderr
+        assert not (folder / "models" / model).exists()
     assert resume(taught, folder) == 0
-    begun = json.loads((seen.parents[1] / "checkpoint-9" / "trainer_state.json").read_text())["log_history"]
-    assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
+    for stage in TAUGHT:
+        begun = json.loads((folder / "checkpoints" / stage / "checkpoint-9" / "trainer_state.json").read_text())["log_history"]
+        assert [line["step"] for line in begun] == list(range(1, 10)), "no step is trained twice"
     for name in ("cold-start", "sft-think"): assert weights(folder, name) == weights(whole, name)
     for name in TAUGHT.values(): assert logged(folder, name) == logged(whole, name)
 
@@ -228,7 +232,7 @@ def test_dynamics_evaluates_every_checkpoint(whole, tmp_path):
     "Each with its own weights: the curve begins at the cold start and ends at the finished model"
     assert humanlm.eval.main(["dynamics", str(whole), "--run.out", str(tmp_path)]) == 0
     folder, = tmp_path.glob("*-dynamics")
-    steps = range(0, STEPS + 1, 4)
+    steps = range(0, STEPS + 1, SAVED)
     found = json.loads((folder / "results.json").read_text())["rows"]
     assert list(dict.fromkeys(row["model"] for row in found)) == [f"humanlm step {step}" for step in steps]
     assert answers(folder, "humanlm step 0") == answers(whole, "cold-start")
@@ -262,7 +266,7 @@ def test_a_finished_run_is_shown_and_nothing_trains_again(config, whole, capsys,
 @pytest.mark.long
 def test_fresh_moves_the_old_run_aside(config, copied, capsys):
     old = files(copied)
-    assert train(config, "--run.out", str(copied.parent), "--run.name", "copy", "--fresh", "--trainer.max_steps", "1", "--trainer.save_steps", "1") == 0
+    assert train(config, "--run.out", str(copied.parent), "--run.name", "copy", "--fresh", "--trainer.max_steps", "1", "--trainer.save_steps", "1", "--sft.reply_steps", "2", "--run.report", "false") == 0
     assert files(copied.with_name("copy.old-1")) == old
     assert len(logged(copied)) == 1 and json.loads((copied / "run.json").read_text())["state"] == "finished"
 
@@ -295,15 +299,15 @@ def broken(folder: Path, *steps: int) -> Path:
 @pytest.mark.numbers
 @pytest.mark.long
 def test_a_broken_checkpoint_is_passed_over(config, whole, copied):
-    assert resume(config, broken(copied, STEPS, STEPS - 4)) == 0
+    assert resume(config, broken(copied, STEPS, STEPS - SAVED)) == 0
     assert logged(copied) == logged(whole) and weights(copied) == weights(whole)
 
 
 @pytest.mark.long
 def test_without_a_whole_checkpoint_the_stage_starts_again_and_the_broken_ones_stand_aside(config, copied):
-    assert resume(config, broken(copied, *range(4, STEPS + 1, 4))) == 0
+    assert resume(config, broken(copied, *range(SAVED, STEPS + 1, SAVED))) == 0
     assert [line["step"] for line in logged(copied)] == list(range(1, STEPS + 1)) and (copied / "models" / "humanlm" / "config.json").exists()
-    assert (copied / "checkpoints" / "humanlm" / "broken-checkpoint-4").is_dir()
+    assert (copied / "checkpoints" / "humanlm" / f"broken-checkpoint-{SAVED}").is_dir()
 
 
 @pytest.mark.long
@@ -327,7 +331,7 @@ def test_a_synthetic_run_compares_both_methods_at_equal_tokens(tmp_path):
 
 HEAVY = {"torch", "transformers", "trl", "accelerate", "pandas", "datasets", "pyarrow", "matplotlib", "openai", "anthropic", "wandb"}
 DATA = os.environ.get("HUMANLM_DATA")
-QUICK = [("--help",), ("--config", "configs/humanlm-mini.yaml", "--dry-run"), ("--config", "configs/humanlm-mini.yaml", "--rollout.group_siz", "3")]
+QUICK = [("--help",), ("--config", "configs/humanlm-mini.yaml", "--dry-run"), ("--rollout.group_siz", "3")]
 if DATA: QUICK.append(("--config", "configs/humanlm-threads.yaml", "--dry-run", "--data.path", f"{DATA}/irc_threads/irc_dev.jsonl"))
 
 
@@ -343,18 +347,18 @@ def test_the_plan_counts_what_will_be_done(tmp_path, capsys):
     config = write(tmp_path, rows())
     assert train(config, "--dry-run", "--judge.model", "openai/gpt-5-mini", "--run.methods", "[sft,humanlm]") == 0
     plan = capsys.readouterr().out
-    for part in ("30 training rows, 4 held out", "stance, response", "60 steps of 8 rows: 480 rows", "2 prompts x 4 completions = 8 completions a step, 128 in all",
-                 "judge       openai/gpt-5-mini: about 32 questions in training", "group judging   32 calls, ~", "single judging  128 calls, ~", "~$", "(not chosen)",
+    for part in ("30 training rows, 4 held out", "stance, response", "50 steps of 8 rows: 400 rows", "2 prompts x 4 completions = 8 completions a step, 64 in all",
+                 "judge       openai/gpt-5-mini: about 16 questions in training", "group judging   16 calls, ~", "single judging  64 calls, ~", "~$", "(not chosen)",
                  "test judge  rule: about 48 questions in evaluation"):
         assert part in plan
     assert not (tmp_path / "runs").exists()
 
 
 def test_the_plan_counts_audits_and_compares_with_the_budget(tmp_path, capsys):
-    config = write(tmp_path, rows(), judge={"model": "openai/gpt-5-mini", "second": "openai/gpt-5-nano", "audit_every": 8, "budget": 0.01})
+    config = write(tmp_path, rows(), judge={"model": "openai/gpt-5-mini", "second": "openai/gpt-5-nano", "audit_every": 4, "budget": 0.01})
     assert train(config, "--dry-run") == 0
     plan = capsys.readouterr().out
-    for part in ("about 32 questions in training, 336 questions in audits", "openai/gpt-5-nano: about 84 questions in audits",
+    for part in ("about 16 questions in training, 336 questions in audits", "openai/gpt-5-nano: about 84 questions in audits",
                  "$0.01; the run stops before it spends more; WARNING: the plan needs ~$", "not counted"):
         assert part in plan
 
@@ -370,18 +374,18 @@ def test_a_budget_needs_a_price(tmp_path, capsys):
 def test_a_judge_that_stays_down_stops_the_run_which_then_goes_on(whole, tmp_path, capsys):
     with serving() as server:
         judge = {"model": "vllm/mine", "base_url": server.url, "attempts": 2, "timeout": 5, "max_failed_share": 0.2}
-        config = write(tmp_path, rows(), judge=judge)
+        config = write(tmp_path, rows(), judge=judge, data={"max_test": 1})
         for name in ("whole", "cut"): taught_before(whole, tmp_path / "runs" / name)
         assert train(config, "--run.name", "whole", "--resume") == 0
         server.reset()
-        threading.Thread(target=go_down, args=(server, 20)).start()
+        threading.Thread(target=go_down, args=(server, 10)).start()
         assert train(config, "--run.name", "cut", "--resume") == 2
         shown, folder = capsys.readouterr().err, tmp_path / "runs" / "cut"
         step = int(re.search(r"Stopped after step (\d+); a resumed run goes on from .*checkpoint-\1", shown)[1])
         assert "failed on" in shown and "503" in shown and len(logged(folder)) == step < STEPS
         assert (folder / "checkpoints" / "humanlm" / f"checkpoint-{step}").exists()
         spent = json.loads((folder / "run.json").read_text())["ledger"][0]["calls"]
-        assert 0 < spent <= 60
+        assert 0 < spent <= 30
         server.configure(down="")
         assert train(config, "--run.name", "cut", "--resume") == 0
     assert weights(folder) == weights(tmp_path / "runs" / "whole")
@@ -400,7 +404,7 @@ def go_down(server, requests):
 def test_a_budget_stops_the_run_with_a_checkpoint_before_it_is_exceeded(whole, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
-        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": 0.012, "max_tokens": 500})
+        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": 0.012, "max_tokens": 500}, data={"max_test": 1})
         folder = taught_before(whole, tmp_path / "runs" / "tiny")
         assert train(config, "--resume") == 2
         shown = capsys.readouterr().err
@@ -416,29 +420,30 @@ def taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, budget):
     (tmp_path / "prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
     monkeypatch.setenv("HUMANLM_PRICES", str(tmp_path / "prices.yaml"))
     taught_before(whole, tmp_path / "runs" / "tiny")
-    return write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": budget, "max_tokens": 300})
+    return write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "budget": budget, "max_tokens": 300},
+                 data={"max_test": 2}, trainer={"max_steps": 6})
 
 
 @pytest.mark.long
 def test_a_judges_budget_is_one_however_often_a_stage_is_killed(whole, tmp_path, monkeypatch):
-    "SIGKILL after every 4 judgements, between two records of the run"
+    "SIGKILL after every 3 judgements, between two records of the run"
     with serving(latency=0.1) as server, ExitStack() as stack:
-        config = taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.02)
-        last, kills = run_under_kills(lambda: stack.enter_context(warm.Process("-m", "humanlm.train", "--config", config, "--resume")), server, 4)
+        config = taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.018)
+        last, kills = run_under_kills(lambda: stack.enter_context(warm.Process("-m", "humanlm.train", "--config", config, "--resume")), server, 3)
         paid = server.stats()["tokens"] / 1e6
         assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
-    assert 0.003 < paid <= 0.02, "what was asked at the moment of a kill counts as spent, so some is lost"
-    assert paid <= json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]["cost"] <= 0.02
+    assert 0.002 < paid <= 0.018, "what was asked at the moment of a kill counts as spent, so some is lost"
+    assert paid <= json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]["cost"] <= 0.018
 
 
 @pytest.mark.long
 def test_two_ranks_share_a_judges_budget_and_its_account(whole, tmp_path, monkeypatch):
     with serving() as server:
-        config, run = taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.012), tmp_path / "runs" / "tiny"
+        config, run = taught_with_a_paid_judge(whole, tmp_path, server, monkeypatch, 0.006), tmp_path / "runs" / "tiny"
         spent = lambda: json.loads((run / "run.json").read_text())["ledger"][0]["cost"]
         for done in warm.together(2, "-m", "humanlm.train", "--config", config, "--resume"):
             assert done.returncode == 2 and "over budget" in done.stderr, done.stderr[-2000:]
-        assert 0.006 < spent() <= 0.012 and spent() == pytest.approx(server.stats()["tokens"] / 1e6)
+        assert 0.0025 < spent() <= 0.006 and spent() == pytest.approx(server.stats()["tokens"] / 1e6)
         assert len({row["pid"] for row in read_jsonl(run / "charges.jsonl") if "pid" in row}) == 2, "both have asked"
         for done in warm.together(2, "-m", "humanlm.train", "--config", config, "--resume", "--judge.budget", "5"):
             assert done.returncode == 0, done.stderr[-2000:]
@@ -450,7 +455,7 @@ def test_the_ledger_covers_both_judges_and_each_keeps_its_budget(whole, tmp_path
     monkeypatch.setitem(prices, "vllm/mine", (1.0, 1.0))
     with serving() as server:
         paid = {"model": "vllm/mine", "base_url": server.url, "max_tokens": 500}
-        config = write(tmp_path, rows(), run={"methods": ["sft"], "report": True}, judge=paid, test_judge=paid | {"budget": 0.0005})
+        config = write(tmp_path, rows(), run={"methods": ["sft"], "report": True}, sft={"reply_steps": 10}, judge=paid, test_judge=paid | {"budget": 0.0005})
         folder = taught_before(whole, tmp_path / "runs" / "tiny")
         assert train(config, "--resume") == 2
         shown = capsys.readouterr().err
@@ -472,20 +477,22 @@ def test_another_judge_is_chosen_for_the_test(judge, source, chosen):
 
 
 @pytest.mark.long
-def test_the_judge_is_audited_at_the_start_and_on_the_way(tmp_path, capsys):
-    config = write(tmp_path, rows(), run={"report": True}, judge={"audit_every": 8, "second": "scripted/judge"})
-    assert train(config) == 0 and "injection" in capsys.readouterr().out
+def test_the_judge_is_audited_at_the_start_and_on_the_way(whole, tmp_path, capsys):
+    config = write(tmp_path, rows(), run={"report": True}, judge={"audit_every": 4, "second": "scripted/judge"})
+    taught_before(whole, tmp_path / "runs" / "tiny")
+    assert train(config, "--resume") == 0 and "injection" in capsys.readouterr().out
     lines = list(read_jsonl(tmp_path / "runs" / "tiny" / "audits.jsonl"))
-    assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 8), ("humanlm", 16)]
+    assert [(line["stage"], line["step"]) for line in lines] == [("start", 0), ("humanlm", 4), ("humanlm", 8)]
     assert "Audit of the judge" in (tmp_path / "runs" / "tiny" / "report.html").read_text("utf-8")
     assert sum(line["calls"] for line in json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"]) == 3 * 28
     assert train(write(tmp_path, rows(), judge={"model": "oracle", "audit_every": 0})) == 2
 
 
 @pytest.mark.long
-def test_a_cache_does_not_answer_a_later_audit(tmp_path):
-    cache = {"model": "scripted/judge", "audit_every": 8, "cache": str(tmp_path / "cache")}
-    assert train(write(tmp_path, rows(), judge=cache)) == 0
+def test_a_cache_does_not_answer_a_later_audit(whole, tmp_path):
+    cache = {"model": "scripted/judge", "audit_every": 1, "cache": str(tmp_path / "cache")}
+    taught_before(whole, tmp_path / "runs" / "tiny")
+    assert train(write(tmp_path, rows(), judge=cache, trainer={"max_steps": 2}), "--resume") == 0
     spent = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())["ledger"][0]
     assert spent["calls"] >= 3 * 112
 
@@ -493,7 +500,8 @@ def test_a_cache_does_not_answer_a_later_audit(tmp_path):
 @pytest.mark.long
 def test_an_audit_that_fails_at_the_start_stops_the_run_and_is_made_again(tmp_path, capsys):
     with serving() as server:
-        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 1, "audit_every": 0})
+        config = write(tmp_path, rows(), judge={"model": "vllm/mine", "base_url": server.url, "attempts": 1, "audit_every": 0},
+                       sft={"reply_steps": 3}, trainer={"max_steps": 1, "save_steps": 1})
         server.configure(down="503")
         assert train(config) == 2 and "cannot be asked" in capsys.readouterr().err
         folder = tmp_path / "runs" / "tiny"
@@ -570,14 +578,14 @@ BAD_SETTINGS = {
 @pytest.mark.parametrize("fault", BAD_SETTINGS)
 def test_settings_that_cannot_be_are_named(tmp_path, capsys, fault):
     argv, message = BAD_SETTINGS[fault]
-    assert train(write(tmp_path, rows()), *argv) == 2
+    assert train(write(tmp_path, rows(), FEW), *argv) == 2
     error = capsys.readouterr().err
     assert re.search(message, error, re.S) and error.startswith("error: ") and "Traceback" not in error
     assert not (tmp_path / "runs").exists() or not files(tmp_path / "runs")
 
 
 def test_an_unknown_key_in_a_file_is_named_with_the_file(tmp_path, capsys):
-    config = write(tmp_path, rows(), rollout={"group_siz": 8}, juge={"model": "rule"})
+    config = write(tmp_path, rows(), FEW, rollout={"group_siz": 8}, juge={"model": "rule"})
     assert train(config) == 2
     error = capsys.readouterr().err
     assert re.search(r"tiny.yaml: rollout.group_siz does not exist. Did you mean rollout.group_size", error)
@@ -589,7 +597,7 @@ def test_prompts_that_do_not_fit_are_counted_at_once_and_the_limit_named_is_enou
     written = rows(persona={"user_id": "u3", "text": "lives in a long, long street " * 12})
     written[38]["context"][0]["content"] = "Shall we? " * 40
     config = write(tmp_path, written, data={"max_test": None})
-    quick = ["--sft.reply_steps", "2", "--trainer.max_steps", "1", "--eval.bootstrap", "10", "--run.methods", "[sft-think,prefix-chaining]"]
+    quick = ["--sft.reply_steps", "2", "--sft.batch", "2", "--trainer.max_steps", "1", "--eval.bootstrap", "10", "--run.methods", "[sft-think,prefix-chaining]"]
     assert train(config, *quick, "--model.max_prompt_tokens", "90") == 2
     error = capsys.readouterr().err
     found = re.search(r"(\d+) of (\d+) prompts are too long .* limit is 90 tokens, and the longest \(e38:\w+\) needs (\d+)\. With --model.max_prompt_tokens \3 ", error)
@@ -667,7 +675,7 @@ def evil_rows():
 
 @pytest.mark.long
 def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_path):
-    config = write(tmp_path, list(evil_rows()), run={"report": True}, trainer={"max_steps": 4, "save_steps": 4})
+    config = write(tmp_path, list(evil_rows()), run={"report": True}, sft={"reply_steps": 10}, trainer={"max_steps": 2, "save_steps": 2})
     assert train(config) == 0
     folder = tmp_path / "runs" / "tiny"
     _, tokenizer = load_model(folder / "models" / "humanlm")
@@ -679,7 +687,7 @@ def test_hostile_text_goes_from_data_to_report_without_breaking_anything(tmp_pat
         assert not re.search(r"<script>alert|<img src=x|<b onclick|<i>evil|\u202e|\x00", page)
     page = (folder / "report.html").read_text("utf-8")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "is not finished" not in page
-    assert all(line["parse/ok"] is not None for line in logged(folder)) and len(logged(folder)) == 4
+    assert all(line["parse/ok"] is not None for line in logged(folder)) and len(logged(folder)) == 2
 
 
 @pytest.mark.long
@@ -706,10 +714,10 @@ def real(tmp_path_factory):
     write_jsonl(folder / "irc.jsonl", [line for line in read_jsonl(Path(DATA) / "irc_threads" / "irc_dev.jsonl") if line["log"] in kept])
     build = ["build", "--build.path", str(folder / "irc.jsonl"), "--build.source", "threads", "--build.out", str(folder / "built")]
     assert humanlm.humanual.main([*build, "--build.min_comments", "2", "--build.known_users", "false", "--persona.least", "3", "--build.columns", COLUMNS]) == 0
-    shape = ["--model.hidden", "64", "--model.mlp", "128", "--model.vocab", "1000", "--hierarchy.levels", "[stance,response]", "--sft.batch", "4"]
+    shape = ["--model.hidden", "32", "--model.layers", "1", "--model.mlp", "64", "--model.vocab", "1000", "--hierarchy.levels", "[stance,response]", "--sft.batch", "2"]
     run = ["--data.source", "examples", "--data.path", str(folder / "built"), "--run.out", str(folder), "--run.name", "run", "--run.methods", "[humanlm-hetero]"]
-    short = ["--run.report", "false", "--sft.reply_steps", "30", "--trainer.max_steps", "2", "--rollout.num_prompts", "2", "--rollout.group_size", "4", "--data.max_test", "4",
-             "--test_judge.model", "rule", "--eval.bootstrap", "50"]
+    short = ["--run.report", "false", "--sft.reply_steps", "15", "--trainer.max_steps", "2", "--rollout.num_prompts", "2", "--rollout.group_size", "4", "--data.max_test", "4",
+             "--test_judge.model", "rule", "--eval.bootstrap", "20"]
     assert train(ROOT / "configs" / "humanlm-threads.yaml", *run, *shape, *short) == 0
     return folder
 

@@ -129,7 +129,7 @@ def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one
 
 
 def test_planted_errors_are_noticed_each_by_its_measure():
-    world = make_world(WorldConfig(users=36, replies_per_user=8))
+    world = make_world(WorldConfig(users=24, replies_per_user=8))
     errors = {name: PLANTED[name] for name in ("nothing", "all polite", "copying", "ends early")}
     found, _ = _planted_table(_world_people(world), errors, SMALL)
     said = {name: _noticed(found, name) for name in errors}

@@ -11,9 +11,9 @@ from humanlm.fidelity.manner import LEAST, Manner
 from humanlm.worlds.mini import WorldConfig, make_world
 
 PEOPLE = [e for e in make_world(WorldConfig(users=36, replies_per_user=12)).examples if e.split == "train"]
-FIVE = {"run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000}, "data": {"max_train": 60, "max_test": 4}, "world": {"users": 36, "replies_per_user": 12},
+FIVE = {"run": {"name": "five", "methods": ["humanlm"], "token_budget": 2000, "report": False}, "data": {"max_train": 60, "max_test": 2}, "world": {"users": 36, "replies_per_user": 12},
         "hierarchy": {"levels": ["belief", "response"], "state_tokens": 12, "response_tokens": 24}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 700},
-        "sft": {"lesson_steps": 30, "polite_steps": 4, "batch": 16}, "rollout": {"num_prompts": 2, "group_size": 4}, "trainer": {"max_steps": 4, "save_steps": 2}, "eval": {"bootstrap": 50},
+        "sft": {"lesson_steps": 30, "polite_steps": 4, "batch": 8}, "rollout": {"num_prompts": 2, "group_size": 4}, "trainer": {"max_steps": 4, "save_steps": 2}, "eval": {"bootstrap": 20},
         "reward": {"extra": "humanlm.fidelity.manner:Manner"}}
 
 

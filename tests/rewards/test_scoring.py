@@ -311,9 +311,9 @@ def test_any_order_loss_repetition_and_foreign_ids_reach_the_right_candidate_or_
 
 
 def test_fuzzed_answers_bind_rightly_or_not_at_all():
-    """20,000 answers, mangled as models and networks do. Where the text itself is whole or cut, each score is the one that was meant."""
+    """4,000 answers, mangled as models and networks do. Where the text itself is whole or cut, each score is the one that was meant."""
     rng, statuses, start = random.Random(5), {}, time.process_time()
-    for i in range(20_000):
+    for i in range(4_000):
         text, meant, faults = mangled(rng)
         ids = {v["id"]: f"c{n}" for n, v in enumerate(meant["verdicts"])}
         scores = _answer_scores(text, ids)
@@ -324,8 +324,8 @@ def test_fuzzed_answers_bind_rightly_or_not_at_all():
             if score.status == "scored" and not set(faults) & (set(DAMAGE) - {"cut"}) and not {"impossible", "quoted numbers", "wrong matches"} & set(faults):
                 sums = max(0.0, sum(raw["matches"]) / len(raw["matches"]) - raw["penalty"])
                 assert score.value == pytest.approx(raw["score"] if "no matches" in score.flags else sums), (text, score)
-    assert statuses["scored"] > 20_000 and statuses["judge failed"] > 5000
-    assert time.process_time() - start < 120  # about 12 s
+    assert statuses["scored"] > 4_000 and statuses["judge failed"] > 1000
+    assert time.process_time() - start < 24  # about 2.5 s
 
 
 def test_an_answer_that_breaks_off_anywhere_gives_right_scores_or_none():
@@ -342,7 +342,7 @@ json_values = st.recursive(st.none() | st.booleans() | st.floats() | st.integers
                                                                                       inner, max_size=5), max_leaves=10)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(json_values, json_values, st.sampled_from(list(VARIANTS)))
 def test_any_json_binds_or_fails(points, verdicts, variant):
     for answer in ({"key_points": points, "verdicts": verdicts}, verdicts, {"aspects": verdicts}):

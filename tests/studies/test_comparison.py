@@ -5,13 +5,15 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import humanlm.eval
+import warm
 from humanlm.studies import comparison as ev
 from humanlm.studies.systems import read_replies, read_settings, _reply_id, _row_texts
 from humanlm.studies.tasks import prepare
@@ -34,7 +36,7 @@ from server import run_under_kills, serving
 
 LEVELS = ("stance", "emotion", "belief", "value", "goal", "communication", "response")
 CONFIG = ("run: {name: mini, methods: [script]}\nworld: {users: 40, replies_per_user: 12}\ndata: {max_test: 12}\n"
-          "eval: {bootstrap: 100}\njudge: {model: rule}\ntest_judge: {model: oracle}\n")
+          "eval: {bootstrap: 20}\njudge: {model: rule}\ntest_judge: {model: oracle}\n")
 HOSTILE = ["<script>alert(1)</script>", "</response><|im_end|>", "\x1b[31m\u202e\x00", "${x} {0} %s $x^2$ \\frac", "| a | b |\n\n# h",
            "<img src=x onerror=alert(1)>", "\ud800", "{" * 2000, "x" * 50_000, "'; DROP TABLE rows; --", "𝕏💥" * 50]
 
@@ -230,7 +232,7 @@ def test_a_bad_file_of_replies_leaves_nothing_behind(place):
     assert not Path("runs/new-eval").exists()
 
 
-def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(place, monkeypatch):
+def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(here, monkeypatch):
     "Money is written down as it is spent, also for the system whose judging failed"
     ids = [e.id for e in load_examples("runs/mini/examples.jsonl")]
     for name in ("one", "two"): write_jsonl(f"{name}.jsonl", [{"example_id": id, "response": f"{name} {id}"} for id in ids])
@@ -250,17 +252,16 @@ def test_what_a_stopped_comparison_spent_is_counted_when_it_goes_on(place, monke
 
 
 def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
-    "SIGKILL after every 10 judgements; nothing that is judged in part is kept"
+    "SIGKILL after every 14 judgements; nothing that is judged in part is kept"
     ids = [e.id for e in load_examples("runs/mini/examples.jsonl")]
     write_jsonl("one.jsonl", [{"example_id": id, "response": f"one {id}"} for id in ids])
     Path("prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
-    with serving(latency=0.05) as server:
-        env = os.environ | {"HUMANLM_PRICES": "prices.yaml", "PYTHONPATH": str(Path(humanlm.eval.__file__).parents[1])}
-        words = [sys.executable, "-m", "humanlm.eval", "--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "vllm/mine",
+    with ExitStack() as stack, serving(latency=0.05) as server:
+        words = ["-m", "humanlm.eval", "--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "vllm/mine",
                  "--test_judge.base_url", server.url, "--test_judge.budget", "0.04", "--test_judge.concurrency", "2", "--test_judge.max_tokens", "300", "one.jsonl"]
-        start = lambda: subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        last, kills = run_under_kills(start, server, 10)
-        paid, said = server.stats()["tokens"] / 1e6, last.communicate()[1]
+        start = lambda: stack.enter_context(warm.Process(*words, env=os.environ | {"HUMANLM_PRICES": "prices.yaml"}))
+        last, kills = run_under_kills(start, server, 14)
+        paid, said = server.stats()["tokens"] / 1e6, last.stderr
     assert kills > 1 and last.returncode == 2 and "over budget" in said, said
     assert 0.01 < paid <= 0.04
     assert paid <= json.loads(Path("runs/paid/run.json").read_text())["ledger"][0]["cost"] <= 0.04
@@ -520,6 +521,7 @@ def test_hostile_texts_pass_through_judge_results_and_page(place):
 anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=9), x), max_leaves=5)
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from([*LEVELS, "texts", "id", "x"]), anything))
 def test_any_row_gives_texts_or_a_message(row):
     try: said = _row_texts(row, LEVELS, "x.jsonl, row 1")

@@ -80,8 +80,8 @@ def test_a_completion_ends_where_a_rollout_would_stop(made):
 @pytest.mark.parametrize("changes", [{}, {"muon_lr": 0.0}, {"lora_rank": 2}], ids=["both optimisers", "AdamW", "an adapter"])
 def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
     "From any checkpoint, the last one included, and as if none had been written"
-    rank, sft = changes.pop("lora_rank", 0), replace(SMALL, batch=4, **changes)
-    config, rows = ModelConfig(lora_rank=rank), replies(28)
+    rank, sft = changes.pop("lora_rank", 0), replace(SMALL, batch=2, **changes)
+    config, rows = ModelConfig(lora_rank=rank), replies(10)
     save_model(*made, tmp_path / "base")
 
     def trained(**kw):
@@ -89,18 +89,18 @@ def test_a_resumed_stage_ends_with_the_same_weights(made, tmp_path, changes):
         train_sft(model, made.tokenizer, rows, sft, tmp_path / "out", **kw)
         return {name: weight.clone() for name, weight in model.state_dict().items()}
 
-    whole = trained(save={"save_steps": 2})
+    whole = trained(save={"save_steps": 3})
     found = {path.name: path for path in (tmp_path / "out").iterdir()}
-    assert set(found) == {"checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-7"} and (rank or not list(found["checkpoint-2"].glob("*.md")))
+    assert set(found) == {"checkpoint-3", "checkpoint-5"} and (rank or not list(found["checkpoint-3"].glob("*.md")))
     for again in (trained(), *(trained(resume=path) for path in found.values())):
         assert all(torch.equal(again[name], weight) for name, weight in whole.items())
-    assert len({loss for line in read_log(found["checkpoint-7"]) if (loss := line.get("loss"))}) == 7, "equal weights say nothing unless something is learned"
+    assert len({loss for line in read_log(found["checkpoint-5"]) if (loss := line.get("loss"))}) == 5, "equal weights say nothing unless something is learned"
 
 
 def test_checkpoints_of_a_stage_follow_the_options_of_the_trainer(made, tmp_path):
     def kept(save):
         out = tmp_path / str(len(list(tmp_path.iterdir())))
-        train_sft(copy.deepcopy(made.model), made.tokenizer, replies(32), replace(SMALL, batch=4), out, save=save)
+        train_sft(copy.deepcopy(made.model), made.tokenizer, replies(8), replace(SMALL, batch=1), out, save=save)
         return sorted(path.name for path in out.glob("checkpoint-*"))
 
     assert kept(None) == kept({"save_strategy": "no"}) == []
@@ -111,8 +111,8 @@ def test_checkpoints_of_a_stage_follow_the_options_of_the_trainer(made, tmp_path
 @pytest.mark.numbers
 @pytest.mark.parametrize("muon_lr", [0.025, 0.0])
 def test_training_lowers_the_loss(made, tmp_path, muon_lr):
-    rows = replies(120)
-    history = train_sft(copy.deepcopy(made.model), made.tokenizer, rows, SFTConfig(batch=8, muon_lr=muon_lr), tmp_path)
+    rows = replies(60)
+    history = train_sft(copy.deepcopy(made.model), made.tokenizer, rows, SFTConfig(batch=4, muon_lr=muon_lr), tmp_path)
     found = [line["loss"] for line in history if "loss" in line]
     assert len(found) == 15 and found[-1] < 0.8 * found[0]
 
@@ -135,7 +135,7 @@ def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
 def test_the_same_seed_trains_the_same_model(made, tmp_path):
     def trained():
         model = copy.deepcopy(made.model)
-        train_sft(model, made.tokenizer, replies(16), SFTConfig(batch=8), tmp_path, seed=5)
+        train_sft(model, made.tokenizer, replies(8), SFTConfig(batch=4), tmp_path, seed=5)
         return model.state_dict()
     one, other = trained(), trained()
     assert all(torch.equal(one[name], other[name]) for name in one)

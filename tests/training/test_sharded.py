@@ -26,8 +26,9 @@ CONFIG = {
     "hierarchy": {"levels": ["stance", "response"], "state_tokens": 16, "response_tokens": 16, "thought_tokens": 20},
     "sft": {"lesson_steps": 10, "polite_steps": 2, "batch": 8, "muon_lr": 0.0}, "rollout": {"num_prompts": 4, "group_size": 4}, "judge": {"model": "rule"},
     "test_judge": {"model": "rule"}, "reward": {"extra": "own:even"}, "prefixes": {"threshold": 0.0}, "eval": {"bootstrap": 20},
-    "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4},
+    "trainer": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 3, "save_steps": 2, "per_device_train_batch_size": 4},
 }
+BRIEF = {"sft": {"lesson_steps": 1, "polite_steps": 1}, "trainer": {"max_steps": 2, "warmup_steps": 0}}
 EVEN = "def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]"
 
 
@@ -66,7 +67,7 @@ def logged(run, stage): return [row for row in read_jsonl(run / "metrics.jsonl")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_split_model_writes_and_is_pushed_as_one_in_one_process(both, method):
     one, split = (said(run, method) for run in both)
-    assert len(one) == len(split) == 4 * 16
+    assert len(one) == len(split) == 3 * 16
     for name in ("id", "step", "group", "level", "prompt_ids", "completion_ids", "rewards"):
         assert [getattr(t, name) for t in one] == [getattr(t, name) for t in split], name
     assert any(t.advantage for t in one) and [t.advantage for t in one] == pytest.approx([t.advantage for t in split], abs=1e-5)
@@ -85,7 +86,7 @@ def test_a_split_model_loses_what_a_whole_one_does_and_is_saved_whole_as_float32
 
 
 def test_the_model_was_split(both):
-    checkpoint = both[1] / "checkpoints" / "humanlm" / "checkpoint-4"
+    checkpoint = both[1] / "checkpoints" / "humanlm" / "checkpoint-3"
     assert (checkpoint / "pytorch_model_fsdp_0" / ".metadata").is_file() and not list(checkpoint.glob("*.safetensors"))
     assert len(list((checkpoint / "pytorch_model_fsdp_0").glob("*.distcp"))) == 2, "each process wrote its slices"
 
@@ -101,11 +102,11 @@ def unfinished(run: Path, folder: Path, *lost: str) -> Path:
 
 
 def test_a_killed_split_run_goes_on_from_its_newest_whole_checkpoint_to_the_same_weights(both, tmp_path):
-    again = unfinished(both[1], tmp_path, "models/prefix-chaining", f"checkpoints/prefix-chaining/checkpoint-4/{LAST}")
+    again = unfinished(both[1], tmp_path, "models/prefix-chaining", f"checkpoints/prefix-chaining/checkpoint-3/{LAST}")
     TWO.close()  # what goes on is a new process
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "checkpoint-4 is not whole" in done.stdout and "goes on from checkpoint-2" in done.stdout
+    assert "checkpoint-3 is not whole" in done.stdout and "goes on from checkpoint-2" in done.stdout
     before, after = ([row for row in logged(run, "prefix-chaining")] for run in (both[1], again))
     assert [row["step"] for row in after] == [row["step"] for row in before]
     assert [row["loss"] for row in after] == pytest.approx([row["loss"] for row in before], abs=1e-6)
@@ -122,10 +123,10 @@ def test_a_split_checkpoint_in_one_process_and_a_whole_one_in_two_are_refused_wi
 
 @pytest.mark.long
 def test_a_split_run_that_had_spent_its_budget_is_saved_from_its_checkpoint(tmp_path):
-    run = trained(tmp_path, "spent", True, run={"methods": ["humanlm"], "token_budget": 300})
+    run = trained(tmp_path, "spent", True, run={"methods": ["humanlm"], "token_budget": 300}, sft=BRIEF["sft"])
     shutil.move(run / "models" / "humanlm", tmp_path / "before")
     unfinished(run, tmp_path / "again")
-    done = started(tmp_path / "again", "spent", True, "--resume", run={"methods": ["humanlm"], "token_budget": 300})
+    done = started(tmp_path / "again", "spent", True, "--resume", run={"methods": ["humanlm"], "token_budget": 300}, sft=BRIEF["sft"])
     assert done.returncode == 0, done.stderr[-3000:]
     weights = [load_file(folder / "model.safetensors") for folder in (tmp_path / "before", tmp_path / "again" / "spent" / "models" / "humanlm")]
     for name in weights[0]: torch.testing.assert_close(weights[1][name], weights[0][name])
@@ -133,7 +134,7 @@ def test_a_split_run_that_had_spent_its_budget_is_saved_from_its_checkpoint(tmp_
 
 @pytest.mark.long
 def test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_model(tmp_path):
-    run = trained(tmp_path, "fine", True, run={"methods": ["humanlm"]}, model={"dtype": "bfloat16"}, trainer={"optim": "adamw_torch", "learning_rate": 1e-6, "warmup_steps": 0})
+    run = trained(tmp_path, "fine", True, run={"methods": ["humanlm"]}, model={"dtype": "bfloat16"}, sft=BRIEF["sft"], trainer=BRIEF["trainer"] | {"optim": "adamw_torch", "learning_rate": 1e-6})
     start, end = (load_file(run / "models" / stage / "model.safetensors") for stage in ("cold-start", "humanlm"))
     moved = torch.cat([(end[name] - start[name]).abs().flatten() for name in start])
     assert 0 < moved.max() <= 1e-5 and (moved > 0).float().mean() > 0.5
@@ -141,8 +142,8 @@ def test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_m
 
 @pytest.mark.long
 def test_a_split_model_with_an_adapter_or_a_kl_term_learns_as_a_whole_one(tmp_path):
-    for name, groups in (("lora", {"model": {"lora_rank": 4}}), ("kl", {"trainer": {"beta": 0.1}})):
-        runs = [trained(tmp_path, f"{name}-{sharded}", sharded, run={"methods": ["humanlm"]}, **groups) for sharded in (False, True)]
+    for name, groups in (("lora", {"model": {"lora_rank": 4}, "trainer": BRIEF["trainer"]}), ("kl", {"trainer": BRIEF["trainer"] | {"beta": 0.1}})):
+        runs = [trained(tmp_path, f"{name}-{sharded}", sharded, run={"methods": ["humanlm"]}, sft=BRIEF["sft"], **groups) for sharded in (False, True)]
         weights = [load_file(next((run / "models" / "humanlm").glob("*.safetensors"))) for run in runs]
         for part in weights[0]: torch.testing.assert_close(weights[1][part], weights[0][part], atol=5e-5, rtol=1e-3)
 
@@ -193,8 +194,8 @@ def test_the_file_for_zero3_is_read_by_accelerates_own_loader_and_asks_for_what_
 
 
 SDPO = {
-    "run": {"recipe": "sdpo", "report": False}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420}, "sft": {"lesson_steps": 4, "batch": 8, "muon_lr": 0.0},
-    "prompts": {"test_n": 6, "max_tokens": 16}, "rollout": {"num_prompts": 4}, "user": {"tastes": ["casual"], "steps_each": 4}, "trainer": {"max_steps": 6, "save_steps": 2, "optim": "sgd", "learning_rate": 0.3},
+    "run": {"recipe": "sdpo", "report": False}, "model": {"hidden": 32, "heads": 2, "kv_heads": 2, "mlp": 64, "vocab": 420}, "sft": {"lesson_steps": 2, "batch": 8, "muon_lr": 0.0},
+    "prompts": {"test_n": 2, "max_tokens": 16}, "rollout": {"num_prompts": 4}, "user": {"tastes": ["casual"], "steps_each": 4}, "trainer": {"max_steps": 3, "save_steps": 3, "optim": "sgd", "learning_rate": 0.3},
 }
 
 
@@ -212,6 +213,6 @@ def test_a_split_model_learns_from_a_running_mean_of_itself_as_a_whole_one(tmp_p
 
 @pytest.mark.long
 def test_a_split_model_that_would_be_its_own_teacher_within_a_step_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "CONFIG", SDPO | {"sdpo": {"log_every": 1, "teacher": "live", "form": "topk"}})
+    monkeypatch.setitem(globals(), "CONFIG", SDPO | {"sft": SDPO["sft"] | {"lesson_steps": 1}, "sdpo": {"log_every": 1, "teacher": "live", "form": "topk"}})
     done = started(tmp_path, "live", True)
     assert done.returncode != 0 and "The teacher is the model itself" in done.stderr and "--sdpo.teacher ema" in done.stderr
