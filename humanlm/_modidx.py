@@ -3008,6 +3008,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'humanlm/engines/workers.py'),
                                          'humanlm.engines.workers._WorkersClient.send': ( 'engines/workers.html#_workersclient.send',
                                                                                           'humanlm/engines/workers.py'),
+                                         'humanlm.engines.workers._has_ended': ( 'engines/workers.html#_has_ended',
+                                                                                 'humanlm/engines/workers.py'),
                                          'humanlm.engines.workers._join_cluster': ( 'engines/workers.html#_join_cluster',
                                                                                     'humanlm/engines/workers.py'),
                                          'humanlm.engines.workers._mapped': ('engines/workers.html#_mapped', 'humanlm/engines/workers.py'),

@@ -9,6 +9,7 @@ __all__ = ['TOGETHER', 'ray_client', 'ray_mapper']
 import asyncio
 import logging
 import os
+import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,9 +34,10 @@ TOGETHER = 0.005  # seconds between an answer and its way back, for others that 
 class _AskingWorker:
     "Asks for another process; an actor of Ray"
 
-    def __init__(self, name: str, options: dict[str, Any]):
-        self.client: Any = client(name, **options)
-        self.places = asyncio.Semaphore(self.client.limits.concurrency)
+    def __init__(self, name: str, options: dict[str, Any], limits: Limits):
+        self.name, self.options, self.limits = name, options, limits
+        self.client: Any = None
+        self.places = asyncio.Semaphore(limits.concurrency)
         self.asked: dict[str, dict[int, asyncio.Task]] = defaultdict(dict)  # by sender
         self.bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by sender; what its last call waits for
 
@@ -54,13 +56,16 @@ class _AskingWorker:
     async def send(self, request: ChatRequest) -> ChatReply | dict[str, Any]:
         "Ask once; a failure comes back as the arguments of `LLMError`"
         try:
+            self.client = self.client or client(self.name, **self.options)  # a key that is missing here is said of each question
             self.client.open()
-            async with self.places: return await self.client.send(request)
+            async with self.places, asyncio.timeout(self.limits.timeout): return await self.client.send(request)
+        except TimeoutError:
+            return {"kind": "timeout", "message": f"{self.name} gave no answer within {self.limits.timeout:g} s. Raise the timeout or lower the concurrency."}
         except LLMError as e:
             said = str(e).removeprefix(f"{e.kind}: ")
             return {"kind": e.kind, "message": said, "status": e.status, "wait": e.wait, "raw": e.raw, "billed": e.billed}
-        except HumanLMError as e:
-            return {"kind": "bad request", "message": str(e)}
+        except Exception as e:  # it belongs to this question, and to no other of the same call
+            return {"kind": "bad request", "message": str(e) if isinstance(e, HumanLMError) else f"{type(e).__name__}: {e}"}
 
 # %% ../../nbs/engines/07_workers.ipynb #exchange
 class _Exchange:
@@ -79,7 +84,9 @@ class _Exchange:
         self.new[key], self.open[key] = request, asyncio.get_running_loop().create_future()
         self._call_soon()
         try: return await self.open[key]
-        finally: del self.open[key]
+        finally:
+            del self.open[key]
+            self.new.pop(key, None)
 
     def _call_soon(self) -> None:
         if not self.next:
@@ -90,11 +97,17 @@ class _Exchange:
         await asyncio.sleep(0)  # for others that are given in the same moment
         (self.next, requests, self.new), given = (None, self.new, {}), list(self.open)
         try: found = await self.worker.exchange.remote(self.sender, requests)
-        except Exception as e: found = dict.fromkeys(given, e)  # raised where each was asked
+        except Exception as e: found = dict.fromkeys(given if _has_ended(e) else requests, e)  # raised where each was asked
         self.calls.discard(asyncio.current_task())
         for key, answer in found.items():
             if key in self.open and not self.open[key].done(): self.open[key].set_result(answer)
         if not self.calls and any(not future.done() for future in self.open.values()): self._call_soon()
+
+
+def _has_ended(failure: Any) -> bool:
+    "Whether a call failed with its worker, and not before it went out"
+    ray = sys.modules.get("ray.exceptions")
+    return ray is not None and isinstance(failure, ray.RayError)
 
 # %% ../../nbs/engines/07_workers.ipynb #WorkersClient
 class _WorkersClient(Client):
@@ -104,23 +117,22 @@ class _WorkersClient(Client):
         most = replace(here.limits, concurrency=2 * workers * here.limits.concurrency, timeout=2 * here.limits.timeout)
         super().__init__(here.name, most, here.ledger, here.cache, here.sleep)
         self.takes_n, self.takes_schema, self.takes_extra, self.takes_prefill = here.takes_n, here.takes_schema, here.takes_extra, here.takes_prefill
-        self.options, self.count = options, workers
+        self.options, self.count, self.each = options, workers, here.limits
         self.workers: list[Any] = []
         self.exchanges = PerLoop(dict)  # by worker
 
     def open(self) -> None:
         "Start the workers, and others for those that have ended"
-        if missing := self.count - len(self.workers):
-            self.workers += _started(_AskingWorker, missing, self.name, self.options, max_restarts=0)
+        if (missing := self.count - len(self.workers)) > 0:
+            self.workers += _started(_AskingWorker, missing, self.name, self.options, self.each, max_restarts=0)
 
     async def send(self, request: ChatRequest) -> ChatReply:
         "Have a worker ask"
-        from ray.exceptions import RayError
         self.open()
         known = self.exchanges.get()
         exchange = min([known.setdefault(worker, _Exchange(worker)) for worker in self.workers], key=lambda exchange: len(exchange.open))
         found = await exchange.ask(request)
-        if isinstance(found, RayError):
+        if _has_ended(found):
             self.workers = [worker for worker in self.workers if worker != exchange.worker]
             known.pop(exchange.worker, None)
             raise LLMError("connection", f"The worker that asked {self.name} has ended: {shorten(found, 200)}", billed=True)
