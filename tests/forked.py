@@ -6,10 +6,8 @@
 Each such interpreter is started as ever, with its pipes, session and environment. Instead of importing it asks a process that has, through a socket, to fork one
 that gets its files and does its work. It passes on signals, ends with the code of its fork, and where it is killed the fork is too.
 """
-import importlib
 import json
 import os
-import runpy
 import select
 import shutil
 import signal
@@ -19,8 +17,6 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-
-import huggingface_hub.constants
 
 import warm
 
@@ -70,16 +66,8 @@ def work(words: list[str], cwd: str, env: dict[str, str], files: list[int]) -> i
     for number, file in enumerate(files): os.dup2(file, number)  # what `warm` has opened as stdin, stdout and stderr
     for file in files: os.close(file)
     while words[0] not in ("-c", "-m"): words = words[1:]
-    flag, what, *argv = words
-    sys.argv = [flag, *argv]
-    sys.path[:1] = [cwd]
-    os.environ.clear()
-    os.environ.update(env)
-    importlib.reload(huggingface_hub.constants)  # it reads the environment once
-    os.chdir(cwd)
     try:
-        if flag == "-m": runpy.run_module(what, run_name="__main__", alter_sys=True)
-        else: exec(what, {"__name__": "__main__"})
+        warm.become(words, cwd, env)
         return 0
     except SystemExit as e: return e.code if isinstance(e.code, int) else int(bool(e.code) and not print(e.code, file=sys.stderr))
     except BaseException:

@@ -31,14 +31,20 @@ def work(words: list[str], folder: str, cwd: str, env: dict[str, str]) -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(os.open(f"{folder}/{name}", os.O_RDWR | os.O_APPEND), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w", buffering=1), open(2, "w", buffering=1)
+    become(words, cwd, env)
+
+
+def become(words: list[str], cwd: str, env: dict[str, str]) -> None:
+    "Be `python WORDS`, in a process that has its files"
     os.environ.clear()
     os.environ.update(env)
     importlib.reload(huggingface_hub.constants)  # it reads the environment once
     os.chdir(cwd)
-    flag, name, *argv = words if words[0] == "-m" else ["", *words]
-    sys.argv = [name, *argv]
+    flag, name, *argv = words if words[0] in ("-m", "-c") else ["", *words]
+    sys.argv = ["-c" if flag == "-c" else name, *argv]
     sys.path.insert(0, cwd if flag else str(Path(name).parent))
-    if flag: runpy.run_module(name, run_name="__main__", alter_sys=True)
+    if flag == "-m": runpy.run_module(name, run_name="__main__", alter_sys=True)
+    elif flag: exec(name, {"__name__": "__main__"})
     else: runpy.run_path(name, run_name="__main__")
 
 
