@@ -768,7 +768,7 @@ def test_real_posts_and_requests_get_replies(real):
             assert [t.prompt_ids.count(mark) for mark in marks] == [3, 2], "a system message, the post, an open turn"
             assert 0 < len(t.completion_ids) <= asked[level]["max_tokens"] and not set(marks[:1]) & set(t.completion_ids)
             assert all(stop not in t.text[:-len(stop)] for stop in asked[level]["stop"]), "nothing is written behind a stop string"
-            assert not re.search(r"<\|im_|</?name>", t.text)
+            assert "<|im_" not in t.text
             assert t.fields.get(level) or t.parse_status != "ok"
             statuses[t.parse_status] += 1
     assert statuses.total() == 12 and set(statuses) <= set(STATUSES)
