@@ -71,6 +71,7 @@ class _Exchange:
 
     def __init__(self, worker: Any):
         self.worker, self.sender, self.keys = worker, uuid4().hex, count()
+        self.given_up = 0  # questions in vain since its last answer: a worker that hangs has fewer than others, and gets no more
         self.new: dict[int, ChatRequest] = {}
         self.open: dict[int, asyncio.Future] = {}
         self.calls: set[asyncio.Task] = set()
@@ -82,6 +83,9 @@ class _Exchange:
         self.new[key], self.open[key] = request, asyncio.get_running_loop().create_future()
         self._call_soon()
         try: return await self.open[key]
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
         finally:
             del self.open[key]
             self.new.pop(key, None)
@@ -97,6 +101,7 @@ class _Exchange:
         try: found = await self.worker.exchange.remote(self.sender, requests)
         except Exception as e: found = dict.fromkeys(given if _has_ended(e) else requests, e)  # raised where each was asked
         self.calls.discard(asyncio.current_task())
+        self.given_up = 0 if found else self.given_up
         for key, answer in found.items():
             if key in self.open and not self.open[key].done(): self.open[key].set_result(answer)
         if not self.calls and any(not future.done() for future in self.open.values()): self._call_soon()
@@ -117,19 +122,24 @@ class _WorkersClient(Client):
         self.takes_n, self.takes_schema, self.takes_extra, self.takes_prefill = here.takes_n, here.takes_schema, here.takes_extra, here.takes_prefill
         self.options, self.count = options, workers
         self.workers: list[Any] = []
+        self.vanished: EngineError | None = None  # why no worker will start any more
         self.exchanges = PerLoop(dict)  # by worker
 
     def open(self) -> None:
         "Start the workers, and others for those that have ended"
-        if (missing := self.count - len(self.workers)) > 0:
-            self.workers += _started(_AskingWorker, missing, self.name, self.options, max_restarts=0)
+        if self.vanished: raise self.vanished
+        if (missing := self.count - len(self.workers)) <= 0: return
+        try: self.workers += _started(_AskingWorker, missing, self.name, self.options, max_restarts=0)
+        except EngineError as e:
+            self.vanished = e  # others wait for the same workers
+            raise
 
     async def send(self, request: ChatRequest) -> ChatReply:
         "Have a worker ask"
         self.open()
         known = self.exchanges.get()
         known.update({worker: _Exchange(worker) for worker in self.workers if worker not in known})
-        exchange = min([known[worker] for worker in self.workers], key=lambda exchange: len(exchange.open))
+        exchange = min([known[worker] for worker in self.workers], key=lambda exchange: len(exchange.open) + exchange.given_up)
         found = await exchange.ask(request)
         if _has_ended(found):
             self.workers = [worker for worker in self.workers if worker != exchange.worker]
@@ -140,12 +150,20 @@ class _WorkersClient(Client):
         return found
 
 # %% ../../nbs/engines/07_workers.ipynb #started
+_START = 60  # seconds for workers to start; a cluster that has lost its machines would start them for ever
+
+
 def _started(kind: type, count: int, *given: Any, **options: Any) -> list[Any]:  # given: to each of them; options: of Ray
     "Start workers, spread over the machines of the cluster"
     _join_cluster()
     import ray
     make = ray.remote(kind).options(num_cpus=0, scheduling_strategy="SPREAD", **options)
-    return [make.remote(*given) for _ in range(count)]
+    workers = [make.remote(*given) for _ in range(count)]
+    try: ray.get([worker.__ray_ready__.remote() for worker in workers], timeout=_START)
+    except ray.exceptions.RayError as e:
+        raise EngineError(f"Workers of Ray did not start within {_START} s ({shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may have vanished. "
+                          "The same command goes on with what is done.") from e
+    return workers
 
 
 def _join_cluster() -> None:

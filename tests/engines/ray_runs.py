@@ -80,6 +80,39 @@ def test_a_cluster_that_is_not_there_is_named_within_a_minute(monkeypatch):
     assert "Nobody answers at 127.0.0.1:6399" in done.stderr and time.monotonic() - start < 60
 
 
+def test_a_worker_that_hangs_keeps_no_question_from_being_answered():
+    with serving() as server:
+        many = client("vllm/tiny", "ray/2", base_url=server.url, limits=Limits(concurrency=2, timeout=2))
+        run_sync(chat_all(many, [chat("first")]))
+        pids = ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in many.workers])
+        os.kill(pids[0], signal.SIGSTOP)
+        try: found = run_sync(chat_all(many, [chat(f"question {i}") for i in range(40)]))
+        finally: os.kill(pids[0], signal.SIGCONT)
+        again = [reply.attempts for reply in found]
+        print(f"40 questions, one of two workers hangs: {again.count(1)} answered at once, {again.count(2)} on the second try, at most {max(again)} tries")
+        assert max(again) == 2
+
+
+def test_a_raylet_that_is_killed_while_workers_ask_ends_the_run_in_a_sentence():
+    with serving() as server:
+        server.configure(latency=0.5)
+        mark = f"vanished{uuid4().hex}"
+        code = ASKS.split("import time")[0].replace("'scripted/echo', 'ray/2',", f"'vllm/tiny', 'ray/2', base_url='{server.url}',") + "run_sync(chat_all(many, [chat(str(i)) for i in range(200)]))"
+        running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, MARK: mark, "PYTHONPATH": str(ROOT)})
+        assert running.stdout.readline() == "asked\n"
+        raylets = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _read(path) == b"raylet\n" and mark.encode() in _read(path.with_name("environ"))]
+        start = time.monotonic()
+        for pid in raylets: os.kill(pid, signal.SIGKILL)
+        said = running.communicate(timeout=150)[1].strip().splitlines()[-1]
+        print(f"{time.monotonic() - start:.0f} s: {said}")
+        assert raylets and "Workers of Ray did not start within 60 s" in said and nobody_left(mark)
+
+
+def _read(path):
+    try: return path.read_bytes()
+    except OSError: return b""
+
+
 ASKS = ("from humanlm.clients.client import chat_all\nfrom humanlm.clients.limits import Limits\nfrom humanlm.clients.names import client\nfrom humanlm.clients.protocol import chat\nfrom humanlm.core.basics import run_sync\n"
         "many = client('scripted/echo', 'ray/2', limits=Limits(concurrency=2))\nrun_sync(chat_all(many, [chat('a')]))\nprint('asked', flush=True)\nimport time\ntime.sleep(600)")
 WORKS = "import time\nfrom humanlm.core.plugins import mapper\nwith mapper('ray/2') as spread:\n    list(spread(abs, range(4)))\n    print('asked', flush=True)\n    list(spread(time.sleep, [600] * 4))"
