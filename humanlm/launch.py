@@ -99,7 +99,8 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
         given = [word for word in words if word.partition("=")[0] in ("--verl.gpus", "--verl.nodes", "--verl.address")]
         require("launch", (not given, f"gpus, nodes and address name the machines. Leave {', '.join(given)} out."),
                 (launch.split, "split false: verl shares one model over all GPUs. Leave it out."),
-                (not launch.accelerate, "accelerate: verl starts its processes by Ray. Leave it out."))
+                (not launch.accelerate, "accelerate: verl starts its processes by Ray. Leave it out."),
+                (launch.port == LaunchConfig.port, f"port: machines find each other at Ray's, {RAY_PORT}. Leave it out."))
         more = [f"--verl.gpus={launch.gpus}", f"--verl.nodes={launch.nodes}"]
         more += [f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else []
     recipe, s = read_settings([*words, *more, "--dry-run"])
@@ -142,6 +143,7 @@ def main(argv: Sequence[str]) -> int:
     settings = _on_machines(launch, words)
     notes, verl = [f"# {line}" for line in _planned(launch, settings)], settings.run.engine == "verl"
     if launch.splitter == "DeepSpeed": notes.append("# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'")
+    if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm: notes.append(f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines")
     job = slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""
     machines = launch.ray_commands(words) if verl else [[line] for line in launch.commands(words)]
     if launch.submit:

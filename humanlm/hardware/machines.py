@@ -44,7 +44,7 @@ class LaunchConfig:
     address: str = "FIRST_MACHINE"
     """of the first machine, without SLURM; FIRST_MACHINE stands for it in what is printed"""
     port: int = 29500
-    """on which processes find each other, without SLURM"""
+    """on which processes of accelerate find each other, without SLURM; Ray has 6379"""
 
     def __post_init__(self):
         plain = self.partition is None or is_plain_name(self.partition) and " " not in self.partition
