@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from importlib.util import find_spec
+from typing import Any
 
 from .core.basics import ConfigError, require, require_all
 from .core.commands import command
@@ -104,19 +105,20 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
         more = [f"--verl.gpus={launch.gpus}", f"--verl.nodes={launch.nodes}"]
         more += [f"--verl.address={launch.address}:{RAY_PORT}"] if launch.nodes > 1 else []
     recipe, s = read_settings([*words, *more, "--dry-run"])
-    for name, count in {"plan.gpus": s.plan.gpus, "verl.nodes x verl.gpus": _verl_gpus(words) if verl else 0}.items():
-        require("launch", (count in (0, launch.processes), f"nodes x gpus is {launch.processes}, and the settings say {name} {count}. "
-                                                           "Give as many GPUs, or leave it out of the settings."))
+    wanted = {"plan.gpus": launch.processes, "verl.nodes": launch.nodes, "verl.gpus": launch.gpus, "verl.address": None}
+    stated = {"plan.gpus": s.plan.gpus or None} | (_verl_in_files(words) if verl else {})
+    require("launch", *((str(value) == str(wanted[name]), f"{launch.nodes} x {launch.gpus} GPUs: the settings say {name} {value}. Leave it out of them.")
+                        for name, value in stated.items() if value is not None))
     s = s.changed(plan={"gpus": launch.processes, "nodes": launch.nodes, "gpu": launch.gpu, "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False)})
     require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
     return s
 
 
-def _verl_gpus(words: Sequence[str]) -> int:
-    "Count the GPUs that files of settings ask verl for; 0: none says"
-    own = {}
+def _verl_in_files(words: Sequence[str]) -> dict[str, Any]:
+    "Which machines files of settings name for verl"
+    own: dict[str, Any] = {}
     for file in filter(None, cut_line(words).files): own |= read_yaml(file).get("verl") or {}
-    return own.get("nodes", 1) * own.get("gpus", 1) if {"nodes", "gpus"} & own.keys() else 0
+    return {f"verl.{name}": own.get(name) for name in ("nodes", "gpus", "address")}
 
 
 # %% ../nbs/91_launch.ipynb #launch-plan
@@ -139,6 +141,7 @@ def main(argv: Sequence[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         parse({"launch": LaunchConfig}, ["--help"], ABOUT, runs=False)
     own, words = _own_words([word for word in argv if word != "--dry-run"])
+    plans = "--dry-run" in argv
     launch = parse({"launch": LaunchConfig}, own, ABOUT, runs=False).launch
     settings = _on_machines(launch, words)
     notes, verl = [f"# {line}" for line in _planned(launch, settings)], settings.run.engine == "verl"
@@ -146,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
     if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm: notes.append(f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines")
     job = slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""
     machines = launch.ray_commands(words) if verl else [[line] for line in launch.commands(words)]
-    if launch.submit:
+    if launch.submit and not plans:
         print("\n".join(notes), file=sys.stderr)
         return _submit(launch, machines, job)
     lines = [line for rank, typed in enumerate(machines) for line in ([f"# on machine {rank}"] if launch.nodes > 1 else []) + typed]

@@ -9,13 +9,17 @@ __all__ = ['ray_client', 'ray_mapper']
 import asyncio
 import logging
 import os
+import subprocess
 import sys
+from atexit import register
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count, cycle
+from threading import Lock
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -84,7 +88,7 @@ class _Exchange:
         self._call_soon()
         try: return await self.open[key]
         except asyncio.CancelledError:
-            self.given_up += 1
+            self.given_up += key not in self.new
             raise
         finally:
             del self.open[key]
@@ -110,7 +114,7 @@ class _Exchange:
 def _has_ended(failure: Any) -> bool:
     "Whether a call failed with its worker, and not before it went out"
     ray = sys.modules.get("ray.exceptions")
-    return ray is not None and isinstance(failure, ray.RayError)
+    return ray is not None and isinstance(failure, ray.RayError) and not isinstance(failure, ray.RayTaskError)  # raised by a worker that lives
 
 # %% ../../nbs/engines/07_workers.ipynb #WorkersClient
 class _WorkersClient(Client):
@@ -122,21 +126,23 @@ class _WorkersClient(Client):
         self.takes_n, self.takes_schema, self.takes_extra, self.takes_prefill = here.takes_n, here.takes_schema, here.takes_extra, here.takes_prefill
         self.options, self.count = options, workers
         self.workers: list[Any] = []
-        self.vanished: EngineError | None = None  # why no worker will start any more
+        self.starting = Lock()
+        self.vanished: tuple[float, EngineError] | None = None  # when no worker would start, and why
         self.exchanges = PerLoop(dict)  # by worker
 
     def open(self) -> None:
         "Start the workers, and others for those that have ended"
-        if self.vanished: raise self.vanished
-        if (missing := self.count - len(self.workers)) <= 0: return
-        try: self.workers += _started(_AskingWorker, missing, self.name, self.options, max_restarts=0)
-        except EngineError as e:
-            self.vanished = e  # others wait for the same workers
-            raise
+        with self.starting:
+            if self.vanished and monotonic() < self.vanished[0] + _START: raise EngineError(str(self.vanished[1]))  # others wait for the same workers
+            if (missing := self.count - len(self.workers)) <= 0: return
+            try: self.workers += _started(_AskingWorker, missing, self.name, self.options, max_restarts=0)
+            except EngineError as e:
+                self.vanished = monotonic(), e.with_traceback(None)
+                raise
 
     async def send(self, request: ChatRequest) -> ChatReply:
         "Have a worker ask"
-        self.open()
+        if len(self.workers) < self.count: await asyncio.to_thread(self.open)  # others go on being answered
         known = self.exchanges.get()
         known.update({worker: _Exchange(worker) for worker in self.workers if worker not in known})
         exchange = min([known[worker] for worker in self.workers], key=lambda exchange: len(exchange.open) + exchange.given_up)
@@ -161,7 +167,8 @@ def _started(kind: type, count: int, *given: Any, **options: Any) -> list[Any]: 
     workers = [make.remote(*given) for _ in range(count)]
     try: ray.get([worker.__ray_ready__.remote() for worker in workers], timeout=_START)
     except ray.exceptions.RayError as e:
-        raise EngineError(f"Workers of Ray did not start within {_START} s ({shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may have vanished. "
+        for worker in workers: ray.kill(worker)
+        raise EngineError(f"Workers of Ray cannot be started (waited for {_START} s at most: {shorten(e, 200).rstrip('.')}). Look at `ray status`: the cluster may have vanished. "
                           "The same command goes on with what is done.") from e
     return workers
 
@@ -182,6 +189,15 @@ def _join_cluster() -> None:
     except Exception as e:
         how = f"at {address} cannot be joined" if address else "cannot be started"
         raise EngineError(f"Ray {how}: {shorten(e, 300).rstrip('.')}. Look at RAY_ADDRESS, or leave it out to start Ray here.") from e
+    _say_if_cut_off()
+
+
+def _say_if_cut_off() -> None:
+    "Have a shell say so where this process ends without a word: Ray ends it at once when its store of objects has vanished"
+    said = ("error: this command was cut off while workers of Ray were at work: somebody killed it, or the cluster has vanished. "
+            "The same command goes on with what is done.")
+    shell: Any = subprocess.Popen(["sh", "-c", f"trap '' INT TERM; read word || echo '{said}' >&2"], stdin=subprocess.PIPE, start_new_session=True)
+    register(shell.communicate, b"over\n")
 
 # %% ../../nbs/engines/07_workers.ipynb #ray_client
 def ray_client(
@@ -234,4 +250,4 @@ def _result(reference: Any) -> Any:
     except RayTaskError as e: raise e.cause from None
     except RayError as e:
         raise EngineError(f"Workers of Ray have ended, and were started again in vain: {shorten(e, 200).rstrip('.')}. "
-                          "The same command goes on with what is done; with fewer workers each has more memory.") from None
+                          "The same command goes on with what is done; where memory ran out, fewer workers have more each.") from None

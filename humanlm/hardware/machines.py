@@ -54,7 +54,7 @@ class LaunchConfig:
             (self.split or not self.accelerate, "split: the file of accelerate says how a model is split. Leave split out."),
             (0 < self.port < 65536, f"port is {self.port}: it must lie between 1 and 65535."),
             (plain, f"partition is {self.partition!r}: give a plain name without spaces."),
-            (bool(re.fullmatch(r"[\w.:-]+", self.address)), f"address is {self.address!r}: give a name or an IP address, without a port."))
+            (bool(re.fullmatch(r"[\w.-]+", self.address)), f"address is {self.address!r}: give a name or an IPv4 address, without a port."))
 
     @property
     def processes(self) -> int:

@@ -26,7 +26,7 @@ from ..core.stats import Bootstrap, Interval, known_mean, pearson, spearman
 from ..environments.people import PolitePerson, values_heard
 from ..evaluation.measured import Measurement, load_measured, score_table
 from ..evaluation.outcome import Arms, Table, rounded
-from ..gyms.protocol import Environment, Gym, ToolCall, UserError, find_gym
+from ..gyms.protocol import Environment, Gym, ToolCall, UserError, find_gym, spoken
 from ..gyms.recipe import PARTS
 from ..gyms.users import GymUserConfig, check_plays
 from ..rewards.judge_settings import make_judge
@@ -91,7 +91,7 @@ def _once(player: Any) -> Any:
     asked: dict[tuple[str, str], asyncio.Future] = {}
 
     async def answer(env, role, payload):
-        try: return await player(env, role, payload)
+        try: return {"reply": spoken(await player(env, role, payload))}
         except UserError: return {"reply": SILENCE}
 
     async def user(env: Environment, role: str, payload: Mapping) -> dict:

@@ -69,7 +69,7 @@ def test_bad_starts_are_refused_before_anybody_waits(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL), "utf-8")
     config = ["--config", str(tmp_path / "c.yaml")]
     for flags, said in ((["--gpus", "3"], "num_prompts (2) must be a multiple of the 3 processes"), (["--nodes", "0"], "nodes is 0"), (["--gpu", "h1000"], "Known are"),
-                        (["--nodes"], "--nodes needs a value"), (["--partition", "big one"], "without spaces"), (["--address", "10.0.0.1:6379 x"], "without a port"),
+                        (["--nodes"], "--nodes needs a value"), (["--partition", "big one"], "without spaces"), (["--address", "10.0.0.1:6379"], "without a port"), (["--run.engine", "verl", "--port", "6380"], "machines find each other at Ray's, 6379"),
                         (["--run.engine", "verl", "--split", "false"], "split false: verl shares"), (["--run.engine", "verl", "--verl.gpus", "2"], "launch.gpus, nodes and address name the machines"), (["--run.sead", "1"], "sead"), (["--gpusx", "8"], "--gpusx does not exist. Did you mean --gpus?")):
         assert main([*config, "--gpus", "2", *flags]) == 2, flags
         assert said in capsys.readouterr().err
@@ -155,10 +155,12 @@ def test_gpus_are_counted_against_what_the_settings_say(tmp_path, capsys):
     sized = [*BIG, "--rollout.num_prompts", "8", "--rollout.group_size", "4", "--trainer.per_device_train_batch_size", "2", "--trainer.steps_per_generation", "2", "--sft.batch", "8"]
     assert main([*sized, "--gpus", "8"]) == 0, "2 rows in 2 portions on 8 processes are the 32 of a step"
     capsys.readouterr()
-    (tmp_path / "four.yaml").write_text("run: {engine: verl}\nverl: {gpus: 4}\n")
+    (tmp_path / "four.yaml").write_text("run: {engine: verl}\nverl: {gpus: '4', nodes: '1'}\n")
+    (tmp_path / "far.yaml").write_text("run: {engine: verl}\nverl: {address: 10.0.0.1:6379}\n")
     for words, said in {("--gpus", "4"): "x 4 processes", ("--gpus", "8", "--plan.gpus", "4"): "the settings say plan.gpus 4", ("--gpus", "3"): "Give --rollout.num_prompts 3",
                         ("--gpus", "8", "--trainer.vllm_tensor_parallel_size", "3"): "vllm_tensor_parallel_size (3) must divide the 8 processes",
-                        ("--gpus", "8", "--config", str(tmp_path / "four.yaml")): "verl.nodes x verl.gpus 4"}.items():
+                        ("--gpus", "8", "--config", str(tmp_path / "four.yaml")): "the settings say verl.gpus 4",
+                        ("--gpus", "8", "--config", str(tmp_path / "far.yaml")): "the settings say verl.address 10.0.0.1:6379"}.items():
         assert main([*sized, *words]) == 2, words
         assert said in capsys.readouterr().err
 
@@ -270,6 +272,10 @@ def test_what_cannot_be_started_is_said_in_a_sentence():
         for words, said in {("--nodes", "2"): "2 machines cannot be started from one", ("--slurm", "true"): "no sbatch here", ("--gpus", "2", "--port", str(port), "--anyway", "true"): f"Port {port} is in use"}.items():
             done = launched(os.environ | {"PYTHONPATH": str(ROOT)}, *CLASSMATE, "--sft.muon_lr", "0", *words, "--submit", "true")
             assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_is_only_planned_is_not_started(capsys):
+    assert main(["--gpus", "1", "--submit", "true", "--dry-run"]) == 0 and "accelerate launch" in capsys.readouterr().out
 
 
 def test_the_container_of_verl_installs_what_is_pinned():

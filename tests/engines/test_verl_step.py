@@ -14,6 +14,7 @@ from humanlm.data.trajectory import load_trajectories
 from humanlm.engines.exchange import EngineError
 from humanlm.engines.estimators import VERL_ESTIMATORS, take_step
 from humanlm.engines.settings import Job
+from humanlm.hierarchy.prompts import closing, markup, opening
 from humanlm.models.config import train_tokenizer
 from humanlm.methods.advantages import estimators
 from humanlm.methods.functions import TextReward, ask_row, group_advantage
@@ -70,13 +71,20 @@ class Compared(Exception): pass
 @pytest.mark.long
 @pytest.mark.parametrize("argv", [
     ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--sft.reader_steps", "10", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
-    ["--config", "configs/humanlm-mini.yaml", "--run.methods", "[humanlm]", "--world.users", "24", "--world.topics", "60", "--model.hidden", "64", "--model.heads", "4", "--model.kv_heads", "4", "--model.mlp", "128", "--sft.batch", "16", "--sft.lesson_steps", "110", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4"],
-    ["--config", "configs/gyms-mini.yaml", "--sft.batch", "8", "--sft.lesson_steps", "40", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
+    ["--config", "configs/humanlm-mini.yaml", "--run.methods", "[humanlm]", "--world.users", "24", "--world.topics", "60", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "64", "--sft.batch", "4", "--sft.lesson_steps", "2", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4"],
+    ["--config", "configs/gyms-mini.yaml", "--gyms.tasks", "60", "--gyms.max_turns", "3", "--gyms.max_tokens", "400", "--sft.batch", "4", "--sft.lesson_steps", "20", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
     ["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4"],
 ], ids=["classmate", "humanlm", "gyms", "sdpo"])
 def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv, tmp_path, monkeypatch):
     from humanlm.training.trainer import MethodTrainer
-    found, known = {}, MethodTrainer._generate_and_score_completions
+    from humanlm.training.policy import TrainerPolicy
+    found, known, written = {}, MethodTrainer._generate_and_score_completions, TrainerPolicy.generate
+
+    async def every_other_is_right(policy, rows, sampling=None):
+        "A model with so few lessons writes nothing that earns a point: every other row says what the person did"
+        told = await written(policy, rows, sampling)
+        return [policy.given(row | {"given": [markup(opening(row["level"])), {"type": "text", "text": row["ground_truth"]}, markup(closing(row["level"]))]}) if i % 2 and row.get("ground_truth") else one
+                for i, (row, one) in enumerate(zip(rows, told, strict=True))]
 
     def compared(self, inputs):
         known(self, inputs)
@@ -88,6 +96,7 @@ def test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv,
         raise Compared
 
     monkeypatch.setattr(MethodTrainer, "_generate_and_score_completions", compared)
+    if argv[1] == "configs/humanlm-mini.yaml": monkeypatch.setattr(TrainerPolicy, "generate", every_other_is_right)
     recipe, settings = read_settings([*argv, "--run.out", str(tmp_path), "--run.report", "false"])
     with pytest.raises(Compared): fit(settings, recipe)
     assert torch.allclose(found["step"].batch.rewards, found["values"], rtol=1e-6, atol=0, equal_nan=True)

@@ -77,6 +77,12 @@ def test_a_scene_pays_what_the_gym_pays_and_a_flatterer_earns_its_word_and_not_t
         assert (by_truth.reward, by_word.reward, by_word.parts["view"]) == (flattered.view[pole], 1.0, flattered.view[pole])
 
 
+def test_who_says_nothing_at_all_is_silent_to_the_end():
+    async def empty(env, role, payload): return {"reply": " "}
+    advice, appeal = scenes(["advice", "appeal"], "test", 1, empty)
+    assert set(advice.said.values()) == {SILENCE} and advice.heard == appeal.heard == {} and set(advice.word.values()) == {0.0} and set(advice.view.values()) != {0.0}
+
+
 def test_everybody_is_asked_once_for_each_thing_and_who_cannot_answer_is_silent():
     asked = []
 
