@@ -20,7 +20,7 @@ from pathlib import Path
 
 import huggingface_hub.constants
 
-LIBRARIES = ["peft", "trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "scipy.stats", "pyarrow.parquet", "sklearn", "humanlm.training.trainer"]
+LIBRARIES = ["openai", "peft", "trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "scipy.stats", "pyarrow.parquet", "sklearn", "humanlm.training.trainer"]
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(LIBRARIES)
 

@@ -147,7 +147,7 @@ def parse(
     "Read files and flags into `Settings`; `ConfigError` lists every problem; --help and the like exit"
     line = cut_line(sys.argv[1:] if argv is None else argv)
     asked = line.has("-h", "--help", "--version")
-    parser = _parser(groups, about, inputs, bool(asked), runs)
+    parser = _kept_parser(groups, about, inputs, bool(asked), runs)
     if asked:
         parser.parse_args([asked])
     files = {path: read_yaml(path) for path in line.files if path}
@@ -187,6 +187,16 @@ def _parser(groups: Mapping[str, Any], about: str | None, inputs: str | None, ex
         _add_group(parser, name, kind)
     _hide_loaders(parser, groups)
     return parser
+
+
+_parsers: dict[Any, Any] = {}  # making one takes as long as reading with it
+
+
+def _kept_parser(groups: Mapping[str, Any], *how: Any) -> Any:
+    kinds = tuple((name, kind if is_dataclass(kind) else (repr(kind), getattr(kind, "about", ""))) for name, kind in groups.items())
+    key = kinds, how, PROG.get()
+    if key not in _parsers: _parsers[key] = _parser(groups, *how)
+    return _parsers[key]
 
 
 GRAMMAR = "Flags override the files given by --config. Lists are [a,b], nothing is null, truth is true or false."

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from threading import Lock
@@ -343,6 +344,7 @@ PACKAGES = ("humanlm", "torch", "transformers", "trl", "accelerate", "datasets",
             "jsonargparse", "openai", "anthropic", "wandb", "vllm", "verl", "ray")
 
 
+@cache
 def versions() -> dict[str, str]:
     "Give the installed versions of the packages that can change a result"
     found: dict[str, str] = {}

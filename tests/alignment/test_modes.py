@@ -29,7 +29,7 @@ from humanlm.data.trajectory import load_trajectories
 
 EXAMPLES = sample_examples()[:4]
 NAMES = ("stance", "goal", "response")
-STEPS, STATE, REPLY, THOUGHT = 8, 14, 50, 60
+STEPS, STATE, REPLY, THOUGHT = 5, 14, 50, 60
 TINY = {
     "run": {"methods": list(MODES), "report": False}, "data": {"max_train": 40, "max_test": 2},
     "world": {"users": 24, "replies_per_user": 8},
@@ -37,7 +37,7 @@ TINY = {
     "hierarchy": {"levels": list(NAMES), "state_tokens": STATE, "response_tokens": REPLY, "thought_tokens": THOUGHT},
     "sft": {"lesson_steps": 110, "polite_steps": 8, "reply_steps": 2, "batch": 8, "adam_lr": 0.015},
     "rollout": {"num_prompts": 2, "group_size": 4, "temperature": 0.2}, "judge": {"model": "rule"}, "prefixes": {"threshold": 0.1},
-    "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002}, "eval": {"bootstrap": 50},
+    "trainer": {"max_steps": STEPS, "save_steps": 4, "learning_rate": 0.002}, "eval": {"bootstrap": 20},
 }
 SCORED = [name for name, mode in MODES.items() if not mode.supervised]
 THINKING = {name: name.endswith(("-think", "-hetero", "-composed")) for name in MODES}

@@ -107,7 +107,8 @@ def server():
 
 
 @pytest.fixture(params=["vllm", "openai", "anthropic"])
-def make(request, server, monkeypatch):
+def make(request, server, monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))  # an SDK reads all certificates for every client, and nobody here speaks TLS
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
     monkeypatch.setenv("OPENAI_BASE_URL", server.url + "/v1")
@@ -202,8 +203,8 @@ def malformed_once(make, server, status, data, headers):
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize("kind", ["plain", "gzip bomb", "behind gzip"])
 def test_no_more_than_8_mb_are_read_of_an_answer(make, server, status, kind):
-    data = b"x" * 50_000_000
-    data = {"plain": data, "gzip bomb": gzip.compress(data, 1), "behind gzip": gzip.compress(b"{}") + data}[kind]
+    data = b"x" * 30_000_000
+    data = data if kind == "plain" else gzip.compress(data, 1) if kind == "gzip bomb" else gzip.compress(b"{}") + data
     error, peak = malformed_once(make, server, status, data, {} if kind == "plain" else {"content-encoding": "gzip"})
     assert error.kind == "malformed" and "more than 8 MB" in str(error) and error.billed and peak < 25_000_000
 

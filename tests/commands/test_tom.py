@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,7 @@ def recalling(request):
     return said(letter(text, places[-1] if places else "?"))
 
 
-def run(*words, out): return main(["run", *words, f"--tom.out={out}", "--tom.resamples=100"])
+def run(*words, out): return main(["run", *words, f"--tom.out={out}", "--tom.resamples=20"])
 
 
 def lines(folder): return (folder / "answers.jsonl").read_text().splitlines()
@@ -117,18 +118,25 @@ def lines(folder): return (folder / "answers.jsonl").read_text().splitlines()
 
 # ---- the whole way, on public files
 
+@cache
+def kinds_in(name):
+    "The lines of a public file, each with the types of its questions"
+    b = benchmarks[name]
+    found = [(line, {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)}) for n, line in enumerate((DATA / b.file).read_text().splitlines())]
+    assert set().union(*(kinds for _, kinds in found)) == {item.kind for item in b.load(DATA / b.file)}
+    return found
+
+
 def drawn(name, folder, most=3):
     "A file with some rows of a public one for every type of question, wherever they lie in it, and these types"
     need_data(name)
-    b, kept, seen = benchmarks[name], [], Counter()
-    for n, line in enumerate((DATA / b.file).read_text().splitlines()):
-        kinds = {item.kind for item in b.items({"index": str(n), **json.loads(line)}, **b.options)}
+    kept, seen = [], Counter()
+    for line, kinds in kinds_in(name):
         if any(seen[kind] < most for kind in kinds):
             seen.update(kinds)
             kept.append(line + "\n")
-    path = folder / Path(b.file).name
+    path = folder / Path(benchmarks[name].file).name
     path.write_text("".join(kept))
-    assert set(seen) == {item.kind for item in b.load(DATA / b.file)}
     return path, set(seen)
 
 

@@ -1,11 +1,12 @@
 """Comparing: which rows, what is used again, what other systems may hand in, and that no text of theirs breaks anything."""
+import contextlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -87,10 +88,23 @@ def done(*argv): return {task.system.name: bool(task.done) for task in prepare(l
 
 # ---- the whole command
 
-def test_one_command_leaves_numbers_pictures_and_a_page(place, capsys):
-    assert humanlm.eval.main(["mini", "reader.jsonl", "polite.jsonl"]) == 0
-    out = Path("runs/mini-eval")
-    kept = {"base", "script", "reader", "polite", "chance", "constant", "ceiling"}
+WHOLE = ["mini", "reader.jsonl", "polite.jsonl", "<script>x.jsonl"]
+
+
+@pytest.fixture(scope="module")
+def whole(made, tmp_path_factory):
+    "One command with pictures and its page, of answers of which a file is hostile; what it showed"
+    folder = shutil.copytree(made[0], tmp_path_factory.mktemp("whole"), dirs_exist_ok=True)
+    rows = [{"id": e.id, "response": HOSTILE[i % len(HOSTILE)], "texts": {k: HOSTILE[-i % len(HOSTILE)] for k in LEVELS[:-1]}}
+            for i, e in enumerate(made[1])]
+    (folder / WHOLE[-1]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as shown: assert humanlm.eval.main(WHOLE) == 0
+    return folder, shown.getvalue()
+
+
+def test_one_command_leaves_numbers_pictures_and_a_page(whole):
+    out, shown = whole[0] / "runs/mini-eval", whole[1]
+    kept = {"base", "script", "reader", "polite", "_script_x", "chance", "constant", "ceiling"}
     assert {p.stem for p in (out / "evaluations").glob("*.jsonl")} == kept
     assert {p.name for p in out.iterdir()} == {
         "config.yaml", "run.json", "data.md", "examples.jsonl", "evaluations", "results.json", "report.html",
@@ -100,8 +114,7 @@ def test_one_command_leaves_numbers_pictures_and_a_page(place, capsys):
     assert set(found["paired"][0]) == {"metric", "level", "a", "b", "n", "diff", "low", "high", "p", "effect"}
     assert {r["metric"] for r in found["rows"]} == {*METRICS, "edit_similarity", "bleu", "chrf"}
     assert found["judges"]["test"]["model"] == "oracle" and {r["level"] for r in found["importance"]} == set(LEVELS[:-1])
-    assert {p["a"] for p in found["paired"]} | {p["b"] for p in found["paired"]} == {"base", "script", "reader", "polite"}
-    shown = capsys.readouterr().out
+    assert {p["a"] for p in found["paired"]} | {p["b"] for p in found["paired"]} == {"base", "script", "reader", "polite", "_script_x"}
     assert "state_alignment" in shown and "reader − script" in shown and "runs/mini-eval/report.html" in shown
 
 
@@ -256,7 +269,7 @@ def test_a_judges_budget_is_one_however_often_a_comparison_is_killed(place):
     ids = [e.id for e in load_examples("runs/mini/examples.jsonl")]
     write_jsonl("one.jsonl", [{"example_id": id, "response": f"one {id}"} for id in ids])
     Path("prices.yaml").write_text("vllm/mine: [1.0, 1.0]")
-    with ExitStack() as stack, serving(latency=0.05) as server:
+    with contextlib.ExitStack() as stack, serving(latency=0.05) as server:
         words = ["-m", "humanlm.eval", "--config", "runs/mini/config.yaml", "--run.name", "paid", "--test_judge.model", "vllm/mine",
                  "--test_judge.base_url", server.url, "--test_judge.budget", "0.04", "--test_judge.concurrency", "2", "--test_judge.max_tokens", "300", "one.jsonl"]
         start = lambda: stack.enter_context(warm.Process(*words, env=os.environ | {"HUMANLM_PRICES": "prices.yaml"}))
@@ -507,15 +520,12 @@ def test_silence_scores_zero_and_says_so(here):
     assert read_jsonl("runs/mini-eval/evaluations/mute.jsonl")[0]["scores"]["response_alignment"]["response"]["status"] == "empty"
 
 
-def test_hostile_texts_pass_through_judge_results_and_page(place):
-    rows = [{"id": e.id, "response": HOSTILE[i % len(HOSTILE)], "texts": {k: HOSTILE[-i % len(HOSTILE)] for k in LEVELS[:-1]}}
-            for i, e in enumerate(place)]
-    Path("<script>x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert humanlm.eval.main(["mini", "<script>x.jsonl"]) == 0
+def test_hostile_texts_pass_through_judge_results_and_page(whole, monkeypatch):
+    monkeypatch.chdir(whole[0])
     page = Path("runs/mini-eval/report.html").read_text("utf-8")
-    assert not re.search(r"<script|<img|\x1b|\u202e|\x00", page)
+    assert "_script_x" in page and not re.search(r"<script|<img|\x1b|\u202e|\x00", page)
     assert all(0 <= v <= 1 for v in means("runs/mini-eval").values())
-    assert done("mini", "<script>x.jsonl")["_script_x"]
+    assert done(*WHOLE)["_script_x"]
 
 
 anything = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=9), x), max_leaves=5)
