@@ -30,7 +30,7 @@ check: $(MARK)-dev
 
 test: $(MARK)-dev
 	$(TITLE) "Notebooks"
-	@$(ENV) $(BIN)/nbdev_test --n-workers $(WORKERS) --timing
+	@$(ENV) $(BIN)/nbdev_test --n-workers $(WORKERS) --timing --skip-file-re '^([_.]|[89][0-9]_)'  # pages of commands run in a kernel: tests/project/test_run_all.py
 	$(TITLE) "Tests of the package"
 	@$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

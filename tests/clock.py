@@ -28,12 +28,12 @@ def virtual(work, monkeypatch):
         return loop.run_until_complete(work)
 
 
-def wait_until(holds, seconds=60.0):
+def wait_until(holds, seconds=60.0, pause=0.01):
     "Wait for what must happen, long enough for a busy machine"
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 async def until(holds, seconds=60.0):

@@ -333,7 +333,7 @@ def run_under_kills(start, service, answers, sign=signal.SIGKILL):
     ended = 0
     while True:
         seen, process = service.stats()["ok"], start()
-        wait_until(lambda: process.poll() is not None or service.stats()["ok"] >= seen + answers, 300)
+        wait_until(lambda: process.poll() is not None or service.stats()["ok"] >= seen + answers, 300, 0.03)  # each look is a connection
         if process.poll() is not None: return process, ended
         process.send_signal(sign)
         process.wait()

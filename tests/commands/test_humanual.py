@@ -1,6 +1,7 @@
 "From raw rows to training sets: nothing leaks, nothing is lost without a count, and the same rows give the same bytes."
 import itertools, json, os, random, signal, subprocess, sys, time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raw_rows
+import warm
 from humanlm.core.grammar import parse
 from humanlm.data.dataset import DataConfig, prepare_examples
 from humanlm.data.records import load_examples, persona_text
@@ -238,13 +240,13 @@ def test_a_killed_process_goes_on(tmp_path):
     whole = content(build(settings(tmp_path, rows, "whole", rows_per_file=50)).folder)
     flags = ["--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "killed"),
              "--build.test_frac", "0.2", "--build.val_frac", "0.1", "--build.rows_per_file", "50", "--persona.pseudonyms=false"]
-    process = subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    limit = time.monotonic() + 300
-    while not list((tmp_path / "killed").glob("rl/train-0000[3-9].parquet")) and process.poll() is None and time.monotonic() < limit: time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with warm.Process("-m", "humanlm.humanual", "build", *flags, cwd=ROOT) as process:
+        limit = time.monotonic() + 300
+        while not list((tmp_path / "killed").glob("rl/train-0000[3-9].parquet")) and process.poll() is None and time.monotonic() < limit: time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     assert not (tmp_path / "killed" / "build.json").exists()
-    subprocess.run([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, check=True, capture_output=True)
+    assert warm.run("-m", "humanlm.humanual", "build", *flags, cwd=ROOT).returncode == 0
     assert content(tmp_path / "killed") == whole
 
 
@@ -253,7 +255,7 @@ def test_two_processes_do_not_build_one_folder(tmp_path):
     s = settings(tmp_path, rows)
     flags = ["--build.path", s.build.path, "--build.source", "reddit", "--build.out", s.build.out, "--build.test_frac", "0.2", "--build.val_frac", "0.1",
              "--persona.pseudonyms=false"]
-    def second(*more): return subprocess.run([sys.executable, "-m", "humanlm.humanual", "build", *flags, *more], cwd=ROOT, capture_output=True, text=True)
+    def second(*more): return warm.run("-m", "humanlm.humanual", "build", *flags, *more, cwd=ROOT)
     def tell(line):
         if not refused: refused.extend([second(), second("--fresh")])
     first = build(s, tell)
@@ -806,13 +808,11 @@ def test_a_killed_build_keeps_to_its_budget(tmp_path):
     price = 0.001 * -(-len(answer) // 4)
     flags = [f"--build.path={tmp_path}/rows.jsonl", "--build.source=reddit", f"--build.out={tmp_path}/out", "--persona.model=vllm/echo",
              "--persona.max_tokens=100", "--persona.concurrency=2", f"--persona.budget={18 * price}"]
-    with serving(latency=0.05, says=answer) as server:
+    with serving(latency=0.05, says=answer) as server, ExitStack() as stack:
         env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(tmp_path / "prices.yaml")}
-        start = lambda: subprocess.Popen([sys.executable, "-m", "humanlm.humanual", "build", *flags], cwd=ROOT, env=env,
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        last, kills = run_under_kills(start, server, 5)
+        last, kills = run_under_kills(lambda: stack.enter_context(warm.Process("-m", "humanlm.humanual", "build", *flags, cwd=ROOT, env=env)), server, 5)
         paid = server.stats()["ok"]
-    assert kills > 1 and last.returncode == 2 and "over budget" in last.communicate()[1]
+        assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
     assert 7 < paid <= 18
 
 
@@ -857,7 +857,7 @@ def test_the_plan_of_a_long_file_is_scaled(tmp_path):
 
 def test_the_command(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", forum(150))
-    run = lambda *flags: subprocess.run([sys.executable, "-m", "humanlm.humanual", *flags], cwd=ROOT, capture_output=True, text=True)
+    run = lambda *flags: warm.run("-m", "humanlm.humanual", *flags, cwd=ROOT)
     done = run("build", "--build.path", str(tmp_path / "rows.jsonl"), "--build.source", "reddit", "--build.out", str(tmp_path / "out"))
     assert done.returncode == 0 and "what must not happen" in done.stdout and "&" not in done.stdout
     assert "usage: python -m humanlm.humanual COMMAND" in run().stdout

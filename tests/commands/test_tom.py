@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from server import run_under_kills, serving
 import humanlm.harness.answers
 import humanlm.harness.solvers
 import humanlm.clients.names
+import warm
 from clock import virtual
 from humanlm.harness.answers import AnswerConfig, Asker, HOW, _few_shot
 from humanlm.harness.solvers import contradictions, _debate, solve, _vote, ways
@@ -417,11 +419,10 @@ def test_abstaining_from_everything_fails_and_from_some_does_not(tmp_path, capsy
 
 def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
     "SIGKILL in the middle of a run: the rest is asked once, and the file is that of a run that was never interrupted"
-    command = [sys.executable, "-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--model.concurrency=8",
-               "--tom.resamples=50"]
-    with serving(latency=0.25) as server:
+    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--model.concurrency=8", "--tom.resamples=50"]
+    with serving(latency=0.25) as server, ExitStack() as stack:
         env = os.environ | {"VLLM_BASE_URL": server.url}
-        process = subprocess.Popen([*command, f"--tom.out={tmp_path}/killed"], cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = stack.enter_context(warm.Process(*command, f"--tom.out={tmp_path}/killed", cwd=ROOT, env=env))
         folder = tmp_path / "killed/hitom-vanilla-vllm_echo"
         deadline = time.monotonic() + 300
         while not (folder / "answers.jsonl").exists() or len(lines(folder)) < 20:
@@ -434,9 +435,9 @@ def test_a_killed_run_goes_on_and_leaves_no_trace(own, tmp_path):
         assert 20 <= kept < 90
         server.configure(latency=0.0)
         server.reset()
-        assert subprocess.run([*command, f"--tom.out={tmp_path}/killed"], cwd=ROOT, env=env, capture_output=True).returncode == 0
+        assert warm.run(*command, f"--tom.out={tmp_path}/killed", cwd=ROOT, env=env).returncode == 0
         assert server.stats()["requests"] == 90 - kept
-        assert subprocess.run([*command, f"--tom.out={tmp_path}/whole", "--model.concurrency=1"], cwd=ROOT, env=env, capture_output=True).returncode == 0
+        assert warm.run(*command, f"--tom.out={tmp_path}/whole", "--model.concurrency=1", cwd=ROOT, env=env).returncode == 0
     whole = tmp_path / "whole/hitom-vanilla-vllm_echo"
     for name in ("answers.jsonl", "results.csv", "mismatches.csv"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
@@ -495,14 +496,13 @@ def test_a_budget_is_one_however_often_a_run_is_killed(own, tmp_path):
     "SIGKILL after every 15 answers: what the server wrote never costs more than the budget"
     prices = tmp_path / "prices.yaml"
     prices.write_text("vllm/echo: [0.0, 1000.0]")  # 12 tokens an answer, at most 40
-    command = [sys.executable, "-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
+    command = ["-m", "humanlm.tom", "run", "hitom", f"--tom.file={own}", "--model.name=vllm/echo", "--answer.form=text", "--answer.max_tokens=40",
                "--model.concurrency=4", "--model.budget=0.90", "--tom.resamples=50", f"--tom.out={tmp_path}"]
-    with serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server:
+    with serving(latency=0.05, says="The answer is A, as far as I can tell it, friend") as server, ExitStack() as stack:
         env = os.environ | {"VLLM_BASE_URL": server.url, "HUMANLM_PRICES": str(prices)}
-        start = lambda: subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        last, kills = run_under_kills(start, server, 15)
+        last, kills = run_under_kills(lambda: stack.enter_context(warm.Process(*command, cwd=ROOT, env=env)), server, 15)
         written = 0.012 * server.stats()["ok"]
-    assert kills > 1 and last.returncode == 2 and "over budget" in last.communicate()[1]
+        assert kills > 1 and last.returncode == 2 and "over budget" in last.stderr
     assert 0.45 < written <= 0.90, "each of some kills leaves at most four calls whose cost nobody knows; they count in full"
     ledger = json.loads((tmp_path / "hitom-vanilla-vllm_echo/run.json").read_text())["ledger"]
     assert written <= sum(row["cost"] for row in ledger) <= 0.90
