@@ -16,7 +16,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from importlib import import_module, metadata
@@ -349,8 +349,7 @@ def versions() -> dict[str, str]:
     "Give the installed versions of the packages that can change a result"
     found: dict[str, str] = {}
     for name in PACKAGES:
-        try: found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError: continue
+        with suppress(metadata.PackageNotFoundError): found[name] = metadata.version(name)
     return found
 
 # %% ../../nbs/core/06_runs.ipynb #git_commit
