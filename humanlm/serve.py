@@ -17,6 +17,7 @@ from .alignment.simulator import SimulatorClient
 from .core.basics import ConfigError
 from .core.commands import command
 from .core.grammar import parse
+from .core.runs import run_state
 from .core.web import address, listen, serve_app, service_key, web_libraries
 from .data.records import Example, Persona
 from .hierarchy.prompts import make_rows
@@ -34,13 +35,19 @@ def _served_name(choice: ModelChoice, config: ServeConfig) -> str:
     "The name of the model in requests"
     return config.name or (Path(choice.place).resolve().name if Path(choice.place).is_dir() else choice.place)
 
+
+def _unfinished(choice: ModelChoice) -> str:
+    "Say which model of a run is taken where the run has not finished"
+    going = (Path(choice.place) / "models").is_dir() and run_state(choice.place) == "started"
+    return f"; the run has not finished, so this is {Path(how_to_ask(choice.place)[0]).name}" if going else ""
+
 # %% ../nbs/85_serve.ipynb #plan
 def _plan(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = AskingConfig()) -> str:
     "Say what would be served, and how the model is asked"
     place, own, setup = how_to_ask(choice.place)
     rows = make_rows([Example("", setup.source, "test", "", "", Persona("", "x"), (), "")], setup.hierarchy)
     engine, dtype = config.choose_engine(), choice.dtype or own.get("dtype", "float32")
-    lines = {"model": f"{_served_name(choice, config)}: {place}, {dtype}", "address": f"http://{config.host}:{config.port}/v1",
+    lines = {"model": f"{_served_name(choice, config)}: {place}, {dtype}{_unfinished(choice)}", "address": f"http://{config.host}:{config.port}/v1",
              "template": f"{own.get('template', 'humanlm')}, prompts {setup.hierarchy.prompt}, thinking {setup.hierarchy.thinking}"}
     if setup.compose if asking.compose is None else asking.compose:
         lines["composed"] = f"replies are asked after {', '.join(setup.hierarchy.load().states)}"
@@ -66,7 +73,7 @@ def serve(choice: ModelChoice, config: ServeConfig, asking: AskingConfig = Askin
     "Serve until told to stop"
     web_libraries()
     line = listen(config.host, config.port)
-    print(f"loading {choice.place} ({config.choose_engine()})", flush=True)
+    print(f"loading {choice.place} ({config.choose_engine()}){_unfinished(choice)}", flush=True)
     client = _open_client(choice, config, asking)
     try:
         print(f"{_served_name(choice, config)} answers at {address(line)}/v1 (Ctrl+C stops it)", flush=True)

@@ -22,6 +22,7 @@ class Data(NamedTuple):
     examples: list[Example]  # all splits
     world: SyntheticWorld | None  # where the data are synthetic
     notes: str  # markdown: what the importer kept and dropped
+    unread: str = ""  # lines that could not be used, in a few words
 
     def split(self, name: str) -> list[Example]:
         "The examples of one split"
@@ -39,7 +40,7 @@ def _from_threads(config: Settings) -> Data:
     "Import a file of messages with reply links"
     from humanlm.logs.replies import load_threads
     found = load_threads(config.data)
-    return Data(found.examples, None, found.report._repr_markdown_())
+    return Data(found.examples, None, found.report._repr_markdown_(), ", ".join(f"{n:,} {kind}" for kind, n in found.report.faults.counts.most_common()))
 
 
 def _from_examples(config: Settings) -> Data:

@@ -1,5 +1,5 @@
 "A model behind an OpenAI-compatible address: real HTTP on loopback, a real (tiny, random) model, real clients."
-import asyncio, contextlib, gc, http.client, json, os, random, re, signal, socket, stat, sys, threading, time, warnings
+import asyncio, contextlib, gc, http.client, json, os, random, re, shutil, signal, socket, stat, sys, threading, time, warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -405,6 +405,15 @@ def test_the_plan_says_how_the_model_is_asked(folder, capsys):
     plan = capsys.readouterr().out
     assert "at most 8 tokens, ends at </stance>" in plan and "thinking hetero" in plan
     assert f"vllm serve {folder} --served-model-name tram" in plan and f"--chat-template {folder}/chat_template.jinja" in plan
+
+
+def test_the_plan_names_the_model_of_a_run_that_has_not_finished(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "run/models/cold-start")
+    (tmp_path / "run/config.yaml").write_text("run: {methods: [humanlm]}\n")
+    plan = lambda: (main(["--model.name", str(tmp_path / "run"), "--dry-run", "--serve.engine", "transformers"]), capsys.readouterr().out)[1]
+    assert "the run has not finished, so this is cold-start" in plan()
+    (tmp_path / "run/run.json").write_text('{"state": "finished"}')
+    assert "has not finished" not in plan()
 
 
 def test_vllm_is_named_where_it_is_missing(folder, capsys, monkeypatch):
