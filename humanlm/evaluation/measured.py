@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ALL', 'Result', 'PairedDifference', 'level_intervals', 'result_rows', 'Importance', 'importance_rows',
-           'results_table', 'means_table', 'paired_table', 'Measurement', 'save_measured', 'load_measured',
-           'score_table', 'Results', 'results', 'save_results', 'load_results']
+           'results_table', 'means_table', 'metrics_table', 'paired_table', 'Measurement', 'save_measured',
+           'load_measured', 'score_table', 'Results', 'results', 'save_results', 'load_results']
 
 # %% ../../nbs/evaluation/01_measured.ipynb #exported-imports
 import json
@@ -178,6 +178,16 @@ def means_table(
     def cell(r): return "–" if r is None else f"{number_text(r.mean)} ({range_text(r.low, r.high)})"
     def line(m): return [shorten(m, 40), max(r.n for (model, _), r in found.items() if model == m), *(cell(found.get((m, metric))) for metric in metrics)]
     return Table((title, "n", *metrics), [line(m) for m in dict.fromkeys(m for m, _ in found)]).markdown()
+
+
+def metrics_table(
+    rows: Sequence[Result],  # of any models and metrics
+    metrics: Sequence[str],  # the ones to show
+) -> str:  # markdown; empty without a metric
+    "Show the means of many metrics: a line per metric, a column per model"
+    means, models = {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL}, dict.fromkeys(r.model for r in rows)
+    lines = [[metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics]
+    return Table(("means", *(shorten(model, 40) for model in models)), lines).markdown() if lines else ""
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
 def paired_table(

@@ -12,7 +12,7 @@ from humanlm.evaluation.outcome import Arms
 from humanlm.gyms.protocol import ToolCall, UserError, find_gym
 from humanlm.gyms.recipe import PARTS
 from humanlm.studies.assistants import FollowupLearner, Listener
-from humanlm.studies.loop import ALIGNMENTS, KNOWN, MISTAKEN, OUTCOMES, PEOPLE, POLITE, UNTRAINED, _correlations, _known_tables, _LoopStudy, _met, persons, recipe
+from humanlm.studies.loop import ALIGNMENTS, KNOWN, MISTAKEN, OUTCOMES, PEOPLE, POLITE, UNTRAINED, _correlations, _known_tables, _LoopStudy, _met, _persons, recipe
 from humanlm.studies.scenes import SILENCE, MistakenPeople, scenes
 from humanlm.training.run import read_settings
 from humanlm.training.stages import fit
@@ -56,7 +56,7 @@ def mean(listener, some, part="view"): return sum(getattr(scene, part)[listener.
 def test_the_experiment_trains_every_level_of_alignment_and_names_who_needs_no_model():
     _, s = experiment_settings(["--config", CONFIG])
     first = trials_of(recipe, s)[0]
-    assert persons(first.settings) == [PEOPLE, POLITE, *MISTAKEN, UNTRAINED, "cold-start", "sft", "sft-think", "response-only", "humanlm", "humanlm-composed"]
+    assert _persons(first.settings) == [PEOPLE, POLITE, *MISTAKEN, UNTRAINED, "cold-start", "sft", "sft-think", "response-only", "humanlm", "humanlm-composed"]
     assert _LoopStudy(recipe).is_done(first) is False
 
 
@@ -162,7 +162,7 @@ def test_a_finished_run_is_asked_for_everybody_once_and_a_killed_one_goes_on(fin
 
 def test_the_outcome_holds_a_matrix_an_alignment_for_everybody_and_correlations(finished):
     found = _LoopStudy(recipe).complete([finished], Arms([], {}))
-    everybody = persons(finished.settings)
+    everybody = _persons(finished.settings)
     metrics = {(row["model"], row["metric"]) for row in found["assistants"]}
     assert {(who, f"{what} {whom}") for who in everybody for whom in everybody for what in ("with", "truth with")} <= metrics
     assert {p["person"]: set(ALIGNMENTS) <= p.keys() for p in found["points"]} == dict.fromkeys(everybody, True)
