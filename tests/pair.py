@@ -37,7 +37,8 @@ class Pair:
     def start(self):
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
         from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
-        args, *_ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(self.file), "--num_processes", "2", "--main_process_port", "0", __file__]))
+        args, found, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(self.file), "--num_processes", "2", "--main_process_port", "0", __file__]))
+        args.deepspeed_fields_from_accelerate_config = ",".join(found.deepspeed_config)  # the command says it too, as it starts
         told = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
         self.folder, self.count = Path(tempfile.mkdtemp(prefix="pair-")), 0
         self.processes = warm.ranks(2, __file__, self.folder, port=args.main_process_port, cwd=self.folder, env=told | self.env)

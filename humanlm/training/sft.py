@@ -183,7 +183,20 @@ def _sft_args(
 
 # %% ../../nbs/training/01_sft.ipynb #RowsTrainer
 class _RowsTrainer(ShardedTrainer, SFTTrainer):
-    "TRL's trainer, which counts tokens on after a resume and puts no model card into checkpoints"
+    "TRL's trainer, which counts tokens on after a resume, puts no model card into checkpoints, and on CPUs computes logits where something is trained"
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        "Leave the loss to TRL; on CPUs its head sees the trained positions alone"
+        labels = inputs["labels"]
+        kept = labels[:, 1:] != -100  # [B, T - 1], where the next token is trained
+        if labels.device.type != "cpu" or not kept.any(): return super().compute_loss(model, inputs, *args, **kwargs)
+        def narrow(_module, _inputs, out):
+            out.last_hidden_state = torch.cat([out.last_hidden_state[:, :-1][kept], out.last_hidden_state[-1, -1:]])[None]
+            return out
+        whole = self.accelerator.unwrap_model(model)
+        hook = (whole.get_base_model() if has_adapter(whole) else whole).base_model.register_forward_hook(narrow)
+        try: return super().compute_loss(model, inputs | {"labels": torch.cat([labels[-1, :1], labels[:, 1:][kept]])[None]}, *args, **kwargs)
+        finally: hook.remove()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         "Read the last of a checkpoint as TRL does, whoever has read the weights, and count the tokens before it"

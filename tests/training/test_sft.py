@@ -21,7 +21,7 @@ from humanlm.models.checkpoints import add_adapter, load_model, make_model, save
 from humanlm.models.config import END, ModelConfig, START
 from humanlm.alignment.lessons import WorldLessons, first_rows, _reply_rows, _thought_from
 from humanlm.methods.rollouts import sft_row
-from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, sft_dataset, train_sft
+from humanlm.training.sft import MetricsLog, Progress, _muon_adamw, _RowsTrainer, _sft_args, sft_dataset, train_sft
 
 EXAMPLES = sample_examples()[:12]
 TAGS = [tag(level) for level in LEVELS for tag in (opening, closing)]
@@ -129,6 +129,30 @@ def test_an_adapter_learns_while_its_base_stays(made, tmp_path):
     train_sft(adapted, tokenizer, rows * 6, SFTConfig(batch=8, adam_lr=0.02, warmup=0), tmp_path / "out")
     assert cross_entropy(adapted, data) < start - 0.1
     assert all(torch.equal(p, before[n]) for n, p in adapted.named_parameters() if n in before)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_head_that_sees_trained_positions_alone_gives_the_loss_the_gradients_and_the_metrics_of_the_whole_one(made, tmp_path, adapted):
+    from trl import SFTTrainer
+    base = save_model(*made, tmp_path / "base")
+    model, tokenizer = load_model(base, device="cpu")
+    if adapted: model = add_adapter(model, ModelConfig(lora_rank=8), base)
+    trainer = _RowsTrainer(model=model, processing_class=tokenizer, args=_sft_args(SFTConfig(batch=8), 1, tmp_path / "out"),
+                           train_dataset=sft_dataset(replies(), tokenizer).remove_columns("dropped"))
+    batch = next(iter(trainer.get_train_dataloader()))
+    model.train()
+    count, found = (batch["labels"][:, 1:] != -100).sum(), []
+    for compute in (SFTTrainer.compute_loss, _RowsTrainer.compute_loss):
+        model.zero_grad()
+        trainer._metrics["train"].clear()
+        compute(trainer, model, dict(batch), num_items_in_batch=count).backward()
+        found.append(({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, {name: trainer._metrics["train"][name] for name in ("entropy", "mean_token_accuracy")}))
+    (whole, told), (narrow, again) = found
+    assert whole.keys() == narrow.keys() and all(torch.allclose(whole[n], narrow[n], rtol=1e-5, atol=1e-7) for n in whole)
+    assert all(again[name] == pytest.approx(told[name], rel=1e-6) for name in told)
+    assert trainer._total_train_tokens == 2 * batch["attention_mask"].sum()
+    untrained = dict(batch) | {"labels": torch.full_like(batch["labels"], -100)}
+    assert trainer.compute_loss(model, untrained, num_items_in_batch=count).item() == 0
 
 
 @pytest.mark.numbers
