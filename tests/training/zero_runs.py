@@ -21,7 +21,7 @@ del test_steps_too_small_for_bfloat16_add_up_in_the_float32_weights_of_a_split_m
 
 
 def test_the_model_was_split(both):
-    slices = both[1] / "checkpoints" / "humanlm" / "checkpoint-2" / "global_step2"
+    slices = both[1] / "checkpoints" / "humanlm" / "checkpoint-3" / "global_step3"
     states = [torch.load(file, weights_only=False)["optimizer_state_dict"]["fp32_flat_groups"] for file in sorted(slices.glob("*optim_states.pt"))]
     kept = [sum(part.numel() for part in own) for own in states]
     whole = sum(w.numel() for w in test_sharded.load_file(both[1] / "models" / "humanlm" / "model.safetensors").values())
@@ -30,7 +30,7 @@ def test_the_model_was_split(both):
 
 def test_a_checkpoint_is_refused_by_another_number_of_processes(both, tmp_path):
     run = unfinished(both[1], tmp_path, "models/humanlm")
-    shutil.copy(run / "checkpoints/humanlm/checkpoint-2/rng_state_1.pth", run / "checkpoints/humanlm/checkpoint-2/rng_state_2.pth")
+    shutil.copy(run / "checkpoints/humanlm/checkpoint-3/rng_state_1.pth", run / "checkpoints/humanlm/checkpoint-3/rng_state_2.pth")
     done = started(tmp_path, "split", True, "--resume")
     assert done.returncode != 0 and "was written by 3 processes" in done.stderr, done.stderr[-2000:]
 
