@@ -68,10 +68,14 @@ def test_advantages_that_the_trainer_wrote_down_come_out_of_verls_signature_agai
 class Compared(Exception): pass
 
 
+HUMANLM = ["--config", "configs/humanlm-mini.yaml", "--world.users", "24", "--world.topics", "60", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "64",
+           "--sft.batch", "4", "--sft.lesson_steps", "2", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4", "--run.methods"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("argv", [
     ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--sft.reader_steps", "10", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
-    ["--config", "configs/humanlm-mini.yaml", "--run.methods", "[humanlm]", "--world.users", "24", "--world.topics", "60", "--model.hidden", "32", "--model.heads", "2", "--model.kv_heads", "2", "--model.mlp", "64", "--sft.batch", "4", "--sft.lesson_steps", "2", "--sft.polite_steps", "0", "--sft.faithful_steps", "0", "--rollout.num_prompts", "4", "--rollout.group_size", "4"],
+    [*HUMANLM, "[humanlm]"],
     ["--config", "configs/gyms-mini.yaml", "--gyms.tasks", "60", "--gyms.max_turns", "3", "--gyms.max_tokens", "400", "--sft.batch", "4", "--sft.lesson_steps", "20", "--rollout.num_prompts", "2", "--rollout.group_size", "4"],
     ["--config", "configs/sdpo-mini.yaml", "--user.tastes", "[casual]", "--sft.lesson_steps", "10", "--rollout.num_prompts", "4"],
 ], ids=["classmate", "humanlm", "gyms", "sdpo"])

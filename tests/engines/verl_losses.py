@@ -11,6 +11,7 @@ from humanlm.engines.settings import Job, overrides  # noqa: E402
 from humanlm.models.checkpoints import make_model  # noqa: E402
 from humanlm.models.config import ModelConfig  # noqa: E402
 from humanlm.training.run import read_settings  # noqa: E402
+import test_verl_step as step  # noqa: E402
 
 pytestmark = pytest.mark.verl
 B, P, T, CAP, PARTS = 8, 5, 7, 12, 2  # rows, tokens of prompts and completions, longest completion, portions of an update
@@ -164,3 +165,13 @@ def test_verls_critic_makes_the_worked_advantages_of_rewards_where_they_fall_due
     rewards = token_rewards(main, torch.full((8,), torch.nan), mask, mask)
     found, _ = compute_gae_advantage_return(rewards, torch.zeros(8, 6), mask.float(), 1.0, 1.0)
     assert found[0].tolist() == pytest.approx([1.6441] * 6, abs=1e-4) and found[1, :5].tolist() == pytest.approx([-0.3240] * 5, abs=1e-4)
+
+
+FOLLOWING = ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--classmate.models", "[live,lagged]", "--classmate.lag", "1", "--rollout.num_prompts", "2", "--rollout.group_size", "4"]
+
+
+@pytest.mark.parametrize("argv", [*([*step.HUMANLM, f"[{mode}]"] for mode in ("response-only", "joint", "separate-rewards", "prefix-chaining", "humanlm-composed")), FOLLOWING, [*FOLLOWING, "--advantage.estimator", "gae"]],
+                         ids=["response-only", "joint", "separate-rewards", "prefix-chaining", "humanlm-composed", "following", "gae"])
+def test_rewards_and_advantages_of_every_other_method_are_those_of_the_trainer(argv, tmp_path, monkeypatch):
+    "`test_verl_step.py` asks it of four recipes wherever tests run"
+    step.test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv, tmp_path, monkeypatch)

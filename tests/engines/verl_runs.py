@@ -154,21 +154,40 @@ def test_a_parser_learns_from_context_files(tmp_path):
     assert found[-1]["learning_rate"] < 0.5 * max(row["learning_rate"] for row in found)
 
 
-def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on(tmp_path):
-    argv, mark = [*CLASSMATE, *SMALL, "--run.name", "hurt", "--trainer.max_steps", "3"], uuid4().hex
-    running, run = started(tmp_path, mark, *argv), tmp_path / "runs" / "hurt"
-    first = run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
-    end = time.monotonic() + 600
+def workers(mark: str) -> list[int]: return [int(place.name) for place in Path("/proc").glob("[0-9]*") if b"WorkerDict" in _command(place) and f"{MARK}={mark}".encode() in _environment(place)]
+
+
+def after_its_first_checkpoint(running: subprocess.Popen, stage: Path) -> None:
+    "Wait until a run has written a whole checkpoint of a stage"
+    end, first = time.monotonic() + 600, stage / "latest_checkpointed_iteration.txt"
     while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
-    victims = [int(place.name) for place in Path("/proc").glob("[0-9]*") if b"WorkerDict" in _command(place) and f"{MARK}={mark}".encode() in _environment(place)]
-    assert first.exists() and victims
+    assert first.exists()
+
+
+def trains_on_the_same_rows_as_a_whole_run(folder: Path, run: str, *argv: str) -> None:
+    "Check that a run which has gone on asked in each of three steps what one asks that was never stopped"
+    whole = folder / "whole"
+    whole.mkdir()
+    trained(whole, *argv)
+    for step in range(3):
+        rows = [[t.row_id for t in load_trajectories(place / "runs" / run / "trajectories" / "classmate" / f"step-{step:06d}-0.parquet")] for place in (folder, whole)]
+        assert rows[0] == rows[1]
+    assert [row["step"] for row in lines(folder / "runs" / run, "classmate")][-1] == 3
+
+
+def test_a_process_that_is_killed_in_training_ends_the_run_with_a_sentence_and_it_goes_on_with_the_rows_that_were_next(tmp_path):
+    argv, mark = [*CLASSMATE, *SMALL, "--run.name", "hurt", "--trainer.max_steps", "3"], uuid4().hex
+    running = started(tmp_path, mark, *argv)
+    after_its_first_checkpoint(running, tmp_path / "runs/hurt/checkpoints/classmate")
+    victims = workers(mark)
+    assert victims
     for pid in victims: os.kill(pid, signal.SIGKILL)
     assert running.wait(180) == 2 and nobody_left(mark)
     said = (tmp_path / "out.txt").read_text()
     print(said[-600:])
     assert "verl ended with an error: one of its processes was killed" in said and "Traceback" not in said
     trained(tmp_path, *argv, "--resume")
-    assert [row["step"] for row in lines(run, "classmate")][-1] == 3
+    trains_on_the_same_rows_as_a_whole_run(tmp_path, "hurt", *argv)
 
 
 def _command(place):
@@ -183,39 +202,33 @@ def _environment(place):
 
 def test_a_killed_run_leaves_nobody_and_goes_on_with_the_rows_that_were_next(tmp_path):
     argv, mark = [*CLASSMATE, *SMALL, "--run.name", "killed", "--trainer.max_steps", "3"], uuid4().hex
-    running, run = started(tmp_path, mark, *argv), tmp_path / "runs" / "killed"
-    first = run / "checkpoints" / "classmate" / "latest_checkpointed_iteration.txt"
-    end = time.monotonic() + 600
-    while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
+    running = started(tmp_path, mark, *argv)
+    after_its_first_checkpoint(running, tmp_path / "runs/killed/checkpoints/classmate")
     running.send_signal(signal.SIGKILL)
     running.wait()
-    assert first.exists() and nobody_left(mark)
+    assert nobody_left(mark)
     trained(tmp_path, *argv, "--resume")
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    trained(whole, *argv)
-    for step in range(3):
-        rows = [[t.row_id for t in load_trajectories(folder / "runs" / "killed" / "trajectories" / "classmate" / f"step-{step:06d}-0.parquet")] for folder in (tmp_path, whole)]
-        assert rows[0] == rows[1]
-    assert [row["step"] for row in lines(run, "classmate")][-1] == 3
+    trains_on_the_same_rows_as_a_whole_run(tmp_path, "killed", *argv)
 
 
-def test_after_a_kill_no_judged_reply_is_asked_again(tmp_path):
+@pytest.mark.parametrize("whom", ["run", "worker"])
+def test_after_a_kill_no_judged_reply_is_asked_again(whom, tmp_path):
     with serving() as server:
         argv = [*HUMANLM, *SMALL, "--run.name", "paid", "--trainer.max_steps", "3", "--judge.model", "vllm/mine", "--judge.base_url", server.url, "--judge.concurrency", "4", "--rollout.reply_share", "0"]  # states alone: every verdict on them can be read
         mark, run = uuid4().hex, tmp_path / "runs" / "paid"
         running = started(tmp_path, mark, *argv)
-        first, end = run / "checkpoints" / "humanlm-composed" / "latest_checkpointed_iteration.txt", time.monotonic() + 600
-        while not first.exists() and time.monotonic() < end and running.poll() is None: time.sleep(0.2)
-        before = server.stats()["requests"]
+        after_its_first_checkpoint(running, run / "checkpoints/humanlm-composed")
+        before, end = server.stats()["requests"], time.monotonic() + 600
         while server.stats()["requests"] < before + 1 and time.monotonic() < end and running.poll() is None: time.sleep(0.01)
-        running.send_signal(signal.SIGKILL)
-        running.wait()
+        if whom == "run": running.send_signal(signal.SIGKILL)
+        else:
+            for pid in workers(mark): os.kill(pid, signal.SIGKILL)
+        assert running.wait(180) == (-signal.SIGKILL if whom == "run" else 2)
         killed = server.stats()
-        assert first.exists() and nobody_left(mark)
+        assert nobody_left(mark)
         trained(tmp_path, *argv, "--resume")
         found = server.stats()
-    print(dict(killed), dict(found), lines(run, "humanlm-composed"))
+    print(whom, dict(killed), dict(found), lines(run, "humanlm-composed"))
     assert before < killed["requests"] < found["requests"] and found["requests"] - found["distinct"] <= killed["most at once"], "those under way when it was killed were never answered"
     assert not any(row["judge/no_score"] for row in lines(run, "humanlm-composed"))
     assert [row["step"] for row in lines(run, "humanlm-composed")][-1] == 3
