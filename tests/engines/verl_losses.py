@@ -167,11 +167,13 @@ def test_verls_critic_makes_the_worked_advantages_of_rewards_where_they_fall_due
     assert found[0].tolist() == pytest.approx([1.6441] * 6, abs=1e-4) and found[1, :5].tolist() == pytest.approx([-0.3240] * 5, abs=1e-4)
 
 
-FOLLOWING = ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "10", "--classmate.models", "[live,lagged]", "--classmate.lag", "1", "--rollout.num_prompts", "2", "--rollout.group_size", "4"]
+FOLLOWING = ["--config", "configs/classmate-mini.yaml", "--sft.lesson_steps", "40", "--classmate.models", "[live,lagged]", "--classmate.lag", "1", "--rollout.num_prompts", "2", "--rollout.group_size", "4", "--rollout.temperature", "0.8"]
+MODES = ["response-only", "joint", "separate-rewards", "prefix-chaining", "humanlm-composed"]
 
 
-@pytest.mark.parametrize("argv", [*([*step.HUMANLM, f"[{mode}]"] for mode in ("response-only", "joint", "separate-rewards", "prefix-chaining", "humanlm-composed")), FOLLOWING, [*FOLLOWING, "--advantage.estimator", "gae"]],
-                         ids=["response-only", "joint", "separate-rewards", "prefix-chaining", "humanlm-composed", "following", "gae"])
+@pytest.mark.parametrize("argv", [*([*step.HUMANLM, f"[{mode}]", "--reward.extra", "own:even"] for mode in MODES), FOLLOWING], ids=[*MODES, "following"])
 def test_rewards_and_advantages_of_every_other_method_are_those_of_the_trainer(argv, tmp_path, monkeypatch):
-    "`test_verl_step.py` asks it of four recipes wherever tests run"
+    "`test_verl_step.py` asks it of four recipes wherever tests run; `gae` needs a critic, which verl alone has"
+    (tmp_path / "own.py").write_text("def even(trajectories): return [sum(i % 2 for i in t.completion_ids) / len(t.completion_ids) for t in trajectories]")
+    monkeypatch.syspath_prepend(str(tmp_path))
     step.test_rewards_and_advantages_of_a_recipes_step_are_those_of_the_trainer(argv, tmp_path, monkeypatch)
