@@ -101,7 +101,7 @@ def lacking(
     try: found = version(package)
     except PackageNotFoundError: found = ""
     if found.startswith(wanted): return ""
-    return f"{package} {wanted}x, which {f'has version {found}' if found else 'is not installed'}"
+    return f"{package} {wanted}x, {f'and {found} is installed' if found else 'which is not installed'}"
 
 
 def ray_lacking() -> str:

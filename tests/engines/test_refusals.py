@@ -60,7 +60,7 @@ def test_a_device_has_one_environment_and_one_sentence_about_it(v, said, other, 
     from humanlm.core import plugins
     from humanlm.engines import verl
     monkeypatch.setattr(plugins, "version", {"verl": "0.8.0"}.__getitem__)
-    with pytest.raises(ConfigError, match=f"verl.device {v.device} needs verl 0.9.x, which has version 0.8.0") as e: verl._check_packages(v)
+    with pytest.raises(ConfigError, match=f"verl.device {v.device} needs verl 0.9.x, and 0.8.0 is installed") as e: verl._check_packages(v)
     assert said in str(e.value) and other not in str(e.value) and "--no-deps humanlm" in str(e.value) and len(e.value.problems) == 1
 
 
@@ -69,7 +69,7 @@ def test_workers_of_another_ray_are_refused_before_anything_is_written(found, mo
     from humanlm.core import plugins
     from humanlm.engines.workers import _join_cluster
     monkeypatch.setattr(plugins, "version", lambda name: found)
-    said = f"workers ray/N needs ray 2.x, which has version {found}: pip install 'ray==2.60.0', or leave workers out"
+    said = f"workers ray/N needs ray 2.x, and {found} is installed: pip install 'ray==2.60.0', or leave workers out"
     with pytest.raises(ConfigError, match=f"judge.{said}"): require_workers({"judge": ChatConfig("scripted/echo", workers="ray/2")})
     with pytest.raises(ConfigError, match=said): _join_cluster()
 
