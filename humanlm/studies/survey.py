@@ -97,7 +97,7 @@ def _compared(fields: Sequence[Field], texts: Sequence[str], values: Mapping[str
 
 
 _TITLES = {"reply": "Read, and write what you would reply", "states": "What is behind your reply?", "ratings": "Compare these replies with yours"}
-_ASKS = {"reply": "", "states": "Say it of the reply that you wrote, in a few words each.",
+_ASKS = {"reply": "", "states": "Say it of the reply that you wrote, in a few words each. HUMAN is you.",
          "ratings": "They stand in random order. Rank 1 is the one closest to what you would write."}
 
 # %% ../../nbs/studies/09_survey.ipynb #CONSENT
