@@ -182,12 +182,13 @@ def means_table(
 
 def metrics_table(
     rows: Sequence[Result],  # of any models and metrics
-    metrics: Sequence[str],  # the ones to show
-) -> str:  # markdown; empty without a metric
-    "Show the means of many metrics: a line per metric, a column per model"
+) -> str:  # markdown; empty without rows
+    "Show all metrics: the first as `results_table` does, then a line for the means of each other one, a column per model"
     means, models = {(r.metric, r.model): number_text(r.mean) for r in rows if r.level == ALL}, dict.fromkeys(r.model for r in rows)
-    lines = [[metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics]
-    return Table(("means", *(shorten(model, 40) for model in models)), lines).markdown() if lines else ""
+    metrics = list(dict.fromkeys(r.metric for r in rows))
+    lines = [[metric, *(means.get((metric, model), "–") for model in models)] for metric in metrics[1:]]
+    others = [Table(("means", *(shorten(model, 40) for model in models)), lines).markdown()] if lines else []
+    return "\n\n".join([*(results_table(rows, metric) for metric in metrics[:1]), *others])
 
 # %% ../../nbs/evaluation/01_measured.ipynb #paired_table
 def paired_table(

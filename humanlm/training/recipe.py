@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..core.basics import ConfigError, shorten
 from ..core.config import Settings
 from ..core.plugins import find_plugin
-from ..evaluation.measured import Measurement, Results, Result, metrics_table, results_table
+from ..evaluation.measured import Measurement, Results, Result, metrics_table
 from ..clients.ledger import Ledger
 from ..hardware.memory import Load
 from ..hardware.performance import StagePlan
@@ -90,8 +90,7 @@ class Recipe:
 
     def tables(self, rows: Sequence[Result]) -> str:
         "Show results as Markdown: the first metric by part, with intervals, then a line for the means of each other one"
-        metrics = list(dict.fromkeys(row.metric for row in rows))
-        return "\n\n".join(filter(None, [*(results_table(rows, metric) for metric in metrics[:1]), metrics_table(rows, metrics[1:])]))
+        return metrics_table(rows)
 
     def plan(self, s: Settings) -> Sequence[str]:
         "Say in lines what a run would do and cost, without torch"
