@@ -313,8 +313,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe._train_replies': ( 'alignment/recipe.html#_train_replies',
                                                                                        'humanlm/alignment/recipe.py'),
-                                          'humanlm.alignment.recipe._unread': ( 'alignment/recipe.html#_unread',
-                                                                                'humanlm/alignment/recipe.py'),
                                           'humanlm.alignment.recipe._validation_score': ( 'alignment/recipe.html#_validation_score',
                                                                                           'humanlm/alignment/recipe.py')},
             'humanlm.alignment.scenes': { 'humanlm.alignment.scenes.RequestError': ( 'alignment/scenes.html#requesterror',

@@ -146,11 +146,6 @@ def _method_steps(s: Settings, name: str, examples: int | None) -> int | None: #
     return planned_steps(s, rows)
 
 
-def _unread(data: Data) -> str:
-    "Say which lines of a file were met that cannot be used"
-    return f"; met in the file: {data.unread}" if data.unread else ""
-
-
 def _plan_lines(s: Settings, data: Data) -> list[str]:
     "Say what a run will do and cost"
     for config in (s.judge, s.test_judge): _check_judge(config, data)
@@ -158,7 +153,7 @@ def _plan_lines(s: Settings, data: Data) -> list[str]:
     train, test, levels = data.split("train"), data.split(s.eval.split), s.hierarchy.load().names
     steps = {name: _method_steps(s, name, len(train)) or 0 for name in s.run.methods if not MODES[name].supervised}
     replies = f"{s.sft.reply_steps} steps of {s.sft.batch} rows with real replies"
-    return [f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split}){_unread(data)}",
+    return [f"data                {s.data.source}: {len(train):,} training rows, {len(test):,} held out ({s.eval.split}){data.met and f'.{data.met}'}",
             f"levels              {', '.join(levels)}; {'mixed in every step' if s.rollout.mixed_levels else 'one a step'}", f"prompts             {_prompt_plan(s, names, train, test)}",
             f"cold start          {_cold_start_plan(s)}",
             *(f"{name:<19} {step_plan(s, steps[name]) if name in steps else replies}{_composed_plan(s, name)}" for name in s.run.methods),
@@ -316,9 +311,8 @@ def _begin(run: Run) -> None:
     if is_main_process():
         atomic_write(run.folder / "data.md", f"{dataset_card(data.examples)}\n{data.notes}\n")
         write_jsonl(run.folder / "examples.jsonl", held_out)
-        if data.unread: print(f"data{_unread(data)} ({run.folder / 'data.md'} says more)", flush=True)
-    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge):
-        print(warning, file=sys.stderr)
+        if data.met: print(f"{run.settings.data.path}:{data.met} More: {run.folder / 'data.md'}", flush=True)
+    if warning := same_judge_warning(run.settings.judge, run.settings.test_judge): print(warning, file=sys.stderr)
     _audit_judge(run)
 
 # %% ../../nbs/alignment/51_recipe.ipynb #evaluations_of

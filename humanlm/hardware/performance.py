@@ -189,7 +189,7 @@ def _time_lines(
     open_ended = [one.stage.name for one, _, count in found if count is None]
     hours = seconds / 3600 * plan.gpus
     unpriced = {q.model: 0 for one, _, _ in found for q in one.stage.questions if q.count and q.model and plan.request_dollars is None and price(q.model, 1, 1) is None}
-    money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions at most ${asked:,.2f}, with prompts at their limit"] * (asked > 0) + [f"nobody has priced {name} (--plan.request_dollars)" for name in unpriced]
+    money = [f"GPUs ${hours * plan.dollars_per_hour:,.0f}"] * (plan.dollars_per_hour > 0) + [f"questions at most ${asked:,.2f}"] * (asked > 0) + [f"nobody has priced {name} (--plan.request_dollars)" for name in unpriced]
     width = max(17, *(len(one.stage.name) for one in loads))
     longest, step, _ = max(found, key=lambda each: (each[2] is None, (1 if each[2] is None else each[2]) * each[1].total))
     together = f"not summed up: nobody has counted the rows, and with them the steps of {', '.join(open_ended)}" if open_ended else f"{_time(seconds)}, {hours:,.1f} GPU hours, without evaluation"

@@ -119,7 +119,7 @@ class Progress(TrainerCallback):
         numbers = {key: value for key in self.keys if isinstance(value := (logs or {}).get(key), float)}
         self.bar.set_postfix(numbers)
         if numbers and self.next is not None and state.global_step >= self.next:
-            text = ", ".join(f"{key} {value + 0.0 if abs(value) >= 5e-4 else 0.0:.3f}" for key, value in numbers.items())
+            text = ", ".join(f"{key} {value:z.3f}" for key, value in numbers.items())
             print(f"{self.title}: step {state.global_step} of {state.max_steps}, {text}", flush=True)
             self.next = state.global_step + state.max_steps // 10
 

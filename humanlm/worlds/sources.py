@@ -22,7 +22,7 @@ class Data(NamedTuple):
     examples: list[Example]  # all splits
     world: SyntheticWorld | None  # where the data are synthetic
     notes: str  # markdown: what the importer kept and dropped
-    unread: str = ""  # lines that could not be used, in a few words
+    met: str = ""  # what was wrong in the file, in a sentence; empty: nothing
 
     def split(self, name: str) -> list[Example]:
         "The examples of one split"
@@ -39,8 +39,9 @@ def _from_world(config: Settings) -> Data:
 def _from_threads(config: Settings) -> Data:
     "Import a file of messages with reply links"
     from humanlm.logs.replies import load_threads
+    from humanlm.logs.threads import met
     found = load_threads(config.data)
-    return Data(found.examples, None, found.report._repr_markdown_(), ", ".join(f"{n:,} {kind}" for kind, n in found.report.faults.counts.most_common()))
+    return Data(found.examples, None, found.report._repr_markdown_(), met(found.report.faults))
 
 
 def _from_examples(config: Settings) -> Data:

@@ -348,7 +348,7 @@ def test_lines_of_a_log_that_cannot_be_read_are_named_in_the_plan(tmp_path, caps
     lines = sample_threads().read_text("utf-8").splitlines()
     log, argv = tmp_path / "log.jsonl", ("--config", str(ROOT / "configs/humanlm-threads.yaml"), "--data.min_history", "3", "--judge.model", "rule", "--test_judge.model", "rule", "--dry-run",
                                          "--data.columns", "{thread: room, id: nr, user: author, text: said, parents: answers, time: day}", "--data.path")
-    for text, said in ((lines, "held out (test)\n"), ([*lines, '{"room": "half a line'], "held out (test); met in the file: 1 ")):
+    for text, said in ((lines, "held out (test)\n"), ([*lines, '{"room": "half a line'], "held out (test). Met: broken JSON 1.")):
         log.write_text("\n".join(text))
         assert humanlm.train.main([*argv, str(log)]) == 0
         assert said in capsys.readouterr().out
