@@ -40,7 +40,7 @@ def _plan(c: StudyConfig, items: Sequence[StudyItem], left: int, key: str) -> st
     judged = sum(not math.isnan(score) for item in items for score in item.judged.values())
     lines = {"items": f"{len(items):,}, {min(c.per_person, len(items))} for each participant" + f"; {left:,} left out (fewer than two different replies)" * bool(left),
              "models": ", ".join(models), "judged": f"{judged:,} replies", "least words": f"{c.words:g} of the paper's",
-             "answers": str(Path(c.out) / "study.db"), "address": f"http://{c.host}:{c.port} ({'with' if key else 'without'} a key)"}
+             "answers": str(Path(c.out) / "study.db"), "address": f"{f'http://{c.host}:{c.port}' if c.port else f'a free port of {c.host}'} ({'with' if key else 'without'} a key)"}
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items())
 
 

@@ -35,9 +35,10 @@ class Html(str):
 
 def escape(
     text: object,  # anything; shown as `str`
+    quote: bool = True,  # False: not for attribute values; quotation marks stay, as a file of Markdown wants them
 ) -> Html:
     "Make text safe to show inside HTML, attribute values included; finished HTML stays as it is"
-    return text if isinstance(text, Html) else Html(html.escape(_UNSEEN.sub("\ufffd", str(text)), quote=True))
+    return text if isinstance(text, Html) else Html(html.escape(_UNSEEN.sub("\ufffd", str(text)), quote))
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -66,7 +67,7 @@ def table_cell(
     n: int = 80,  # longest text, in characters
 ) -> Html:
     "Make text safe to show in a cell of a Markdown table"
-    return Html(escape(shorten(text, n)).replace("|", "&#124;"))
+    return Html(escape(shorten(text, n), quote=False).replace("|", "&#124;"))
 
 
 class Table(NamedTuple):
@@ -78,7 +79,7 @@ class Table(NamedTuple):
     def markdown(self) -> str:
         "Give a Markdown table"
         marks = [{"l": "---", "r": "--:"}[mark] for mark in self.marks()]
-        lines = ([escape(cell).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in (self.heads, *self.rows))
+        lines = ([escape(cell, quote=False).replace("|", "&#124;").replace("\n", " ") for cell in row] for row in (self.heads, *self.rows))
         head, *body = ("| " + " | ".join(line) + " |" for line in lines)
         return "\n".join([head, f"| {' | '.join(marks)} |", *body])
 

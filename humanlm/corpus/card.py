@@ -162,7 +162,7 @@ def card(a: Account, folder: Path | None = None) -> str:  # Markdown; folder: of
     undescribed = f"Rows without a persona: {silent:,}. Their prompts say that nothing is known about the person." if silent else ""
     odd, leaks = list(_note_lines(a)), [_CardLine(f"{leak.what} (of {leak.looked_at:,})", leak.found) for leak in a.leaks]
     parts = [
-        f"# {escape(a.title)}", escape(a.about), "\n".join(fill(escape(s), 180) for s in a.sentences),
+        f"# {escape(a.title, quote=False)}", escape(a.about, quote=False), "\n".join(fill(escape(s, quote=False), 180) for s in a.sentences),
         "## Splits", _split_table(a.plan, a.notes, a.most), undescribed,
         "## Every row", counted, _fault_table(_fault_lines(a), "what became of it"),
         "## What was odd", "Counted over all rows above, also over those that were dropped." if odd else "", _fault_table(odd, "what", "times"),

@@ -99,11 +99,11 @@ def dataset_card(
 ) -> str:
     "Describe a data set in Markdown, from its rows"
     rows = list(examples)
-    leaks = [f"- Leak: {escape(problem)}" for problem in check_leakage(rows)]
+    leaks = [f"- Leak: {escape(problem, quote=False)}" for problem in check_leakage(rows)]
     facts = [*_card_facts(rows), *(leaks or ["- Leaks: none found by `check_leakage`"])]
     lines = [_card_line(name, [e for e in rows if e.split == name]) for name in (*SPLITS, "")]
     table = Table(("split", "replies", "users", "discussions", "words per reply", "words of context"), list(filter(None, lines)))
-    parts = [f"# {escape(title)}", escape(about), table.markdown(), "\n".join(facts)]
+    parts = [f"# {escape(title, quote=False)}", escape(about, quote=False), table.markdown(), "\n".join(facts)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 # %% ../../nbs/data/07_dataset.ipynb #_card_line
@@ -120,7 +120,7 @@ def _card_facts(rows):
     judged = [e.order for e in rows if e.split.startswith("test")]
     late = sum(e.split == "train" and e.order > min(judged) for e in rows) if judged else 0
     known = sum(e.states is not None for e in rows)
-    sources = ", ".join(escape(shorten(source)).replace("`", "") for source in sorted({e.source for e in rows}))
+    sources = ", ".join(escape(shorten(source), quote=False).replace("`", "") for source in sorted({e.source for e in rows}))
     return [
         f"- Source: {sources or 'no rows'}; fingerprint `{data_fingerprint(rows)}`. Words are medians.",
         f"- Personas: {sum(bool(persona_text(e.persona)) for e in rows)} of {len(rows)} replies have one,"

@@ -90,7 +90,7 @@ class _StudyReport(NamedTuple):
     def save(self, title: str, folder: str | Path) -> Path:  # of the page
         "Write report.md and report.html"
         text = report_text(self)
-        atomic_write(Path(folder) / "report.md", f"# {escape(title)}\n\n{text}")
+        atomic_write(Path(folder) / "report.md", f"# {escape(title, quote=False)}\n\n{text}")
         return atomic_write(Path(folder) / "report.html", page(title, tag("h1", title), markdown_html(text)))
 
 

@@ -329,8 +329,8 @@ def test_every_bad_row_is_counted_in_the_card(tmp_path):
         lines = built.card.splitlines()
         at = next(i for i, x in enumerate(lines) if kind in x)
         return [lines[at], *itertools.takewhile(lambda x: x.startswith("|  |  |"), lines[at + 1:])]
-    assert "post post_0 by [deleted]: field &#x27;user_id&#x27; holds" in told("unknown author:")[1] and len(told("unknown author:")) == 2
-    assert len(told("broken JSON")) == 3 and "&#x27;{broken" in str(told("broken JSON")) and "1600000000000" in told("time in milliseconds")[0]
+    assert "post post_0 by [deleted]: field 'user_id' holds" in told("unknown author:")[1] and len(told("unknown author:")) == 2
+    assert len(told("broken JSON")) == 3 and "'{broken" in str(told("broken JSON")) and "1600000000000" in told("time in milliseconds")[0]
     assert str(told("repeated id: ")).count("reddit-") == 2 and ": in milliseconds" not in str(told("same content")) and "undated" in told("undated: ")[0]
     places = json.loads((built.folder / "run.json").read_text())["faults"]["examples"]["broken JSON"]
     assert len(places) == 3 and all(place.startswith("rows.jsonl, row ") for place in places.values())

@@ -97,7 +97,7 @@ def test_training_reads_tables_and_folders_and_counts_what_is_broken(tmp_path):
     assert [replace(e, source="") for e in two.examples] == [replace(e, source="") for e in one.examples] and one.report.faults.counts == {}
     assert two.report.faults.counts == {"broken JSON": 1, "id given twice": 1, "unreadable line": 1}
     shown = two.report._repr_markdown_()
-    assert "| id given twice | 1 | field &#x27;id&#x27;" in shown and "| lines | 90 |" in shown
+    assert "| id given twice | 1 | field 'id'" in shown and "| lines | 90 |" in shown
     (tmp_path / "none.jsonl").write_text("{broken\n")
     with pytest.raises(DataError, match="no rows to use. Check the path. Met: broken JSON 1"):
         load_threads(DataConfig(source="threads", path=str(tmp_path / "none.jsonl")))
