@@ -3,6 +3,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -31,5 +32,16 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     "What the imports made stays until the end, so no collection looks at it again: every training ends with one, and that took half its time"
+    _keep_unseen()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    "So does what a file leaves in caches, such as the trees of all modules"
+    yield
+    if nextitem and nextitem.path != item.path: _keep_unseen()
+
+
+def _keep_unseen():
     gc.collect()
     gc.freeze()

@@ -113,7 +113,8 @@ class AnswerScorer:
     async def by_name(self, names: Sequence[str], cases: Sequence[Case], who: str = "judge") -> list[float]:
         "Score each case by a verifier of its own; verifiers work side by side"
         places = {name: [i for i, own in enumerate(names) if own == name] for name in dict.fromkeys(names)}
-        found = await asyncio.gather(*(self.verifier(name, who)([cases[i] for i in own]) for name, own in places.items()))
+        verifiers = {name: self.verifier(name, who) for name in places}
+        found = await asyncio.gather(*(verifiers[name]([cases[i] for i in own]) for name, own in places.items()))
         values = {i: verdict.value for own, verdicts in zip(places.values(), found) for i, verdict in zip(own, verdicts)}
         return [values[i] for i in range(len(cases))]
 

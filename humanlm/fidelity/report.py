@@ -198,7 +198,8 @@ def parts(found: Fidelity) -> list[tuple[str, str, list[tuple[str, Table]], list
     none = f"Nothing to compare: {found.real} and the other sources share no task on which both have a success or a rating."
     told, rated = _persons_table(found), _outcome_table(found)
     return [
-        ("Could anybody tell?", "Detectors are trained on some persons or dialogues and tested on others. Grey: the middle 95 % of random halves of the same people.",
+        ("Could anybody tell?", "Detectors are trained on some persons or dialogues and tested on others. Grey: the middle 95 % of random halves of the same people. "
+         "What weighs most is found by all features together: those that go together share a weight, or take opposite ones, so how one differs by itself is said by the fingerprint below.",
          [("", _detection_table(found)), *([("What weighs most", _tells_table(found))] if several else [])], [(_detection_figure(found), "AUC by detector and source")]),
         ("Fingerprint", "What can be counted in a turn or dialogue. Grey: 95th percentile of the distance between halves of the same people.",
          by_source(features), [(_gap_figure(found, features), "Distance by feature and source")] if several else []),
