@@ -8,9 +8,9 @@ __all__ = ['FEW', 'pseudonym', 'hide_authors', 'salt_path', 'read_salt', 'with_p
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #exported-imports
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def pseudonym(
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_names
 _MARKED = re.compile(r"(?<![\w/@.-])(@|/?u/)(\w[\w.-]*\w)|[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _DRAWN = re.compile(r"u[0-9]{12}")
-_TOKEN = re.compile(r"[^\s,:;!?()<>\"'/]+")
+_WORD = re.compile(r"\w+")
 FEW = 64  # names that are looked for one by one
 
 
@@ -50,18 +50,36 @@ def _is_telling(
     spelling: str,  # of a name, in lower case
 ) -> bool:
     "Tell a name that can be found alone from one that may be a word or a number"
-    return len(spelling) > 2 and bool(re.search(r"[0-9_@ ]", spelling)) and any(c.isalpha() for c in spelling)
+    return len(spelling) > 2 and bool(re.search(r"[0-9_@ ]|\w[.-]\w", spelling)) and any(c.isalpha() for c in spelling)
+
+
+class _Called(dict[str, str]):
+    "Names of those who take part, in lower case → pseudonyms"
+
+    @cached_property
+    def by_word(self) -> dict[str, list[tuple[list[str], str]]]:  # first word → all words, the name
+        "Sort names by their first words"
+        found: dict[str, list] = {}
+        for name in self:
+            if words := _WORD.findall(name): found.setdefault(words[0], []).append((words, name))
+        return found
+
+    def within(self, low: str) -> list[str]:  # low: a text in lower case
+        "Find names that may stand in a text"
+        if len(self) <= FEW: return [name for name in self if name in low]
+        words = _WORD.findall(low)
+        return list({name for i, word in enumerate(words) for own, name in self.by_word.get(word, ()) if words[i:i + len(own)] == own})
 
 
 def _hide_names(
     text: str,
-    called: Mapping[str, str],  # names of those who take part, in lower case → pseudonyms
+    called: _Called,
     salt: bytes,
 ) -> str:
     "Replace names of people in a text"
     low = text.casefold()
-    if found := [name for name in _present(low, called) if _is_telling(name)]:
-        text = _anywhere(tuple(sorted(found, key=len, reverse=True))).sub(lambda m: m[1] + called[m[2].casefold()], text)
+    if found := [name for name in called.within(low) if _is_telling(name)]:
+        text = _replaced(text, low, _anywhere(tuple(sorted(found, key=len, reverse=True))), called)
     if "@" not in text and "u/" not in low: return text
 
     def call(m):
@@ -71,14 +89,18 @@ def _hide_names(
     return _MARKED.sub(call, text)
 
 
-def _present(low, called):
-    if len(called) <= FEW: return [name for name in called if name in low]
-    words = [word.strip("@.") for word in _TOKEN.findall(low)]
-    return called.keys() & {" ".join(words[i:i + n]) for n in (1, 2, 3) for i in range(len(words) - n + 1)}
+def _replaced(text, low, names, called):
+    "Replace in a text what is found in its lower case, which may be longer"
+    at = range(len(text) + 1) if len(low) == len(text) else [i for i, c in enumerate(text) for _ in c.casefold()] + [len(text)]
+    parts, last = [], 0
+    for m in names.finditer(low):
+        parts += text[last:at[m.start(1)]], called[m[1]]
+        last = at[m.end(1)]
+    return "".join([*parts, text[last:]])
 
 
 @lru_cache(maxsize=4096)
-def _anywhere(names): return re.compile(rf"(?<!\w)(@|/?u/|)({'|'.join(map(re.escape, names))})(?!\w)", re.I)
+def _anywhere(names): return re.compile(rf"(?<!\w)(?:@|/?u/|)({'|'.join(map(re.escape, names))})(?!\w)")
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_people
 _NAMES = frozenset(("author", "fullname", "name", "twitter_username", "username", "x_folder", "x_origin"))  # facts that are names
@@ -90,8 +112,8 @@ def _hide_people(
 ) -> LogEntry:
     "Replace all names of people in an entry"
     me, shops = pseudonym(entry.user_id, salt), entry.source == "amazon"
-    called = {} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]}
-    called |= {_spelling(name): me for name in (entry.user_id, *entry.known_as)}
+    called = _Called({} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]})
+    called.update({_spelling(name): me for name in (entry.user_id, *entry.known_as)})
 
     quiet = _is_quiet("\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called)
 
@@ -117,7 +139,7 @@ def _is_quiet(texts, called):
     return b"@" not in data and b"u/" not in data and not any(name.encode() in data for name in called)
 
 
-def _hidden_id(name, salt): return _hide_names(name, {}, salt) if "@" in name else name
+def _hidden_id(name, salt): return _hide_names(name, _Called(), salt) if "@" in name else name
 
 
 def _salted(row_id, salt):
@@ -134,7 +156,7 @@ def hide_authors(
 ) -> list[Thread]:
     "Replace all names of people in a log"
     names = {m.name for t in threads for m in t.messages} - {""}
-    called = {_spelling(name): pseudonym(name, salt) for name in names}
+    called = _Called({_spelling(name): pseudonym(name, salt) for name in names})
 
     def text(t): return _hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
 

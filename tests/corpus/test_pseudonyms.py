@@ -9,8 +9,8 @@ import raw_rows
 from humanlm.core.basics import ConfigError, DataError, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
-from humanlm.corpus.pseudonyms import pseudonym
-from humanlm.data.records import load_examples
+from humanlm.corpus.pseudonyms import FEW, hide_authors, pseudonym
+from humanlm.data.records import Message, Thread, load_examples
 
 # source → what names people in its invented rows (a shop is nobody, nor is a model)
 NAMES = {
@@ -67,6 +67,23 @@ def test_people_of_a_log_have_one_pseudonym_in_ids_texts_and_personas(tmp_path):
         assert not re.search(r"anna|meyer|kim_07|\bbob\b|@hope", text, re.I), path
         assert salt.decode() not in text, path
     assert not list(built.folder.rglob("*salt*")) and not re.search(r"u\d{12} \(in", str([e.persona.fields for e in examples]))
+
+
+@pytest.mark.parametrize("others", [0, FEW + 8])
+@pytest.mark.parametrize("name, said", [
+    ("Dr. John Smith", "thanks, dr. john smith!"), ("The Real Slim Shady", "so The real Slim Shady said"), ("Anna Groß", "ask ANNA GROSS, or anna groß."), ("kim-p", "kim-p's"),
+    ("O'Hara 7", "*o'hara 7*"), ("İnci 5", "(İNCI 5)"), ("ivan_7", "ivan_7-like, /u/Ivan_7")])
+def test_names_are_found_whatever_their_marks_case_and_number(name, said, others):
+    people = [name, *(f"somebody_{i}" for i in range(others))]
+    log = [Thread("t", "log", tuple(Message(f"t/{i}", name=who, content=said) for i, who in enumerate(people)))]
+    for m in hide_authors(log, b"salt")[0].messages:
+        assert not re.search(r"smith|shady|gro(ß|ss)|kim|hara|nci 5|ivan", m.content, re.I) and pseudonym(name, b"salt") in m.content
+
+
+def test_a_letter_that_only_looks_like_one_of_a_name_is_left():
+    said = "we saw ivan_7 and not ıvan_7"
+    log = [Thread("t", "log", (Message("t/1", name="ivan_7", content=said),))]
+    assert hide_authors(log, b"salt")[0].messages[0].content == said.replace("ivan_7", pseudonym("ivan_7", b"salt"), 1)
 
 
 def test_a_mention_and_its_author_meet_under_one_pseudonym(tmp_path):
