@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from importlib.resources import files
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
@@ -129,9 +130,23 @@ class _Questions(ast.NodeTransformer):
         if not isinstance(test, ast.Compare) or len(test.ops) != 1: return None
         same, left, right = _COMPARED[type(test.ops[0])], test.left, test.comparators[0]
         for value, wanted, turned in ((left, right, False), (right, left, True)):
-            try: known = ast.literal_eval(wanted)
-            except (ValueError, TypeError, SyntaxError): continue
-            return value, (lambda said: same(known, said)) if turned else (lambda said: same(said, known))
+            if (known := _literal(wanted)) is None: continue
+            asked, measured = _distance(value)
+            return asked, (lambda said: same(known[0], measured(said))) if turned else (lambda said: same(measured(said), known[0]))
+
+
+def _literal(node: ast.expr) -> tuple[Any] | None:
+    "Read a literal; None: it is none"
+    try: return (ast.literal_eval(node),)
+    except (ValueError, TypeError, SyntaxError): return None
+
+
+def _distance(node: ast.expr) -> tuple[ast.expr, Callable[[Any], Any]]:
+    "Split the distance from a literal, as in abs(f(2) - 4), into what is asked and how it is measured"
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "abs" and len(node.args) == 1 and isinstance(gap := node.args[0], ast.BinOp) and isinstance(gap.op, ast.Sub):
+        for asked, centre in ((gap.left, gap.right), (gap.right, gap.left)):
+            if known := _literal(centre): return asked, lambda said: abs(said - known[0])
+    return node, lambda said: said
 
 
 def _read_test(
@@ -154,6 +169,8 @@ def _value(said):
     kind, items = said
     if kind == "dict": return {_value(key): _value(item) for key, item in items}
     if kind == "bytes": return bytes.fromhex(items)
+    if kind == "Fraction": return Fraction(*map(int, items))
+    if kind == "Decimal": return Decimal(items)
     made = {"list": list, "tuple": tuple, "set": set, "complex": lambda parts: complex(*parts)}.get(kind, lambda _: object())
     return made(map(_value, items))
 

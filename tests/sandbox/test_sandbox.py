@@ -96,7 +96,9 @@ def test_programs_that_print(box, program, given, output, passed, ran):
     ("def f(n): return n", "for n in range(3): assert f(n) == n", 1), ("def f(n): return 0", "for n in range(3): assert f(n) == n", 0), ("def f(): raise ValueError", "try: f()\nexcept ValueError: pass\nelse: assert False", 1),
     ("class S:\n    def __init__(self): self.a = []\n    def push(self, x): self.a.append(x)", "s = S()\ns.push(3)\nassert s.a == [3]", 1), ("x = 3", "assert x in (1, 2)", 0), ("x = b'a'", "assert x == b'a'", 1),
     ("from collections import Counter\nx = Counter('aab')", "assert x == {'a': 2, 'b': 1}", 1), ("x = float('nan')", "assert x != 1", 1), ("x = object()", "assert x == 1", 0), ("x = 10 ** 5000", "assert x == 1", 0), ("x = []; x.append(x)", "assert x == []", 0),
-    ("x = 3", "assert x == y", 0), ("x = 'a' * 10**6", "assert x == 'a'", 0), ("x = 1 + 2j", "assert x == 1 + 2j", 1), ("x = frozenset([1])", "assert x == {1}", 1), ("x = 1", "x", 1)])
+    ("x = 3", "assert x == y", 0), ("x = 'a' * 10**6", "assert x == 'a'", 0), ("x = 1 + 2j", "assert x == 1 + 2j", 1), ("x = frozenset([1])", "assert x == {1}", 1), ("x = 1", "x", 1),
+    ("from fractions import Fraction\nx = Fraction(1, 2)", "assert x == .5 and abs(.4 - x) <= .2", 1), ("from decimal import Decimal\nx = Decimal(1)", "assert x == 1", 1), ("from decimal import Decimal\nx = Decimal('sNaN')", "assert x == 1", 0),
+    ("x = 'a'", "assert abs(x - 1) < 2", 0), ("x = 4", "assert 1e-6 > abs(4 - x)", 1), ("x = 4", "assert abs(x - 3) < 1", 0)])
 def test_what_a_statement_asks_is_compared_as_python_would(box, program, test, passed):
     assert box.score(program, [test]).results == [passed]
 
@@ -254,6 +256,17 @@ CHEATS = {
 @pytest.mark.parametrize("name", CHEATS)
 def test_who_is_not_right_does_not_pass(box, name):
     assert box.score(CHEATS[name], ["assert more(1) == 2", "def check(f):\n    assert f(1) == 2\ncheck(more)"]).results == [0, 0]
+
+
+def test_a_distance_from_a_literal_is_measured_outside(box):
+    cheat = "class Near:\n    __sub__ = __rsub__ = lambda self, other: self\n    def __abs__(self): return -1.0\ndef more(n): return Near()"
+    assert box.score(cheat, ["assert abs(more(1) - 2) < 1e-6", "assert abs(2 - more(1)) <= 1e-6"]).results == [0, 0]
+
+
+@pytest.mark.parametrize("told", [["Fraction", [1, 0]], ["Fraction", ["x"]], ["Fraction", None], ["Fraction", 3], ["Decimal", "x"], ["Decimal", None], ["Decimal", "1e999999999999999999"], ["Decimal", "1e999999999"]])
+def test_claims_of_numbers_that_are_none_fail_at_once(told):
+    checks = _read_test("assert abs(f() - 3) < 1", "say")[1]
+    assert _answered(json.dumps({"word": "w", "claims": [[0, told]]}).encode(), "w", checks) is False
 
 
 def test_patched_builtins_are_put_back_where_a_test_compares_by_itself(box):
