@@ -94,7 +94,7 @@ def _plain(value: object) -> object:  # JSON; containers are [kind, items]
         if isinstance(value, kind): return ["set" if kind is frozenset else kind.__name__, [*map(_plain, value)]]
     if isinstance(value, dict): return ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]]
     if isinstance(value, (bytes, bytearray)): return ["bytes", bytes(value).hex()]
-    if isinstance(value, getattr(sys.modules.get("fractions"), "Fraction", ())): return ["Fraction", [value.numerator, value.denominator]]
+    if isinstance(value, getattr(sys.modules.get("fractions"), "Fraction", ())): return ["Fraction", str(value)]
     if isinstance(value, getattr(sys.modules.get("decimal"), "Decimal", ())): return ["Decimal", str(value)]
     return ["complex", [value.real, value.imag]] if isinstance(value, complex) else ["other", []]
 

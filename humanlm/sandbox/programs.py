@@ -169,7 +169,7 @@ def _value(said):
     kind, items = said
     if kind == "dict": return {_value(key): _value(item) for key, item in items}
     if kind == "bytes": return bytes.fromhex(items)
-    if kind == "Fraction": return Fraction(*map(int, items))
+    if kind == "Fraction": return Fraction(*map(int, items.split("/")))
     if kind == "Decimal": return Decimal(items)
     made = {"list": list, "tuple": tuple, "set": set, "complex": lambda parts: complex(*parts)}.get(kind, lambda _: object())
     return made(map(_value, items))
