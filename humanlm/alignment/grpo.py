@@ -128,11 +128,12 @@ def alignment_method(
                              levels, own, config.rollout.compose, seed=config.run.seed, truth_inside=truth, **judging)
     chain = memory_of(name, rows, config.hierarchy, config.prefixes)
     prepare = partial(together, preparation(chain, truth)) if chain or truth else list
-    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=prepare)
+    whole = chain is not None and config.rollout.parts > 1  # what is asked depends on all rows of the step
+    rollout = single_turn(ParsePolicy(strict=config.hierarchy.strict), prepare=list if whole else prepare)
     if config.rollout.compose:
         rollout = _composed_turn(rollout, examples, config.hierarchy, states)
     if config.rollout.parts > 1:
-        rollout = scored_in_parts(rollout, reward, config.rollout.parts, config.rollout.group_size)
+        rollout = scored_in_parts(rollout, reward, config.rollout.parts, config.rollout.group_size, prepare if whole else list)
     return Method(rollout, group_advantage(reward.weights, config.advantage), reward, chain or (own if hasattr(own, "learn") else None),
                   metrics=partial(_batch_metrics, weights=reward.weights))
 

@@ -188,14 +188,15 @@ class ReasoningRollout:
     async def without(self, rows: Sequence[dict], step: int = 0) -> list[list[float]]:  # [B][M]
         "Give what each classmate earns without reasoning; asked once for each prompt, and anew where weights have moved"
         moved = step if {"live", "lagged"} & {*self.config.models} else 0
-        new = {row["row_id"]: row for row in rows if (row["row_id"], self.classmates[0].name, moved) not in self.alone}
+        new = {row["row_id"]: row for row in rows if any((row["row_id"], mate.name, moved) not in self.alone for mate in self.classmates)}
         if new:
             own_rows = list(new.values())
             asked = await ask_classmates(self.classmates, [ReasoningView(id, 0, _question(row), None) for id, row in new.items()])
             scores = (await answer_scores(asked, lambda places, texts: self.score([own_rows[i] for i in places], texts))).nanmean(2)
             kept = {key: value for key, value in self.alone.items() if key[2] == moved}
-            self.alone = kept | {(id, mate.name, moved): value for id, own in zip(new, scores.tolist()) for mate, value in zip(self.classmates, own)}
-        return [[self.alone[row["row_id"], mate.name, moved] for mate in self.classmates] for row in rows]
+            self.alone = kept | {(id, mate.name, moved): value for id, own in zip(new, scores.tolist()) for mate, value in zip(self.classmates, own)
+                                 if not math.isnan(value)}  # who failed is asked again in the next step
+        return [[self.alone.get((row["row_id"], mate.name, moved), math.nan) for mate in self.classmates] for row in rows]
 
     async def greedy(self, rows: Sequence[dict], policy: Policy) -> list[dict[str, float]]:
         "Score the policy's likeliest response to each prompt"

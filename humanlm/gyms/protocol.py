@@ -45,13 +45,14 @@ _BRACKET = re.compile(r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNO
 
 
 def read_call(
-    text: str,  # what a policy wrote, reasoning included
+    text: str | Mapping,  # what a policy wrote, reasoning included, or what it gave to a tool
 ) -> ToolCall:
     "Read the first call of a message; a call without a kind says in `fault` what is wrong"
-    text = text.rpartition("</think>")[2] if "</think>" in text else text
+    if not isinstance(text, str): return _object_call(text) or ToolCall("", "", "bad_call")
+    text = text.rpartition("</think>")[2].partition("<think>")[0]  # a thought that never ended calls nothing
     if found := _BRACKET.search(text):  # prose may stand before it
-        first, *others = re.split(r"\n(?=\[(?:action|search|answer|finish)\])", text[found.end():])
-        return ToolCall(found[1].lower(), first.strip()[:MAX_CONTENT], more=len(others))
+        others = [later.start() for later in _BRACKET.finditer(text, found.end())]
+        return ToolCall(found[1].lower(), text[found.end():(others or [None])[0]].strip()[:MAX_CONTENT], more=len(others))
     calls = [call for value in read_json(text[:20_000]) if (call := _object_call(value))] if "{" in text else []
     if calls: return calls[0]._replace(more=len(calls) - 1)
     return ToolCall("", text.strip()[:MAX_CONTENT], "bad_call" if "tool_call" in text or "{" in text else "no_call")
@@ -60,10 +61,10 @@ def read_call(
 def _object_call(value):
     value = value.get("arguments", value)
     if isinstance(value, str): value = next(iter(read_json(value[:20_000])), {})  # as chat APIs write it
-    if not isinstance(value, dict): return None
+    if not isinstance(value, Mapping): return None
     kind, content = value.get("choice", value.get("kind")), value.get("content", "")
     if not isinstance(kind, str): return None
-    content = content.strip() if isinstance(content, str) else str(content)
+    content = content.strip() if isinstance(content, str) else "" if content is None else str(content)
     prefix = _BRACKET.match(content)
     return ToolCall(kind.strip().lower()[:40], (content[prefix.end():] if prefix and prefix[1].lower() == kind.lower() else content)[:MAX_CONTENT])
 

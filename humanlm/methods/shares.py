@@ -141,6 +141,7 @@ def scored_in_parts(
     reward: Reward,
     parts: int, # that a step is written in
     group: int, # completions of a prompt, `G`
+    prepare: Callable[[Sequence[dict]], list[dict]] = list, # rows of the whole step → the rows that are asked instead
 ) -> Rollout:
     "Make a rollout that has each part of a step scored while the next one is written"
     async def scored(before, part):
@@ -148,7 +149,7 @@ def scored_in_parts(
         return [*earlier, found if isinstance(found, tuple) else (found, part)]
 
     async def rolled(rows: Sequence[dict], policy: Policy) -> tuple[list[Trajectory], Any]:
-        groups, done = max(1, len(rows) // group), []
+        rows, groups, done = prepare(rows), max(1, len(rows) // group), []
         scoring: Any = None  # the task that scores
         cuts = [groups * i // min(parts, groups) * group for i in range(min(parts, groups))] + [len(rows)]
         try:

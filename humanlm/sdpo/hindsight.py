@@ -272,10 +272,11 @@ def problem(
     tokenizer: "PreTrainedTokenizerFast | None" = None, # None: lengths are not looked at
     config: HindsightConfig = HindsightConfig(),
     limit: int = 2048,            # longest plain context, in tokens
+    empty: bool = False,          # may a follow-up be empty?
 ) -> str:                         # a key of `PROBLEMS`, or "" where there is none
     "Say why an interaction moves nothing"
     roles = [m["role"] for m in messages]
-    found = {"no follow-up": followup is None, "empty follow-up": is_blank(followup or ""), "empty reply": is_blank(reply),
+    found = {"no follow-up": followup is None, "empty follow-up": is_blank(followup or "") and not empty, "empty reply": is_blank(reply),
              "no user message": roles[-1:] != ["user"] or is_blank(messages[-1]["content"]), "unknown role": not {*roles} <= {*ROLES},
              "system message in the middle": "system" in roles[1:]}
     first = next((name for name, holds in found.items() if holds), "")

@@ -156,6 +156,7 @@ class LiveSignal(SDPOConfig):
         super().__post_init__()
         require("sdpo", (self.teacher != "ema", "teacher is ema, which a chat does not keep. Use live, frozen or trust"),
                 (self.contrast in ("none", "empty"), f"contrast is {self.contrast}: a chat has one follow-up at a time. Use none or empty"),
+                (not self.score_empty, "score_empty is true, and in a chat who says nothing teaches nothing. Leave it out"),
                 (not self.kl, f"kl is {self.kl}: a chat has no term for it. Use 0, and teacher frozen or trust to stay near the start"))
 
 

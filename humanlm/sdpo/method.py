@@ -167,8 +167,7 @@ class _HindsightReader:
 
     def fault(self, t: Trajectory, row: Mapping) -> str:
         "Say why a reply moves nothing; empty: it does"
-        found = problem(row["prompt"], t.text, _followup_of(t), self.tokenizer, self.hindsight, self.limit)
-        return "" if self.config.score_empty and found == "empty follow-up" else found
+        return problem(row["prompt"], t.text, _followup_of(t), self.tokenizer, self.hindsight, self.limit, self.config.score_empty)
 
     def contexts(self, batch: Batch) -> list[list[list[int]]]:
         "Render for each row the contexts in which the teacher reads it, as their logits are added; none where nothing is moved"

@@ -133,7 +133,7 @@ def _logged_requests(s: Settings) -> tuple[list, list, list[Interaction], dict[s
     "Read logs: prompts of training, held-out ones, interactions of training, and how many were left out for which reason"
     p = s.prompts
     every = toy_logs(p.train_n or 2000, s.run.seed, s.user) if p.train == TOY else read_interactions(p.train)
-    faults = [problem(i.messages, i.completion.text, i.followup.text) for i in every]
+    faults = [problem(i.messages, i.completion.text, i.followup.text, empty=s.sdpo.score_empty) for i in every]
     usable = [replace(i, messages=tuple(_asked(i.messages, p.system))) for i, fault in zip(every, faults) if not fault]
     train, test = (usable, []) if p.train == TOY else _split(usable, p, lambda i: i.conversation_id or i.id)
     prompts = _toy_prompts()[1] if p.train == TOY else [list(i.messages) for i in test]
@@ -177,7 +177,7 @@ def _train_offline(run: Any, stage: str, model: Any, tokenizer: Any) -> None:
     from humanlm.sdpo.method import logged_row, offline, sdpo_method
     s = run.settings
     method = sdpo_method(replace(s.sdpo, form=_form_of(s)), offline(), model, tokenizer, s.hindsight, s.model.max_prompt_tokens)
-    faults = [problem(i.messages, i.completion.text, i.followup.text, tokenizer, s.hindsight, s.model.max_prompt_tokens) for i in run.work.logged]
+    faults = [problem(i.messages, i.completion.text, i.followup.text, tokenizer, s.hindsight, s.model.max_prompt_tokens, s.sdpo.score_empty) for i in run.work.logged]
     fits = [i for i, fault in zip(run.work.logged, faults) if not fault]
     run.work.skipped = dict(Counter(run.work.skipped) + Counter(filter(None, faults)))  # lengths are known with the tokenizer
     run.work.notes = {**run.work.notes, "skipped": run.work.skipped}

@@ -223,7 +223,9 @@ def gym_from_verifiers(
     rows = list(inner.get_dataset() if hasattr(inner, "get_dataset") else inner.dataset)
 
     def tasks(count: int, seed: int) -> list[GymTask]:
-        return [_RowTask(f"{name}-{seed}-{i}", rows[(seed * count + i) % len(rows)]) for i in range(count)]
+        own = rows[seed % 3::3]  # seeds with other remainders by 3 share no row
+        if count > len(own): raise DataError(f"{name} has {len(rows)} rows, a third of them for each of training, validation and test, and {count} are wanted. Ask for at most {len(own)}.")
+        return [_RowTask(f"{name}-{seed}-{i}", row) for i, row in enumerate(own[:count])]
     return Gym(name, type("_VerifiersPlay", (_VerifiersPlay,), {"inner": inner}), tasks, expert, about or getattr(inner, "system_prompt", None) or "Talk with the user.", config=GymConfig(clamp=False), best=best, source="verifiers")
 
 # %% ../../nbs/serving/05_adapters.ipynb #trl_environment
@@ -260,7 +262,7 @@ def trl_environment(
 
         async def interact_with_env(self, choice: str, content: str) -> str:
             if self._play.stop: return "The episode has ended."
-            return (await self._play.step(read_call(to_json({"choice": str(choice), "content": str(content)[:MAX_CONTENT]})))).feedback
+            return (await self._play.step(read_call({"choice": str(choice), "content": str(content)[:MAX_CONTENT]}))).feedback
 
         def get_reward(self) -> float:
             played = self._play

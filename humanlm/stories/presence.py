@@ -29,7 +29,7 @@ class DialogueTurn(NamedTuple):
 
 
 _NAME = r"[^\W\d_a-z][\w.'’-]*(?: [^\W\d_a-z][\w.'’-]*){0,2}"
-_AND = r" ?(?:, ?(?:and\b|&)?|[&+/]| and\b) ?"
+_AND = r" ?(?:,(?: ?(?:and\b|&))?|[&+/]| and\b) ?"  # each blank has one place, or a long list would be tried in all ways
 _TURN = re.compile(rf"\s*({_NAME}(?:{_AND}{_NAME}){{0,19}})\s*:\s*(.*)")
 _DIRECTION = re.compile(r"\s*[(\[*]\s*([^)\]*]{1,200}?)\s+(joins?|enters?|comes?|returns?|leaves?|exits?|goes|go)\b[^)\]]{0,200}[)\]*]\s*")
 _COMES = ("join", "enter", "come", "return")
@@ -68,7 +68,7 @@ _EXCUSE = (r"(?:have|has|had|need|got|going|ought|want) to|gotta|must|should|sor
 _GOING = (r"go|going|leave|leaving|step|stepping|take|head|heading|run|rush|dash|get going|be back|be right back|attend|answer|pick up|catch|call|"
           r"excuse myself|sign off|log off")
 _FAREWELL = r"bye|goodbye|good night|farewell|see you|see ya|talk (?:to you )?(?:later|soon)|catch you later|take care|until (?:next|then)|have to run"
-_CUE = re.compile(rf"\b(?:{_EXCUSE})\b(?:\W+[\w'’]+){{0,5}}?\W+(?:{_GOING})\b|\b(?:{_FAREWELL})\b", re.I)
+_CUE = re.compile(rf"\b(?:{_EXCUSE})\b(?:\W++\w[\w'’]*+){{0,5}}?\W++(?:{_GOING})\b|\b(?:{_FAREWELL})\b", re.I)
 
 
 def _leave_cue(text: str) -> str:  # the words; "" = none

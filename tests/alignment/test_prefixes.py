@@ -4,12 +4,20 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from humanlm.core.basics import ConfigError, DataError
+from humanlm.alignment.grpo import alignment_method
+from humanlm.core.basics import ConfigError, DataError, run_sync
+from humanlm.data.records import sample_examples
+from humanlm.data.trajectory import Score
+from humanlm.methods.policies import ScriptedPolicy
+from humanlm.methods.sampling import repeat_rows
+from humanlm.rewards.judges import RuleJudge
+from humanlm.training.run import read_settings
 from humanlm.hierarchy.levels import HIERARCHY, Hierarchy
-from humanlm.alignment.modes import _Entry, PrefixConfig, _PrefixMap, _choose
+from humanlm.alignment.modes import _Entry, PrefixConfig, _PrefixMap, _choose, training_rows
 
 NAMES = HIERARCHY.names
 
@@ -126,6 +134,21 @@ def test_an_entry_of_an_unknown_level_is_refused(tmp_path):
     found = with_stances("e2", "e3")
     with pytest.raises(DataError, match="an entry of level 'stanse'"): found.load(path)
     assert len(found) == 2, "nothing changes"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_written_in_parts_asks_and_keeps_what_one_in_a_piece_does(parts):
+    _, config = read_settings(["--config=configs/humanlm-mini.yaml", "--run.methods=[prefix-chaining]", "--hierarchy.levels=[stance,goal,response]", f"--rollout.parts={parts}", "--rollout.group_size=2"])
+    examples = [replace(e, id=f"e{i}") for i, e in enumerate(sample_examples()[:4])]
+    rows = training_rows(examples, config.hierarchy, "prefix-chaining")
+    method = alignment_method(config, RuleJudge(), rows, examples, "prefix-chaining")
+    method.memory.states.offer(_Entry("stance", "e0", "for it", 1.0, 0))
+    step = repeat_rows([method.memory.rows["goal", e.id] for e in examples], 2)
+    found = run_sync(method.rollout(step, ScriptedPolicy(lambda row, copy: f"<{row['level']}>so {copy}</{row['level']}>")))
+    said = found[0] if isinstance(found, tuple) else found
+    assert [(t.level, t.example_id) for t in said[::2]] == [("goal", "e0"), ("stance", "e1"), ("stance", "e2"), ("stance", "e3")] and method.memory.moved == 0.75
+    scored = [replace(t, scores={t.level: Score("0", 1.0, "scored")}) for t in said]
+    assert [(n.level, n.before) for n in method.memory.note(scored)[::2]] == [("goal", (("stance", "for it"),)), *[("stance", ())] * 3]
 
 
 def test_a_choice_does_not_search_all_examples():

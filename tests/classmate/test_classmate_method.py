@@ -11,6 +11,8 @@ from humanlm.classmate.method import AnswerScorer, _LaggedCopy, ReasoningRollout
 from humanlm.core.basics import ConfigError, run_sync
 from humanlm.data.trajectory import Trajectory
 from humanlm.clients.client import ScriptedClient
+from humanlm.clients.limits import Limits
+from humanlm.clients.protocol import LLMError
 from humanlm.models.checkpoints import make_model
 from humanlm.models.config import ModelConfig
 from humanlm.methods.functions import ask_row
@@ -100,6 +102,18 @@ def test_what_is_earned_without_reasoning_is_asked_once_for_each_prompt_and_take
     method = classmate_method(ClassmateConfig(reward_type="remove_wo_cot"), [Classmate(client)], made.tokenizer)
     for _ in range(2): _, values = run_sync(method.rollout(rows_of(), Script(made.tokenizer)))
     assert str(values[:2]) == "[[1.0, 0.0], [1.0, -1.0]]" and sum(not r.prefill for r in client.requests) == 2
+
+
+def test_a_classmate_that_failed_without_reasoning_is_asked_again_in_the_next_step(made):
+    "and what it has earned by then is kept"
+    asked = []
+    def answer(request):
+        if request.prefill: return last_word(request)
+        asked.append(request)
+        return LLMError("server", "not now") if len(asked) == 1 else "4"
+    rollout = classmate_method(ClassmateConfig(reward_type="remove_wo_cot"), [Classmate(ScriptedClient(answer, "scripted/fails", limits=Limits(attempts=1)))], made.tokenizer).rollout
+    steps = [run_sync(rollout(rows_of(), Script(made.tokenizer)))[1] for _ in range(3)]
+    assert str([values[:2] for values in steps]) == str([[[1.0, math.nan], [1.0, math.nan]], *[[[1.0, 0.0], [1.0, -1.0]]] * 2]) and len(asked) == 3
 
 
 def test_what_moving_weights_earn_without_reasoning_is_asked_in_each_step(made):

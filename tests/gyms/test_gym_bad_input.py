@@ -38,6 +38,15 @@ def test_a_call_is_read_wherever_its_line_stands(text, kind, content):
     assert call.kind == kind and content in (None, call.content)
 
 
+@pytest.mark.parametrize("text, kind, content, more", [
+    ("<think>Maybe it is\n[answer] 5", "", "", 0), ("<think>a</think>\n<think>or\n[answer] 5", "", "", 0), ("<think>\n[answer] 5\n</think>\n[answer] 6", "answer", "6", 0),
+    ("[action] hello\n[Answer] x", "action", "hello", 1), ("[action] hello\n  [answer] x\n[SEARCH] y", "action", "hello", 2), ('{"choice": "search", "content": null}', "search", "", 0),
+    ({"choice": "action", "content": "1 2 </think> 3"}, "action", "1 2 </think> 3", 0), ({"choice": 3}, "", "", 0)])
+def test_thoughts_that_never_end_call_nothing_and_the_next_call_ends_the_first(text, kind, content, more):
+    call = read_call(text)
+    assert (call.kind, call.content, call.more) == (kind, content, more)
+
+
 def test_the_words_of_a_user_who_failed_open_no_tag_of_ours():
     gym = find_gym("telepathy")
     env = gym.play(gym.tasks(1, 0)[0], user=ModelUser(ScriptedClient(["<|im_start|>system <think>"] * 2)))

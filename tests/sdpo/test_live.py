@@ -118,7 +118,7 @@ def test_the_signal_that_is_kept_is_the_one_of_the_weights_before(form):
     assert lesson.interaction.learned["signal"] == pytest.approx(sum(expected) / len(expected), abs=1e-5) and lesson.interaction.learned["steps"] == 2
 
 
-@pytest.mark.parametrize("wrong", [{"teacher": "ema"}, {"contrast": "shuffled"}, {"kl": 0.1}])
+@pytest.mark.parametrize("wrong", [{"teacher": "ema"}, {"contrast": "shuffled"}, {"kl": 0.1}, {"score_empty": True}])
 def test_what_a_chat_cannot_keep_is_refused(wrong):
     with pytest.raises(ConfigError, match="a chat"): LiveSignal(**wrong)
 

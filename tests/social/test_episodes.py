@@ -200,6 +200,17 @@ def test_other_settings_are_other_episodes(tmp_path, change):
     assert len(list(tmp_path.glob("*.parquet"))) == 2
 
 
+def test_kept_marks_are_those_of_the_judge_that_is_asked(tmp_path):
+    def marks(value): return json.dumps({name: {"reasoning": "r", "score": max(low, min(high, value))} for name, (low, high, _) in DIMENSIONS.items()})
+    plans, found = [_EpisodePlan(bargain(0), {"Piet": "buyer", "Hanne": "seller"})], []
+    for name, value in (("scripted/strict", 1), ("scripted/kind", 5), ("scripted/strict", 9)):
+        [episode] = run(run_episodes(plans, JudgeEvaluator(ScriptedClient(lambda request, value=value: marks(value), name)), tmp_path))
+        found.append(episode.goal("Piet"))
+    assert found == [1, 5, 1], "the last one was kept"
+    run(run_episodes(plans, JudgeEvaluator(ScriptedClient(lambda request: marks(2), "scripted/strict"), temperature=0.5), tmp_path))
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+
+
 def test_an_unjudged_episode_is_not_kept(tmp_path):
     plans = [_EpisodePlan(bargain(0), {"Piet": "buyer", "Hanne": "seller"})]
     run(run_episodes(plans, JudgeEvaluator(ScriptedClient(lambda request: "?")), tmp_path))

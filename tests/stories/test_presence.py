@@ -66,7 +66,8 @@ def test_any_text_gives_a_dialogue(text):
 
 def test_hostile_length_stays_linear():
     for text in ("Ada: " + "have to " * 50_000, "(" * 100_000, "(" + "joins " * 50_000, "A" * 200_000 + ":", "Ada: hi\n" * 5_000, "I'll a " * 50_000,
-                 "Ada and " * 30_000, "Ada, Ivo" * 30_000 + ": hi", "Ada: hi\nAda & Ivo: hi\n" * 5_000):
+                 "Ada and " * 30_000, "Ada, Ivo" * 30_000 + ": hi", "Ada: hi\nAda & Ivo: hi\n" * 5_000,
+                 "Ada: sorry " + "'" * 50_000, "Ada: sorry " + "a'b" * 50_000, "sorry " + "a' " * 50_000, ", ".join(["Ada"] * 5_000), ", and ".join(["Ada Bo Cy"] * 20)):
         start = time.process_time()
         read_turns(text)
         _leave_cue(text)
