@@ -79,6 +79,7 @@ def _starts(said: str, words: str) -> Iterator[int]:
         at = said.find(words, at + 1)
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #_BARE
+_REFUTED = re.compile(r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the))\b", re.I)
 _BARE = re.compile(r"[^\w]*([A-Za-z])[^\w]*")
 _LETTERS = (re.compile(r"[(\[]([A-Za-z])[)\]]"), re.compile(r"^\W*([A-Za-z])\s?[).:,\]*](?![\w'’])"),
             re.compile(r"(?i:\b(?:option|choice|letter|answer)(?: is)?:?) ?[(\[*]{0,3}([A-Z]\b(?!['’])|[a-z](?=\W*$|[).:,]))"),
@@ -110,7 +111,8 @@ def _named_keys(text: str, keys: Iterable[str]) -> set[str]:
     numeric = all(re.fullmatch(r"-?\d+", key) for key in known)
     bare = None if numeric else _BARE.fullmatch(text)
     found = [(bare[1], 0)] if bare else (_numbers if numeric else _letters)(text)
-    return {known[key.upper()] for key, at in found if key.upper() in known and not _denied(plain(text[max(0, at - 80):at]))}
+    def denied(at): return _denied(plain(re.split(r"[.!?;]\s", text[max(0, at - 80):at])[-1])) or _REFUTED.match(text, at)
+    return {known[key.upper()] for key, at in found if key.upper() in known and not denied(at)}
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #STATUSES
 STATUSES = ("read", "empty", "several", "unreadable", "abstained")

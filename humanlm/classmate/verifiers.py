@@ -47,7 +47,7 @@ MAX_ANSWER = 200_000  # characters of an answer that are read
 def _nothing(why: str) -> AnswerVerdict: return AnswerVerdict(math.nan, "", why, False)
 
 # %% ../../nbs/classmate/03_verifiers.ipynb #read_number
-_NUMBER = re.compile(r"(?:(?<![\w)])[-−–]\s?)?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3}){2,}(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,4}(?!\w))?"
+_NUMBER = re.compile(r"(?:(?<![\w)])[-−–]\s?)?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3}){2,}(?!\d)|\d{1,3}(?:[\u00a0\u202f]\d{3}| 0\d\d)(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,4}(?!\w))?"
                      r"(?:\s?/\s?\d+(?:\.\d+)?(?![\d/]))?|(?:(?<![\w)])[-−–]\s?)?[$€£]?\.\d+")
 _SPELT = [(re.compile(pattern), new) for pattern, new in (
     (r"\\[dt]?frac\s*\{\s*([-−]?\d[\d,.]{0,60})\s*\}\s*\{\s*(\d[\d,.]{0,60})\s*\}", r" \1/\2"), (r"\\[dt]?frac\s*(\d)\s*(\d)", r" \1/\2"),
@@ -62,8 +62,8 @@ def read_number(text: str) -> Fraction | None:  # None: there is none
     text = text[-MAX_ANSWER:]
     if boxes := boxed(text): return _number(boxes[-1].rpartition("=")[2], 0)
     marks = [*_TOLD.finditer(text)]
-    told = text[marks[-1].end():].strip().partition("\n")[0].rpartition("=")[2] if marks else ""
-    found = _number(told, 0)
+    told = re.split(r"\bwhich (?:is|equals|makes|gives)\b", text[marks[-1].end():].strip().partition("\n")[0].rpartition("=")[2])[-1] if marks else ""
+    found = _number(told, -1 if re.match(r"not\b", told, re.I) else 0)
     return _number(text, -1) if found is None else found
 
 
