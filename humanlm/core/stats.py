@@ -149,8 +149,9 @@ def crossed_means(
 def wilson(
     share: float,  # of right answers, 0..1
     n: int,        # of how many
-) -> tuple[float, float]:  # low, high
+) -> tuple[float, float]:  # low, high; nan of none
     "Compute Wilson's 95 % interval of a share"
+    if not n: return math.nan, math.nan
     z = 1.959964
     middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))

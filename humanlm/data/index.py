@@ -236,20 +236,28 @@ _FACTS = {"step": ("step",), "level": ("level", "gym", "metric"), "group": ("gro
 _SAID = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
+def _is_object(line: bytes) -> bool:
+    "Tell whether a line without an end is one object of JSON, and not the half of one that is still being written"
+    try: json_object(line, "")
+    except DataError: return False
+    return True
+
+
 class _LineFile:
     "Objects of JSON, one a line, in a file that may still grow; an address is the byte at which a line begins"
 
     def __init__(self, place: str | Path): self.place = Path(place)
 
     def _lines(self, at: int, needle: bytes) -> Iterator[tuple[int, bytes]]:
-        "Go through whole lines from a byte on; blocks without the needle are passed over"
+        "Go through whole lines from a byte on; blocks without the needle are passed over, and so is a last line that is not whole yet"
         try: file = open(self.place, "rb")
         except OSError as e: raise DataError(f"Cannot read {self.place}: {e.strerror}. Reload when it is there.") from e
         with file:
             file.seek(at)
             while block := file.read(_BLOCK) + file.readline():
                 if needle in block.lower():
-                    for line in block.split(b"\n")[:-1]:
+                    *whole, rest = block.split(b"\n")
+                    for line in (*whole, rest) if _is_object(rest) else whole:
                         if not line.isspace() and line and needle in line.lower(): yield at, line
                         at += len(line) + 1
                 else: at += len(block)
