@@ -42,7 +42,8 @@ def known_mean(
     axis: int | None = None,  # None: over everything
 ) -> Any:  # a number, or an array where there is an axis
     "Average what is known; nan if nothing is"
-    return ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
+    found = ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
+    return found if found.ndim else float(found)
 
 # %% ../../nbs/core/04_stats.ipynb #cluster_sums
 def cluster_sums(
