@@ -229,18 +229,18 @@ class _RolloutFiles:
         starts = [""] if step else [f"{name}:0" for name in dict.fromkeys(names[:1] + names[len(names) // 2:][:1] + names[-1:])]
         return _menu([row for start in starts for row in self.find(Choice(step=step), start, 64).rows])
 
-# %% ../../nbs/data/03_index.ipynb #LineFile
-_BLOCK = 4 << 20  # bytes read at once
-_KEYS = ("example_id", "unit", "row_id", "task", "id", "index")
-_FACTS = {"step": ("step",), "level": ("level", "gym", "metric"), "group": ("group", "copy", "sample"), "status": ("parse_status", "status", "stop", "end")}
-_SAID = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
-
-
+# %% ../../nbs/data/03_index.ipynb #is_object
 def _is_object(line: bytes) -> bool:
     "Tell whether a line without an end is one object of JSON, and not the half of one that is still being written"
     try: json_object(line, "")
     except DataError: return False
     return True
+
+# %% ../../nbs/data/03_index.ipynb #LineFile
+_BLOCK = 4 << 20  # bytes read at once
+_KEYS = ("example_id", "unit", "row_id", "task", "id", "index")
+_FACTS = {"step": ("step",), "level": ("level", "gym", "metric"), "group": ("group", "copy", "sample"), "status": ("parse_status", "status", "stop", "end")}
+_SAID = ("texts", "shown", "text", "reply", "completion", "answer", "turns")
 
 
 class _LineFile:
