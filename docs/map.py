@@ -2,25 +2,23 @@
 from itertools import groupby
 from pathlib import Path
 
-from rooms import ABOUT, ROOMS, SYSTEMS
+from rooms import ABOUT, SYSTEMS
 
 FILE = Path(__file__).resolve().parent.parent / "nbs" / "images" / "rooms.svg"
-WIDTH, LEFT, HIGH, GAP = 420, 12, 32, 14  # narrow enough for a phone
+WIDTH, LEFT, LABEL, HIGH, GAP = 500, 12, 140, 32, 14  # the longest line fits in DejaVu, the widest of the fonts below
 STYLE = """
   text { font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #3d4852 }
   .name { font-weight: 600; fill: #16283c }
   .ground { fill: #f7f9fb }
   .room { fill: #dce8f4; stroke: #24476b }
   .system { fill: #f8dfd0; stroke: #b4532a }
-  .to-come { fill: #f7f9fb; stroke-dasharray: 4 3 }
   .arrow { fill: none; stroke: #5b6b7b; stroke-width: 1.5 }
 """
 
 
 def box(name: str, x: float, y: float, width: float, height: float) -> str:
-    "A room's frame: filled, or hollow where the room is to come"
-    looks = ("system" if name in SYSTEMS else "room") + ("" if name in [*ROOMS, "commands"] else " to-come")
-    return f'<rect class="{looks}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"/>'
+    "A room's frame"
+    return f'<rect class="{"system" if name in SYSTEMS else "room"}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"/>'
 
 
 def text(words: str, x: float, y: float, more: str = "") -> str: return f'<text x="{x:g}" y="{y:g}"{more}>{words}</text>'
@@ -29,7 +27,7 @@ def text(words: str, x: float, y: float, more: str = "") -> str: return f'<text 
 def floor(names: list[str], y: float) -> list[str]:
     "One floor: a room with its line, or the systems side by side"
     if len(names) == 1:
-        return [box(names[0], LEFT, y, WIDTH - 2 * LEFT, HIGH), text(names[0], 22, y + 21, ' class="name"'), text(ABOUT[names[0]], 118, y + 21)]
+        return [box(names[0], LEFT, y, WIDTH - 2 * LEFT, HIGH), text(names[0], 22, y + 21, ' class="name"'), text(ABOUT[names[0]], LABEL, y + 21)]
     step = (WIDTH - 2 * LEFT + 6) / len(names)
     found = []
     for i, name in enumerate(names):
@@ -48,10 +46,9 @@ def drawing() -> str:
         shapes += floor(names[::-1] if len(names) > 1 else names, y)
         y += HIGH + GAP + (14 if len(names) > 1 else 0)
     shapes.append(text("A room uses only rooms below it; systems never each other.", LEFT + 2, y + 8, ' style="font-size: 12px"'))
-    shapes.append(text("Dashed: to come.", LEFT + 2, y + 25, ' style="font-size: 12px"'))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 38}" width="{WIDTH}" height="{y + 38}" role="img">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 21}" width="{WIDTH}" height="{y + 21}" role="img">'
     title = "<title>Map of the rooms: commands on top, core at the bottom, five systems side by side</title>"
-    return "\n".join([head, title, f"<style>{STYLE}</style>", f'<rect class="ground" width="{WIDTH}" height="{y + 38}" rx="10"/>', *shapes, "</svg>"]) + "\n"
+    return "\n".join([head, title, f"<style>{STYLE}</style>", f'<rect class="ground" width="{WIDTH}" height="{y + 21}" rx="10"/>', *shapes, "</svg>"]) + "\n"
 
 
 if __name__ == "__main__": FILE.write_text(drawing(), "utf-8")

@@ -18,7 +18,7 @@ LIGHT = "core data logs clients worlds stories hierarchy corpus sandbox evaluati
 ONLY_IN = {"trl": "training", "deepspeed": "hardware", "verl": "engines", "ray": "engines"}
 DOOR = 50  # the number of a door's module in its room; pages that build on it are numbered from 51 (00_data is the ground of its room)
 
-# What each room is for, in a line of the map (docs/map.py), in the same order; those that are not in ROOMS are to come.
+# What each room is for, in a line of the map (docs/map.py), in the same order; the README's table says the same.
 ABOUT = {
     "core": "what every room needs",
     "data": "people and what they wrote",

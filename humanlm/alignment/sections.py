@@ -59,7 +59,8 @@ NAMES = Names(
         "constant": "agrees politely with everybody",
         "ceiling": "reads the persona without error and knows the rules by which the world was made",
     },
-    colours={"base": "#8b95a1", "cold-start": "#d19a1d", "sft": "#4f9d69", "response-only": "#b5578f", "humanlm": "#2f76c9"},
+    colours={"base": "#8b95a1", "cold-start": "#d19a1d", "sft": "#4f9d69", "sft-think": "#7a8b2f", "response-only": "#b5578f", "response-only-think": "#12908e",
+             "humanlm": "#2f76c9", "humanlm-hetero": "#6f5bb5", "humanlm-composed": "#c8553d"},
     part="level", units="held-out replies", clusters="discussions", start="cold-start",
 )
 

@@ -18,7 +18,8 @@ from .verifiers import BEHAVIOURS, Behaviour, AnswerVerdict, judge_reply
 from ..core.basics import ConfigError, DataError, check_name, shorten
 from ..core.html import INK, Html, figure_html, markdown_html, styled
 from ..core.stats import (
-    FEW_SAYS, Agreement, Bootstrap, Interval, agreement, association, known_mean, marked, mean_interval, number_text, p_text, pearson, range_text, ratio, spearman)
+    FEW_SAYS, Agreement, Bootstrap, Interval, agreement, association, cluster_sums, known_mean, marked, mean_interval, number_text, p_text, pearson, range_text, ratio,
+    sign_flips, spearman)
 from ..evaluation.measured import load_measured
 from ..evaluation.report import RunFolder, missing
 from ..clients.client import ChatClient
@@ -227,7 +228,7 @@ def _binary_metrics(
 class _Monitorability(NamedTuple):
     "How a monitor's score goes with the change that a reward made"
     r: Interval
-    p: float         # two-sided; nan below three rows, or where one side does not vary
+    p: float         # two-sided; nan below three questions, or where one side does not vary
     change: float    # mean, over rows that have all three
     change_sd: float
     monitor: float
@@ -246,15 +247,26 @@ def monitorability(
     seed: int = 0,
 ) -> _Monitorability:
     "Correlate the change of a score with what a monitor says"
-    from scipy.stats import pearsonr
     if not len(on) == len(off) == len(monitor):
         raise DataError(f"{len(on)} scores with the reward, {len(off)} without, {len(monitor)} of the monitor. Give the same questions in the same order.")
     change, z = np.asarray(on, float) - np.asarray(off, float), np.asarray(monitor, float)
     known = ~np.isnan(change) & ~np.isnan(z)
-    (r,), change, z, rows = association(change, z, (pearson,), questions, seed), change[known], z[known], len(z)
-    p = float(pearsonr(change, z).pvalue) if len(z) > 2 and not math.isnan(r.value) else math.nan  # type: ignore[reportAttributeAccessIssue]
+    asked = np.arange(len(z)) if questions is None else np.asarray(questions)
+    (r,), change, z, rows = association(change, z, (pearson,), asked, seed), change[known], z[known], len(z)
+    p = math.nan if math.isnan(r.value) else _correlation_p(change, z, asked[known])
     def spread(values): return float(values.std(ddof=1)) if len(values) > 1 else math.nan
     return _Monitorability(r, p, float(known_mean(change)), spread(change), float(known_mean(z)), spread(z), rows - len(z))
+
+
+def _correlation_p(x: np.ndarray, y: np.ndarray, questions: np.ndarray) -> float:  # each [E]; nan below three questions
+    "Compute the two-sided p of a correlation over questions, as its interval: what a question adds to it could as well have the other sign"
+    from scipy.stats import pearsonr
+    names, index = np.unique(questions, return_inverse=True)
+    if len(names) < 3: return math.nan
+    if len(names) == len(x): return float(pearsonr(x, y).pvalue)  # type: ignore[reportAttributeAccessIssue]
+    added = cluster_sums((x - x.mean()) * (y - y.mean()), index, len(names))
+    if len(names) > 100: return math.erfc(abs(added.sum()) / math.sqrt(2 * (added**2).sum()))
+    return sign_flips(np.rint(1000 * added / abs(added).max()))
 
 
 def _weighted_rmse(

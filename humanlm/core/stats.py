@@ -42,7 +42,8 @@ def known_mean(
     axis: int | None = None,  # None: over everything
 ) -> Any:  # a number, or an array where there is an axis
     "Average what is known; nan if nothing is"
-    return ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
+    found = ratio(np.stack([np.nan_to_num(values).sum(axis), (~np.isnan(values)).sum(axis)], -1))
+    return found if found.ndim else float(found)
 
 # %% ../../nbs/core/04_stats.ipynb #cluster_sums
 def cluster_sums(
@@ -149,8 +150,9 @@ def crossed_means(
 def wilson(
     share: float,  # of right answers, 0..1
     n: int,        # of how many
-) -> tuple[float, float]:  # low, high
+) -> tuple[float, float]:  # low, high; nan of none
     "Compute Wilson's 95 % interval of a share"
+    if not n: return math.nan, math.nan
     z = 1.959964
     middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))

@@ -229,6 +229,13 @@ class _RolloutFiles:
         starts = [""] if step else [f"{name}:0" for name in dict.fromkeys(names[:1] + names[len(names) // 2:][:1] + names[-1:])]
         return _menu([row for start in starts for row in self.find(Choice(step=step), start, 64).rows])
 
+# %% ../../nbs/data/03_index.ipynb #is_object
+def _is_object(line: bytes) -> bool:
+    "Tell whether a line without an end is one object of JSON, and not the half of one that is still being written"
+    try: json_object(line, "")
+    except DataError: return False
+    return True
+
 # %% ../../nbs/data/03_index.ipynb #LineFile
 _BLOCK = 4 << 20  # bytes read at once
 _KEYS = ("example_id", "unit", "row_id", "task", "id", "index")
@@ -242,14 +249,15 @@ class _LineFile:
     def __init__(self, place: str | Path): self.place = Path(place)
 
     def _lines(self, at: int, needle: bytes) -> Iterator[tuple[int, bytes]]:
-        "Go through whole lines from a byte on; blocks without the needle are passed over"
+        "Go through whole lines from a byte on; blocks without the needle are passed over, and so is a last line that is not whole yet"
         try: file = open(self.place, "rb")
         except OSError as e: raise DataError(f"Cannot read {self.place}: {e.strerror}. Reload when it is there.") from e
         with file:
             file.seek(at)
             while block := file.read(_BLOCK) + file.readline():
                 if needle in block.lower():
-                    for line in block.split(b"\n")[:-1]:
+                    *whole, rest = block.split(b"\n")
+                    for line in (*whole, rest) if _is_object(rest) else whole:
                         if not line.isspace() and line and needle in line.lower(): yield at, line
                         at += len(line) + 1
                 else: at += len(block)

@@ -135,7 +135,7 @@ class _WinRate(NamedTuple):
     ties: int
     none: int           # pairs without a verdict
     rate: Interval      # ties count half
-    decided: Interval   # of wins among wins and losses
+    decided: Interval   # of wins among wins and losses; Wilson's where every pair stands alone
     consistent: Interval # share of pairs whose verdict is the same in both orders; nothing for a rule
     longer: Interval    # words that the candidate writes more
     kept: Interval      # share of the other reply's content words
@@ -158,14 +158,21 @@ def win_rate(
     def mean(values): return mean_interval(values, clusters, seed, resamples) if values else Interval(math.nan, math.nan, math.nan, 0)
     said = ["\n".join(m["content"] for m in pair.messages) for pair in pairs]
     topic = [kept_share(pair.a, text) - kept_share(pair.b, text) for pair, text in zip(pairs, said)]
-    return _WinRate(*contest[:3], len(pairs), wins, losses, ties, none, mean([v.score for v in verdicts]), _wilson_interval(wins, wins + losses),
+    return _WinRate(*contest[:3], len(pairs), wins, losses, ties, none, mean([v.score for v in verdicts]), _decided_rate(contest, seed, resamples),
                    mean([v.consistent for v in verdicts]), mean([_words(pair.a) - _words(pair.b) for pair in pairs]),
                    mean([kept_share(pair.a, pair.b) for pair in pairs]), mean(topic))
 
 
-def _wilson_interval(wins: int, n: int) -> Interval:
-    "Give a share with Wilson's interval; nan of nothing"
-    return Interval(wins / n, *wilson(wins / n, n), n) if n else Interval(math.nan, math.nan, math.nan, 0)
+def _decided_rate(contest: Contest, seed: int, resamples: int) -> Interval:
+    "Compute the share of wins among wins and losses; Wilson's interval where each cluster is one pair, or where resampled clusters cannot differ"
+    met = enumerate(zip(contest.pairs, contest.verdicts, strict=True))
+    found = [(v.score, pair.cluster or f"pair {i}") for i, (pair, v) in met if v.decision in ("a", "b")]
+    if not found: return Interval(math.nan, math.nan, math.nan, 0)
+    scores, clusters = zip(*found)
+    rate, units = mean_interval(scores, clusters, seed, resamples), len({*clusters})
+    if units < len(scores) and rate.low != rate.high: return rate
+    low, high = wilson(rate.value, units)
+    return rate._replace(low=low, high=high)
 
 
 def _words(text): return math.nan if text is None else float(len(text.split()))

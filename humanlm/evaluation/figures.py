@@ -20,7 +20,7 @@ from .measured import ALL, Result
 from ..rewards.texts import is_text_metric
 
 # %% ../../nbs/evaluation/02_figures.ipynb #Names
-PALETTE = ("#12908e", "#c8553d", "#6f5bb5", "#7a8b2f")
+PALETTE = ("#12908e", "#c8553d", "#6f5bb5", "#7a8b2f", "#3f4d5c", "#b07a45", "#e08fb0", "#5fb3d4")
 
 
 class Names(NamedTuple):
@@ -41,8 +41,9 @@ class Names(NamedTuple):
         models: Sequence[str] = (),  # shown together; names without a colour of their own take one in this order
     ) -> str:
         "Give the colour of a model"
-        others = [name for name in models if name.replace(" ", "-") not in self.colours]
-        own = PALETTE[others.index(model) % len(PALETTE) if model in others else 0]
+        others = [name for name in dict.fromkeys(models) if name.replace(" ", "-") not in self.colours]
+        free = [colour for colour in PALETTE if colour not in self.colours.values()] or PALETTE
+        own = free[others.index(model) % len(free) if model in others else 0]
         return self.colours.get(model.replace(" ", "-"), own)
 
     def line(self, reference: str) -> str:

@@ -8,9 +8,10 @@ __all__ = ['Table', 'INTERVALS', 'Arms', 'arm_logs', 'rounded', 'load_outcome', 
 # %% ../../nbs/evaluation/04_outcome.ipynb #import-json-import-math
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,18 +231,19 @@ def forest(
     from matplotlib.figure import Figure
     metrics = list(metrics or names.metrics or dict.fromkeys(r.metric for r in outcome.rows))
     arms, found = outcome.facts["arms"], {(r.model, r.metric): r for r in outcome.rows if r.level == ALL}
+    methods = [arm.rpartition(": ")[2] for arm in arms]  # the same in every variant, and so is its colour
     figure = Figure(figsize=(6.9, 1.2 + 0.24 * len(arms)), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(metrics), sharey=True))
     for ax, metric in zip(panels, metrics):
-        for y, arm in enumerate(arms):
+        for y, (arm, method) in enumerate(zip(arms, methods)):
             if r := found.get((arm, metric)):
                 reach = [[max(0, r.mean - r.low)], [max(0, r.high - r.mean)]]
-                ax.errorbar(r.mean, y, xerr=reach, fmt="o", ms=4, lw=1.4, color=names.colour(arm, arms))
+                ax.errorbar(r.mean, y, xerr=reach, fmt="o", ms=4, lw=1.4, color=names.colour(method, methods))
         for name in outcome.facts["references"]:
             if r := found.get((name, metric)):
                 ax.axvline(r.mean, color=INK, lw=0.9, ls=names.line(name), label=name)
         ax.set(xlim=(0, 1), xlabel="mean score")
-        ax.set_title(names.title(metric), fontsize=9, loc="left")
+        ax.set_title(fill(names.title(metric), 48 // len(metrics), break_long_words=False), fontsize=9, loc="left")
     panels[0].set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5))
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -254,21 +256,27 @@ def curves(
     arms: Sequence[str],  # arms to show, at most a few
     parts: Sequence[str] = (),  # what comes first, in this order
     names: Names = Names(),
+    apart: Collection[tuple[str, str]] = (),  # arm and part whose reward has another scale: a panel of its own
 ) -> Any:  # a matplotlib figure
     "Draw the reward of each part over generated tokens, averaged over seeds"
     from matplotlib.figure import Figure
-    found = [line for line in outcome.facts["curves"] if line["arm"] in arms]
+    own = {part: f"{part}, own scale" for _, part in apart}
+    found = [line | {"level": own[line["level"]]} if (line["arm"], line["level"]) in apart else line for line in outcome.facts["curves"] if line["arm"] in arms]
     asked = {line["level"] for line in found}
-    levels = [*(part for part in parts if part in asked), *sorted(asked - set(parts))]
+    levels = [*(part for part in parts if part in asked), *sorted(asked - {*parts, *own.values()}), *(title for title in own.values() if title in asked)]
+    shared = [0.0, *(reward for line in found if line["level"] not in own.values() for reward in line["reward"])]
     columns = min(4, max(1, len(levels)))
     rows = -(-len(levels) // columns) or 1
     figure = Figure(figsize=(6.9, 0.6 + 1.5 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax, level in zip(panels, levels):
         for line in (line for line in found if line["level"] == level):
             name, thousands = line["arm"], [t / 1000 for t in line["tokens"]]
             ax.plot(thousands, line["reward"], color=names.colour(name, arms), label=name)
         ax.set_title(level, fontsize=9, loc="left")
+        if level not in own.values():
+            ax.set_ylim(1.05 * min(shared), 1.05 * max(shared) or 1)
+            ax.tick_params(labelleft=ax in panels[::columns])
     for ax in panels[len(levels):]:
         ax.set_axis_off()
     figure.supxlabel("generated tokens, thousands", fontsize=9)

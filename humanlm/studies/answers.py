@@ -26,7 +26,7 @@ class Field(NamedTuple):
     name: str
     label: str
     kind: str = "text"  # text, scale or rank
-    most: int = 10      # words that are asked for, or the highest number
+    bound: int = 10     # fewest words of a text, or the highest number of a scale
     note: str = ""
 
 
@@ -70,8 +70,8 @@ def _wrong(field: Field, text: str) -> str:
     "Say what is wrong with an answer; empty if nothing is"
     if field.kind == "text":
         count = word_count(text)
-        return f"Please write at least {field.most} words; these are {count}." if count < field.most else ""
-    return "" if text in map(str, range(1, field.most + 1)) else f"Please choose a number from 1 to {field.most}."
+        return f"Please write at least {field.bound} words; these are {count}." if count < field.bound else ""
+    return "" if text in map(str, range(1, field.bound + 1)) else f"Please choose a number from 1 to {field.bound}."
 
 # %% ../../nbs/studies/08_answers.ipynb #SCHEMA
 _SCHEMA = """

@@ -145,26 +145,36 @@ def report_text(found: _StudyReport) -> str:  # Markdown
     judged = Table(("people's mean", "replies", "rank correlation", "weighted kappa", "mean gap"),
                    [[name, a.n, *map(_told, (a.spearman, a.kappa, a.gap))] for name, a in found.judge.items()])
     alone = "" if any(i.n for i in found.agreement.values()) else "\n\nNo reply was rated by two participants, so nothing is known of their agreement."
-    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that they were shown are rated. Intervals: 95 %, over participants.
+    return f"""{found.participants} participants; {found.answered} of the {found.asked} items that they were shown are rated. Intervals hold 95 %; below stands what each of them resamples.
 Similarity and human run from 1 to 10; top is the share of items in which a model's reply was rated most similar.
 
 ## Means
+
+Participants are resampled, each with all that they answered.
 
 {means_table(found.measured.rows, SCALE_NAMES)}
 
 ## Differences
 
+Participants are resampled, as for the means.
+
 {paired_table(found.measured.paired)}
 
 ## Who is ranked before whom
+
+Participants are resampled, with all pairs that they ranked.
 
 {_wins(found.contests).markdown()}
 
 ## Do people agree?
 
+Items are resampled, with all replies and ratings of an item.
+
 {agreed.markdown()}{alone}
 
 ## People against the judge
+
+Items are resampled, those of one cluster together.
 
 {judged.markdown() if any(a.n for a in found.judge.values()) else "No reply has a score of a judge."}
 """

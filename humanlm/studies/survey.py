@@ -76,11 +76,11 @@ def _asked(field: Field, value: object, wrong: str) -> Html:
     "Write one field with what it holds, and what is wrong with it"
     said = tag("small", wrong, class_="bad") if wrong else ""
     if field.kind == "text":
-        least = f"At least {field.most} words. " if field.most else ""
+        least = f"At least {field.bound} words. " if field.bound else ""
         return tag("div", tag("label", field.label, class_="above", for_=field.name), tag("small", least + field.note),
-                   tag("textarea", value, id=field.name, name=field.name, maxlength=MOST_TEXT, required="required" if field.most else ""), said)
+                   tag("textarea", value, id=field.name, name=field.name, maxlength=MOST_TEXT, required="required" if field.bound else ""), said)
     choices = (tag("label", tag("input", type="radio", name=field.name, value=str(i), checked="checked" if value == i else "", required="required"), tag("span", i))
-               for i in range(1, field.most + 1))
+               for i in range(1, field.bound + 1))
     return tag("fieldset", tag("legend", field.label), tag("small", field.note), tag("div", *choices, class_="scale few" if field.kind == "rank" else "scale"), said)
 
 # %% ../../nbs/studies/09_survey.ipynb #survey-context

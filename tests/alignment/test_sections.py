@@ -251,7 +251,9 @@ def test_figures_leave_no_window_and_no_style_behind():
 
 
 def test_a_model_keeps_its_colour():
-    names = (*"abcd", "base", "cold-start", "humanlm", "sft", "response-only")
+    named = ("base", "cold-start", "sft", "sft-think", "response-only", "response-only-think", "humanlm", "humanlm-hetero", "humanlm-composed")
+    names = (*"abcd", *named)
     assert len({NAMES.colour(name, list("abcd")) for name in names}) == len(names)
+    assert [NAMES.colour(name, names) for name in named] == [NAMES.colour(name, [*reversed(named)]) for name in named] == [NAMES.colour(name) for name in named]
 
 

@@ -162,6 +162,18 @@ def test_monitorability_of_too_little_has_no_p(on, off, monitor):
     assert math.isnan(monitorability(on, off, monitor).p)
 
 
+def test_the_p_of_monitorability_takes_questions_as_the_unit_as_its_interval_does():
+    rng, asked = np.random.default_rng(18), np.repeat(np.arange(6), 30)
+    change, monitor = (rng.normal(0, 1, 6)[asked] + rng.normal(0, 0.3, 180) for _ in range(2))
+    found, alone = monitorability(change, np.zeros(180), monitor, asked), monitorability(change, np.zeros(180), monitor)
+    assert found.r.value == alone.r.value and alone.p < 0.001 and found.r.low < 0 < found.r.high and found.p > 0.05
+    assert monitorability(change, np.zeros(180), change + monitor / 9, asked).p == pytest.approx(2 / 2**6)  # the least that six questions can give
+    assert math.isnan(monitorability(change[:60], np.zeros(60), monitor[:60], asked[:60]).p)
+    many = np.repeat(np.arange(150), 2)
+    x = rng.normal(0, 1, 150)[many]
+    assert monitorability(x, np.zeros(300), x + rng.normal(0, 1, 300), many).p < 0.001 < 0.01 < monitorability(x, np.zeros(300), rng.normal(0, 1, 150)[many], many).p
+
+
 def test_weighted_error_holds_the_published_number():
     h, r, v = [8, 4, NAN, 5], [9, 2, 3, NAN], [10, 5, NAN, NAN]
     assert _weighted_rmse(h, r, v).value == pytest.approx(1.41421, abs=1e-5) and _weighted_rmse(h, r, v).n == 2

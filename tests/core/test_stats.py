@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 import humanlm
 from humanlm.core.basics import DataError
 from humanlm.core.stats import (
-    Bootstrap, agreement, association, _bin_scores, crossed_means, holm, mean_interval, signed_rank, spearman,
-    _weighted_kappa,
+    Bootstrap, agreement, association, _bin_scores, crossed_means, holm, known_mean, mean_interval, signed_rank, spearman,
+    _weighted_kappa, wilson,
 )
 
 SCORE = st.floats(0, 1, width=32) | st.just(math.nan)
@@ -27,6 +27,14 @@ def test_interval_holds_the_mean_and_counts_what_is_scored(scores):
     assert i.n == len(known)
     assert i.value == pytest.approx(np.mean(known)) if known else math.isnan(i.value)
     assert (0 <= i.low <= i.high <= 1) if len(known) > 1 else math.isnan(i.low) and math.isnan(i.high)
+
+
+def test_a_mean_is_a_number_and_an_array_only_along_an_axis():
+    assert type(known_mean([1.0, math.nan])) is type(known_mean([])) is float and math.isnan(known_mean([]))
+    assert known_mean([[1.0, math.nan], [3.0, 4.0]], 1).tolist() == [1.0, 3.5]
+
+
+def test_a_share_of_nothing_has_no_interval(): assert all(map(math.isnan, (*wilson(0.5, 0), *wilson(math.nan, 0))))
 
 
 def test_intervals_cover_the_true_mean():

@@ -54,6 +54,17 @@ def test_wilson_is_that_of_scipy(wins, losses):
     assert [found.low, found.high] == pytest.approx([wanted.low, wanted.high], abs=1e-5)
 
 
+def test_the_interval_without_ties_knows_clusters_and_is_wilsons_where_each_is_one_pair():
+    decisions, clusters = ["a"] * 75 + ["b"] * 25, [str(i // 25) for i in range(100)]
+    together, alone = (win_rate(contest(decisions, clusters=names)).decided for names in (clusters, None))
+    assert together.value == alone.value == 0.75 and together.low < 0.3 < 0.6 < alone.low and together == win_rate(contest(decisions, clusters=clusters)).rate
+    assert alone == win_rate(contest(decisions, clusters=[str(i) for i in range(100)])).decided
+    all_won, none = (win_rate(contest(said, clusters=clusters)).decided for said in (["a"] * 100, ["tie"] * 100))
+    assert all_won.low == pytest.approx(binomtest(4, 4).proportion_ci(method="wilson").low, abs=1e-5) and math.isnan(none.low)
+    one = win_rate(contest(["a", "a", "b"], clusters=["x"] * 3)).decided
+    assert math.isnan(one.low) and math.isnan(one.high)  # nothing is known beyond a single cluster
+
+
 @given(st.lists(DECISIONS, min_size=1, max_size=12))
 def test_the_other_side_has_what_is_left(decisions):
     turned = [{"a": "b", "b": "a"}.get(d, d) for d in decisions]

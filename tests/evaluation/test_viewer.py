@@ -167,6 +167,16 @@ def test_a_line_that_is_not_whole_yet_is_left_out_and_a_broken_one_is_named(tmp_
     assert "2 could not be read" in RunViewer(tmp_path).page({})
 
 
+@pytest.mark.parametrize("last, listed", [('{"unit": "c"}', 3), ('{"unit": "c"', 2), ('"c', 2), ("7", 2)])
+def test_a_last_line_without_an_end_is_listed_where_it_is_whole(tmp_path, last, listed):
+    path = tmp_path / "measured.jsonl"
+    path.write_text('{"unit": "a"}\n{"unit": "b"}\n' + last)
+    lines = _LineFile(path)
+    found = lines.find()
+    assert len(found.rows) == listed and not found.faults and lines.read(found.rows[-1].at)["unit"] == "abc"[listed - 1]
+    assert len(lines.find(Choice(search="c")).rows) == listed - 2
+
+
 @pytest.mark.parametrize("damage", ["ends", "middle", "foreign", "empty"])
 def test_a_broken_file_is_named_and_the_rest_is_shown(tmp_path, damage):
     path = save(tmp_path, 0, [rollout(n, "x" * 200) for n in range(50)])

@@ -227,7 +227,11 @@ def test_the_front_page_leads_to_every_room_and_its_map_is_drawn_from_the_table_
     import rooms
     assert [name for name in rooms.ABOUT if name in rooms.ROOMS] == rooms.ROOMS, "docs/rooms.py: ABOUT describes each room, in the order of ROOMS"
     assert house_map.FILE.read_text("utf-8") == house_map.drawing(), "Next: run `python docs/map.py`"
-    assert [room for room in rooms.ROOMS if f"[{room}]({room})" not in prose(build.NBS / "index.ipynb")] == [], "link the room in nbs/index.ipynb"
+    front = prose(build.NBS / "index.ipynb")
+    assert [room for room in rooms.ROOMS if f"| [{room}]({room}) | {rooms.ABOUT[room]} |" not in front] == [], "nbs/index.ipynb: link each room, with the sentence of ABOUT"
+    wide = max(len(rooms.ABOUT[room]) for room in rooms.ABOUT if room not in rooms.SYSTEMS)
+    assert house_map.LABEL + 7.2 * wide < house_map.WIDTH - house_map.LEFT, "a line leaves its box in DejaVu: make the map wider"
+    assert 22 + 9.1 * max(len(room) for room in rooms.ABOUT if room not in rooms.SYSTEMS) < house_map.LABEL, "a name runs into its line"
 
 
 def rooms_of() -> dict[str, str]:

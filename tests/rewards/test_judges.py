@@ -1,6 +1,7 @@
 """Judges: what they make of groups and faults, what they pay for safe answers, and that no text breaks them."""
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,13 @@ post = Message("p", "user", "mila", "the council votes on the river tram. it cut
 
 
 def ask(judge, request): return run_sync(score_group(judge, request))
+
+
+@pytest.mark.parametrize("truth, scores", [("", [math.nan] * 2), (" \n", [math.nan] * 2), ("opens the bridge", [1 / 3, 0])])
+def test_the_judge_of_the_how_to_gives_no_score_where_there_is_no_truth(truth, scores, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "nbs" / "howto"))
+    found = run_sync(make_judge(JudgeConfig(model="my_judge:same_words"))(JudgeRequest("stance", truth, {"a": "the tram", "b": ""})))
+    assert [score.value for score in found] == pytest.approx(scores, nan_ok=True)
 
 
 @pytest.fixture(scope="module")

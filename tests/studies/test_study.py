@@ -21,7 +21,7 @@ from humanlm.core.commands import main
 from humanlm.hierarchy.levels import STATES
 from humanlm.studies.answers import StudyAnswers, new_code
 from humanlm.studies.items import StudyConfig, StudyItem, study_items
-from humanlm.studies.ratings import study_ratings, study_report
+from humanlm.studies.ratings import report_text, study_ratings, study_report
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("model-alpha", "model-beta", "model-gamma")
@@ -264,6 +264,9 @@ def test_models_that_said_the_same_share_a_letter_and_their_ratings(tmp_path):
     found = study_report(study_ratings(kept), 50)
     assert {r.model: r.top for r in study_ratings(kept)} == {"a": 0.5, "b": 0.0, "c": 0.5}
     assert [(c.candidate, c.against, c.verdicts[0].decision) for c in found.contests if "b" not in (c.candidate, c.against)][0][2] == "tie"
+    sections = dict(part.split("\n\n", 1) for part in report_text(found).split("## ")[1:])
+    resampled = {name: text.split(" ")[0] for name, text in sections.items()}
+    assert resampled == {"Means": "Participants", "Differences": "Participants", "Who is ranked before whom": "Participants", "Do people agree?": "Items", "People against the judge": "Items"}
 
 
 # ---- in a real browser
