@@ -135,6 +135,11 @@ def _planned(launch: LaunchConfig, settings: Settings) -> list[str]:
     return lines
 
 
+def _comments(lines: Sequence[str]) -> list[str]:
+    "Make comments of a shell of all lines, also of those behind a line break in one; what cannot be printed is left out"
+    return [f"# {''.join(filter(str.isprintable, part))}" for line in lines for part in line.splitlines()]
+
+
 @command("launch")
 def main(argv: Sequence[str]) -> int:
     "Print the lines that start a run: `humanlm launch --config FILE --nodes N --gpus G`"
@@ -144,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
     plans = "--dry-run" in argv
     launch = parse({"launch": LaunchConfig}, own, ABOUT, runs=False).launch
     settings = _on_machines(launch, words)
-    notes, verl = [f"# {line}" for line in _planned(launch, settings)], settings.run.engine == "verl"
+    notes, verl = _comments(_planned(launch, settings)), settings.run.engine == "verl"
     if launch.splitter == "DeepSpeed": notes.append("# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'")
     if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm: notes.append(f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines")
     job = slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""

@@ -283,3 +283,17 @@ def test_the_container_of_verl_installs_what_is_pinned():
     assert "-r constraints-verl.txt" in file and "pip install torch==2.13.0 && pip install torch==2.13.0 -r constraints-verl.txt" in pins.replace("#   ", "") and "torch==2.13.0" in file
     assert {line.partition("==")[2] for line in pins.splitlines() if line.startswith("verl")} == {part.partition("==")[2].rstrip("'") for part in file.split() if part.startswith("'verl[vllm]==")}
     assert {".venv", "runs", ".git", "_docs"} <= set((ROOT / ".dockerignore").read_text().split())
+
+
+def test_what_settings_say_stays_a_comment_of_the_lines_that_a_shell_reads():
+    from humanlm.launch import _comments
+    found = _comments(["memory", "asked by foo\ntouch PWNED #\r\x0btouch\x1b[2J PWNED\u2028touch é"])
+    assert found == ["# memory", "# asked by foo", "# touch PWNED #", "# ", "# touch[2J PWNED", "# touch é"]
+    assert subprocess.run(["bash", "-c", "\n".join(found)], capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize("words", [["--model.name", "foo\necho PWNED"], ["--judge.model", "openai/foo\ntouch PWNED #"], ["--judge.second", "openai/foo\rtouch"], ["--judge.model", "embed/foo\x1b[2J"]])
+def test_a_name_of_a_model_is_one_line_of_what_can_be_printed(words, capsys):
+    assert main([*words, "--gpus", "2", "--sft.muon_lr", "0", "--slurm", "true"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "holds a line break or another character that cannot be printed" in said.err
