@@ -75,9 +75,12 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
 # %% ../../nbs/engines/08_cluster.ipynb #316137b7
 def composed(lines: Sequence[str]) -> Any:
     "Read verl's own settings with ours on top; `ConfigError` where verl would end by them, at once or later"
-    from hydra import compose, initialize_config_module
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
+    try:
+        from hydra import compose, initialize_config_module
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+    except ImportError as e:
+        raise ConfigError(f"verl cannot be imported: {shorten(e, 300).rstrip('.')}. Install what it needs: pip install -r constraints-verl.txt.") from e
     try:
         quiet = redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore")
         with quiet[0], quiet[1], initialize_config_module("verl.trainer.config", version_base=None):

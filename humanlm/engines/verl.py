@@ -10,10 +10,12 @@ import asyncio
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +28,7 @@ from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
 from .cluster import cluster, composed, environment
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, take_checkpoint
-from .settings import WANTED, Job, VerlConfig, VerlPlans, lessons_engine, overrides, save_every, trainer_options
+from .settings import _SPAN, WANTED, Job, VerlConfig, VerlPlans, lessons_engine, overrides, save_every, trainer_options
 from ..models.checkpoints import has_adapter
 from ..methods.method import Method
 from ..training.run import Run, updates
@@ -37,17 +39,27 @@ _MADE = {
     "cpu": "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt, then --no-deps humanlm",
     "cuda": "pip install 'verl[{}]==0.9.1' first, then what else constraints-verl.txt names, then --no-deps humanlm, as docker/verl.Dockerfile does",
 }  # device → its environment
+_LATE = ("hydra", "cachetools", "uvicorn")  # which verl imports when a stage has begun
 
 
 def _check_packages(v: VerlConfig) -> None:
     "Raise where verl, what it needs or the package that shall write is missing, or of another version than was tried"
-    missing = next(filter(None, (lacking(name, wanted) for name, wanted in WANTED.items())), "")
+    missing = next(filter(None, (lacking(name, wanted) or _outside(name) for name, wanted in WANTED.items())), "")
+    if not missing: missing = next((f"{name}, which is not installed" for name in _LATE if find_spec(name) is None), "")
     if not missing and v.rollout != "hf" and find_spec(v.rollout) is None: missing = f"{v.rollout}, which is not installed"
     if not missing and v.device == "cuda" and find_spec("flash_attn") is None and "attn_implementation" not in "".join(v.overrides or ()):
         missing = f"flash-attn, which 'verl[flash-attn-cu130torch211]==0.9.1' brings; to do without it give --verl.overrides '{_NO_FLASH}'"
     if missing:
         raise ConfigError(f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
                           f"{_MADE[v.device].format(v.rollout)}; or leave run.engine out.")
+
+
+def _outside(name: str) -> str:
+    "Say which version of an installed package is needed where verl would end by this one; empty: it will do"
+    (least, below), found = _SPAN.get(name, ((), (math.inf,))), version(name)
+    number = tuple(map(int, re.findall(r"\d+", found)[:2]))
+    said = lambda parts: ".".join(map(str, parts))
+    return "" if least <= number < below else f"{name} from {said(least)} and below {said(below)}, and {found} is installed"
 
 
 def _follower(method: Method) -> Callable[[Any], None] | None:
@@ -323,9 +335,14 @@ def _write_rows(path, numbers):
 
 
 def _require_gpu(v):
+    "Raise where verl would wait for GPUs that this machine does not have"
     import torch
-    if v.device == "cuda" and not v.address and not torch.cuda.is_available():
+    if v.device != "cuda" or v.address: return
+    if not torch.cuda.is_available():
         raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
+                          "or name a cluster in verl.address.")
+    if (found := torch.cuda.device_count()) < v.gpus:
+        raise ConfigError(f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
                           "or name a cluster in verl.address.")
 
 # %% ../../nbs/75_engines.ipynb #engine-plans
@@ -340,7 +357,9 @@ def _check_all(s):
                 lambda: require_cluster(v.address, "verl.address"),
                 lambda: require("run", (count == 1, f"engine verl starts processes of its own, and accelerate has started {count}. "
                                                     "Start one: python -m humanlm.train")))
-    composed(overrides(s, Job.planned(s, "METHOD")))
+    out = (Path(s.run.out) / (s.run.name or "run")).resolve()
+    require("run", ("${" not in str(out), "out holds ${, which Hydra, by which verl reads its settings, takes for a reference. Give another folder"))
+    composed(overrides(s, Job.planned(s, "METHOD", out=out / "checkpoints" / "METHOD", base=s.model.name)))
 
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class _VerlEngine(VerlPlans):
