@@ -4563,6 +4563,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'humanlm/hardware/memory.py'),
                                          'humanlm.hardware.memory._vllm_needs': ( 'hardware/memory.html#_vllm_needs',
                                                                                   'humanlm/hardware/memory.py'),
+                                         'humanlm.hardware.memory._ways': ('hardware/memory.html#_ways', 'humanlm/hardware/memory.py'),
                                          'humanlm.hardware.memory.memory': ('hardware/memory.html#memory', 'humanlm/hardware/memory.py'),
                                          'humanlm.hardware.memory.memory_lines': ( 'hardware/memory.html#memory_lines',
                                                                                    'humanlm/hardware/memory.py')},

@@ -318,9 +318,8 @@ class VerlPlans(Engine):
 def _held(s):
     "Say where the leading process keeps the weights while verl trains"
     shape, stages = Shape.of(s.model), [stage for stage in find_recipe(s.run.recipe).stage_plans(s, False) if stage.kind != "lessons"]
-    reads, size = [stage.name for stage in stages if stage.reads], (2 * shape.weights + 4 * shape.adapter(s.model.lora_rank) if s.model.lora_rank else 4 * shape.weights) / GiB
-    host = f"{size:.1f} GiB of the host's memory"
-    return f"leading process     {'on the first GPU in ' + ' and '.join(reads) + ', as summed up above; else ' if reads else ''}{host}"
+    reads, size = [stage.name for stage in stages if stage.reads], ((4 if s.model.dtype == "float32" else 2) * shape.weights + 4 * shape.adapter(s.model.lora_rank) if s.model.lora_rank else 4 * shape.weights) / GiB
+    return f"host's memory       {size:.1f} GiB for the weights a stage started from{'; in ' + ' and '.join(reads) + ' on the first GPU, as summed up above' if reads else ''}"
 
 
 def _as_many(count, v):

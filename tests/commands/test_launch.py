@@ -100,7 +100,7 @@ def test_a_plan_that_does_not_fit_is_refused_however_it_is_started(how, capsys):
     said = capsys.readouterr()
     assert said.out == "" and "1 x 1 h100: does not fit" in said.err and "(--gpus, --split true)" in said.err and "--anyway true" in said.err
     assert re.search(r"memory, GiB a GPU   1 x h100 of 79, one model; cold-start: .*\n  optimiser  .*\n  sum ", said.err, re.S), "the table, and whose it is"
-    assert "read fewer rows at once (--sft.batch 1) and train an adapter (--model.lora_rank 32)" in said.err, "neither is enough alone"
+    assert "read fewer rows at once (--sft.batch 1) and train an adapter (--model.lora_rank 32 --model.dtype bfloat16)" in said.err, "neither is enough alone"
 
 
 def test_the_plan_above_the_line_is_the_one_of_a_dry_run(tmp_path, capsys):
