@@ -139,20 +139,22 @@ _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_va
 
 def _read_shape(file):
     "Read a shape off a `config.json`; `ConfigError` where a plan could not count by it"
-    try: c = json.loads(file.read_text("utf-8"))
+    try: found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{file} cannot be read ({shorten(e)}). Look at the file{_LEFT_OUT}") from e
-    c = c if isinstance(c, dict) else {}
+    c: dict[str, Any] = found if isinstance(found, dict) else {}
     if experts := next((name for name in _EXPERTS if c.get(name) not in (None, 0, 1)), None):
         raise ConfigError(f"{file} describes a mixture of experts ({experts} {shorten(c[experts], 20)}), and a plan counts dense models alone. "
                           f"Plan with a dense model of as many weights{_LEFT_OUT}")
     whole = lambda value: type(value) is int and value > 0
-    hidden, heads = c.get("hidden_size"), c.get("num_attention_heads")
+    hidden: Any = c.get("hidden_size")
+    heads: Any = c.get("num_attention_heads")
     given = {"num_key_value_heads": heads, "head_dim": hidden // heads if whole(hidden) and whole(heads) else None}
     sizes = {name: given.get(name) if c.get(name) is None else c[name] for name in _SIZES}
     if wrong := [f"{name} is {shorten(repr(value), 20)}" for name, value in sizes.items() if not whole(value)]:
         raise ConfigError(f"{file} does not describe a decoder of the Llama family: {', '.join(wrong)}. Name another model{_LEFT_OUT}")
-    return Shape(*sizes.values(), c.get("tie_word_embeddings") is True, c.get("model_type") == "qwen3", c.get("model_type") == "qwen2")
+    kind = {"tied": c.get("tie_word_embeddings") is True, "norms": c.get("model_type") == "qwen3", "biases": c.get("model_type") == "qwen2"}
+    return Shape(**dict(zip(Shape._fields, sizes.values())), **kind)
 
 # %% ../../nbs/hardware/01_memory.ipynb #memory
 OPTIMISER_BYTES = {"adamw_torch": 8, "adamw_torch_fused": 8, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 0, "adafactor": 0, "sgd": 0}
