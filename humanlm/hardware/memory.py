@@ -131,7 +131,7 @@ SHAPES = {
     "meta-llama/Llama-3.1-8B-Instruct": Shape(4096, 32, 32, 8, 128, 14336, 128256, norms=False),
 }
 
-
+# %% ../../nbs/hardware/01_memory.ipynb #read-shape
 _LEFT_OUT = "; or leave --plan.gpus out."
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size")  # as in `Shape`
