@@ -2926,6 +2926,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings._updates': ( 'engines/settings.html#_updates',
                                                                                  'humanlm/engines/settings.py'),
+                                          'humanlm.engines.settings._version_said': ( 'engines/settings.html#_version_said',
+                                                                                      'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings.lessons_engine': ( 'engines/settings.html#lessons_engine',
                                                                                        'humanlm/engines/settings.py'),
                                           'humanlm.engines.settings.overrides': ( 'engines/settings.html#overrides',

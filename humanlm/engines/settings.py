@@ -312,7 +312,13 @@ class VerlPlans(Engine):
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do, and what its leading process holds"
         v, told = s.groups.get("verl", VerlConfig()), overrides(s, Job.planned(s, "METHOD"))
-        return [*([_held(s)] if s.plan.gpus else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(f'{name} {wanted}x' for name, wanted in WANTED.items())}"]
+        return [*([_held(s)] if s.plan.gpus else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(map(_version_said, WANTED))}"]
+
+
+def _version_said(name):
+    "Say which versions of a package will do"
+    least, below = (".".join(map(str, parts)) for parts in _SPAN.get(name, ((), ())))
+    return f"{name} from {least} and below {below}" if least else f"{name} {WANTED[name]}x"
 
 
 def _held(s):

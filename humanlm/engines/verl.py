@@ -28,7 +28,8 @@ from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
 from .cluster import cluster, composed, environment
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, take_checkpoint
-from .settings import _SPAN, WANTED, Job, VerlConfig, VerlPlans, lessons_engine, overrides, save_every, trainer_options
+from .settings import (
+    _SPAN, WANTED, Job, VerlConfig, VerlPlans, _version_said, lessons_engine, overrides, save_every, trainer_options)
 from ..models.checkpoints import has_adapter
 from ..methods.method import Method
 from ..training.run import Run, updates
@@ -58,8 +59,7 @@ def _outside(name: str) -> str:
     "Say which version of an installed package is needed where verl would end by this one; empty: it will do"
     (least, below), found = _SPAN.get(name, ((), (math.inf,))), version(name)
     number = tuple(map(int, re.findall(r"\d+", found)[:2]))
-    said = lambda parts: ".".join(map(str, parts))
-    return "" if least <= number < below else f"{name} from {said(least)} and below {said(below)}, and {found} is installed"
+    return "" if least <= number < below else f"{_version_said(name)}, and {found} is installed"
 
 
 def _follower(method: Method) -> Callable[[Any], None] | None:
