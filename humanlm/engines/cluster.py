@@ -47,6 +47,18 @@ def _surroundings(more: dict[str, str]) -> Iterator[None]:
         for name, value in before.items(): os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+def _require_gpu(v):
+    "Raise where verl would wait for GPUs that this machine does not have"
+    import torch
+    if v.device != "cuda" or v.address: return
+    if not torch.cuda.is_available():
+        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
+                          "or name a cluster in verl.address.")
+    if (found := torch.cuda.device_count()) < v.gpus:
+        raise ConfigError(f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
+                          "or name a cluster in verl.address.")
+
+
 @contextmanager
 def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     "Start Ray, or join a cluster; stop what was started"

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -319,6 +320,13 @@ def _version_said(name):
     "Say which versions of a package will do"
     least, below = (".".join(map(str, parts)) for parts in _SPAN.get(name, ((), ())))
     return f"{name} from {least} and below {below}" if least else f"{name} {WANTED[name]}x"
+
+
+def _outside(name: str) -> str:
+    "Say which version of an installed package is needed where verl would end by this one; empty: it will do"
+    (least, below), found = _SPAN.get(name, ((), (math.inf,))), version(name)
+    number = tuple(map(int, re.findall(r"\d+", found)[:2]))
+    return "" if least <= number < below else f"{_version_said(name)}, and {found} is installed"
 
 
 def _held(s):

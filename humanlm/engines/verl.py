@@ -10,12 +10,10 @@ import asyncio
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +24,9 @@ from ..core.config import Settings
 from ..core.plugins import lacking, require_cluster
 from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
-from .cluster import cluster, composed, environment
+from .cluster import _require_gpu, cluster, composed, environment
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, take_checkpoint
-from .settings import (
-    _SPAN, WANTED, Job, VerlConfig, VerlPlans, _version_said, lessons_engine, overrides, save_every, trainer_options)
+from .settings import WANTED, Job, VerlConfig, VerlPlans, _outside, lessons_engine, overrides, save_every, trainer_options
 from ..models.checkpoints import has_adapter
 from ..methods.method import Method
 from ..training.run import Run, updates
@@ -53,13 +50,6 @@ def _check_packages(v: VerlConfig) -> None:
     if missing:
         raise ConfigError(f"run.engine verl with verl.device {v.device} needs {missing}. Make an environment: "
                           f"{_MADE[v.device].format(v.rollout)}; or leave run.engine out.")
-
-
-def _outside(name: str) -> str:
-    "Say which version of an installed package is needed where verl would end by this one; empty: it will do"
-    (least, below), found = _SPAN.get(name, ((), (math.inf,))), version(name)
-    number = tuple(map(int, re.findall(r"\d+", found)[:2]))
-    return "" if least <= number < below else f"{_version_said(name)}, and {found} is installed"
 
 
 def _follower(method: Method) -> Callable[[Any], None] | None:
@@ -332,18 +322,6 @@ def _write_rows(path, numbers):
     pd.DataFrame([{"data_source": "humanlm", "prompt": [{"role": "user", "content": f"row {i}"}], "reward_model": {"ground_truth": ""},
                    "extra_info": {"index": i},
                    "agent_name": "humanlm"} for i in numbers]).to_parquet(path)
-
-
-def _require_gpu(v):
-    "Raise where verl would wait for GPUs that this machine does not have"
-    import torch
-    if v.device != "cuda" or v.address: return
-    if not torch.cuda.is_available():
-        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
-                          "or name a cluster in verl.address.")
-    if (found := torch.cuda.device_count()) < v.gpus:
-        raise ConfigError(f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
-                          "or name a cluster in verl.address.")
 
 # %% ../../nbs/75_engines.ipynb #engine-plans
 def _check_all(s):

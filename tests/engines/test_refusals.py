@@ -68,9 +68,9 @@ def test_a_device_has_one_environment_and_one_sentence_about_it(v, said, other, 
                                           ({"hydra": None}, "needs hydra, which is not installed"), ({"cachetools": None}, "needs cachetools, which"), ({"uvicorn": None}, "needs uvicorn, which"), ({}, None)])
 def test_what_verl_would_end_over_behind_the_cold_start_is_asked_before_it(change, said, monkeypatch):
     from humanlm.core import plugins
-    from humanlm.engines import verl
+    from humanlm.engines import settings, verl
     found = {"verl": "0.9.1", "ray": "2.60.0", "tensordict": "0.10.0", "transformers": "5.10.4", **change}
-    for module in (plugins, verl): monkeypatch.setattr(module, "version", found.__getitem__)
+    for module in (plugins, settings): monkeypatch.setattr(module, "version", found.__getitem__)
     monkeypatch.setattr(verl, "find_spec", lambda name: found.get(name, "there"))
     v = VerlConfig(device="cpu", rollout="hf")
     if said is None: return verl._check_packages(v)
