@@ -10,7 +10,7 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv git && rm -rf /var/lib/apt/lists/* && useradd --create-home user
 USER user
 WORKDIR /home/user
-ENV PATH=/home/user/venv/bin:$PATH PIP_NO_CACHE_DIR=1 TOKENIZERS_PARALLELISM=false RAY_AUTH_MODE=disabled
+ENV PATH=/home/user/venv/bin:$PATH PIP_NO_CACHE_DIR=1 TOKENIZERS_PARALLELISM=false
 COPY --chown=user constraints-verl.txt ./
 RUN python3 -m venv venv && if [ "$KIND" = gpu ]; then \
       grep -vE '^(verl|torch|transformers|tokenizers|huggingface-hub|numpy|ray|tensordict)' constraints-verl.txt > rest.txt && pip install 'verl[vllm]==0.9.1' && pip install -r rest.txt; \

@@ -19,11 +19,12 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
-from .core.basics import ConfigError, require, require_all
+from .core.basics import ConfigError, require, require_all, shorten
 from .core.commands import command
 from .core.config import Settings, read_yaml
 from .core.grammar import SWITCHES, cut_line, parse
 from .hardware.machines import RAY_PORT, LaunchConfig, slurm_job
+from .hardware.memory import _LEFT_OUT
 from .training.run import check_processes, check_settings, engine_name, gpu_plan, read_settings
 
 # %% ../nbs/91_launch.ipynb #require-deepspeed
@@ -70,6 +71,7 @@ def _require_free(port: int) -> None:
 
 # %% ../nbs/91_launch.ipynb #main
 SHORT = tuple(field.name for field in fields(LaunchConfig))
+_WHOLE = ("nodes", "gpus", "hours", "port")  # YAML would read 24:00 as 1,440
 ABOUT = ("Print what starts a run on several GPUs or machines: humanlm launch --config FILE --nodes 2 --gpus 8 [--slurm true] [--submit true]. "
          "Without --submit nothing is started.")
 
@@ -87,7 +89,9 @@ def _own_words(
             if meant: raise ConfigError(f"--{name} does not exist. Did you mean --{meant[0]}?")
             rest.append(word)
         elif equals or words:
-            own.append(f"--launch.{name}={value if equals else words.pop(0)}")
+            value = value if equals else words.pop(0)
+            if name in _WHOLE and not value.isdecimal(): raise ConfigError(f"--{name} is {shorten(value)!r}: give a whole number.")
+            own.append(f"--launch.{name}={value}")
         else:
             raise ConfigError(f"{word} needs a value.")
     return own, rest
@@ -107,7 +111,7 @@ def _on_machines(launch: LaunchConfig, words: Sequence[str]) -> Settings:
     recipe, s = read_settings([*words, *more, "--dry-run"])
     wanted = {"plan.gpus": launch.processes, "verl.nodes": launch.nodes, "verl.gpus": launch.gpus, "verl.address": None}
     stated = {"plan.gpus": s.plan.gpus or None} | (_verl_in_files(words) if verl else {})
-    require("launch", *((str(value) == str(wanted[name]), f"{launch.nodes} x {launch.gpus} GPUs: the settings say {name} {value}. Leave it out of them.")
+    require("launch", *((str(value) == str(wanted[name]), f"nodes and gpus make {launch.nodes} x {launch.gpus} GPUs, and the settings say {name} {value}. Leave it out of them.")
                         for name, value in stated.items() if value is not None))
     s = s.changed(plan={"gpus": launch.processes, "nodes": launch.nodes, "gpu": launch.gpu, "split": {"FSDP": True, "DeepSpeed": "zero3"}.get(launch.splitter, False)})
     require_all(lambda: check_settings(recipe, s), lambda: None if verl else check_processes(s, recipe.teaches(s), launch.processes, launch.splitter))
@@ -123,9 +127,9 @@ def _verl_in_files(words: Sequence[str]) -> dict[str, Any]:
 
 # %% ../nbs/91_launch.ipynb #launch-plan
 def _planned(launch: LaunchConfig, settings: Settings) -> list[str]:
-    "Plan where the shape of the model is known; `ConfigError` where the plan does not fit, unless it is to go on anyway"
+    "Plan, or say why there is no plan; `ConfigError` where it does not fit, unless it is to go on anyway"
     try: lines = gpu_plan(settings, reads=True)
-    except ConfigError as e: return [f"memory              {e}"]
+    except ConfigError as e: return [f"memory              not planned, so nothing is refused for want of it. {str(e).removesuffix(_LEFT_OUT)}{'.' * str(e).endswith(_LEFT_OUT)}"]
     total, ways = (next((line for line in lines if line.startswith(start)), "") for start in ("  sum", "  what helps"))
     if (wrong := re.search(r"(does not fit|vLLM cannot start).*", total)) and not launch.anyway:
         helps = ways.removeprefix("  what helps").strip().replace("--plan.", "--")
@@ -133,6 +137,11 @@ def _planned(launch: LaunchConfig, settings: Settings) -> list[str]:
         raise ConfigError(f"{launch.nodes} x {launch.gpus} {launch.gpu}: {wrong[0]}. What helps: {helps or 'larger GPUs, or more'}; "
                           "or go on with --anyway true.")
     return lines
+
+
+def _comments(lines: Sequence[str]) -> list[str]:
+    "Make comments of a shell of all lines, also of those behind a line break in one; what cannot be printed is left out"
+    return [f"# {''.join(filter(str.isprintable, part))}" for line in lines for part in line.splitlines()]
 
 
 @command("launch")
@@ -144,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
     plans = "--dry-run" in argv
     launch = parse({"launch": LaunchConfig}, own, ABOUT, runs=False).launch
     settings = _on_machines(launch, words)
-    notes, verl = [f"# {line}" for line in _planned(launch, settings)], settings.run.engine == "verl"
+    notes, verl = _comments(_planned(launch, settings)), settings.run.engine == "verl"
     if launch.splitter == "DeepSpeed": notes.append("# needs                DeepSpeed on every machine: pip install 'humanlm[deepspeed]'")
     if launch.nodes > 1 and launch.address == LaunchConfig.address and not launch.slurm: notes.append(f"# {launch.address}        the first machine's name or IP address; --address NAME writes it into these lines")
     job = slurm_job(launch, words, settings.run.name, settings.run.engine, notes) if launch.slurm else ""

@@ -47,6 +47,18 @@ def _surroundings(more: dict[str, str]) -> Iterator[None]:
         for name, value in before.items(): os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+def _require_gpu(v):
+    "Raise where verl would wait for GPUs that this machine does not have"
+    import torch
+    if v.device != "cuda" or v.address: return
+    if not torch.cuda.is_available():
+        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
+                          "or name a cluster in verl.address.")
+    if (found := torch.cuda.device_count()) < v.gpus:
+        raise ConfigError(f"verl.gpus is {v.gpus}, and this machine shows {found}. Give --verl.gpus {found}, look at CUDA_VISIBLE_DEVICES, "
+                          "or name a cluster in verl.address.")
+
+
 @contextmanager
 def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
     "Start Ray, or join a cluster; stop what was started"
@@ -75,9 +87,12 @@ def cluster(v: VerlConfig, more: dict[str, str]) -> Iterator[Any]:
 # %% ../../nbs/engines/08_cluster.ipynb #316137b7
 def composed(lines: Sequence[str]) -> Any:
     "Read verl's own settings with ours on top; `ConfigError` where verl would end by them, at once or later"
-    from hydra import compose, initialize_config_module
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
+    try:
+        from hydra import compose, initialize_config_module
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+    except ImportError as e:
+        raise ConfigError(f"verl cannot be imported: {shorten(e, 300).rstrip('.')}. Install what it needs: pip install -r constraints-verl.txt.") from e
     try:
         quiet = redirect_stdout(io.StringIO()), warnings.catch_warnings(action="ignore")
         with quiet[0], quiet[1], initialize_config_module("verl.trainer.config", version_base=None):

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,15 +148,28 @@ class Job(NamedTuple):
         return cls(str(out / "start"), str(out / "rows.parquet"), str(out), stage, tokens or 1, steps)
 
     @classmethod
-    def planned(cls, s: Settings, stage: str, steps: int = 1, tokens: int = 0) -> "Job":
+    def planned(cls, s: Settings, stage: str, steps: int = 1, tokens: int = 0, out: Path = Path("RUN"), base: str = "BASE") -> "Job":
         "Stand in for a stage that has not begun"
-        job = cls.of(stage, Path("RUN"), tokens, steps)
-        return job._replace(base="BASE", rank=s.model.lora_rank) if s.model.lora_rank else job
+        job = cls.of(stage, out, tokens, steps)
+        return job._replace(base=base, rank=s.model.lora_rank) if s.model.lora_rank else job
+
+
+class _HydraWords(str):
+    "What Hydra is to read as its own words, such as a reference"
 
 
 def _said(value: Any) -> str:
+    "Say a value as Hydra reads it; texts that could mean something else to it stand in quotes"
     if value is None: return "null"
-    return value if isinstance(value, str) else to_json(value)
+    if not isinstance(value, str): return to_json(value)
+    plain = re.fullmatch(r"[A-Za-z/][\w./-]*", value, re.ASCII) and value.lower() not in ("null", "true", "false", "nan", "inf")
+    return value if plain or isinstance(value, _HydraWords) else _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    "Put a text in quotes: backslashes are doubled where a reference, a quote or the end follows, and nowhere else"
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', r'\"'), text) + '"'
 
 # %% ../../nbs/engines/01_settings.ipynb #overrides
 def overrides(s: Settings, job: Job) -> list[str]:
@@ -210,7 +224,7 @@ def _updates(s, o, job):
     named = {f"{actor}.optim.optimizer_impl": "humanlm.engines.lessons", f"{actor}.optim.optimizer": own} if own else {}
     if falls:
         total, decay = job.steps * updates(s), o["lr_scheduler_kwargs"]["num_decay_steps"]
-        named |= {f"{actor}.optim.override_optimizer_config": f"{{total:{total},decay:{decay}}}"}
+        named |= {f"{actor}.optim.override_optimizer_config": _HydraWords(f"{{total:{total},decay:{decay}}}")}
     return {f"{actor}.optim.lr": o["learning_rate"], **named, f"{actor}.optim.lr_scheduler_type": SCHEDULES[o["lr_scheduler_type"]],
             f"{actor}.optim.lr_warmup_steps": warm,
             f"{actor}.optim.weight_decay": o["weight_decay"], f"{actor}.optim.betas": [o["adam_beta1"], o["adam_beta2"]],
@@ -229,7 +243,7 @@ def _critic(s, v, job):
     exact = {"critic.fsdp.dtype": "float32", **exact} if cpu else {}
     same = ("lr", "lr_warmup_steps", "lr_scheduler_type", "weight_decay", "betas")
     return {"critic.model.path": job.model, "critic.model.tokenizer_path": job.model,
-            **{f"critic.optim.{name}": f"${{actor_rollout_ref.actor.optim.{name}}}" for name in same},
+            **{f"critic.optim.{name}": _HydraWords(f"${{actor_rollout_ref.actor.optim.{name}}}") for name in same},
             "trainer.max_critic_ckpt_to_keep": s.trainer.get("save_total_limit"),
             "critic.fsdp.param_offload": "parameters" in (v.offload or ()),
             "critic.fsdp.optimizer_offload": "optimizer" in (v.offload or ()), "critic.ppo_micro_batch_size_per_gpu": shared.size,
@@ -270,7 +284,8 @@ def _run(s, v, o, job):
             "trainer.logger": ["console", "file"], "reward.num_workers": 1, **cluster}
 
 # %% ../../nbs/engines/01_settings.ipynb #VerlPlans
-WANTED = {"verl": "0.9.", "ray": "2.", "tensordict": "0.10."}  # what this was run with begins so
+WANTED = {"verl": "0.9.", "ray": "2.", "tensordict": "0.10.", "transformers": "5."}  # what this was run with begins so
+_SPAN = {"ray": ((2, 52), (3, 0)), "transformers": ((5, 7), (5, 11))}  # from which version, and below which: verl's own limits; older Rays know no tokens
 
 
 class VerlPlans(Engine):
@@ -298,15 +313,27 @@ class VerlPlans(Engine):
     def plan(self, s: Settings) -> list[str]:
         "Say what the engine would do, and what its leading process holds"
         v, told = s.groups.get("verl", VerlConfig()), overrides(s, Job.planned(s, "METHOD"))
-        return [*([_held(s)] if s.plan.gpus else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(f'{name} {wanted}x' for name, wanted in WANTED.items())}"]
+        return [*([_held(s)] if s.plan.gpus else []), f"engine              verl: {v.nodes} x {v.gpus} {v.device}, rollouts by {v.rollout}; supervised steps by {lessons_engine(s)}; {len(told)} settings, shown by --print_config; the run needs {', '.join(map(_version_said, WANTED))}"]
+
+
+def _version_said(name):
+    "Say which versions of a package will do"
+    least, below = (".".join(map(str, parts)) for parts in _SPAN.get(name, ((), ())))
+    return f"{name} from {least} and below {below}" if least else f"{name} {WANTED[name]}x"
+
+
+def _outside(name: str) -> str:
+    "Say which version of an installed package is needed where verl would end by this one; empty: it will do"
+    (least, below), found = _SPAN.get(name, ((), (math.inf,))), version(name)
+    number = tuple(map(int, re.findall(r"\d+", found)[:2]))
+    return "" if least <= number < below else f"{_version_said(name)}, and {found} is installed"
 
 
 def _held(s):
     "Say where the leading process keeps the weights while verl trains"
     shape, stages = Shape.of(s.model), [stage for stage in find_recipe(s.run.recipe).stage_plans(s, False) if stage.kind != "lessons"]
-    reads, size = [stage.name for stage in stages if stage.reads], (2 * shape.weights + 4 * shape.adapter(s.model.lora_rank) if s.model.lora_rank else 4 * shape.weights) / GiB
-    host = f"{size:.1f} GiB of the host's memory"
-    return f"leading process     {'on the first GPU in ' + ' and '.join(reads) + ', as summed up above; else ' if reads else ''}{host}"
+    reads, size = [stage.name for stage in stages if stage.reads], ((4 if s.model.dtype == "float32" else 2) * shape.weights + 4 * shape.adapter(s.model.lora_rank) if s.model.lora_rank else 4 * shape.weights) / GiB
+    return f"host's memory       {size:.1f} GiB for the weights a stage started from{'; in ' + ' and '.join(reads) + ' on the first GPU, as summed up above' if reads else ''}"
 
 
 def _as_many(count, v):

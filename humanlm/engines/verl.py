@@ -24,9 +24,9 @@ from ..core.config import Settings
 from ..core.plugins import lacking, require_cluster
 from ..core.runs import process_count
 from ..data.trajectory import save_trajectories
-from .cluster import cluster, composed, environment
+from .cluster import _require_gpu, cluster, composed, environment
 from .exchange import NAME, EngineError, LoopExchange, LoopPolicy, Order, is_spent, loop_results, measured, take_checkpoint
-from .settings import WANTED, Job, VerlConfig, VerlPlans, lessons_engine, overrides, save_every, trainer_options
+from .settings import WANTED, Job, VerlConfig, VerlPlans, _outside, lessons_engine, overrides, save_every, trainer_options
 from ..models.checkpoints import has_adapter
 from ..methods.method import Method
 from ..training.run import Run, updates
@@ -37,11 +37,13 @@ _MADE = {
     "cpu": "pip install torch==2.13.0 first, then torch==2.13.0 -r constraints-verl.txt, then --no-deps humanlm",
     "cuda": "pip install 'verl[{}]==0.9.1' first, then what else constraints-verl.txt names, then --no-deps humanlm, as docker/verl.Dockerfile does",
 }  # device → its environment
+_LATE = ("hydra", "cachetools", "uvicorn")  # which verl imports when a stage has begun
 
 
 def _check_packages(v: VerlConfig) -> None:
     "Raise where verl, what it needs or the package that shall write is missing, or of another version than was tried"
-    missing = next(filter(None, (lacking(name, wanted) for name, wanted in WANTED.items())), "")
+    missing = next(filter(None, (lacking(name, wanted) or _outside(name) for name, wanted in WANTED.items())), "")
+    if not missing: missing = next((f"{name}, which is not installed" for name in _LATE if find_spec(name) is None), "")
     if not missing and v.rollout != "hf" and find_spec(v.rollout) is None: missing = f"{v.rollout}, which is not installed"
     if not missing and v.device == "cuda" and find_spec("flash_attn") is None and "attn_implementation" not in "".join(v.overrides or ()):
         missing = f"flash-attn, which 'verl[flash-attn-cu130torch211]==0.9.1' brings; to do without it give --verl.overrides '{_NO_FLASH}'"
@@ -321,13 +323,6 @@ def _write_rows(path, numbers):
                    "extra_info": {"index": i},
                    "agent_name": "humanlm"} for i in numbers]).to_parquet(path)
 
-
-def _require_gpu(v):
-    import torch
-    if v.device == "cuda" and not v.address and not torch.cuda.is_available():
-        raise ConfigError("verl.device is cuda, and this machine has no GPU. Take --verl.device cpu --verl.rollout hf for a tiny model, "
-                          "or name a cluster in verl.address.")
-
 # %% ../../nbs/75_engines.ipynb #engine-plans
 def _check_all(s):
     "Check settings; where a run is to start, also versions, machines, and what verl itself says of its settings"
@@ -340,7 +335,9 @@ def _check_all(s):
                 lambda: require_cluster(v.address, "verl.address"),
                 lambda: require("run", (count == 1, f"engine verl starts processes of its own, and accelerate has started {count}. "
                                                     "Start one: python -m humanlm.train")))
-    composed(overrides(s, Job.planned(s, "METHOD")))
+    out = (Path(s.run.out) / (s.run.name or "run")).resolve()
+    require("run", ("${" not in str(out), "out holds ${, which Hydra, by which verl reads its settings, takes for a reference. Give another folder"))
+    composed(overrides(s, Job.planned(s, "METHOD", out=out / "checkpoints" / "METHOD", base=s.model.name)))
 
 # %% ../../nbs/75_engines.ipynb #VerlEngine
 class _VerlEngine(VerlPlans):

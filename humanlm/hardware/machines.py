@@ -75,10 +75,10 @@ class LaunchConfig:
     def ray_commands(self, words: Sequence[str]) -> list[list[str]]:
         "Give the lines of each machine, in the order in which they are typed, with comments that say when"
         if self.nodes == 1: return [[_train_words(self, words)]]
-        address = shlex.quote(self.address)
+        address, token = shlex.quote(self.address), "RAY_AUTH_MODE=token "
         end = ["# when the run has ended:", "ray stop"]
-        return [[_ray_start(self), "# when all machines have joined:", _train_words(self, words, address), *end],
-                *([[_ray_start(self, address), *end]] * (self.nodes - 1))]
+        return [[*_MAKE_TOKEN, token + _ray_start(self), "# when all machines have joined:", token + _train_words(self, words, address), *end],
+                *([[*_COPY_TOKEN, token + _ray_start(self, address), *end]] * (self.nodes - 1))]
 
 # %% ../../nbs/hardware/04_machines.ipynb #launch_commands
 SPLIT = {"fsdp_version": "2", "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": "true",
@@ -99,6 +99,9 @@ def _accelerate_words(launch: LaunchConfig, rank: str = "0", address: str = "", 
 
 # %% ../../nbs/hardware/04_machines.ipynb #ray_commands
 RAY_PORT = 6379
+_MAKE_TOKEN = ("# a token, without which whoever reaches the cluster's port could run programs as you:",
+               "(umask 077; ray get-auth-token --generate) > /dev/null")
+_COPY_TOKEN = ("# where homes are not shared, copy ~/.ray/auth_token of the first machine to the same place here, readable by you alone",)
 
 
 def _train_words(launch: LaunchConfig, words: Sequence[str], address: str = "") -> str:
@@ -110,7 +113,7 @@ def _train_words(launch: LaunchConfig, words: Sequence[str], address: str = "") 
 def _ray_start(launch: LaunchConfig, address: str = "") -> str:
     "Give the line that makes a machine the first of a cluster, or lets it join"
     place = f"--address {address}:{RAY_PORT}" if address else f"--head --port {RAY_PORT}"
-    return f"RAY_AUTH_MODE=disabled ray start {place} --num-gpus {launch.gpus} --disable-usage-stats"
+    return f"ray start {place} --num-gpus {launch.gpus} --disable-usage-stats"
 
 # %% ../../nbs/hardware/04_machines.ipynb #slurm_job
 _JOINED = ("import ray, time; ray.init(address='auto', logging_level='ERROR'); end = time.time() + 600\n"
@@ -120,13 +123,14 @@ _JOINED = ("import ray, time; ray.init(address='auto', logging_level='ERROR'); e
 
 def _ray_functions(launch, words):
     "Say what each machine of a job does: the first one leads when all are there; the others end with it"
-    leads = [f"{_ray_start(launch)} && RAY_AUTH_MODE=disabled python -c \"{_JOINED.format(launch.processes)}\" &&",
+    leads = [f"{_ray_start(launch)} && python -c \"{_JOINED.format(launch.processes)}\" &&",
              f"    {_train_words(launch, words, '$MASTER_ADDR')}", "code=$?; ray stop; exit $code"]
     joins = [f"until {_ray_start(launch, '$MASTER_ADDR')}; do sleep 2; done",
              f"while ray health-check --address $MASTER_ADDR:{RAY_PORT} > /dev/null 2>&1; do sleep 10; done", "ray stop"]
     leads, joins = ["trap : TERM", *leads], ["trap : TERM", *joins]  # SIGTERM is for the run, which saves and ends; then this goes on
     bodies = ["lead() {", *(f"    {line}" for line in leads), "}", "join() {", *(f"    {line}" for line in joins), "}"]
-    return "\n".join([*bodies, "export -f lead join", ""])
+    token = ["RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')", "export RAY_AUTH_TOKEN RAY_AUTH_MODE=token"]  # of this job alone; srun hands it on
+    return "\n".join([*token, *bodies, "export -f lead join", ""])
 
 
 def slurm_job(launch: LaunchConfig, words: Sequence[str], name: str, engine: str | None = None, notes: Sequence[str] = ()) -> str:

@@ -9,12 +9,12 @@ __all__ = ['GiB', 'GPUS', 'SHAPES', 'OPTIMISER_BYTES', 'ELSE_BYTES', 'BUCKET_BYT
 # %% ../../nbs/hardware/01_memory.ipynb #imports
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.basics import ConfigError, near_miss, require
+from ..core.basics import ConfigError, near_miss, require, shorten
 from ..models.config import ModelConfig
 
 # %% ../../nbs/hardware/01_memory.ipynb #PlanConfig
@@ -55,14 +55,14 @@ class PlanConfig:
             (self.gpu in GPUS, f"gpu is {self.gpu!r}.{near_miss(self.gpu, GPUS)}"),
             (self.split in (True, False, "zero3"), f"split is {self.split!r}: give true, zero3 or false."),
             *((getattr(self, name) is None or getattr(self, name) >= 1, f"{name} is {getattr(self, name)}: it must be at least 1.") for name in ("completion_tokens", "mean_tokens", "at_once")),
-            *((getattr(self, name) is None or getattr(self, name) >= 0, f"{name} is {getattr(self, name)}: it must not be negative.") for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")))
+            *((getattr(self, name) is None or 0 <= getattr(self, name) < math.inf, f"{name} is {getattr(self, name)}: give a number from 0 on.") for name in ("requests", "request_seconds", "request_dollars", "dollars_per_hour")))
 
     def load(self, model: ModelConfig, options: Mapping[str, Any], rows: int, written: int) -> "Load":
         "Read the load of a GPU off settings"
         share = options.get("vllm_gpu_memory_utilization", 0.3) if options.get("use_vllm") and options.get("vllm_mode", "colocate") == "colocate" else 0
         return Load(self.gpus, bool(self.split) and self.gpus > 1, rows, written, model.max_prompt_tokens, self.completion_tokens or 1024, 2, model.lora_rank,
                     options.get("beta", 0.0) > 0, options.get("optim", "adamw_torch"), options.get("gradient_checkpointing", True), round(share * GPUS[self.gpu] * GiB),
-                    writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=self.split == "zero3" and self.gpus > 1, nodes=self.nodes, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server")
+                    writers=options.get("vllm_tensor_parallel_size", 1), asleep=bool(options.get("vllm_enable_sleep_mode")), zero=self.split == "zero3" and self.gpus > 1, nodes=self.nodes, server=bool(options.get("use_vllm")) and options.get("vllm_mode") == "server", base_bytes=4 if model.dtype == "float32" else 2)
 
     def verdict(self, shape: "Shape", load: "Load") -> str:
         "Say whether a load fits"
@@ -119,7 +119,7 @@ class Shape(NamedTuple):
         file = Path(model.name).expanduser() / "config.json"
         if not file.is_file():
             raise ConfigError(f"The shape of {model.name} is not known here, and a plan asks no network. Name a folder with its config.json by --model.name, "
-                              f"or one of {', '.join(SHAPES)}; or leave --plan.gpus out.")
+                              f"or one of {', '.join(SHAPES)}{_LEFT_OUT}")
         return _read_shape(file)
 
 
@@ -131,15 +131,30 @@ SHAPES = {
     "meta-llama/Llama-3.1-8B-Instruct": Shape(4096, 32, 32, 8, 128, 14336, 128256, norms=False),
 }
 
+# %% ../../nbs/hardware/01_memory.ipynb #read-shape
+_LEFT_OUT = "; or leave --plan.gpus out."
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size")  # as in `Shape`
+
 
 def _read_shape(file):
-    try:
-        c = json.loads(file.read_text("utf-8"))
-        heads, hidden = c["num_attention_heads"], c["hidden_size"]
-        return Shape(hidden, c["num_hidden_layers"], heads, c.get("num_key_value_heads", heads), c.get("head_dim") or hidden // heads, c["intermediate_size"],
-                     c["vocab_size"], c.get("tie_word_embeddings", False), c.get("model_type") == "qwen3", c.get("model_type") == "qwen2")
-    except (ValueError, KeyError) as e:
-        raise ConfigError(f"{file} does not describe a decoder of the Llama family ({type(e).__name__}: {e}). Leave --plan.gpus out.") from e
+    "Read a shape off a `config.json`; `ConfigError` where a plan could not count by it"
+    try: found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise ConfigError(f"{file} cannot be read ({shorten(e)}). Look at the file{_LEFT_OUT}") from e
+    c: dict[str, Any] = found if isinstance(found, dict) else {}
+    if experts := next((name for name in _EXPERTS if c.get(name) not in (None, 0, 1)), None):
+        raise ConfigError(f"{file} describes a mixture of experts ({experts} {shorten(c[experts], 20)}), and a plan counts dense models alone. "
+                          f"Plan with a dense model of as many weights{_LEFT_OUT}")
+    whole = lambda value: type(value) is int and value > 0
+    hidden: Any = c.get("hidden_size")
+    heads: Any = c.get("num_attention_heads")
+    given = {"num_key_value_heads": heads, "head_dim": hidden // heads if whole(hidden) and whole(heads) else None}
+    sizes = {name: given.get(name) if c.get(name) is None else c[name] for name in _SIZES}
+    if wrong := [f"{name} is {shorten(repr(value), 20)}" for name, value in sizes.items() if not whole(value)]:
+        raise ConfigError(f"{file} does not describe a decoder of the Llama family: {', '.join(wrong)}. Name another model{_LEFT_OUT}")
+    kind = {"tied": c.get("tie_word_embeddings") is True, "norms": c.get("model_type") == "qwen3", "biases": c.get("model_type") == "qwen2"}
+    return Shape(**dict(zip(Shape._fields, sizes.values())), **kind)
 
 # %% ../../nbs/hardware/01_memory.ipynb #memory
 OPTIMISER_BYTES = {"adamw_torch": 8, "adamw_torch_fused": 8, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 0, "adafactor": 0, "sgd": 0}
@@ -177,6 +192,7 @@ class Load(NamedTuple):
     server: bool = False     # whether a server of vLLM writes, on GPUs of its own
     nodes: int = 1           # machines in which the GPUs are
     leads: bool = False      # whether verl's leading process takes the steps, on one GPU of several
+    base_bytes: int = 2      # of each weight below an adapter, by model.dtype
 
 # %% ../../nbs/hardware/01_memory.ipynb #sum-of-parts
 def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
@@ -193,9 +209,9 @@ def memory(shape: Shape, load: Load) -> dict[str, tuple[int, int]]:
     cache = 0 if load.vllm or load.kind != "rollouts" else 2 * b * load.written * (load.prompt + load.completion) * shape.layers * shape.kv_heads * shape.head_dim
     both = lambda bytes: (bytes, bytes)
     kept = lambda what, bytes: (bytes, 0 if what in load.offload else bytes)
-    weights = (b * P + 4 * adapter if adapter else 4 * P) // n + (b * trained // n if load.zero and b < 4 else 0)
+    weights = (load.base_bytes * P + 4 * adapter if adapter else 4 * P) // n + (b * trained // n if load.zero and b < 4 else 0)
     logits = 2 * (b + 4) * tokens if load.kind == "lessons" and load.engine == "trl" else 4 * b * load.rows * load.completion
-    frozen, verl = load.frozen * (b if adapter else 4) * P, load.engine == "verl"
+    frozen, verl = load.frozen * (load.base_bytes if adapter else 4) * P, load.engine == "verl"
     leads = frozen + (load.reads * P + 4 * adapter if load.reads else 0)  # on the first GPU, by verl's leading process
     optimiser = OPTIMISER_BYTES.get(load.optimiser, 8) * trained // n
     critic = [(0, 0)] if not load.critic else [kept("parameters", weights), both(4 * trained // n), kept("optimizer", optimiser)]
@@ -227,22 +243,34 @@ def memory_lines(
     model: ModelConfig,
     load: Load,
     stage: str = "",  # whose load it is
+    others: Sequence[tuple[str, Load]] = (), # stages beside it, for what helps
 ) -> list[str]:
     "Say what each GPU of a plan holds, and whether it fits"
     room = GPUS[plan.gpu]
     shape = Shape.of(model)
-    parts, needs = memory(shape, load), _vllm_needs(shape, load)
+    parts = memory(shape, load)
     learns, writes = (sum(each) / GiB for each in zip(*parts.values()))
     how = "one GPU, the leading process" if load.leads else f"one model shared by all ({'ZeRO-3' if load.zero else 'FSDP2'})" if load.split else "a whole model on each" if plan.gpus > 1 else "one model"
     rows = [f"  {part:<17} {learned / GiB:6.1f} {written / GiB:6.1f}{'   on the first GPU alone' * (part == 'leading process')}" for part, (learned, written) in parts.items() if learned or written]
     return [f"memory, GiB a GPU   {plan.gpus} x {plan.gpu} of {room}, {how}; {stage + ': ' if stage else ''}{load.rows} row{'s' * (load.rows != 1)} of {load.prompt + load.completion:,} tokens read at once{f', {load.written} written' if load.kind == 'rollouts' else ''}; by arithmetic",
-            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}", *_advice(shape, load, learns, writes, needs / GiB, room)]
+            f"  {'':<17} learns writes", *rows, f"  {'sum':<17} {learns:6.1f} {writes:6.1f}   {plan.verdict(shape, load)}", *_advice(shape, room, [(stage, load), *others])]
 
 # %% ../../nbs/hardware/01_memory.ipynb #advice
-def _advice(shape, load, learns, writes, needs, room):
-    "Say what helps where it does not fit, and where vLLM's share is too small"
-    ways = [*(_share_ways(load, needs / room, max(learns, writes) > 0.9 * room) if 0 < load.vllm < needs * GiB else ()), *(_enough(shape, load, room, _room_ways(load, room, learns > 0.9 * room, writes > 0.9 * room)) if max(learns, writes) > 0.9 * room else ())]
-    return [f"  what helps        {'; '.join(ways)}"] if ways else []
+def _advice(shape, room, loads): # of stages, by name
+    "Say what helps where it does not fit, and where vLLM's share is too small; for each stage where they want different things"
+    found: dict[tuple[str, ...], list[str]] = {}
+    whole = any(load.engine == "verl" and (load.critic or load.reference) for _, load in loads)  # verl refuses these beside an adapter
+    for stage, load in (one for i, one in enumerate(loads) if i == 0 or shape.fullness(one[1]) > (False, room * GiB)):
+        if ways := _ways(shape, load, room, whole): found.setdefault(tuple(ways), []).append(stage)
+    said = ["; ".join(ways) for ways in found] if len(found) < 2 else [f"in {' and '.join(stages)}: {', or '.join(ways)}" for ways, stages in found.items()]
+    return [f"  what helps        {'; '.join(said)}"] if said else []
+
+
+def _ways(shape, load, room, whole):
+    "Give what helps one stage"
+    learns, writes = (sum(each) / GiB > 0.9 * room for each in zip(*memory(shape, load).values()))
+    share = _share_ways(load, _vllm_needs(shape, load) / GiB / room, learns or writes) if _vllm_fails(shape, load) else []
+    return [*share, *(_enough(shape, load, room, _room_ways(load, room, learns, writes, whole)) if learns or writes else [])]
 
 
 def _share_ways(load, share, full): # full: what vLLM takes more would be missing elsewhere
@@ -251,14 +279,16 @@ def _share_ways(load, share, full): # full: what vLLM takes more would be missin
     return [way for open, way in ways if open] or ["take larger GPUs"]
 
 
-def _room_ways(load, room, learns, writes): # whether these two are full
+def _room_ways(load, room, learns, writes, whole): # whether these two are full, and no stage may have an adapter
     "Give what would take less: how the load changes (nobody can say: nothing), and what to do"
     verl, lessons = load.engine == "verl", load.kind == "lessons"
     fewer = f"--sft.batch {load.gpus}" if lessons and not verl else "--trainer.per_device_train_batch_size 1"
+    thin = {"base_bytes": 2} if load.base_bytes > 2 else {}
     ways = [(load.gpus == 1 or not load.split, {}, "let all GPUs take the lessons (--verl.lessons verl)" if load.leads else "share the model over more GPUs (--plan.gpus, --plan.split true)"), (learns and load.rows > 1, {"rows": 1}, f"read fewer rows at once ({fewer})"),
             (writes and not verl and not load.vllm and not lessons, {"vllm": round(0.3 * room * GiB)}, "write with vLLM, which takes no more rows than it has room for (--trainer.use_vllm true --trainer.vllm_mode colocate)"),
             (learns and not load.checkpoints and not lessons, {"checkpoints": True}, "set --trainer.gradient_checkpointing true"),
-            (not load.lora_rank and not (verl and (load.critic or load.reference)), {"lora_rank": 32}, "train an adapter (--model.lora_rank 32)"),  # verl refuses these together
+            (not load.lora_rank and not whole, {"lora_rank": 32, **thin}, f"train an adapter (--model.lora_rank 32{' --model.dtype bfloat16' * bool(thin)})"),
+            (bool(load.lora_rank and thin), thin, "hold the frozen weights in 2 bytes each (--model.dtype bfloat16)"),
             (load.optimiser.startswith("adamw_torch") and not lessons and (verl or not load.split), {"optimiser": "adamw_bnb_8bit"}, "keep the optimiser in 8 bits (--trainer.optim adamw_bnb_8bit)"),
             (verl and len(load.offload) < 2, {"offload": ("parameters", "optimizer")}, "let parameters and optimizer wait in the host's memory (--verl.offload [parameters,optimizer])")]
     return [(change, way) for open, change, way in ways if open]

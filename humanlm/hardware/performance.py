@@ -163,7 +163,7 @@ def _step_lines(plan, one, step):
     assumed = {"others": f"; {' and '.join(map(str, at_once))} at once, {plan.request_seconds:g} s each by --plan.request_seconds"}
     return [f"step, estimated     {_time(step.total)} in {one.stage.name}: " + ", ".join(f"{NAMES[name]} {_time(seconds)} ({seconds / step.total:.0%}{assumed.get(name, '')})" for seconds, name in parts),
             f"  what dominates    {NAMES[most]}; what helps: {helps}",
-            f"  rates             {f'{step.tokens / step.total:,.0f} tokens written a second, ' if step.tokens else ''}MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} (while it learns 40 % of the GPU by assumption, what is computed twice included)"]
+            f"  rates             {f'{step.tokens / step.total:,.0f} tokens written a second, ' if step.tokens else ''}MFU {step.flops / step.total / (plan.gpus * speed.flops):.0%} over the whole step (assumed while it learns: 40%, what is computed twice among it)"]
 
 
 def _stage_line(plan, shape, one, step, width):
@@ -202,5 +202,6 @@ def plan_lines(plan: PlanConfig, model: ModelConfig, loads: Sequence[StageLoad])
     "Say what each GPU holds in the stage that needs most, and how long all stages take"
     shape = Shape.of(model)
     fullest = max((one for one in loads if one.stage.steps != 0), key=lambda one: shape.fullness(one.load), default=loads[0])
-    return [*memory_lines(plan, model, fullest.load, fullest.stage.name), *_time_lines(plan, model, loads)]
+    others = [(one.stage.name, one.load) for one in loads if one is not fullest and one.stage.steps != 0]
+    return [*memory_lines(plan, model, fullest.load, fullest.stage.name, others), *_time_lines(plan, model, loads)]
 

@@ -76,6 +76,7 @@ class ModelConfig:
         sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "max_prompt_tokens")
         require("model",
             (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
+            (self.name.isprintable(), f"name is {self.name!r}: it holds a line break or another character that cannot be printed."),
             (self.template in TEMPLATES, f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}"),
             (self.dtype in DTYPES, f"dtype is {self.dtype!r}.{near_miss(self.dtype, DTYPES)}"),
             *((getattr(self, s) >= 1, f"{s} is {getattr(self, s)}: it must be at least 1.") for s in sizes),

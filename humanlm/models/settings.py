@@ -127,6 +127,9 @@ class ChatConfig(ClientConfig):
 
     def checks(self) -> Iterator[tuple[bool, str]]:
         yield from self.model_checks()
+        for setting in ("model", "second"):
+            name = getattr(self, setting, None) or ""
+            yield name.isprintable(), f"{setting} is {name!r}: it holds a line break or another character that cannot be printed"
         yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
         yield from super().checks()
 

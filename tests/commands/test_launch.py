@@ -69,7 +69,7 @@ def test_bad_starts_are_refused_before_anybody_waits(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL), "utf-8")
     config = ["--config", str(tmp_path / "c.yaml")]
     for flags, said in ((["--gpus", "3"], "num_prompts (2) must be a multiple of the 3 processes"), (["--nodes", "0"], "nodes is 0"), (["--gpu", "h1000"], "Known are"),
-                        (["--nodes"], "--nodes needs a value"), (["--partition", "big one"], "without spaces"), (["--address", "10.0.0.1:6379"], "without a port"), (["--run.engine", "verl", "--port", "6380"], "machines find each other at Ray's, 6379"),
+                        (["--nodes"], "--nodes needs a value"), (["--hours", "24:00"], "--hours is '24:00': give a whole number."), (["--nodes=1.5"], "--nodes is '1.5'"), (["--partition", "big one"], "without spaces"), (["--address", "10.0.0.1:6379"], "without a port"), (["--run.engine", "verl", "--port", "6380"], "machines find each other at Ray's, 6379"),
                         (["--run.engine", "verl", "--split", "false"], "split false: verl shares"), (["--run.engine", "verl", "--verl.gpus", "2"], "launch.gpus, nodes and address name the machines"), (["--run.sead", "1"], "sead"), (["--gpusx", "8"], "--gpusx does not exist. Did you mean --gpus?")):
         assert main([*config, "--gpus", "2", *flags]) == 2, flags
         assert said in capsys.readouterr().err
@@ -87,7 +87,8 @@ def test_the_memory_of_each_gpu_stands_above_the_line_where_the_shape_is_known(c
     said = capsys.readouterr().out
     assert "# memory, GiB a GPU   8 x h100 of 79, one model shared by all (FSDP2)" in said and said.splitlines()[-1].startswith("accelerate launch --num_processes 8 ")
     assert main(["--model.name", "some/model", *flags]) == 0
-    assert "The shape of some/model is not known" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "# memory              not planned, so nothing is refused for want of it. The shape of some/model is not known" in said and "plan.gpus" not in said and said.splitlines()[0].endswith(".")
 
 
 BIG = ["--model.name", "Qwen/Qwen3-8B", "--sft.muon_lr", "0"]
@@ -100,7 +101,7 @@ def test_a_plan_that_does_not_fit_is_refused_however_it_is_started(how, capsys):
     said = capsys.readouterr()
     assert said.out == "" and "1 x 1 h100: does not fit" in said.err and "(--gpus, --split true)" in said.err and "--anyway true" in said.err
     assert re.search(r"memory, GiB a GPU   1 x h100 of 79, one model; cold-start: .*\n  optimiser  .*\n  sum ", said.err, re.S), "the table, and whose it is"
-    assert "read fewer rows at once (--sft.batch 1) and train an adapter (--model.lora_rank 32)" in said.err, "neither is enough alone"
+    assert "read fewer rows at once (--sft.batch 1) and train an adapter (--model.lora_rank 32 --model.dtype bfloat16)" in said.err, "neither is enough alone"
 
 
 def test_the_plan_above_the_line_is_the_one_of_a_dry_run(tmp_path, capsys):
@@ -157,7 +158,7 @@ def test_gpus_are_counted_against_what_the_settings_say(tmp_path, capsys):
     capsys.readouterr()
     (tmp_path / "four.yaml").write_text("run: {engine: verl}\nverl: {gpus: '4', nodes: '1'}\n")
     (tmp_path / "far.yaml").write_text("run: {engine: verl}\nverl: {address: 10.0.0.1:6379}\n")
-    for words, said in {("--gpus", "4"): "x 4 processes", ("--gpus", "8", "--plan.gpus", "4"): "the settings say plan.gpus 4", ("--gpus", "3"): "Give --rollout.num_prompts 3",
+    for words, said in {("--gpus", "4"): "x 4 processes", ("--gpus", "8", "--plan.gpus", "4"): "launch.nodes and gpus make 1 x 8 GPUs, and the settings say plan.gpus 4", ("--gpus", "3"): "Give --rollout.num_prompts 3",
                         ("--gpus", "8", "--trainer.vllm_tensor_parallel_size", "3"): "vllm_tensor_parallel_size (3) must divide the 8 processes",
                         ("--gpus", "8", "--config", str(tmp_path / "four.yaml")): "the settings say verl.gpus 4",
                         ("--gpus", "8", "--config", str(tmp_path / "far.yaml")): "the settings say verl.address 10.0.0.1:6379"}.items():
@@ -234,6 +235,20 @@ def test_a_job_for_ray_leads_on_the_first_machine_when_all_have_joined_and_ends_
     assert (tmp_path / "asked").read_text() == "first:6379\n"  # a machine that joined waits for the first one's end, and ends without an error
 
 
+@pytest.mark.parametrize("slurm", [False, True])
+def test_a_cluster_over_machines_asks_for_a_token(slurm, tmp_path):
+    launch, words = LaunchConfig(2, 4, slurm=slurm, address="first"), ["--run.engine", "verl"]
+    if slurm:
+        env = fakes(tmp_path, scontrol="echo first", ray='echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN"; [ "$1" = start ]', srun='shift 2; for n in 1 0; do SLURM_NODEID=$n "$@"; done', python="exit 0", sleep="exit 0")
+        run = lambda: subprocess.run(["bash", "-c", slurm_job(launch, words, "small", "verl")], env=env | {"SLURM_JOB_NODELIST": "x", "SLURM_JOB_ID": "7"}, capture_output=True, text=True).stdout
+        (one,), (other,) = set(run().splitlines()), set(run().splitlines())
+        assert re.fullmatch("token [0-9a-f]{64}", one) and one != other, "one for all machines of a job, and a new one for each"
+    else:
+        lines = [line for own in launch.ray_commands(words) for line in own]
+        assert all(line.startswith("RAY_AUTH_MODE=token ") for line in lines if "ray start" in line or "humanlm.train" in line) and "(umask 077; ray get-auth-token --generate) > /dev/null" in lines
+    assert "disabled" not in slurm_job(launch, words, "small", "verl") + (ROOT / "docker" / "verl.Dockerfile").read_text()
+
+
 def test_a_signal_is_for_the_run_and_not_for_the_shell_that_leads_it(tmp_path):
     job = slurm_job(LaunchConfig(2, 4, slurm=True), ["--run.engine", "verl"], "a b", "verl")
     env = fakes(tmp_path, scontrol="echo first", ray='[ "$1" = stop ] && echo stopped; exit 0', srun='shift 2; SLURM_NODEID=0 exec "$@"',
@@ -283,3 +298,17 @@ def test_the_container_of_verl_installs_what_is_pinned():
     assert "-r constraints-verl.txt" in file and "pip install torch==2.13.0 && pip install torch==2.13.0 -r constraints-verl.txt" in pins.replace("#   ", "") and "torch==2.13.0" in file
     assert {line.partition("==")[2] for line in pins.splitlines() if line.startswith("verl")} == {part.partition("==")[2].rstrip("'") for part in file.split() if part.startswith("'verl[vllm]==")}
     assert {".venv", "runs", ".git", "_docs"} <= set((ROOT / ".dockerignore").read_text().split())
+
+
+def test_what_settings_say_stays_a_comment_of_the_lines_that_a_shell_reads():
+    from humanlm.launch import _comments
+    found = _comments(["memory", "asked by foo\ntouch PWNED #\r\x0btouch\x1b[2J PWNED\u2028touch é"])
+    assert found == ["# memory", "# asked by foo", "# touch PWNED #", "# ", "# touch[2J PWNED", "# touch é"]
+    assert subprocess.run(["bash", "-c", "\n".join(found)], capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.parametrize("words", [["--model.name", "foo\necho PWNED"], ["--judge.model", "openai/foo\ntouch PWNED #"], ["--judge.second", "openai/foo\rtouch"], ["--judge.model", "embed/foo\x1b[2J"]])
+def test_a_name_of_a_model_is_one_line_of_what_can_be_printed(words, capsys):
+    assert main([*words, "--gpus", "2", "--sft.muon_lr", "0", "--slurm", "true"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "holds a line break or another character that cannot be printed" in said.err

@@ -40,15 +40,15 @@ def test_recipes_know_whether_they_teach(recipe, more):
 @pytest.mark.parametrize("rollout", ["vllm", "sglang"])
 def test_who_shall_write_must_be_installed(rollout, monkeypatch):
     from humanlm.engines import verl
-    monkeypatch.setattr(verl, "lacking", lambda name, wanted: "")  # as if verl were installed
-    monkeypatch.setattr(verl, "find_spec", lambda name: None)
+    monkeypatch.setattr(verl, "WANTED", {})  # as if verl were installed
+    monkeypatch.setattr(verl, "find_spec", lambda name: None if name in (rollout, "flash_attn") else object())
     with pytest.raises(ConfigError, match=f"verl.device cuda needs {rollout}, which is not installed"): verl._check_packages(VerlConfig(rollout=rollout))
     verl._check_packages(VerlConfig(device="cpu", rollout="hf"))
 
 
 def test_attention_that_is_missing_on_gpus_is_named_with_the_settings_that_do_without(monkeypatch):
     from humanlm.engines import verl
-    monkeypatch.setattr(verl, "lacking", lambda name, wanted: "")
+    monkeypatch.setattr(verl, "WANTED", {})
     monkeypatch.setattr(verl, "find_spec", lambda name: None if name == "flash_attn" else object())
     with pytest.raises(ConfigError, match="needs flash-attn.*attn_implementation=sdpa"): verl._check_packages(VerlConfig())
     verl._check_packages(VerlConfig(overrides=["+actor_rollout_ref.model.override_config.attn_implementation=sdpa"]))
@@ -62,6 +62,34 @@ def test_a_device_has_one_environment_and_one_sentence_about_it(v, said, other, 
     monkeypatch.setattr(plugins, "version", {"verl": "0.8.0"}.__getitem__)
     with pytest.raises(ConfigError, match=f"verl.device {v.device} needs verl 0.9.x, and 0.8.0 is installed") as e: verl._check_packages(v)
     assert said in str(e.value) and other not in str(e.value) and "--no-deps humanlm" in str(e.value) and len(e.value.problems) == 1
+
+
+@pytest.mark.parametrize("change, said", [({"ray": "2.9.0"}, "needs ray from 2.52 and below 3.0, and 2.9.0 is installed"), ({"transformers": "5.23.1"}, "needs transformers from 5.7 and below 5.11, and 5.23.1 is"),
+                                          ({"hydra": None}, "needs hydra, which is not installed"), ({"cachetools": None}, "needs cachetools, which"), ({"uvicorn": None}, "needs uvicorn, which"), ({}, None)])
+def test_what_verl_would_end_over_behind_the_cold_start_is_asked_before_it(change, said, monkeypatch):
+    from humanlm.core import plugins
+    from humanlm.engines import settings, verl
+    found = {"verl": "0.9.1", "ray": "2.60.0", "tensordict": "0.10.0", "transformers": "5.10.4", **change}
+    for module in (plugins, settings): monkeypatch.setattr(module, "version", found.__getitem__)
+    monkeypatch.setattr(verl, "find_spec", lambda name: found.get(name, "there"))
+    v = VerlConfig(device="cpu", rollout="hf")
+    if said is None: return verl._check_packages(v)
+    with pytest.raises(ConfigError, match=f"{said}.*-r constraints-verl.txt"): verl._check_packages(v)
+
+
+def test_gpus_are_counted_before_verl_waits_for_them(monkeypatch):
+    import torch
+    from humanlm.engines import verl
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="verl.gpus is 4, and this machine shows 2. Give --verl.gpus 2"): verl._require_gpu(VerlConfig(gpus=4))
+    for v in (VerlConfig(gpus=2), VerlConfig(gpus=4, address="10.0.0.1:6379"), VerlConfig(device="cpu", rollout="hf", gpus=4, tensor_parallel=4)): verl._require_gpu(v)
+
+
+def test_a_package_that_verl_misses_is_no_traceback(monkeypatch):
+    from humanlm.engines.cluster import composed
+    monkeypatch.setitem(sys.modules, "hydra", None)
+    with pytest.raises(ConfigError, match="verl cannot be imported: .*pip install -r constraints-verl.txt"): composed([])
 
 
 @pytest.mark.parametrize("found", ["1.13.0", "3.0.0"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from humanlm.core.basics import ConfigError
 from humanlm.engines.settings import DEFAULTS, Job, overrides
 from humanlm.training.run import read_settings
 
@@ -17,7 +18,7 @@ ON_CPU = ["--run.engine", "verl", "--verl.device", "cpu", "--verl.rollout", "hf"
 def settings(*more: str, recipe: str = "classmate"): return read_settings(["--run.recipe", recipe, *ON_CPU, *more])[1]
 
 
-def told(s) -> dict[str, str]: return dict(line.split("=", 1) for line in overrides(s, Job("MODEL", "ROWS", "OUT", "stage", 48, 10)))
+def told(s, job=Job("MODEL", "ROWS", "OUT", "stage", 48, 10)) -> dict[str, str]: return dict(line.split("=", 1) for line in overrides(s, job))
 
 
 @pytest.mark.parametrize("name, argv", {
@@ -55,6 +56,32 @@ def test_what_is_shown_has_the_longest_completion_of_each_stage(capsys):
 
 
 def test_own_overrides_come_last(): assert overrides(settings("--verl.overrides", '["trainer.nnodes=3"]'), Job("M", "R", "O", "s", 1, 1))[-1] == "trainer.nnodes=3"
+
+
+QUOTED = {"/a b/é(,)='x'#&!~;{[]}": '"/a b/é(,)=\'x\'#&!~;{[]}"', "/a\\b": '"/a\\b"', "/a\\": '"/a\\\\"', '/a\\"b': '"/a\\\\\\"b"', "/$x/${y}": '"/$x/\\${y}"', "/\\${y}": '"/\\\\\\${y}"', "null": '"null"', "True": '"True"', "12": '"12"', "": '""'}
+
+
+def test_names_of_folders_are_told_in_hydras_quotes():
+    found = {name: told(settings(), Job(name, name, "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] for name in QUOTED}
+    assert found == QUOTED and told(settings(), Job("/work/a-b/x.1_c", "ROWS", "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] == "/work/a-b/x.1_c"
+    assert told(settings(), Job("M", "R", "OUT", "stage", 48, 10, critic=True))["critic.optim.lr"] == "${actor_rollout_ref.actor.optim.lr}", "words that are Hydra's own are none"
+
+
+def test_hydra_reads_names_of_folders_as_they_are():
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    from omegaconf import OmegaConf
+    for name, quoted in QUOTED.items(): assert OmegaConf.create({"path": parser.parse_override(f"path={quoted}").value()}).path == name
+
+
+def test_verls_own_check_reads_the_folder_that_the_run_will_have(monkeypatch, tmp_path):
+    from humanlm.engines import verl
+    for name in ("_check_packages", "_require_gpu"): monkeypatch.setattr(verl, name, lambda v: None)
+    seen = []
+    monkeypatch.setattr(verl, "composed", seen.extend)
+    s = settings("--run.out", str(tmp_path / "é, ="), "--run.name", "mine")
+    verl.engine.check(s)
+    assert f'trainer.default_local_dir="{tmp_path}/é, =/mine/checkpoints/METHOD"' in seen
+    with pytest.raises(ConfigError, match="out holds"): verl.engine.check(settings("--run.out", str(tmp_path / "${x}")))
 
 
 @pytest.mark.parametrize("argv, words", [

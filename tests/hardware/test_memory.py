@@ -68,7 +68,8 @@ def test_each_part_is_the_product_that_the_page_states(change, part, bytes):
 
 def test_settings_become_a_load():
     found = PlanConfig(8, "h100").load(ModelConfig(max_prompt_tokens=500, lora_rank=4), {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "beta": 0.01, "optim": "sgd"}, 2, 16)
-    assert found == Load(8, True, 2, 16, 500, 1024, 2, 4, True, "sgd", True, round(0.5 * 79 * GiB))
+    assert found == Load(8, True, 2, 16, 500, 1024, 2, 4, True, "sgd", True, round(0.5 * 79 * GiB), base_bytes=4)
+    assert PlanConfig(8).load(ModelConfig(dtype="bfloat16"), {}, 2, 16).base_bytes == 2
     assert PlanConfig(8).load(ModelConfig(), {"use_vllm": True, "vllm_mode": "server"}, 2, 16).vllm == 0
 
 
@@ -233,9 +234,9 @@ def test_copies_of_the_model_are_whole_on_every_gpu_where_trl_trains_and_elsewhe
     assert memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=2))["frozen copies"] == (8 * QWEN.weights,) * 2
     assert memory(QWEN, Load(8, True, 2, 16, 512, 512, frozen=1, lora_rank=8))["frozen copies"] == (2 * QWEN.weights,) * 2
     held = lambda *flags: (planned(*flags)[1].get("leading process"), find_engine("verl").plan(read_settings([*VERL, *flags])[1])[0])
-    assert held("--classmate.models", "[initial]") == ((30.5, 30.5), "leading process     30.5 GiB of the host's memory") and "frozen copies" not in planned("--classmate.models", "[initial]")[1]
+    assert held("--classmate.models", "[initial]") == ((30.5, 30.5), "host's memory       30.5 GiB for the weights a stage started from") and "frozen copies" not in planned("--classmate.models", "[initial]")[1]
     read, said = held("--classmate.models", "[lagged]", "--classmate.lag", "1")
-    assert read == pytest.approx((45.8, 45.8), abs=0.11) and said.startswith("leading process     on the first GPU in classmate, as summed up above; else 30.5 GiB")
+    assert read == pytest.approx((45.8, 45.8), abs=0.11) and said == "host's memory       30.5 GiB for the weights a stage started from; in classmate on the first GPU, as summed up above"
 
 
 def test_what_the_leading_process_holds_on_the_first_gpu_counts_in_the_verdict():
@@ -310,11 +311,44 @@ def test_a_run_goes_on_whatever_machine_is_planned_for():
 
 
 def test_bad_plans_and_unknown_models_are_refused_with_what_is_known(tmp_path):
-    for given, said in (({"gpu": "h1000"}, "h100"), ({"gpus": -1}, "or more"), ({"completion_tokens": 0}, "at least 1")):
+    for given, said in (({"gpu": "h1000"}, "h100"), ({"gpus": -1}, "or more"), ({"completion_tokens": 0}, "at least 1"), ({"request_seconds": float("nan")}, "request_seconds is nan: give a number from 0 on"), ({"dollars_per_hour": float("inf")}, "dollars_per_hour is inf: give a number")):
         with pytest.raises(ConfigError, match=said): PlanConfig(**given)
     with pytest.raises(ConfigError, match="Qwen/Qwen3-8B"): Shape.of(ModelConfig(name="some/model"))
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
     with pytest.raises(ConfigError, match="does not describe a decoder"): Shape.of(ModelConfig(name=str(tmp_path)))
+
+
+DENSE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 300}
+
+
+@pytest.mark.parametrize("found, said", [
+    ([1], "hidden_size is None"), ("text", "hidden_size is None"), (DENSE | {"hidden_size": None}, "hidden_size is None"), (DENSE | {"num_hidden_layers": -2}, "num_hidden_layers is -2"), (DENSE | {"vocab_size": "300"}, "vocab_size is '300'"),
+    (DENSE | {"num_attention_heads": 0}, "num_attention_heads is 0"), (DENSE | {"num_attention_heads": 100}, "head_dim is 0"), (DENSE | {"head_dim": 16.5}, "head_dim is 16.5"), (DENSE | {"intermediate_size": True}, "intermediate_size is True"),
+    (DENSE | {"num_local_experts": 8}, r"mixture of experts \(num_local_experts 8\)"), (DENSE | {"num_experts": 128}, "mixture of experts"), (DENSE | {"n_routed_experts": 256}, "Plan with a dense model of as many weights; or leave --plan.gpus out")])
+def test_a_config_by_which_no_plan_can_count_is_a_sentence(found, said, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match=said): Shape.of(ModelConfig(name=str(tmp_path)))
+    (tmp_path / "config.json").write_text(json.dumps(DENSE | {"num_key_value_heads": None, "head_dim": None, "num_experts": None}))
+    assert Shape.of(ModelConfig(name=str(tmp_path)))[:7] == (64, 2, 4, 4, 16, 96, 300)
+
+
+def test_frozen_weights_take_the_bytes_of_the_format_that_they_are_loaded_in():
+    def weights(*flags):
+        said = "\n".join(gpu_plan(read_settings(["--config", str(HERE / "humanlm-mini.yaml"), "--model.name", "Qwen/Qwen3-8B", "--plan.gpus", "1", "--model.lora_rank", "32", *flags])[1]))
+        return float(re.search(r"^  weights +([\d.]+)", said, re.M)[1]), said
+    four, two = weights("--model.dtype", "float32"), weights("--model.dtype", "bfloat16")
+    assert four[0] - two[0] == pytest.approx(2 * QWEN.weights / GiB, abs=0.11) and "dtype bfloat16" not in two[1]
+    load = Load(1, False, 1, 1, 64, 64, lora_rank=32, frozen=1)
+    assert memory(QWEN, load._replace(base_bytes=4))["frozen copies"] == (4 * QWEN.weights,) * 2
+    helps = memory_lines(PlanConfig(1, "rtx4090"), ModelConfig(name="Qwen/Qwen3-8B"), load._replace(frozen=0, base_bytes=4))[-1]
+    assert "hold the frozen weights in 2 bytes each (--model.dtype bfloat16)" in helps
+
+
+def test_what_helps_is_said_of_every_stage_that_does_not_fit():
+    flags = ["--model.name", "Qwen/Qwen3-8B", "--sft.muon_lr", "0", "--plan.gpus", "2", "--plan.gpu", "h100"]
+    def said(*more): return "\n".join(gpu_plan(read_settings([*flags, *more])[1]))
+    assert re.search(r"^  what helps        in cold-start: .*--sft.batch 2.*; in response-only and humanlm: .*--model.lora_rank 32 --model.dtype bfloat16", said(), re.M)
+    assert "does not fit" not in said("--sft.batch", "2", "--model.lora_rank", "32", "--model.dtype", "bfloat16"), "what it says is enough"
 
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"
