@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..core.basics import ConfigError, DataError, run_sync, shorten, to_json
+from ..core.basics import ConfigError, DataError, run_sync, shorten
 from ..clients.reader import without_middle
 from humanlm.gyms.protocol import (
     BROKEN, Environment, Feedback, Gym, GymConfig, GymTask, KINDS, MAX_CONTENT, Player, find_gym, gym_names, idle,
