@@ -27,17 +27,18 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 def request_key(
     request: ChatRequest,
     name: str,  # provider/model that is asked
-) -> str:  # 32 hex digits
+) -> str:  # 32 hex digits, and behind @ the server, if it is not the provider's own
     "Give the fingerprint of a question to a model; who asks does not matter"
     provider, _, model = name.partition("/")
-    content = {k: v for k, v in vars(request).items() if v not in _OPEN and k != "caller"}
+    content = {k: v for k, v in vars(request).items() if v not in _OPEN and k not in ("caller", "server")}
     content |= {k: content[k] + 0.0 for k in ("temperature", "top_p") if k in content}
     content["model"] = f"{provider}/{request.model or model}"
     try:
         text = _ENCODER.encode(content)
     except (TypeError, ValueError, RecursionError) as e:
         raise LLMError("bad request", f"A request to {name} is not plain JSON: {shorten(e)}. Convert it first.") from e
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{digest}@{request.server}" if request.server else digest
 
 # %% ../../nbs/clients/08_cache.ipynb #_packed
 def pack_reply(reply: ChatReply) -> dict:
@@ -284,7 +285,7 @@ async def _asked(cache, key, owner, since, name, ask):
         return reply
     except BaseException as e:
         if cache.keep_unusable and isinstance(e, LLMError) and e.kind == "bad answer":
-            cache.replies.add(key, name, ChatReply(e.raw), owner)
+            cache.replies.add(key, name, ChatReply(e.raw, e.usage, e.finish), owner)
         with suppress(CacheError):
             cache.replies.release(key, owner)
         raise

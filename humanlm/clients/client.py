@@ -43,6 +43,7 @@ class Client:
     takes_schema = False  # does the provider see to it that answers follow a schema?
     takes_extra: tuple[str, ...] | None = ()  # names in `ChatRequest.extra` that it understands; None = whatever the server does
     takes_prefill = False # can it go on with a text that another model has begun?
+    server = ""           # origin of a server that is not the provider's own
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Client:
         name = self.full_name(request.model)
         if self.cache is None:
             return await _answer(self, request, name, check)
-        reply = await self.cache(request, name, lambda: _answer(self, request, name, check))
+        reply = await self.cache(replace(request, server=self.server), name, lambda: _answer(self, request, name, check))
         return _hit(self, request, reply, name, check) if reply.cached else reply
 
     @property
@@ -191,7 +192,7 @@ async def _usable(client: Client, request, sent, reply, check):
     try:
         again = await _ask(client, wish, reply.model)
     except LLMError as e:
-        e.raw = e.raw or reply.text
+        e.raw, e.usage = e.raw or reply.text, reply.usage + e.usage
         raise
     again = replace(again, usage=reply.usage + again.usage, attempts=reply.attempts + again.attempts,
                     notes=(*reply.notes, *again.notes))
@@ -199,7 +200,7 @@ async def _usable(client: Client, request, sent, reply, check):
         return read(again)
     except ValueError as e:
         message = f"{reply.model} gave no usable answer, also when asked to repair it: {e}."
-        raise LLMError("bad answer", message, attempts=again.attempts, raw=again.text or reply.text) from None
+        raise LLMError("bad answer", message, attempts=again.attempts, raw=again.text or reply.text, usage=again.usage, finish=again.finish) from None
 
 # %% ../../nbs/clients/05_client.ipynb #_split
 def _split(reply):

@@ -17,7 +17,7 @@ from typing import Any
 from .client import ChatClient, ScriptedClient
 from .ledger import FREE, read_list
 from .protocol import ChatReply, ChatRequest, LLMError, chat, setting
-from .providers import AnthropicClient, OpenAIClient, addresses, provider_address, url_origin
+from .providers import AnthropicClient, OpenAIClient, _other_server, addresses, provider_address, url_origin
 from ..core.basics import ConfigError, near_miss, run_sync, shorten
 from ..core.plugins import find_plugin
 
@@ -28,6 +28,11 @@ def vllm_client(
     **options,                   # as for `Client`
 ) -> OpenAIClient:
     "Reach a model on an OpenAI-compatible server of your own"
+    return OpenAIClient(model, _vllm_address(model, base_url), "vllm", **options)
+
+
+def _vllm_address(model, base_url):
+    "Find the server of a model; `LLMError` if nothing names one"
     def is_text(address): return isinstance(address, str)
     listed = {} if base_url else read_list(
         setting("HUMANLM_SERVERS"), "servers", "missing address", is_text, "'my-model: http://127.0.0.1:8000/v1'")
@@ -35,7 +40,17 @@ def vllm_client(
     if not address:
         raise LLMError("missing address", f"No server for vllm/{model}. Give base_url, or set VLLM_BASE_URL, e.g. http://127.0.0.1:8000/v1."
                        f"{near_miss(model, listed) if listed else ''}")
-    return OpenAIClient(model, address, "vllm", **options)
+    return address
+
+
+def _server_of(
+    name: str,             # provider/model
+    base_url: str | None,  # the address that settings name
+) -> str:  # empty: the provider's own, or none
+    "Tell the origin of the server that answers for a model"
+    provider, _, model = full_name(name).partition("/")
+    if provider != "vllm" and provider not in addresses: return ""
+    return _other_server(provider, _vllm_address(model, base_url) if provider == "vllm" else provider_address(provider, base_url))
 
 # %% ../../nbs/clients/07_names.ipynb #scripts
 # scripted models by name: functions from a request to the text of an answer
@@ -122,7 +137,9 @@ def client(
     "Make the client of a model; `LLMError` says what is missing"
     if workers:
         kind, _, count = workers.partition("/")
-        return find_plugin(kind, askers, "workers")(name, int(count), options)
+        asker = find_plugin(kind, askers, "workers")(name, int(count), options)
+        asker.server = _server_of(name, options.get("base_url"))
+        return asker
     if (full := full_name(name)) != name: warnings.warn(f"{name} is asked as {full}. Write that, to be sure.")
     provider, _, model = full.partition("/")
     if "base_url" in options and name.startswith(FREE):

@@ -40,6 +40,7 @@ class ChatRequest:
     caller: str = ""                 # who asks, for the ledger
     extra: dict | None = None        # further fields by name, for models that know them; others refuse
     prefill: str = ""                # how the answer begins, marks in it become tokens (`break_markers` those of others); the reply holds what follows it
+    server: str = ""                 # origin of a server that is no provider's own; a client tells its cache
     schema_version: int = 1
 
     def __post_init__(self):
@@ -190,10 +191,12 @@ class LLMError(HumanLMError):
         attempts: int = 1,         # attempts made so far
         raw: str = "",             # what the model wrote, if that was the trouble
         billed: bool | None = None, # may the provider charge for the attempt? None: as `MAY_COST` says
+        usage: Usage = Usage(),     # what answers cost that cannot be used
+        finish: str = "stop",       # how the last of them ended
     ):
         check_name(kind, KINDS, "kind of failure")
         super().__init__(f"{kind}: {redact(message)}")
-        self.kind, self.status, self.wait, self.attempts, self.raw = kind, status, wait, attempts, raw
+        self.kind, self.status, self.wait, self.attempts, self.raw, self.usage, self.finish = kind, status, wait, attempts, raw, usage, finish
         self.billed = kind in MAY_COST if billed is None else billed
 
     @property

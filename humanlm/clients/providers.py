@@ -105,16 +105,14 @@ def _openai_reply(
 # %% ../../nbs/clients/06_providers.ipynb #_FINISH
 def _text(said):
     "Give what was said as a text; halves of characters, which nothing can hold, become '?'"
-    if not isinstance(said, str | None):
-        raise TypeError("no text")
+    if not isinstance(said, str | None): raise TypeError("no text")
     return (said or "").encode("utf-8", "replace").decode()
 
 
 def _usage(body, *names):
     "What a provider says it counted: nothing, or numbers, of which `counted` knows whether they can be"
     counts: list[Any] = [(body.get("usage") or {}).get(name) for name in names]
-    if not all(isinstance(count, int | float | None) for count in counts):
-        raise TypeError("no numbers")
+    if not all(isinstance(count, int | float | None) for count in counts): raise TypeError("no numbers")
     return Usage(1, 0, *counts)
 
 
@@ -127,10 +125,8 @@ def _retry_after(
     text: str | None, # the header `Retry-After`
 ) -> float | None: # seconds; None = nothing was asked
     "Read how long a server asks to wait"
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
+    if text is None: return None
+    try: seconds = float(text)
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
@@ -173,8 +169,7 @@ def _detail(error, kind, status):
     if 300 <= (status or 0) < 400:
         target = urlsplit(urljoin(str(error.request.url), error.response.headers.get("location", ""))).netloc.rpartition("@")[2]
         return f"answered {status}, a redirect to {shorten(target)}, which is not followed: it would take the question to another address. Name that one, if you trust it."
-    if status:
-        return f"answered {status}: {said}"
+    if status: return f"answered {status}: {said}"
     if kind == "bad request":
         return f"cannot be asked this, since it cannot be written as JSON: {said}. Look at the texts and numbers of the request."
     why = f" ({shorten(redact(error.__cause__), 120)})" if error.__cause__ else ""
@@ -297,6 +292,11 @@ def url_origin(
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
+
+def _other_server(provider, url):
+    "Give the origin of an address; empty if it is the provider's own"
+    return "" if provider in addresses and url_origin(addresses[provider][0]) == url_origin(url) else url_origin(url)
+
 # %% ../../nbs/clients/06_providers.ipynb #OpenAIClient
 class OpenAIClient(Client):
     "A model of OpenAI, or of a server that speaks its protocol"
@@ -313,6 +313,7 @@ class OpenAIClient(Client):
         self.takes_n = self.takes_schema = self.official or own  # of the others some models do, some do not
         self.takes_extra, self.takes_prefill = None if own else (), own
         self.base_url = _checked_url(base_url or "") if own else provider_address(provider, base_url)
+        self.server = _other_server(provider, self.base_url)
         self._key = _key("VLLM_API_KEY", default="none") if own else _key(addresses[provider][1])
         self._sdk = PerLoop(self._connect)
 
@@ -382,6 +383,7 @@ class AnthropicClient(Client):
     ):
         super().__init__(f"anthropic/{model}", **options)
         self.base_url, self._key = provider_address("anthropic", base_url), _key("ANTHROPIC_API_KEY")
+        self.server = _other_server("anthropic", self.base_url)
         if not find_spec("anthropic"): optional("anthropic")  # said now, not once for every question
         self._sdk = PerLoop(self._connect)
 

@@ -33,7 +33,7 @@ def export_replies(
 
 def _recorded(model, key, said, tokens_in, tokens_out, cost):
     "Give one line of a recording"
-    return {"schema_version": 1, "key": key, "model": model, "tokens_in": tokens_in, "tokens_out": tokens_out,
+    return {"schema_version": 1, "key": key.partition("@")[0], "model": model, "tokens_in": tokens_in, "tokens_out": tokens_out,
             "cost": cost, "reply": pack_reply(unpack_reply(model, json.loads(said), tokens_in, tokens_out, cost))}
 
 # %% ../../nbs/clients/09_recordings.ipynb #Recording

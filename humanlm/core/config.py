@@ -98,7 +98,7 @@ class SFTConfig:
 
 # %% ../../nbs/core/02_config.ipynb #hidden
 HIDDEN = "***"
-_LOGIN = re.compile(r"(?<=://)[^/?#@\s]+@")
+_LOGIN = re.compile(r"(?<=://)[^/?#\s]+@")
 _KEY = re.compile(r"(\w+_)?(key|password|secret)|hub_token")
 
 

@@ -20,7 +20,7 @@ from ..clients.client import ChatClient
 from .partition import SEEN, TEST, TRAIN, chance
 from ..data.persona import format_persona
 from humanlm.corpus.personas import (
-    Failure, PersonaConfig, Said, ask_personas, persona_items, rule_corpus, rule_persona,
+    Failure, PersonaConfig, Said, _shown, ask_personas, persona_items, rule_corpus, rule_persona,
 )
 from .selection import CODE, Plan, SelectConfig, index_of, smallest
 from .store import RowStore, quoted
@@ -93,13 +93,14 @@ def write_people(
     corpus = rule_corpus(() if client else _sample(store, plan))
     with atomic_path(path) as new, open(new, "wb") as file:
         for batch in _batches(store, plan, contexts=client is not None):
-            if client: written, failed = run_sync(ask_personas(client, source, batch.said, c))
-            else: written, failed = {u: rule_persona(u, said, corpus) for u, said in batch.said.items()}, []
+            people = {u: _shown(said, c) if client else said for u, said in batch.said.items()}
+            if client: written, failed = run_sync(ask_personas(client, source, people, c))
+            else: written, failed = {u: rule_persona(u, said, corpus) for u, said in people.items()}, []
             failures += failed
             for user, fields in written.items():
                 hash_, until = batch.until[user]
                 whole = json.loads(quoted(fields))
-                end += file.write(to_json(Persona(user, "", whole, tuple(s.id for s in batch.said[user]), until)).encode())
+                end += file.write(to_json(Persona(user, "", whole, tuple(s.id for s in people[user]), until)).encode())
                 index.append((hash_, end, persona_items(whole), len(format_persona(whole))))
     users, *numbers = zip(*index) if index else [()] * 4
     arrays = dict(zip(("ends", "items", "chars"), (np.array(n, np.int64) for n in numbers)))

@@ -7,6 +7,7 @@ __all__ = ['LISTS', 'SCHEMA', 'WRITERS', 'INSTRUCTIONS', 'SECOND_TRY', 'PERSONA_
            'PersonaConfig', 'Failure', 'ask_personas', 'rule_corpus', 'rule_persona']
 
 # %% ../../nbs/corpus/04_personas.ipynb #from-collections-abc-import
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -78,21 +79,36 @@ def _readable_time(
     except (ValueError, OverflowError, OSError): return ""
 
 # %% ../../nbs/corpus/04_personas.ipynb #evidence_block
+def _without_middle(
+    text: str,
+    most: int,  # words; room for one is needed
+) -> str:
+    "Leave out the middle of a text of too many words"
+    words, half = list(re.finditer(r"\S+", text)), max(0, most - 1) // 2
+    return text if len(words) <= most else text[:words[half].start()] + "[…]" + text[words[-half - 1].end():]
+
+
 def _evidence_block(
     said: Said,
     number: int,
     reply_words: int = 1024,   # longer replies are cut
-    block_words: int = 3000,   # longer blocks are left out
-) -> str:  # empty if left out
+    block_words: int = 3000,   # the context of longer blocks is cut
+) -> str:  # empty: they are too long without it, too
     "Write one piece of evidence"
     words = said.reply.split(" ")
     reply = said.reply if len(words) <= reply_words else " ".join(words[:reply_words]) + " […]"
     facts = ", ".join(f"{name}={shorten(value, 200)}" for name, value in said.facts.items() if value not in (None, "", 0, [], {}))
-    before = "\n".join(f"{m.name or m.role}: {m.content}" for m in said.context)
+    before = "\n".join(f"{m.name or m.role}: {m.content}" for m in said.context) or "(nothing)"
     time = _readable_time(said.time)
     head = f"## Message {number}" + (f" ({time})" if time else "")
-    text = "\n".join([head, "Before it:", before or "(nothing)", *([f"Facts: {facts}"] if facts else []), "They wrote:", reply])
-    return text if len(text.split()) <= block_words else ""
+    end = "\n".join([*([f"Facts: {facts}"] if facts else []), "They wrote:", reply])
+    room = block_words - len(f"{head} Before it: {end}".split())
+    return "\n".join([head, "Before it:", _without_middle(before, room), end]) if room > 0 else ""
+
+
+def _shown(said: Sequence[Said], c: "PersonaConfig") -> list[Said]:
+    "Keep the evidence that is shown to a model"
+    return [s for s in said if _evidence_block(s, 1, c.reply_words, c.block_words)]
 
 # %% ../../nbs/corpus/04_personas.ipynb #WRITERS
 WRITERS = ("rules", "none", "given")
@@ -112,7 +128,7 @@ class PersonaConfig(ChatConfig):
     reply_words: int = 1024
     """Longer messages are cut for the persona."""
     block_words: int = 3000
-    """Messages that are longer than this with their context are left out of the persona."""
+    """The context of messages that are longer than this with it is cut; longer messages are left out of the persona."""
     model: str = "rules"
     """rules (counts and word lists, offline), none, given, or a chat model such as anthropic/claude-haiku-4-5."""
     min_items: int | None = None
@@ -211,7 +227,8 @@ async def ask_personas(
 ) -> _PersonaSet:
     "Ask a model for the personas of people; raises `LLMError` only if no one more can be asked"
     c = config or PersonaConfig()
-    asked = {user: _persona_request(source, said, c) for user, said in people.items()}
+    asked = {user: _persona_request(source, said, c) for user, said in people.items() if _shown(said, c)}
+    unseen = [Failure(user, "bad request", "no message is short enough for persona.block_words") for user in people if user not in asked]
     written, failures = await _round(client, asked)
     again = {f.user_id: replace(asked[f.user_id], temperature=max(c.temperature, SECOND_TRY), repeat=1)
              for f in failures if f.kind == "bad answer"}
@@ -219,7 +236,7 @@ async def ask_personas(
         more, still = await _round(client, again)
         written |= more
         failures = [f for f in failures if f.user_id not in again] + still
-    return _PersonaSet({user: written[user] for user in people if user in written}, sorted(failures))
+    return _PersonaSet({user: written[user] for user in people if user in written}, sorted(failures + unseen))
 
 # %% ../../nbs/corpus/04_personas.ipynb #_round
 async def _round(client, asked):

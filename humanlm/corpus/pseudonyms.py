@@ -40,7 +40,7 @@ def pseudonym(
     return _drawn(_spelling(name), salt) if name else ""
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_names
-_MARKED = re.compile(r"(?<![\w/@.-])(@|/?u/)(\w[\w.-]*\w)|[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_MARKED = re.compile(r"(?<![\w@.-])(@|/?u/)(\w[\w.-]*\w)|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+")
 _DRAWN = re.compile(r"u[0-9]{12}")
 _WORD = re.compile(r"\w+")
 FEW = 64  # names that are looked for one by one
@@ -112,12 +112,13 @@ def _hide_people(
 ) -> LogEntry:
     "Replace all names of people in an entry"
     me, shops = pseudonym(entry.user_id, salt), entry.source == "amazon"
-    called = _Called({} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]})
-    called.update({_spelling(name): me for name in (entry.user_id, *entry.known_as)})
+    own, others = (entry.user_id, *entry.known_as), [] if shops else [m[2] for m in entry.context if m[2]]
+    alone = _Called({_spelling(name): pseudonym(name, salt) for name in (*others, *own)})  # the same in all rows: an id stays one
+    called = _Called(alone | {_spelling(name): me for name in own})
+    ids = (entry.context_id, entry.post_id, *(m[0] for m in entry.context))
+    quiet = _is_quiet("\0".join([entry.reply, entry.persona, *ids, *(m[3] for m in entry.context)]), called)
 
-    quiet = _is_quiet("\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called)
-
-    def text(t): return t if quiet else _hide_names(t, called, salt)
+    def text(t, called=called): return t if quiet else _hide_names(t, called, salt)
 
     def author(m): return m if shops or not m else called[_spelling(m)]
 
@@ -126,8 +127,8 @@ def _hide_people(
         if isinstance(value, dict): return {key: facts(part, key) for key, part in value.items()}
         return [facts(part, name) for part in value] if isinstance(value, (list, tuple)) else value
 
-    context = tuple([(_hidden_id(i, salt), role, author(name), text(content), time) for i, role, name, content, time in entry.context])
-    return entry._replace(id=_salted(entry.id, salt), user_id=me, context_id=_hidden_id(entry.context_id, salt), post_id=_hidden_id(entry.post_id, salt),
+    context = tuple([(text(i, alone), role, author(name), text(content), time) for i, role, name, content, time in entry.context])
+    return entry._replace(id=_salted(entry.id, salt), user_id=me, context_id=text(entry.context_id, alone), post_id=text(entry.post_id, alone),
                           reply=text(entry.reply), context=context, facts=facts(entry.facts), persona=text(entry.persona), known_as=(),
                           post_facts=facts(entry.post_facts))
 
@@ -137,9 +138,6 @@ def _is_quiet(texts, called):
     if not all(map(str.isascii, called)): return False
     data = folded(texts)
     return b"@" not in data and b"u/" not in data and not any(name.encode() in data for name in called)
-
-
-def _hidden_id(name, salt): return _hide_names(name, _Called(), salt) if "@" in name else name
 
 
 def _salted(row_id, salt):
@@ -160,8 +158,11 @@ def hide_authors(
 
     def text(t): return _hide_names(_LED.sub(lambda m: called.get(m[1].casefold(), m[0]), t), called, salt)
 
-    return [replace(t, messages=tuple(replace(m, name=pseudonym(m.name, salt), content=text(m.content)) for m in _without_names(t, names).messages))
-            for t in threads]
+    def hidden(i): return _hide_names(i, called, salt)
+
+    def message(m): return replace(m, id=hidden(m.id), name=pseudonym(m.name, salt), content=text(m.content), parents=tuple(map(hidden, m.parents)))
+
+    return [replace(t, id=hidden(t.id), messages=tuple(map(message, _without_names(t, names).messages))) for t in threads]
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #read_salt
 def salt_path(

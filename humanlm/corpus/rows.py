@@ -152,8 +152,8 @@ def _struct(**columns):
 def _talks(prompts):
     "Prompts as one array"
     import pyarrow as pa
-    role, content, name, _ = zip(*chain.from_iterable(prompts))
-    said = _struct(role=_strings(role), content=_strings(content), name=_strings(name))
+    lines = [*chain.from_iterable(prompts)]
+    said = _struct(role=_strings([m.role for m in lines]), content=_strings([m.content for m in lines]), name=_strings([m.name for m in lines]))
     ends = np.array([0, *accumulate(map(len, prompts))], np.int32)
     return pa.Array.from_buffers(pa.list_(said.type), len(prompts), [None, pa.py_buffer(ends)], children=[said])
 

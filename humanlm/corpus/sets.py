@@ -9,7 +9,7 @@ __all__ = ['SETS', 'KEPT', 'CHUNK', 'REPEATED', 'PARQUET', 'SetsConfig', 'misfit
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -98,7 +98,9 @@ class _Voices:
 def _known(text, given, user):
     "A persona and its JSON"
     if text: return Persona(**(known := json.loads(text)) | {"evidence_ids": tuple(known["evidence_ids"])}), text
-    persona = Persona(user, "", json.loads(given)) if given.startswith("{") else Persona(user, given)
+    fields: Any = None
+    with suppress(ValueError, RecursionError): fields = json.loads(given)
+    persona = Persona(user, "", fields) if isinstance(fields, dict) else Persona(user, given)  # what is no JSON object is prose
     return persona, to_json(persona)
 
 # %% ../../nbs/corpus/09_sets.ipynb #_nameless

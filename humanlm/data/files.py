@@ -14,8 +14,10 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from functools import lru_cache
+from io import StringIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -145,7 +147,7 @@ def _csv_lines(
             text = line.decode("cp1252", "replace")
             faults.append(RowFault("wrong encoding", f"{e.reason}: {shorten(repr(text))}"))
         if "\r" in text[:-2]:
-            yield from text.replace("\r\n", "\n").replace("\r", "\n").splitlines(keepends=True)
+            yield from StringIO(text, newline=None)  # cuts nowhere else, such as at a form feed
         else:
             yield text
 
@@ -194,7 +196,7 @@ def row_files(
     if not path.exists():
         raise DataError(f"Cannot read {path}: there is no such file or folder. Check the path.")
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if _suffix(p) in _READERS and not p.name.startswith("."))
+        files = sorted(p for p in path.rglob("*") if _suffix(p) in _READERS and not p.is_dir() and "/." not in f"/{p.relative_to(path).as_posix()}")
         if not files:
             raise DataError(f"{path}: no file in this folder ends in {known}. Check the path.")
         return files
@@ -346,9 +348,11 @@ def utc_seconds(
     "Read a time in any of the published spellings"
     if isinstance(value, str):
         value = _time_of_text(value.strip())
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
-    if type(value) not in (int, float) or not value or value - value:
+    if isinstance(value, date):
+        moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    if isinstance(value, Decimal): value = float(value)
+    if type(value) not in (int, float) or not value or abs(value) >= 1e300 or value != value:
         return None
     while abs(value) > 1e10:
         value /= 1000
@@ -387,11 +391,9 @@ def time_note(
         return "time missing" if value in (None, "", 0, "0") or value != value else "time unreadable"
     if not began <= time < _END:
         return "time doubtful"
-    return "time in milliseconds" if not isinstance(value, datetime) and _number(value) > 1e10 else ""
+    return "time in milliseconds" if not isinstance(value, date) and _number(value) > 1e10 else ""
 
 
 def _number(text):
-    try:
-        return abs(float(text))
-    except ValueError:
-        return 0.0
+    try: return abs(float(text))
+    except ValueError: return 0.0

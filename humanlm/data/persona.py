@@ -45,7 +45,7 @@ def _lines(value):
 def _items(value):
     "List the items of a field as (line, what stays in its place)"
     if isinstance(value, Mapping): return [(f"{k}: {v}", (k, v)) for k, v in value.items() if v and v != "NA"]
-    items = [value] if isinstance(value, str) else value or ()
+    items = [value] if isinstance(value, (str, int, float)) else value or ()
     return [(str(item), item) for item in items if str(item).strip()]
 
 

@@ -20,7 +20,7 @@ from ..core.config import read_yaml
 from ..core.grammar import find_run
 from ..clients.client import ChatClient, chat_all
 from ..clients.ledger import Ledger
-from ..clients.names import is_chat_model
+from ..clients.names import _server_of, is_chat_model
 from ..clients.protocol import ChatRequest, LLMError
 from ..models.settings import ClientConfig
 from ..models.checkpoints import locate
@@ -87,10 +87,11 @@ class Contestant(NamedTuple):
         ledger: Ledger | None = None,  # of chat models
     ) -> list[str | None]:  # N
         "Let a model answer, or read what it answered before"
-        asked = [self.key(), prompts, c.temperature, c.top_p, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed]
+        chat = is_chat_model(self.place)
+        server = [name for name in [_server_of(self.place, c.base_url)] if name] if chat else []
+        asked = [self.key(), prompts, c.temperature, c.top_p, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed, *server]
         file = folder / f"{fingerprint(asked)}.jsonl"
         if file.is_file(): return [row["reply"] for row in read_jsonl(file)]
-        chat = is_chat_model(self.place)
         found = _chat_replies(c.client(self.place, ledger), prompts, c) if chat else _local_replies(self.place, prompts, c)
         if not chat or None not in found: write_jsonl(file, [{"model": self.name, "reply": text} for text in found])
         return found

@@ -18,7 +18,8 @@ from .dialogues import Conversation, clusters_of
 from .fingerprint import TURN, halves
 
 # %% ../../nbs/fidelity/03_detection.ipynb #masked
-_ADDRESS, _MARKED = re.compile(r"(?:https?://|www\.)\S*[^\s.,;:!?)]|[\w.+-]+@[\w-]+\.\w+"), re.compile(r"\w*\d\w*_\w+|\w+_\w*\d\w*")
+_ADDRESS = re.compile(r"(?:https?://|www\.)\S*[^\s.,;:!?)]|(?<![\w.+-])[\w.+-]++@[\w-]+\.\w+")
+_MARKED = re.compile(r"(?<!\w)(?=[^\W\d]*+\d\w*_\w|\w[^\W_]*+_\w*\d)\w+")  # words with a digit and an underscore
 _NAME = re.compile(r"(?<=[^\W\d_] )(?<![.!?] )(?!I\b)[A-Z][a-z]+\w*|(?<=, )(?!I\b)[A-Z][a-z]+\w*")
 
 

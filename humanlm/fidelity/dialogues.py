@@ -133,15 +133,25 @@ def _value(row: Mapping[str, Any], columns: str) -> Any:  # None: the row has no
     return next((row[name] for name in map(str.strip, columns.split(",")) if row.get(name) is not None), None)
 
 
+def _named(row: Mapping[str, Any], columns: str) -> str:  # empty: nothing is named
+    "Give the first column of several that names something; 0 is a name"
+    return next((str(row[name]) for name in map(str.strip, columns.split(",")) if row.get(name) not in (None, "")), "")
+
+
 def _number(value: Any) -> float:
     "Read a number; nan where there is none"
     try: return float(value)
     except (TypeError, ValueError): return math.nan
 
 
-def _said_before(value: Any) -> str:
-    "Give what was read before a turn as one text"
-    return value if isinstance(value, str) else "\n".join(str(m["content"]) for m in value or ())
+def _said_before(row: FileRow, columns: str) -> str | None:  # None: the row has none of them
+    "Give what was read before a turn as one text; `DataError` names file and row"
+    told = _value(row.values, columns)
+    if told is None or isinstance(told, str): return told
+    try: return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in [*told])
+    except (TypeError, KeyError) as e:
+        raise DataError(f"{row.place}: {columns} must be a text, or a list of texts or of messages with content, got {shorten(told)}. "
+                        "Name the right column with --fidelity.context.") from e
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #dialogue_of
 def _dialogue(row: FileRow, source: str, c: FidelityConfig) -> Conversation | None:  # None: this side said nothing
@@ -153,7 +163,7 @@ def _dialogue(row: FileRow, source: str, c: FidelityConfig) -> Conversation | No
     except (TypeError, KeyError, IndexError) as e:
         raise DataError(f"{row.place}: {c.messages} must be a list of messages with role and content, got {shorten(messages)}. "
                         "Name the right column with --fidelity.messages.") from e
-    task, person, id = (str(_value(row.values, columns) or "") for columns in (c.task, c.person, c.dialogue))
+    task, person, id = (_named(row.values, columns) for columns in (c.task, c.person, c.dialogue))
     own = last["role"] == c.side
     return Conversation(source, id or f"{row.place}", turns, before, person, task, _ending(str(last["content"]), own),
                     _number(_value(row.values, c.success)), _number(_value(row.values, c.rating))) if turns else None
@@ -167,15 +177,15 @@ def _from_turns(rows: Sequence[tuple[str, FileRow]], c: FidelityConfig) -> list[
     found: dict[tuple[str, str, str], tuple[list[str], list[str], Any]] = {}
     heard: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for source, row in rows:
-        text, person = _spoken(str(_value(row.values, c.text))), str(_value(row.values, c.person) or "")
-        id = str(_value(row.values, c.dialogue) or f"{row.place}")
-        said, told = heard.setdefault((source, id), []), _value(row.values, c.context)
+        text, person = _spoken(str(_value(row.values, c.text))), _named(row.values, c.person)
+        id = _named(row.values, c.dialogue) or f"{row.place}"
+        said, told = heard.setdefault((source, id), []), _said_before(row, c.context)
         if not text: continue
         turns, before, _ = found.setdefault((source, id, person), ([], [], row.values))
         turns.append(text)
-        before.append("\n".join(t for who, t in said if who != person) if told is None else _said_before(told))
+        before.append("\n".join(t for who, t in said if who != person) if told is None else told)
         said[:] = [*said[1 - HEARD:], (person, text)]
-    return [Conversation(source, id, tuple(turns), tuple(before), person, str(_value(row, c.task) or ""), "", _number(_value(row, c.success)),
+    return [Conversation(source, id, tuple(turns), tuple(before), person, _named(row, c.task), "", _number(_value(row, c.success)),
                      _number(_value(row, c.rating))) for (source, id, person), (turns, before, row) in found.items()]
 
 # %% ../../nbs/fidelity/01_dialogues.ipynb #from_run

@@ -38,7 +38,7 @@ def _distinct(n: int, words: int) -> Callable[[Said, random.Random], float]:
 def _entropy(part: slice) -> Callable[[Said, random.Random], float]:
     def measure(said: Said, rng: random.Random) -> float:
         counts = np.array(list(Counter(tuple(_lowered(text)[part]) for text, _, _ in said).values()))
-        return float((counts / counts.sum() * np.log2(counts.sum() / counts)).sum())
+        return float((counts / counts.sum() * np.log2(counts.sum() / counts)).sum()) if len(said) > 1 else math.nan
     return measure
 
 
@@ -71,11 +71,11 @@ def _measures(words: int) -> dict[str, Callable[[Said, random.Random], float]]:
 
 # %% ../../nbs/fidelity/04_diversity.ipynb #diversity
 def _draw(said: Said, turns: int, rng: random.Random) -> Said:
-    "Draw half of the clusters, and at most so many of their turns"
-    names = sorted({cluster for _, cluster, _ in said})
-    kept = set(rng.sample(names, max(1, len(names) // 2)))
-    own = [s for s in said if s[1] in kept]
-    return rng.sample(own, min(turns, len(own)))
+    "Draw half of the clusters, and more until they hold so many turns; of these, so many"
+    sizes = Counter(cluster for _, cluster, _ in said)
+    kept = rng.sample(sorted(sizes), max(1, len(sizes) // 2))
+    while sum(sizes[name] for name in kept) < turns: kept.append(rng.choice(sorted(sizes.keys() - kept)))
+    return rng.sample([s for s in said if s[1] in kept], turns)
 
 
 def diversity(
@@ -89,7 +89,7 @@ def diversity(
     turns = min(most, *(len(s) // 2 for s in said.values()))
     rng = random.Random(seed)
     drawn = {name: [_draw(s, turns, rng) for _ in range(draws)] for name, s in said.items()}
-    words = min(sum(len(words_of(text)) for text, _, _ in draw) for some in drawn.values() for draw in some)
+    words = min((n for some in drawn.values() for draw in some if (n := sum(len(words_of(text)) for text, _, _ in draw))), default=0)
     found: dict[str, dict[str, Interval]] = {}
     for measure, of in _measures(words).items():
         values = {name: np.array([of(draw, rng) for draw in some]) for name, some in drawn.items()}

@@ -57,7 +57,7 @@ def tame(
     marks: Sequence[str] = PERSONA_MARKS,  # what it must not contain
 ) -> str:
     "Break up marks that a text has no right to, by a blank"
-    return re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text)
+    return re.sub("|".join(map(re.escape, marks)), lambda m: f"{m[0][:2]} {m[0][2:]}", text) if marks else text
 
 # %% ../../nbs/10_hierarchy.ipynb #fill
 def _fill(

@@ -30,7 +30,7 @@ def swap_system(
 
 
 def _marks(frame):
-    return re.findall(r"<\|[^|]*\|>", "".join(frame))
+    return [mark for part in frame for mark in re.findall(r"<\|[^|]*\|>", part) or [part.strip()] if mark]
 
 
 def _system_span(prompt, frame):

@@ -134,10 +134,15 @@ def _time(draft):
     return utc_seconds(found)
 
 # %% ../../nbs/logs/05_rows.ipynb #_persona
+_OBJECT = re.compile(r'\s*"?{\s*(\\?"|}|$)')  # how an object begins, and prose does not
+
+
 def _persona(raw, notes):
     persona = raw.get("persona")
     if isinstance(persona, str) and persona.lstrip()[:1] in ("{", '"'):
-        persona = decode_field(persona, "persona")
+        try: persona = decode_field(persona, "persona")
+        except RowFault:
+            if _OBJECT.match(persona): raise
     persona = _spelled(persona) if isinstance(persona, dict) else persona
     parts = persona.keys() - {"analysis"} if isinstance(persona, dict) else set(PERSONA_BLOCKS)
     if parts != set(PERSONA_BLOCKS) or isinstance(persona, (list, tuple)):

@@ -143,7 +143,7 @@ def _add(threads, line, place):
 
 # %% ../../nbs/logs/06_threads.ipynb #_thread
 def _thread(name, lines, source):
-    numbered = all(type(n) is int or n.isdecimal() for n in lines)  # a table holds digits, not numbers
+    numbered = all(type(n) is int or _is_number(n) for n in lines)  # a table holds digits, not numbers
     found = sorted(lines.items(), key=lambda pair: int(pair[0])) if numbered else lines.items()
     messages = [line.message for _, (_, line) in found]
     post = next((line.post for _, line in lines.values() if line.post), None)
@@ -196,7 +196,10 @@ def _in_time_order(
 
 
 def _natural(name):
-    return [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in re.split(r"([0-9]+)", name)]
+    return [(_is_number(p), int(p) if _is_number(p) else 0, p) for p in re.split(r"([0-9]+)", name)]
+
+
+def _is_number(text): return text.isdecimal() and len(text) < 4000  # Python reads no longer ones
 
 # %% ../../nbs/logs/06_threads.ipynb #moments
 def moments(

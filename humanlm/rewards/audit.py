@@ -116,11 +116,14 @@ def audit_requests(
     seed: int = 0,  # of all orders
     number: int = 0,  # of this audit in a series: a cache that knows the others asks again
 ) -> list[JudgeRequest]:  # [4 C]: every probe first, again, turned, and last with injections
-    "Write the questions of an audit"
+    "Write the questions of an audit; `DataError` names a probe with the same text twice"
     made, cases = ([], [], [], []), len(probes)
     orders = _balanced_orders(ROLES, cases, seed), _balanced_orders(["match", *INJECTIONS], cases, seed)
     for i, (probe, order, hostile) in enumerate(zip(probes, *orders)):
-        texts = _probe_texts(probe) | _injected_texts(probe)
+        texts = _probe_texts(probe)
+        if same := [role for role in ROLES if [*texts.values()].count(texts[role]) > 1]:
+            raise DataError(f"Probe {i + 1} ({probe.id}): {' and '.join(same)} are the same text, so nobody can tell their scores apart. Write another.")
+        texts |= _injected_texts(probe)
         first = _request(probe, [texts[role] for role in order], seed + 100 * i)
         turned = _request(probe, [texts[role] for role in order[::-1]], first.seed + 50)
         attacked = _request(probe, [texts[name] for name in hostile], first.seed)

@@ -20,9 +20,11 @@ from humanlm.clients.cache import DiskCache, cache_size, prune_cache, _ReplyFile
 from humanlm.clients.recordings import _Recording, export_replies, recorded_client
 from humanlm.core.basics import ConfigError, DataError, HumanLMError, run_sync
 from humanlm.clients.client import ScriptedClient, chat_all
+from humanlm.clients.ledger import prices
 from humanlm.clients.limits import Limits
 from humanlm.clients.names import client
 from humanlm.clients.protocol import CacheError, ChatReply, ChatRequest, LLMError, Usage, chat
+from humanlm.clients.providers import OpenAIClient
 from clock import until
 from server import serving
 
@@ -535,6 +537,36 @@ def test_an_answer_that_cannot_be_used_is_paid_for_once_where_the_cache_keeps_it
         for _ in range(2):
             with pytest.raises(LLMError, match="bad answer") as e: run_sync(model(question, check))
         assert len(model.requests) == asked and e.value.raw == '{"a": 2}'
+        assert e.value.usage.calls == (0 if keep else 2)  # a kept answer cost nothing now
     refresh = ScriptedClient(lambda r: '{"a": 2}', cache=DiskCache(tmp_path / "True", "refresh", keep_unusable=True))
     with pytest.raises(LLMError, match="bad answer"): run_sync(refresh(question, check))
     assert len(refresh.requests) == 2, "whoever wants another answer asks for it"
+
+
+def test_what_an_unusable_answer_cost_is_kept_with_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(prices, "scripted/list", (1.0, 1.0))
+    def check(answer): raise ValueError("never good enough")
+    model = ScriptedClient(lambda r: "no " * 20, cache=DiskCache(tmp_path, keep_unusable=True))
+    for _ in range(2):
+        with pytest.raises(LLMError, match="bad answer"): run_sync(model(chat("Give a."), check))
+    found, = cache_size(model.cache).models
+    assert (found.paid, found.saved, found.tokens) == (model.ledger.spent, model.ledger.spent, model.ledger.total.tokens_in + model.ledger.total.tokens_out)
+
+
+def test_servers_that_call_two_models_the_same_share_no_answer(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-nobody")
+    def made(name, url=None): return client(name, cache=DiskCache(tmp_path), **{"base_url": url} if url else {})
+    async def answer(self, request): return ChatReply(self.base_url, Usage(1, 0, 1, 1))
+    monkeypatch.setattr(OpenAIClient, "send", answer)
+    monkeypatch.setattr(OpenAIClient, "open", lambda self: None)
+    one, two = "http://one:8000/v1", "http://ann:secret@two:8000/v1"
+    for _ in range(2): assert [run_sync(made("vllm/m", url)(chat("hi"))).text for url in (one, two)] == [one, two]
+    monkeypatch.setenv("VLLM_BASE_URL", two)
+    assert made("vllm/m").server == "http://two:8000" and run_sync(made("vllm/m")(chat("hi"))).cached
+    run_sync(made("openai/gpt-5-mini")(chat("hi")))
+    own = DiskCache(tmp_path).replies.find(request_key(chat("hi"), "openai/gpt-5-mini"))
+    assert own and own.text == "https://api.openai.com/v1", "what a provider answered is found by the key that it always had"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://gateway/v1")
+    assert made("openai/gpt-5-mini").server == "http://gateway" and not run_sync(made("openai/gpt-5-mini")(chat("hi"))).cached
+    recorded = recorded_client(export_replies(DiskCache(tmp_path), tmp_path / "r.jsonl", "vllm/m"))
+    assert run_sync(recorded(chat("hi"))).text in (one, two)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from humanlm.core.config import RunConfig, SFTConfig
+from humanlm.core.config import RunConfig, SFTConfig, hidden
 from humanlm.core.grammar import OptionDefaults, _known_settings, parse
 from humanlm.clients.names import client
 from humanlm.clients.protocol import LLMError
@@ -191,6 +191,7 @@ def test_passwords_and_keys_are_hidden_in_what_is_kept_and_known_to_the_run(tmp_
     for shown in (kept, capsys.readouterr().out, str(found.to_dict())):
         assert "s3cret" not in shown and "http://***@host/v1" in shown
     assert parse(GROUPS, ["--config", str(tmp_path / "config.yaml"), *found.secrets()]).trainer == found.trainer
+    assert hidden("http://ann:p@ss@host/v1 and a@b") == "http://***@host/v1 and a@b"
 
 
 def test_a_run_with_a_hidden_password_is_resumed_and_another_host_is_another_run(tmp_path):

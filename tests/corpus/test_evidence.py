@@ -5,17 +5,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings as hypothesis_settings, strategies as st
 
 import late_evidence
 import raw_rows
-from humanlm.core.basics import DataError, write_jsonl
+from humanlm.core.basics import DataError, run_sync, write_jsonl
 from humanlm.core.grammar import parse
 from humanlm.corpus.build import GROUPS, build
 from humanlm.corpus.partition import BEFORE, EVIDENCE, NEWCOMER, TRAIN, Index, choose_evidence
 from humanlm.data.dataset import DataConfig
-from humanlm.data.records import load_examples
+from humanlm.corpus.personas import Said, ask_personas
+from humanlm.data.records import Message, load_examples
 from humanlm.data.splits import check_leakage
 from humanlm.logs.replies import load_threads
 from humanlm.clients.client import ScriptedClient
@@ -177,6 +179,39 @@ def test_a_percentage_counts_only_rows_that_can_be_written(tmp_path):
         rows[percent], fates = built.rows["train"], json.loads((built.folder / "build.json").read_text())["fates"]
         assert 0 < fates["quoted"] <= 40
     assert rows[30] == round(0.3 * rows[100])
+
+
+# ---- long evidence
+
+TOLD = {"analysis": "a", "demographics": dict.fromkeys(("age group", "gender", "location", "occupation", "nationality", "other"), "NA"),
+        **dict.fromkeys(("interests", "values", "communication", "statistics"), ["quiet"])}
+
+
+def test_long_contexts_are_cut_and_people_of_whom_nothing_can_be_shown_are_not_asked_about():
+    said = [Said(f"m{i}", "I loved it", (Message("v", name="ann", content="first " + "word " * 4000 + "last"),)) for i in range(2)]
+    long, asked = Said("m2", "word\n" * 4000), []
+    def describe(request): asked.append(request.messages[-1]["content"]); return json.dumps(TOLD)
+    found = run_sync(ask_personas(ScriptedClient(describe), "a forum", {"kim": said, "bob": [long], "eve": [*said, long]}))
+    assert len(asked) == 2 and all("ann: first" in text and "last\nThey wrote:\nI loved it" in text and 5500 < len(text.split()) < 6500 for text in asked)
+    assert set(found.personas) == {"kim", "eve"} and [(f.user_id, f.kind) for f in found.failures] == [("bob", "bad request")]
+
+
+def test_evidence_is_what_was_shown(tmp_path):
+    rows = overlapping(threads=20, people=4)
+    for row in rows[::3]: row["say"] = f"unseen{row['nr']} " + "word\n" * 300
+    asked = []
+    def describe(request): asked.append(request.messages[-1]["content"]); return json.dumps(TOLD)
+    built = build(settings(tmp_path, rows, persona={"model": "scripted/echo", "block_words": 200, "min_items": 0}), writer=ScriptedClient(describe))
+    long = {f"{r['room']}/{r['nr']}" for r in rows if len(r["say"]) > 1000}
+    used = {i for e in load_examples(built.folder) for i in e.persona.evidence_ids}
+    assert asked and used and not used & long and not any("unseen" in text.split("They wrote:")[-1] for text in asked)
+
+
+def test_a_build_goes_on_where_no_thought_of_a_file_can_be_used(tmp_path):
+    def think(request): return request.messages[-1]["content"].split("# What they answered\n")[1]  # gives the reply away
+    built = build(settings(tmp_path, overlapping(threads=20, people=4), sets=["thinking_sft"], thinking="scripted/echo"), thinker=ScriptedClient(think))
+    rows = {p.stem[:-6]: pq.read_table(p) for p in (built.folder / "thinking_sft").glob("*.parquet")}
+    assert rows["train"].num_rows == 0 and rows["test"].num_rows > 0 and rows["train"].schema == rows["test"].schema and built.rows["train"] > 0
 
 
 # ---- one moment

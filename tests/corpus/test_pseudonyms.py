@@ -1,6 +1,7 @@
 "A build holds no name of anybody whose rows it read, calls each person by one pseudonym everywhere, and keeps its secret elsewhere."
 import json
 import re
+import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -84,6 +85,32 @@ def test_a_letter_that_only_looks_like_one_of_a_name_is_left():
     said = "we saw ivan_7 and not ıvan_7"
     log = [Thread("t", "log", (Message("t/1", name="ivan_7", content=said),))]
     assert hide_authors(log, b"salt")[0].messages[0].content == said.replace("ivan_7", pseudonym("ivan_7", b"salt"), 1)
+
+
+def test_profile_addresses_name_nobody_in_texts_and_ids_of_a_log():
+    said = "https://www.reddit.com/u/janedoe and https://x.com/@janedoe, http://medium.com/@Jane.Doe/a-story"
+    log = [Thread("https://medium.com/@janedoe/1", "log", (Message("https://medium.com/@janedoe/1/1", name="janedoe", content="hi"),
+                                                          Message("2", name="bob", content=said, parents=("https://medium.com/@janedoe/1/1",))))]
+    thread, = hide_authors(log, b"salt")
+    assert not re.search("jane|doe", str(thread), re.I) and thread.messages[1].parents == (thread.messages[0].id,)
+    assert thread.messages[1].content.count(pseudonym("janedoe", b"salt")) == 2
+
+
+def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_rows(tmp_path):
+    rows = [json.loads(json.dumps(row)) for row in raw_rows.town("medium")]
+    for row in rows:
+        row["prompt"][0] |= {"role": "@jane_doe", "metadata": {"url": f"https://medium.com/@jane_doe/{row['prompt'][0]['metadata']['id']} https://jane_doe.medium.com"}}
+    built = build(settings(tmp_path, rows, build__source="medium", build__sets=["rl", "sft"]))
+    examples, salt = load_examples(built.folder), (tmp_path / "out.salt").read_bytes()
+    for path, text in published(built.folder).items(): assert "jane_doe" not in text.lower(), path
+    assert all(e.context_id.count(pseudonym("jane_doe", salt)) == 2 for e in examples)
+
+
+def test_names_are_looked_for_in_time_that_grows_with_the_text():
+    log = [Thread("t", "log", (Message("t/1", name="bob", content="a" * 50_000 + " " + "a.+" * 20_000 + " @bob"),))]
+    start = time.perf_counter()
+    assert pseudonym("bob", b"salt") in hide_authors(log, b"salt")[0].messages[0].content
+    assert time.perf_counter() - start < 2
 
 
 def test_a_mention_and_its_author_meet_under_one_pseudonym(tmp_path):

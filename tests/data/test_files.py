@@ -1,5 +1,7 @@
 "Files of rows: broken lines, odd encodings, folders, the hub, and an account of faults that no order can change."
 import csv, gzip, json, random, tracemalloc
+from datetime import date
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, strategies as st
@@ -7,7 +9,7 @@ from hypothesis import given, strategies as st
 import raw_rows
 from raw_rows import CALLED
 from humanlm.core.basics import DataError
-from humanlm.data.files import Faults, RowFault, _hub_items, _json_line, _read, on_hub, read_rows
+from humanlm.data.files import Faults, RowFault, _hub_items, _json_line, _read, on_hub, read_rows, time_note, utc_seconds
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.logs.rows import map_row, mapped_rows
 
@@ -52,6 +54,25 @@ def test_old_tables_mix_encodings_and_line_ends(tmp_path):
     faults = Faults()
     assert [r["completion"] for r in values(file, faults)] == ["café\nnoir", "naïve", "x"] or faults.counts
     assert faults.counts == {"wrong encoding": 1, "broken CSV": 1}
+
+
+def test_lines_that_end_in_a_bare_return_are_cut_nowhere_else(tmp_path):
+    (tmp_path / "r.csv").write_bytes("user_id,completion\rann,one\x0ctwo\x85three\u2028four\rben,five\r".encode())
+    assert values(tmp_path / "r.csv") == [{"user_id": "ann", "completion": "one\x0ctwo\x85three\u2028four"}, {"user_id": "ben", "completion": "five"}]
+
+
+def test_copies_in_hidden_folders_and_folders_called_as_files_are_no_files(tmp_path):
+    for name in (".ipynb_checkpoints/a.jsonl", "a.jsonl", "part.jsonl/b.jsonl", ".c.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"a": 1}\n')
+    assert [row.file for row in read_rows(tmp_path)] == ["a.jsonl", "part.jsonl/b.jsonl"]
+
+
+def test_times_of_every_kind_are_read_and_none_ends_a_read():
+    assert utc_seconds(date(2024, 1, 2)) == utc_seconds("2024-01-02") == 1704153600.0 and utc_seconds(Decimal("1704153600")) == 1704153600.0
+    assert time_note(date(2024, 1, 2)) == time_note(Decimal("1704153600")) == ""
+    for value in (10**400, -10**400, "9" * 5000, Decimal("1e400"), Decimal("nan"), float("inf")):
+        assert (utc_seconds(value), time_note(value)) in ((None, "time unreadable"), (None, "time missing"))
 
 
 def test_an_open_quotation_mark_does_not_eat_the_memory(tmp_path):

@@ -58,6 +58,10 @@ def test_items_go_by_their_number(share):
     assert found["demographics"] == {k: v for k, v in NURSE["demographics"].items() if stays(f"{k}:{v}")}
 
 
+def test_scalars_of_a_persona_are_shown_as_text():
+    assert format_persona({"interests": ["x"], "statistics": 12, "values": True, "communication": 0.5}).splitlines()[-5:] == ["  True", "Communication:", "  0.5", "Statistics:", "  12"]
+
+
 @given(st.lists(SHARE, min_size=2, max_size=2))
 def test_a_higher_share_drops_more_of_the_same(shares):
     low, high = (set(json.dumps(v) for v in drop_persona(NURSE, items=p)["interests"]) for p in sorted(shares))

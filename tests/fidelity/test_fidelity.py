@@ -2,6 +2,7 @@
 import math
 import os
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from humanlm.core.basics import DataError, read_jsonl, write_jsonl
 from humanlm.eval import main
 from humanlm.fidelity.detection import _auc, _folds, _log_probability, _pairs, _runs, ceiling, detect, gram_matrix, masked
 from humanlm.fidelity.dialogues import Conversation, FidelityConfig, clusters_of, read_dialogues, reply_dialogues, _spoken
-from humanlm.fidelity.diversity import diversity, outcomes, persons
+from humanlm.fidelity.diversity import _draw, diversity, outcomes, persons
 from humanlm.fidelity.fingerprint import _copied_share, feature_gaps, _longest_copy, turn_readings, whole_readings
 from humanlm.fidelity.planted import PLANTED, _noticed, _planted_table, _world_people
 from humanlm.fidelity.report import _findings, measure, _report_html, _report_markdown
@@ -101,6 +102,14 @@ def test_probabilities_of_the_letter_models_add_up_to_one():
 
 def test_names_numbers_and_addresses_are_hidden():
     assert masked("Hi, I am Sophia Martin, booking K67C4W, see www.x.org. Please call Dan.") == "Hi, I am Xx Xx, booking K00C0W, see url. Please call Xx."
+    assert masked("ann_07 7_ __1 _1 a1_b x.y+z@post.example, an_n") == "Xx 0_ Xx _0 Xx url, an_n"
+
+
+@pytest.mark.parametrize("text", ["0a1b2c" * 2000, "1" * 20_000, "ab_" * 7000, "a.+" * 7000, "a@" * 9000])
+def test_hiding_takes_time_that_grows_with_the_text(text):
+    start = time.perf_counter()
+    masked(text)
+    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("text, source, share, run", [
@@ -119,6 +128,15 @@ def test_one_voice_and_swapped_persons_are_noticed_by_the_crowd_measures():
     found = diversity({"people": people, "voice": voice}, 8)
     assert found["near duplicates"]["voice"].value == 1 > found["near duplicates"]["people"].value
     assert found["likeness between persons"]["voice"].low > found["likeness between persons"]["people"].high
+
+
+def test_a_source_of_which_one_person_says_most_is_drawn_at_the_same_size():
+    people = crowd("people", 8, 20)
+    skewed = [people[0]._replace(turns=sum((d.turns for d in people[:5]), ())), *(d._replace(turns=d.turns[:1]) for d in people[5:])]
+    drawn = [len(_draw([(text, d.cluster, "") for d in skewed for text in d.turns], 50, random.Random(seed))) for seed in range(20)]
+    assert drawn == [50] * 20
+    alone = diversity({"people": people, "one": [people[0]._replace(turns=("Hi there.",))]}, 2)
+    assert all(math.isnan(found["people"].value) for found in alone.values())
 
 
 def test_calibration_is_zero_for_the_right_rates_and_the_bias_for_a_constant_one():
@@ -164,6 +182,21 @@ def test_marks_that_end_a_conversation_are_no_words_of_it(tmp_path):
     assert (one.turns, one.ending, two.turns, two.ending) == (("Thanks!",), "stop", ("hi",), "stop") and _spoken("a # b") == "a # b"
     write_jsonl(tmp_path / "b.jsonl", [{"messages": "hello"}])
     with pytest.raises(DataError, match="row 1: messages must be a list"): read_dialogues([str(tmp_path / "b.jsonl")])
+
+
+def test_a_person_and_a_conversation_may_be_number_0(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [{"text": f"hi {i}", "conversation_id": i // 2, "person": 0, "task": 0} for i in range(4)])
+    write_jsonl(tmp_path / "b.jsonl", [{"id": 0, "user_id": 0, "person": "", "messages": [{"role": "user", "content": "hi"}]}])
+    found = [d for name in "ab" for d in read_dialogues([str(tmp_path / f"{name}.jsonl")])[name]]
+    assert [(d.id, d.cluster, d.task) for d in found] == [("0", "person 0", "0"), ("1", "person 0", "0"), ("0", "person 0", "")]
+
+
+def test_what_was_read_before_a_turn_may_be_a_list_of_texts(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "hi", "context": ["Hello.", {"content": "Who is it?"}]}])
+    assert read_dialogues([str(tmp_path / "a.jsonl")])["a"][0].before == ("Hello.\nWho is it?",)
+    for wrong in ([1], 7, [{"text": "Hello."}]):
+        write_jsonl(tmp_path / "b.jsonl", [{"text": "hi"}, {"text": "hi", "context": wrong}])
+        with pytest.raises(DataError, match="b.jsonl, row 2: context,prompt must be a text"): read_dialogues([str(tmp_path / "b.jsonl")])
 
 
 def test_replies_of_a_run_stand_beside_those_of_people():

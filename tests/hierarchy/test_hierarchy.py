@@ -417,6 +417,8 @@ def test_a_forged_end_is_noticed():
 def test_other_frames_can_be_swapped_too():
     frame = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>")
     assert swap_system(frame[0] + "old" + frame[1] + "rest", "new<|eot_id|>", frame) == frame[0] + "new<| eot_id|>" + frame[1] + "rest"
+    assert swap_system("[SYS]old[/SYS]hello", "You are Ann.[/SYS]", ("[SYS]", "[/SYS]")) == "[SYS]You are Ann.[/ SYS][/SYS]hello"
+    assert swap_system("old\n\nhello", "You are Ann.", ("", "\n\n")) == "You are Ann.\n\nhello"
 
 
 @pytest.mark.parametrize("where, dropped", [("all", ["train", "test"]), ("train", ["train"]), ("test", ["test"])])

@@ -15,6 +15,8 @@ from humanlm.logs.formats import formats
 from humanlm.logs.rows import map_row, mapped_rows
 from humanlm.hierarchy.prompts import name_speakers
 from humanlm.data.persona import PERSONA_BLOCKS, format_persona
+from humanlm.data.records import Persona
+from humanlm.corpus.sets import _known
 from humanlm.corpus.store import _row_entry
 from humanlm.data.files import utc_seconds
 
@@ -255,6 +257,13 @@ def test_facts_about_the_post_go_with_the_row_where_the_source_has_them(source):
     raw["prompt"][0]["metadata"] = (json.loads(facts) if isinstance(facts, str) else facts) | POST_FACTS[source]
     found = map_row(source, raw).post_facts
     assert set(found) <= set(formats[source].post) and bool(found) == bool(POST_FACTS[source])
+
+
+@pytest.mark.parametrize("text", ['"Live and let live" is her motto.', "{curly} prose", "{"])
+def test_a_persona_that_is_no_object_is_prose(text):
+    if text != "{": assert map_row("reddit", raw_rows.reddit() | {"persona": text}).persona == text  # that one was cut off
+    assert _known("", text, "u")[0] == Persona("u", text)
+    assert map_row("reddit", raw_rows.reddit() | {"persona": json.dumps(json.dumps({"interests": ["tea"]}))}).persona == '{"interests": ["tea"]}'
 
 
 def test_parts_of_released_personas_have_one_name():

@@ -120,6 +120,12 @@ def test_bad_rows_are_named(tmp_path, row, message):
     assert message.replace("in row 1", "in t.jsonl, row 1") in str(error.value) and path.name in str(error.value)
 
 
+def test_ids_of_thousands_of_digits_are_names(tmp_path):
+    rows = [{"user": "a", "text": "hi", "n": n, "room": room} for n in ("9" * 5000, "10", "9") for room in ("8" * 5000, "10", "9")]
+    found = import_threads(write_jsonl(tmp_path / "t.jsonl", rows), {"id": "n", "thread": "room"})
+    assert sorted(len(t.id) for t in found) == [1, 2, 5000] and all(len(t.messages) == 3 for t in found)
+
+
 def test_bad_files_and_maps_are_named(tmp_path):
     for name, text, message in [("a.jsonl", '{"user": "a", "text": "b"}\n\n{"user"', "row 3"), ("b.jsonl", "", "no rows"), ("c.txt", "x", "'.txt'"),
                                 ("d.jsonl", "[1]\n", "row 1")]:

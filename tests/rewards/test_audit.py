@@ -209,6 +209,12 @@ def test_bad_probe_files_are_named(tmp_path, text, message):
     with pytest.raises(DataError, match=message): load_probes(tmp_path / "p.jsonl")
 
 
+def test_a_probe_with_the_same_text_twice_is_refused_before_anything_is_asked():
+    judge = Bad(lambda i, text, w: pytest.fail("asked"))
+    twice = [PROBES[0], PROBES[1]._replace(paraphrase=PROBES[1].match)]
+    with pytest.raises(DataError, match=rf"Probe 2 \({PROBES[1].id}\): match and paraphrase are the same text"): run_sync(audit(judge, twice))
+
+
 # ---- the command
 
 def command(*line, cwd=None):

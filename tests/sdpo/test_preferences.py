@@ -321,6 +321,15 @@ def test_replies_of_a_run_that_trained_on_are_made_anew(runs, tmp_path):
     assert Contestant("m", str(place)).key() != before != Contestant("m", str(place), told="short").key()
 
 
+def test_replies_of_servers_that_call_two_models_the_same_are_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr("humanlm.evaluation.answering._chat_replies", lambda client, prompts, c: [client.base_url])
+    monkeypatch.delenv("VLLM_BASE_URL", raising=False)
+    model, asked, urls = Contestant("m", "vllm/m"), [[{"role": "user", "content": "hi"}]], ["http://one/v1", "http://two/v1"]
+    for _ in range(2): assert [model.replies(asked, ReplyConfig(base_url=url), tmp_path) for url in urls] == [[url] for url in urls]
+    monkeypatch.setenv("VLLM_BASE_URL", urls[1])
+    assert model.replies(asked, ReplyConfig(), tmp_path) == [urls[1]] and len([*tmp_path.iterdir()]) == 2
+
+
 def test_a_comparison_that_is_stopped_leaves_no_half_result(runs, tmp_path, monkeypatch):
     from humanlm.clients import names
     asked = []
