@@ -289,7 +289,7 @@ def test_a_recipe_of_ones_own_learns(tmp_path):
 def cluster(request):
     "Two nodes of Ray on this machine: one leads, and the other has the logical GPU, or each has one"
     from ray.cluster_utils import Cluster
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or token, with RAY_AUTH_TOKEN, as the lines of `humanlm launch` have it
     found = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": getattr(request, "param", 0), "object_store_memory": 200 << 20})
     found.add_node(num_cpus=16, num_gpus=1, object_store_memory=200 << 20)
     yield found
