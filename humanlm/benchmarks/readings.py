@@ -79,7 +79,7 @@ def _starts(said: str, words: str) -> Iterator[int]:
         at = said.find(words, at + 1)
 
 # %% ../../nbs/benchmarks/02_readings.ipynb #_BARE
-_REFUTED = re.compile(r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the))\b", re.I)
+_REFUTED = re.compile(r"\W?\w\W{0,3}(?:is|was) (?:wrong|incorrect|false|not (?:right|correct|true|the (?:right|correct|best|answer|case)))\b", re.I)
 _BARE = re.compile(r"[^\w]*([A-Za-z])[^\w]*")
 _LETTERS = (re.compile(r"[(\[]([A-Za-z])[)\]]"), re.compile(r"^\W*([A-Za-z])\s?[).:,\]*](?![\w'’])"),
             re.compile(r"(?i:\b(?:option|choice|letter|answer)(?: is)?:?) ?[(\[*]{0,3}([A-Z]\b(?!['’])|[a-z](?=\W*$|[).:,]))"),

@@ -265,6 +265,7 @@ def _correlation_p(x: np.ndarray, y: np.ndarray, questions: np.ndarray) -> float
     if len(names) < 3: return math.nan
     if len(names) == len(x): return float(pearsonr(x, y).pvalue)  # type: ignore[reportAttributeAccessIssue]
     added = cluster_sums((x - x.mean()) * (y - y.mean()), index, len(names))
+    if not added.any(): return 1.0
     if len(names) > 100: return math.erfc(abs(added.sum()) / math.sqrt(2 * (added**2).sum()))
     return sign_flips(np.rint(1000 * added / abs(added).max()))
 

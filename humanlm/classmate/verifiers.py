@@ -54,6 +54,7 @@ _SPELT = [(re.compile(pattern), new) for pattern, new in (
     (r"(\d)\s*(?:\\times|\\cdot|×|\*)\s*10\s*\^\s*\{?\s*([-−]?\d{1,4})\s*\}?", r"\1e\2"), (r"(?<![\d.])10\s*\^\s*\{?\s*([-−]?\d{1,4})\s*\}?", r"1e\1"),
     (r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}\d]*\}|[\^_]\s*(?:\{[^{}]{0,60}\}|\w)", " "))]  # units, powers of units, bases
 _MIXED = re.compile(r"([-−]?)(?<![\d./])(\d{1,9})\s+(\d{1,9})/(\d{1,9})(?![\d/])")
+_CORRECTED = re.compile(r"not\b|.{0,200}(?:\bof\b|\d ?[-+*/×÷^] ?\d).{0,200}\bwhich (?:is|equals|makes|gives) [$€£]?[\d,]+(?:\.\d+)?[.%]*$", re.I)
 _TOLD = re.compile(r"####|\b(?:final\s+)?answer\s*(?:is|:)|^[ \t]*A:", re.I | re.M)
 
 
@@ -62,8 +63,8 @@ def read_number(text: str) -> Fraction | None:  # None: there is none
     text = text[-MAX_ANSWER:]
     if boxes := boxed(text): return _number(boxes[-1].rpartition("=")[2], 0)
     marks = [*_TOLD.finditer(text)]
-    told = re.split(r"\bwhich (?:is|equals|makes|gives)\b", text[marks[-1].end():].strip().partition("\n")[0].rpartition("=")[2])[-1] if marks else ""
-    found = _number(told, -1 if re.match(r"not\b", told, re.I) else 0)
+    told = text[marks[-1].end():].strip().partition("\n")[0].rpartition("=")[2].strip() if marks else ""
+    found = _number(told, -1 if _CORRECTED.match(told) else 0)
     return _number(text, -1) if found is None else found
 
 

@@ -294,8 +294,8 @@ def url_origin(
 
 
 def _other_server(provider, url):
-    "Give the origin of an address; empty if it is the provider's own"
-    return "" if provider in addresses and url_origin(addresses[provider][0]) == url_origin(url) else url_origin(url)
+    "Give an address without what may stand in front of the host; empty if it is the provider's own"
+    return "" if provider in addresses and url_origin(addresses[provider][0]) == url_origin(url) else url_origin(url) + urlsplit(url).path.rstrip("/")
 
 # %% ../../nbs/clients/06_providers.ipynb #OpenAIClient
 class OpenAIClient(Client):

@@ -53,7 +53,9 @@ def tag(
     **attributes: object,  # empty ones are left out; `class_` is class, `aria_label` aria-label
 ) -> Html:
     "Write one HTML element; what stands inside is escaped unless it is HTML"
-    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items() if value)
+    def quoted(value: object) -> str: return escape(value).replace('"', "&quot;")  # also in HTML that was made for the inside of another
+
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{quoted(value)}"' for key, value in attributes.items() if value)
     return Html(f"<{name}{written}>" if name in VOID else f"<{name}{written}>{Html().join(inside)}</{name}>")
 
 

@@ -112,13 +112,14 @@ def _hide_people(
 ) -> LogEntry:
     "Replace all names of people in an entry"
     me, shops = pseudonym(entry.user_id, salt), entry.source == "amazon"
-    own, others = (entry.user_id, *entry.known_as), [] if shops else [m[2] for m in entry.context if m[2]]
-    alone = _Called({_spelling(name): pseudonym(name, salt) for name in (*others, *own)})  # the same in all rows: an id stays one
-    called = _Called(alone | {_spelling(name): me for name in own})
-    ids = (entry.context_id, entry.post_id, *(m[0] for m in entry.context))
-    quiet = _is_quiet("\0".join([entry.reply, entry.persona, *ids, *(m[3] for m in entry.context)]), called)
+    called = _Called({} if shops else {_spelling(m[2]): pseudonym(m[2], salt) for m in entry.context if m[2]})
+    called.update({_spelling(name): me for name in (entry.user_id, *entry.known_as)})
+    quiet = _is_quiet("\0".join([entry.reply, entry.persona, *(m[3] for m in entry.context)]), called)
+    root, start = _hidden_id(entry.context_id, salt), f"{entry.context_id}/"
 
-    def text(t, called=called): return t if quiet else _hide_names(t, called, salt)
+    def text(t): return t if quiet else _hide_names(t, called, salt)
+
+    def hidden(i): return f"{root}/{i[len(start):]}" if i.startswith(start) else _hidden_id(i, salt)
 
     def author(m): return m if shops or not m else called[_spelling(m)]
 
@@ -127,8 +128,8 @@ def _hide_people(
         if isinstance(value, dict): return {key: facts(part, key) for key, part in value.items()}
         return [facts(part, name) for part in value] if isinstance(value, (list, tuple)) else value
 
-    context = tuple([(text(i, alone), role, author(name), text(content), time) for i, role, name, content, time in entry.context])
-    return entry._replace(id=_salted(entry.id, salt), user_id=me, context_id=text(entry.context_id, alone), post_id=text(entry.post_id, alone),
+    context = tuple([(hidden(i), role, author(name), text(content), time) for i, role, name, content, time in entry.context])
+    return entry._replace(id=_salted(entry.id, salt), user_id=me, context_id=root, post_id=_hidden_id(entry.post_id, salt),
                           reply=text(entry.reply), context=context, facts=facts(entry.facts), persona=text(entry.persona), known_as=(),
                           post_facts=facts(entry.post_facts))
 
@@ -140,9 +141,18 @@ def _is_quiet(texts, called):
     return b"@" not in data and b"u/" not in data and not any(name.encode() in data for name in called)
 
 
+def _hidden_id(name, salt):
+    "Give an id that is the same in all rows: of an address a hash, since a row cannot tell whose names it holds"
+    if "://" in name: return _hashed(name, salt)
+    return _hide_names(name, _Called(), salt) if "@" in name or "u/" in name.casefold() else name
+
+
 def _salted(row_id, salt):
     source, _, digest = row_id.rpartition("-")
-    return f"{source}-{blake2b(digest.encode('utf-8', 'replace'), key=salt, digest_size=10).hexdigest()}"
+    return f"{source}-{_hashed(digest, salt)}"
+
+
+def _hashed(text, salt): return blake2b(text.encode("utf-8", "replace"), key=salt, digest_size=10).hexdigest()
 
 # %% ../../nbs/corpus/03_pseudonyms.ipynb #hide_authors
 _LED = re.compile(r"^\s*([^\s,:;>]+)(?=[,:;>])")  # a name before what is said to it

@@ -88,13 +88,19 @@ class Contestant(NamedTuple):
     ) -> list[str | None]:  # N
         "Let a model answer, or read what it answered before"
         chat = is_chat_model(self.place)
-        server = [name for name in [_server_of(self.place, c.base_url)] if name] if chat else []
-        asked = [self.key(), prompts, c.temperature, c.top_p, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed, *server]
-        file = folder / f"{fingerprint(asked)}.jsonl"
+        file = self._kept(folder, fingerprint([self.key(), prompts, c.temperature, c.top_p, c.max_tokens, c.max_prompt_tokens, c.dtype, c.seed]), c)
         if file.is_file(): return [row["reply"] for row in read_jsonl(file)]
         found = _chat_replies(c.client(self.place, ledger), prompts, c) if chat else _local_replies(self.place, prompts, c)
         if not chat or None not in found: write_jsonl(file, [{"model": self.name, "reply": text} for text in found])
         return found
+
+    def _kept(self, folder: Path, asked: str, c: "ReplyConfig") -> Path:
+        "Tell where replies are kept: of this server, or, where no address is known, of the only one that gave some"
+        try: server = _server_of(self.place, c.base_url) if is_chat_model(self.place) else ""
+        except LLMError:
+            server, given = "", [*folder.glob(f"{asked}*.jsonl")]
+            if len(given) == 1: return given[0]
+        return folder / f"{asked}{'-' * bool(server)}{fingerprint(server)[:8] if server else ''}.jsonl"
 
     @classmethod
     def of_run(

@@ -148,6 +148,7 @@ def _said_before(row: FileRow, columns: str) -> str | None:  # None: the row has
     "Give what was read before a turn as one text; `DataError` names file and row"
     told = _value(row.values, columns)
     if told is None or isinstance(told, str): return told
+    if isinstance(told, Mapping): told = [told]
     try: return "\n".join(m if isinstance(m, str) else str(m["content"]) for m in [*told])
     except (TypeError, KeyError) as e:
         raise DataError(f"{row.place}: {columns} must be a text, or a list of texts or of messages with content, got {shorten(told)}. "

@@ -73,8 +73,12 @@ def _measures(words: int) -> dict[str, Callable[[Said, random.Random], float]]:
 def _draw(said: Said, turns: int, rng: random.Random) -> Said:
     "Draw half of the clusters, and more until they hold so many turns; of these, so many"
     sizes = Counter(cluster for _, cluster, _ in said)
-    kept = rng.sample(sorted(sizes), max(1, len(sizes) // 2))
-    while sum(sizes[name] for name in kept) < turns: kept.append(rng.choice(sorted(sizes.keys() - kept)))
+    kept = {*rng.sample(sorted(sizes), max(1, len(sizes) // 2))}
+    held = sum(sizes[name] for name in kept)
+    rest = rng.sample(sorted(sizes.keys() - kept), len(sizes) - len(kept)) if held < turns else []
+    while held < turns:
+        kept.add(name := rest.pop())
+        held += sizes[name]
     return rng.sample([s for s in said if s[1] in kept], turns)
 
 

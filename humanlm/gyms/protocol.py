@@ -41,6 +41,7 @@ class ToolCall(NamedTuple):
     def __str__(self) -> str: return f"[{self.kind}] {self.content}"
 
 
+_THOUGHT = re.compile(r"^\s*<think>", re.MULTILINE)
 _BRACKET = re.compile(r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE | re.MULTILINE)
 
 
@@ -49,13 +50,13 @@ def read_call(
 ) -> ToolCall:
     "Read the first call of a message; a call without a kind says in `fault` what is wrong"
     if not isinstance(text, str): return _object_call(text) or ToolCall("", "", "bad_call")
-    text = text.rpartition("</think>")[2].partition("<think>")[0]  # a thought that never ended calls nothing
-    if found := _BRACKET.search(text):  # prose may stand before it
-        others = [later.start() for later in _BRACKET.finditer(text, found.end())]
-        return ToolCall(found[1].lower(), text[found.end():(others or [None])[0]].strip()[:MAX_CONTENT], more=len(others))
-    calls = [call for value in read_json(text[:20_000]) if (call := _object_call(value))] if "{" in text else []
+    said = _THOUGHT.split(text.rpartition("</think>")[2], maxsplit=1)[0]  # one that never ended calls nothing
+    if found := _BRACKET.search(said):  # prose may stand before it
+        others = [later.start() for later in _BRACKET.finditer(said, found.end())]
+        return ToolCall(found[1].lower(), said[found.end():(others or [None])[0]].strip()[:MAX_CONTENT], more=len(others))
+    calls = [call for value in read_json(said[:20_000]) if (call := _object_call(value))] if "{" in said else []
     if calls: return calls[0]._replace(more=len(calls) - 1)
-    return ToolCall("", text.strip()[:MAX_CONTENT], "bad_call" if "tool_call" in text or "{" in text else "no_call")
+    return ToolCall("", said.strip()[:MAX_CONTENT], "bad_call" if "tool_call" in said or "{" in said else "no_call")
 
 
 def _object_call(value):

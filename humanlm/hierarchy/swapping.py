@@ -24,7 +24,9 @@ def swap_system(
     "Put another system message in the place of the first one"
     if isinstance(prompt, str):
         start, end = _system_span(prompt, frame)
-        return prompt[:start] + tame(parts_text(system), _marks(frame)) + prompt[end:]
+        told = tame(parts_text(system), _marks(frame))
+        while frame[1] in told and not frame[1].strip(): told = told.replace(frame[1], frame[1][1:] or "_")  # an end of blanks alone
+        return prompt[:start] + told + prompt[end:]
     rest = prompt[1:] if prompt and prompt[0]["role"] == "system" else prompt
     return [{"role": "system", "name": "", "content": system}, *rest]
 

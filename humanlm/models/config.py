@@ -28,6 +28,7 @@ class ModelError(HumanLMError, ValueError):
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _CHATML = (PAD, START, END)
 _HEADERS = ("<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+_BROKEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # no name holds these: control characters, ends of lines
 TEMPLATES = {
     "humanlm": _CHATML, "qwen2.5": _CHATML, "wildchat": _CHATML, "chatml": _CHATML, "llama3": _HEADERS, "llama3-nameless": _HEADERS, "own": (),
 }
@@ -76,7 +77,7 @@ class ModelConfig:
         sizes = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "max_prompt_tokens")
         require("model",
             (bool(self.name), "name is empty: give tiny, a folder, or a model of the Hub."),
-            (self.name.isprintable(), f"name is {self.name!r}: it holds a line break or another character that cannot be printed."),
+            (not _BROKEN.search(self.name), f"name is {self.name!r}: it holds a line break or another character that cannot be printed."),
             (self.template in TEMPLATES, f"template is {self.template!r}.{near_miss(self.template, TEMPLATES)}"),
             (self.dtype in DTYPES, f"dtype is {self.dtype!r}.{near_miss(self.dtype, DTYPES)}"),
             *((getattr(self, s) >= 1, f"{s} is {getattr(self, s)}: it must be at least 1.") for s in sizes),

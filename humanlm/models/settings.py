@@ -16,6 +16,7 @@ from ..clients.cache import DiskCache, MODES
 from ..clients.client import ChatClient
 from ..clients.ledger import Ledger, price, price_advice
 from ..clients.limits import Limits
+from .config import _BROKEN
 from ..clients.names import asked_as, client, full_name, is_provided, providers
 
 # %% ../../nbs/models/09_settings.ipynb #ClientConfig
@@ -129,7 +130,7 @@ class ChatConfig(ClientConfig):
         yield from self.model_checks()
         for setting in ("model", "second"):
             name = getattr(self, setting, None) or ""
-            yield name.isprintable(), f"{setting} is {name!r}: it holds a line break or another character that cannot be printed"
+            yield not _BROKEN.search(name), f"{setting} is {name!r}: it holds a line break or another character that cannot be printed"
         yield self.temperature is None or self.temperature >= 0, f"temperature must not be negative, got {self.temperature}"
         yield from super().checks()
 

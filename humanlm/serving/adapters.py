@@ -224,8 +224,8 @@ def gym_from_verifiers(
 
     def tasks(count: int, seed: int) -> list[GymTask]:
         own = rows[seed % 3::3]  # seeds with other remainders by 3 share no row
-        if count > len(own): raise DataError(f"{name} has {len(rows)} rows, a third of them for each of training, validation and test, and {count} are wanted. Ask for at most {len(own)}.")
-        return [_RowTask(f"{name}-{seed}-{i}", row) for i, row in enumerate(own[:count])]
+        if not own: raise DataError(f"{name} has {len(rows)} rows, and training, validation and test need one each. Give it more.")
+        return [_RowTask(f"{name}-{seed}-{i}", own[(seed // 3 * count + i) % len(own)]) for i in range(count)]
     return Gym(name, type("_VerifiersPlay", (_VerifiersPlay,), {"inner": inner}), tasks, expert, about or getattr(inner, "system_prompt", None) or "Talk with the user.", config=GymConfig(clamp=False), best=best, source="verifiers")
 
 # %% ../../nbs/serving/05_adapters.ipynb #trl_environment

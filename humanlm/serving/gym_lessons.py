@@ -36,7 +36,7 @@ class _LessonsConfig:
     rows: str = ""
     """Published rows to play: a .jsonl or .parquet file, or a folder of them. Empty: tasks of the gyms' own making."""
     seed: int = PARTS["train"]
-    """Seed of tasks that are made up. This one is that of training; the tasks of an odd seed share nothing with those of an even one."""
+    """Seed of tasks that are made up. This one is that of training, and shares nothing with that of the test (3)."""
     max_turns: int | None = None
     """Calls of an episode. null: as many as each gym gives."""
     compat: str = ""

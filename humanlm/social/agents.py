@@ -193,7 +193,7 @@ class JudgeEvaluator:
         **settings,  # fields of `ChatRequest`
     ):
         self.client, self.settings = client, {"temperature": 0.0, "max_tokens": 2048, "seed": 0, "caller": "episode judge"} | settings
-        self.name = f"{client.name} as judge {fingerprint([APPRAISAL, self.settings])[:8]}"  # kept episodes are those of this judge
+        self.name = f"{agent_name(client)} as judge {fingerprint([APPRAISAL, self.settings])[:8]}"  # kept episodes are those of this judge
 
     async def __call__(self, episode: Episode) -> Episode:
         for name in episode.scenario.names:

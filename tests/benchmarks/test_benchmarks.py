@@ -173,7 +173,8 @@ ODD = {"B": ("B", "bare"), "B.": ("B", "marked"), "**b**": ("B", "marked"), "(K)
        "A and B are both possible": (None, "several"), "B, I and a friend think": ("B", "sentence"), "(a) (b)": (None, "several"), "green_bottle and red_box": (None, "several"), "B. red_box": (None, "several"),
        "": (None, "empty"), "   ": (None, "empty"), "I cannot know.": (None, "unreadable"), "Z": (None, "unreadable"), "?!": (None, "unreadable"),
        "a box": (None, "several"), "It is in a basket, I think": (None, "unreadable"), "not in the red box": (None, "unreadable"),
-       "Not A. B.": ("B", "sentence"), "Option A is incorrect; the answer is C": ("C", "sentence"), "not B": (None, "unreadable"), "(A) is wrong": (None, "unreadable")}
+       "Not A. B.": ("B", "sentence"), "Option A is incorrect; the answer is C": ("C", "sentence"), "not B": (None, "unreadable"), "(A) is wrong": (None, "unreadable"),
+       "(B) is not the one usually chosen, but it is right": ("B", "sentence")}
 
 
 @pytest.mark.parametrize("text", ODD)

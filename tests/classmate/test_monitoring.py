@@ -209,3 +209,8 @@ def test_a_second_judge_agrees_on_the_scale_of_the_rating():
 
 def test_a_behaviour_that_is_none_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="longer_response"): InformedMonitor("long_response", ScriptedClient([]))
+
+
+def test_a_correlation_to_which_no_question_adds_anything_may_be_chance():
+    found = monitorability([1, -1, 0, 0] * 2, [0] * 8, [0, 0, 1, -1] * 2, questions=[0, 0, 1, 1, 2, 2, 3, 3])
+    assert found.r.value == pytest.approx(0) and found.p == 1

@@ -20,7 +20,7 @@ from humanlm.core.basics import ConfigError
     (r"\boxed{7}", 7), (r"\boxed{\dfrac{3}{4}}", Fraction(3, 4)), (r"\boxed{1} and \boxed{2}", 2), (r"\boxed{-\$12}", -12), (r"9 but \boxed{x}", None), ("A: 3 + 4 = 7", 7), ("A: 12 apples (3 each)", 12),
     ("The answer is 5.\nCheck: 2 + 3", 5), ("answer is unknown, maybe 4", 4), ("1e3", 1000), ("3/0", None), ("9" * 61, None), ("9" * 60, int("9" * 60)), ("", None), ("none", None), ("1e99", 10 ** 99), ("1,23", 23),
     ("#### 10\n#### 20", 20), ("٣", 3), ("The answer is 5 000", 5000), ("1\u202f234 people", 1234), ("in row 12 100", 100), ("The answer is 10% of 50, which is 5", 5), ("The answer is not 5, it is 6.", 6),
-    ("The answer is 5, not 6.", 5)])
+    ("The answer is 5, not 6.", 5), ("The answer is 42, which is divisible by 7.", 42), ("The answer is 12, which is not 13.", 12), ("The answer is 72, which gives 24 pages per day for 3 days.", 72), ("The answer is 3 + 4, which is 7.", 7)])
 def test_numbers_are_read_however_they_are_written(text, number):
     assert read_number(text) == number
 

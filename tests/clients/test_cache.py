@@ -559,14 +559,14 @@ def test_servers_that_call_two_models_the_same_share_no_answer(tmp_path, monkeyp
     async def answer(self, request): return ChatReply(self.base_url, Usage(1, 0, 1, 1))
     monkeypatch.setattr(OpenAIClient, "send", answer)
     monkeypatch.setattr(OpenAIClient, "open", lambda self: None)
-    one, two = "http://one:8000/v1", "http://ann:secret@two:8000/v1"
-    for _ in range(2): assert [run_sync(made("vllm/m", url)(chat("hi"))).text for url in (one, two)] == [one, two]
+    one, two, team = "http://one:8000/v1", "http://ann:secret@two:8000/v1", "http://one:8000/team/v1"
+    for _ in range(2): assert [run_sync(made("vllm/m", url)(chat("hi"))).text for url in (one, two, team)] == [one, two, team]
     monkeypatch.setenv("VLLM_BASE_URL", two)
-    assert made("vllm/m").server == "http://two:8000" and run_sync(made("vllm/m")(chat("hi"))).cached
+    assert made("vllm/m").server == "http://two:8000/v1" and run_sync(made("vllm/m")(chat("hi"))).cached
     run_sync(made("openai/gpt-5-mini")(chat("hi")))
     own = DiskCache(tmp_path).replies.find(request_key(chat("hi"), "openai/gpt-5-mini"))
     assert own and own.text == "https://api.openai.com/v1", "what a provider answered is found by the key that it always had"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://gateway/v1")
-    assert made("openai/gpt-5-mini").server == "http://gateway" and not run_sync(made("openai/gpt-5-mini")(chat("hi"))).cached
+    assert made("openai/gpt-5-mini").server == "http://gateway/v1" and not run_sync(made("openai/gpt-5-mini")(chat("hi"))).cached
     recorded = recorded_client(export_replies(DiskCache(tmp_path), tmp_path / "r.jsonl", "vllm/m"))
-    assert run_sync(recorded(chat("hi"))).text in (one, two)
+    assert run_sync(recorded(chat("hi"))).text in (one, two, team)

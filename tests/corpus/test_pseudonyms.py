@@ -101,9 +101,10 @@ def test_an_address_as_the_id_of_a_discussion_names_nobody_and_stays_one_in_all_
     for row in rows:
         row["prompt"][0] |= {"role": "@jane_doe", "metadata": {"url": f"https://medium.com/@jane_doe/{row['prompt'][0]['metadata']['id']} https://jane_doe.medium.com"}}
     built = build(settings(tmp_path, rows, build__source="medium", build__sets=["rl", "sft"]))
-    examples, salt = load_examples(built.folder), (tmp_path / "out.salt").read_bytes()
+    examples = load_examples(built.folder)
     for path, text in published(built.folder).items(): assert "jane_doe" not in text.lower(), path
-    assert all(e.context_id.count(pseudonym("jane_doe", salt)) == 2 for e in examples)
+    plain = load_examples(build(settings(tmp_path, None, "plain", build__source="medium", persona__pseudonyms=False)).folder)
+    assert len({e.context_id for e in examples}) == len({e.context_id for e in plain}) > 5 and all(e.context[0].id.startswith(f"{e.context_id}/") for e in examples)
 
 
 def test_names_are_looked_for_in_time_that_grows_with_the_text():

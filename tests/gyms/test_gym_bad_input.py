@@ -41,7 +41,8 @@ def test_a_call_is_read_wherever_its_line_stands(text, kind, content):
 @pytest.mark.parametrize("text, kind, content, more", [
     ("<think>Maybe it is\n[answer] 5", "", "", 0), ("<think>a</think>\n<think>or\n[answer] 5", "", "", 0), ("<think>\n[answer] 5\n</think>\n[answer] 6", "answer", "6", 0),
     ("[action] hello\n[Answer] x", "action", "hello", 1), ("[action] hello\n  [answer] x\n[SEARCH] y", "action", "hello", 2), ('{"choice": "search", "content": null}', "search", "", 0),
-    ({"choice": "action", "content": "1 2 </think> 3"}, "action", "1 2 </think> 3", 0), ({"choice": 3}, "", "", 0)])
+    ({"choice": "action", "content": "1 2 </think> 3"}, "action", "1 2 </think> 3", 0), ({"choice": 3}, "", "", 0),
+    ("[answer] Use the <think> tag", "answer", "Use the <think> tag", 0), ('{"choice": "answer", "content": "the <think> tag"}', "answer", "the <think> tag", 0)])
 def test_thoughts_that_never_end_call_nothing_and_the_next_call_ends_the_first(text, kind, content, more):
     call = read_call(text)
     assert (call.kind, call.content, call.more) == (kind, content, more)

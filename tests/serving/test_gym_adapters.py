@@ -193,13 +193,15 @@ class NewStyle:
         return SimpleNamespace(score_rollout=score_rollout)
 
 
-def test_rows_of_training_validation_and_test_are_others_and_no_more_are_promised_than_there_are():
+def test_rows_of_training_validation_and_test_are_others():
     class Many(NewStyle):
         def get_dataset(self): return [row | {"prompt": [{"role": "user", "content": f"Guess {i}."}]} for i, row in enumerate(ROWS * 34)]
     gym = gym_from_verifiers("guess", Many())
     parts = [{task.opening for task in gym.tasks(34, seed)} for seed in (2, 3, 4)]
     assert list(map(len, parts)) == [34] * 3 and not parts[0] & parts[1] and not parts[1] & parts[2] and not parts[0] & parts[2]
-    with pytest.raises(DataError, match="102 rows.*at most 34"): gym.tasks(35, 2)
+    assert [task.opening for task in gym.tasks(70, 2)][:34] == [task.opening for task in gym.tasks(70, 2)][34:68], "in turns where there are fewer"
+    few = gym_from_verifiers("guess", type("Few", (NewStyle,), {"get_dataset": lambda self: ROWS[:2]})())
+    with pytest.raises(DataError, match="2 rows.*one each"): few.tasks(1, 2)
 
 
 @pytest.mark.parametrize("style", [OldStyle, NewStyle])
