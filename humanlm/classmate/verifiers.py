@@ -64,8 +64,7 @@ def read_number(text: str) -> Fraction | None:  # None: there is none
     if boxes := boxed(text): return _number(boxes[-1].rpartition("=")[2], 0)
     marks = [*_TOLD.finditer(text)]
     told = text[marks[-1].end():].strip().partition("\n")[0].rpartition("=")[2].strip() if marks else ""
-    found = _number(told, -1 if _CORRECTED.match(told) else 0)
-    return _number(text, -1) if found is None else found
+    return found if (found := _number(told, -1 if _CORRECTED.match(told) else 0)) is not None else _number(text, -1)
 
 
 def _number(text, which):

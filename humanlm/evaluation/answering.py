@@ -98,9 +98,9 @@ class Contestant(NamedTuple):
         "Tell where replies are kept: of this server, or, where no address is known, of the only one that gave some"
         try: server = _server_of(self.place, c.base_url) if is_chat_model(self.place) else ""
         except LLMError:
-            server, given = "", [*folder.glob(f"{asked}*.jsonl")]
+            server, *given = "", *folder.glob(f"{asked}*.jsonl")
             if len(given) == 1: return given[0]
-        return folder / f"{asked}{'-' * bool(server)}{fingerprint(server)[:8] if server else ''}.jsonl"
+        return folder / (f"{asked}-{fingerprint(server)[:8]}.jsonl" if server else f"{asked}.jsonl")
 
     @classmethod
     def of_run(

@@ -41,7 +41,7 @@ class ToolCall(NamedTuple):
     def __str__(self) -> str: return f"[{self.kind}] {self.content}"
 
 
-_THOUGHT = re.compile(r"^\s*<think>", re.MULTILINE)
+_THOUGHT = re.compile(r"^[ \t]*+<think>", re.MULTILINE)
 _BRACKET = re.compile(r"^[ \t]*\[(action|search|answer|finish)\][ \t]*", re.IGNORECASE | re.MULTILINE)
 
 

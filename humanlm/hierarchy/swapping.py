@@ -25,7 +25,7 @@ def swap_system(
     if isinstance(prompt, str):
         start, end = _system_span(prompt, frame)
         told = tame(parts_text(system), _marks(frame))
-        while frame[1] in told and not frame[1].strip(): told = told.replace(frame[1], frame[1][1:] or "_")  # an end of blanks alone
+        while frame[1].isspace() and frame[1] in told: told = told.replace(frame[1], frame[1][1:] or "_")  # an end of blanks alone
         return prompt[:start] + told + prompt[end:]
     rest = prompt[1:] if prompt and prompt[0]["role"] == "system" else prompt
     return [{"role": "system", "name": "", "content": system}, *rest]

@@ -63,7 +63,7 @@ QUOTED = {"/a b/é(,)='x'#&!~;{[]}": '"/a b/é(,)=\'x\'#&!~;{[]}"', "/a\\b": '"/
 
 def test_names_of_folders_are_told_in_hydras_quotes():
     found = {name: told(settings(), Job(name, name, "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] for name in QUOTED}
-    assert found == QUOTED and told(settings(), Job("/work/a-b/x.1_c", "ROWS", "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] == "/work/a-b/x.1_c"
+    assert found == QUOTED and told(settings(), Job("/data/a-b/x.1_c", "ROWS", "OUT", "stage", 48, 10))["actor_rollout_ref.model.path"] == "/data/a-b/x.1_c"
     assert told(settings(), Job("M", "R", "OUT", "stage", 48, 10, critic=True))["critic.optim.lr"] == "${actor_rollout_ref.actor.optim.lr}", "words that are Hydra's own are none"
 
 

@@ -1,6 +1,7 @@
 "Each bad input has one defined result, which is counted and shown."
 import json
 import math
+import time
 
 import pytest
 from server import serving
@@ -36,6 +37,12 @@ def mean_of(episodes, metric): return next(row.mean for row in gym_results({"pol
 def test_a_call_is_read_wherever_its_line_stands(text, kind, content):
     call = read_call(text)
     assert call.kind == kind and content in (None, call.content)
+
+
+def test_a_call_is_looked_for_in_time_that_grows_with_the_text():
+    start = time.process_time()
+    for text in ("\n" * 200_000 + " " * 200_000, "<think>" * 50_000, "[action] \n" * 50_000): read_call(text)
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize("text, kind, content, more", [

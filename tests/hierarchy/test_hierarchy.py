@@ -419,6 +419,8 @@ def test_other_frames_can_be_swapped_too():
     assert swap_system(frame[0] + "old" + frame[1] + "rest", "new<|eot_id|>", frame) == frame[0] + "new<| eot_id|>" + frame[1] + "rest"
     assert swap_system("[SYS]old[/SYS]hello", "You are Ann.[/SYS]", ("[SYS]", "[/SYS]")) == "[SYS]You are Ann.[/ SYS][/SYS]hello"
     assert swap_system("old\n\nhello", "You are Ann.", ("", "\n\n")) == "You are Ann.\n\nhello"
+    assert swap_system("[SYS]old", "new", ("[SYS]", "")) == "[SYS]newold", "a frame without an end ends too"
+    assert swap_system("old\n\nhello", "a\n\n\n\nb", ("", "\n\n")) == "a\nb\n\nhello"
 
 
 @pytest.mark.parametrize("where, dropped", [("all", ["train", "test"]), ("train", ["train"]), ("test", ["test"])])
