@@ -72,3 +72,8 @@ def test_no_cell_of_a_csv_file_is_a_formula_and_none_is_lost(tmp_path_factory, s
     path = write_csv(tmp_path_factory.mktemp("csv") / "table.csv", ["text", "number"], [[formula, -0.5], ["-1.25e-3", -2], ["plain", "-inf"]])
     with open(path, encoding="utf-8", newline="") as file: rows = list(csv.reader(file))
     assert rows == [["text", "number"], [f"'{formula}", "-0.5"], ["-1.25e-3", "-2"], ["plain", "-inf"]]
+
+
+def test_a_cell_of_markdown_keeps_its_marks_and_cannot_leave_an_attribute():
+    cell = table_cell('it\'s x" onmouseover="alert(1)')
+    assert cell == 'it\'s x" onmouseover="alert(1)' and tag("a", "t", title=cell) == '<a title="it\'s x&quot; onmouseover=&quot;alert(1)">t</a>'

@@ -64,6 +64,11 @@ def test_any_text_gives_a_dialogue(text):
         assert structural_score(found.context()) == 1
 
 
+@pytest.mark.parametrize("speaker", ["Ada, Bo", "Ada,  Bo", "Ada,Bo", "Ada, and Bo", "Ada & Bo", "Ada and Bo"])
+def test_joined_names_are_taken_apart_however_many_blanks_stand_between_them(speaker):
+    assert read_turns(f"Ada: Hi.\nBo: Hi.\n{speaker}: Bye.")[-1].people == ("Ada", "Bo")
+
+
 def test_hostile_length_stays_linear():
     for text in ("Ada: " + "have to " * 50_000, "(" * 100_000, "(" + "joins " * 50_000, "A" * 200_000 + ":", "Ada: hi\n" * 5_000, "I'll a " * 50_000,
                  "Ada and " * 30_000, "Ada, Ivo" * 30_000 + ": hi", "Ada: hi\nAda & Ivo: hi\n" * 5_000,
