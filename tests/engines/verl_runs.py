@@ -230,7 +230,7 @@ def test_after_a_kill_no_judged_reply_is_asked_again(whom, tmp_path):
         trained(tmp_path, *argv, "--resume")
         found = server.stats()
     print(whom, dict(killed), dict(found), lines(run, "humanlm-composed"))
-    assert before < killed["requests"] < found["requests"] and found["requests"] == found["distinct"], "with a cache what was answered is never asked again"
+    assert before < killed["requests"] <= found["requests"] == found["distinct"], "with a cache what was answered is never asked again"
     assert not any(row["judge/no_score"] for row in lines(run, "humanlm-composed"))
     assert [row["step"] for row in lines(run, "humanlm-composed")][-1] == 3
 
